@@ -1,0 +1,25 @@
+"""The errors a user can cause, and the exit code each ends in.
+
+Every message says what was wrong, where, and what to do next. `parity.cli` prints the message without a traceback
+and exits with `exit_code`; anything else that escapes is a defect of parity and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class ParityError(Exception):
+    """A failure that is explained to the user; base of the ones below."""
+
+    exit_code = 2
+
+
+class UsageError(ParityError):
+    """Wrong usage or bad input: an unknown setting, a missing or misshapen file. Exit code 2."""
+
+    exit_code = 2
+
+
+class UnjudgedError(ParityError):
+    """The comparison cannot be judged: nothing in common, an empty or incomparable golden. Exit code 125."""
+
+    exit_code = 125

@@ -1,0 +1,175 @@
+"""What was observed: keys, moments and records, as plain frozen data.
+
+A record says what one value looked like at one place of one run. It is small whatever the value's size (moments
+and a sketch), so that the records of an 8-billion-parameter model fit in a file, and it holds the value itself
+only where that was asked for. Everything later (comparing, judging, explaining) works on these types alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+Kind = Literal["tensor", "none", "scalar"]
+Scalar = bool | int | float | str
+
+LOOP = "loop"
+"""Module part of the sites of the denoising loop's own values, such as `loop:noise_pred`."""
+
+PADDING = "padding"
+"""Suffix of a port whose record covers only rows that no valid token reads; such records never decide."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """Names one observation; the same key in two runs is the same place.
+
+    Attributes:
+        stage: part of the generation: `text`, `transformer` or `vae`.
+        step: denoising step from 0; -1 for what happens before the loop.
+        branch: guidance branch: `cond`, `uncond`, or `""` for values of the loop that belong to no branch.
+        site: `module:port`, such as `transformer_blocks.0.attn:in.hidden_states` or `loop:noise_pred`.
+        call: how many times this module had been called before within the same step and branch.
+    """
+
+    stage: str
+    step: int
+    branch: str
+    site: str
+    call: int = 0
+
+    @property
+    def module(self) -> str:
+        """The module path, without the port."""
+        return self.site.partition(":")[0]
+
+    @property
+    def port(self) -> str:
+        """`in.<name>`, `out`, `out.<index>`, or the name of a loop value."""
+        return self.site.partition(":")[2]
+
+    @property
+    def is_input(self) -> bool:
+        return self.port.split(".", 1)[0] == "in"
+
+    @property
+    def is_padding(self) -> bool:
+        return self.port.endswith("@" + PADDING)
+
+    def __str__(self) -> str:
+        where = f"{self.stage} step {self.step}" + (f" {self.branch}" if self.branch else "")
+        return f"{where} {self.site}" + (f" call {self.call}" if self.call else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Order-blind statistics of a tensor: equal moments with unequal sketches mean permuted values.
+
+    Attributes:
+        count: number of elements observed (of the rows that count, where rows were selected).
+        nan: number of NaNs. inf: number of infinities.
+        min, max, mean, l2: over the finite elements, computed in float32 or wider; 0.0 where there are none.
+    """
+
+    count: int
+    nan: int
+    inf: int
+    min: float
+    max: float
+    mean: float
+    l2: float
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One observation.
+
+    Attributes:
+        key: where.
+        kind: `tensor`, `none` (the value was None) or `scalar` (a bool, int, float or string).
+        shape: the tensor's own shape; `()` for the other kinds.
+        dtype: the tensor's dtype in numpy's names (`bfloat16` included), the Python type's name for a scalar.
+        rows: name of the row frame the sketch is taken in, `""` for the tensor's own rows. A frame puts tokens in
+            one order for both sides and leaves padded rows out, so shapes may differ and sketches still compare.
+        frame: the (rows, channels) the sketch was taken over; equals the tensor's own view where `rows` is empty.
+        moments: order-blind statistics, for tensors.
+        sketch: linear fingerprint, float32 [<= 2048] (see `parity.golden.sketch`); None where only moments are held.
+        value: the tensor itself where it was asked for, or the scalar.
+    """
+
+    key: Key
+    kind: Kind
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    rows: str = ""
+    frame: tuple[int, int] = (0, 0)
+    moments: Moments | None = None
+    sketch: np.ndarray | None = None
+    value: np.ndarray | Scalar | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The difference that rounding alone explains at one site, as absolute L2 norms in the value's own units.
+
+    Attributes:
+        l2: of the whole tensor.
+        bins: of each row bin, float32 [<= 64], or None where the site has no bins.
+        local_l2: of the module's own arithmetic, fed identical inputs; NaN where it was not measured.
+    """
+
+    l2: float
+    bins: np.ndarray | None = None
+    local_l2: float = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecords:
+    """All records of one denoising step, in execution order, with their floors.
+
+    Attributes:
+        step: the step's index; -1 for what happens before the loop.
+        records: in the order in which they were observed.
+        floors: by key; empty where none were measured.
+    """
+
+    step: int
+    records: tuple[Record, ...]
+    floors: Mapping[Key, Floor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where records come from: everything that decides whether two goldens are comparable at all.
+
+    Attributes:
+        side: `reference` or `candidate`: the role it was recorded in.
+        backend: `torch` or `torchax` (or the name a user's port gives itself).
+        model: the model's name as given.
+        settings: every setting by its name, as strings.
+        seed: of the initial noise.
+        steps: number of denoising steps of the run.
+        weights: fingerprint by parameter name (see `parity.golden.fingerprint`).
+        inputs: fingerprint by name of the explicit inputs: prompt embeddings, masks, initial noise.
+        versions: by package. devices: what it ran on, by process.
+        command: the command line, without paths of the machine.
+        commit: git commit of the model code, `""` if unknown.
+        modules: module path -> parent's path, the module tree (the root is `""`).
+    """
+
+    side: str
+    backend: str
+    model: str
+    settings: Mapping[str, str]
+    seed: int
+    steps: int
+    weights: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    command: str = ""
+    commit: str = ""
+    modules: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,183 @@
+"""The sketch: a linear fingerprint from which the distance between two tensors can be estimated.
+
+Problem. Two machines must compare tensors of gigabytes without moving them. A *linear* map S into few numbers does
+it: S(x) - S(y) = S(x - y), and the norm of a random S estimates the norm of what it is applied to.
+
+How. A tensor is viewed as (rows, channels): its last axis and all others. Consecutive rows form up to 2,048 slots,
+slots form up to 64 bins. Each element gets a sign from a hash of its *global* index and is added to two counters:
+
+- one of 1,536 *total* counters, `(slot * width + channel) mod 1536` with `width` the least number from `channels`
+  on that is prime to 1,536. The skew by such a width sends one channel of many rows, and one row of many channels,
+  to as many counters as there are, so that errors of such shapes are estimated as well as noise is.
+- one of 8 counters of its *bin*, `(slot_in_bin * width + channel) mod 8`, to place a difference.
+
+This is a count sketch (Charikar, Chen, Farach-Colton 2002) in the AMS estimator's use (Alon, Matias, Szegedy 1996):
+E[sum of squared counters] = ||x||^2, with a relative standard deviation of the norm of sqrt(1/(2 * counters)):
+1.8 % from the total counters, 25 % from one bin's; rows that are multiples of each other add the spread of their
+slots' sums, sqrt(1/(2 * 2048)), and come to 2.4 %. `tests/golden/test_sketch.py` checks both bounds for independent
+noise, one channel, one row, one element, rank one, constant and shifted rows. A tensor of at most 2,048 elements
+is its own sketch, exactly.
+
+Cost. 8 KB a tensor; one read of it. The sign of an element is the product of a sign per row and an entry of a
+(32, channels) tile, so no table is as large as the tensor. The function here is the definition, written for
+clarity; `parity.hooks` has the versions for torch and jax, tested against it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+TOTAL = 1536
+"""Counters of the whole tensor."""
+BINS = 64
+"""Row bins at most."""
+PER_BIN = 8
+"""Counters of each row bin."""
+SLOTS = 2048
+"""Runs of consecutive rows at most; a multiple of BINS."""
+TILE = 32
+"""Rows of the sign tile."""
+EXACT = TOTAL + BINS * PER_BIN
+"""A tensor of at most this many elements is kept whole; also the length of a sketch at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a (rows, channels) view is cut.
+
+    Attributes:
+        rows, channels: of the view.
+    """
+
+    rows: int
+    channels: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether the sketch is the values themselves."""
+        return self.rows * self.channels <= EXACT
+
+    @property
+    def rows_per_slot(self) -> int:
+        return max(1, -(-self.rows // SLOTS))
+
+    @property
+    def slots(self) -> int:
+        return -(-self.rows // self.rows_per_slot)
+
+    @property
+    def slots_per_bin(self) -> int:
+        return max(1, -(-self.slots // BINS))
+
+    @property
+    def rows_per_bin(self) -> int:
+        return self.rows_per_slot * self.slots_per_bin
+
+    @property
+    def bins(self) -> int:
+        """Row bins in use, at most 64."""
+        return -(-self.rows // self.rows_per_bin)
+
+    @property
+    def width(self) -> int:
+        """The stride from one slot to the next in the fold: the least n >= channels prime to TOTAL (2^9 * 3)."""
+        n = self.channels | 1
+        return n if n % 3 else n + 2
+
+    @property
+    def size(self) -> int:
+        """Length of the sketch."""
+        return self.rows * self.channels if self.exact else EXACT
+
+
+def geometry(shape: tuple[int, ...]) -> Geometry:
+    """The (rows, channels) view of a shape: channels is the last axis; a scalar is (1, 1). Sizes may be zero."""
+    if not shape:
+        return Geometry(1, 1)
+    return Geometry(math.prod(shape[:-1]), shape[-1])
+
+
+def _hash(index: np.ndarray, salt: int) -> np.ndarray:
+    """The 32-bit finaliser of MurmurHash3 over index + salt, as uint32 (wrapping arithmetic)."""
+    x = (index.astype(np.uint64) + np.uint64(salt)).astype(np.uint32)
+    x ^= x >> np.uint32(16)
+    x = x * np.uint32(0x85EBCA6B)
+    x ^= x >> np.uint32(13)
+    x = x * np.uint32(0xC2B2AE35)
+    return x ^ (x >> np.uint32(16))
+
+
+def row_signs(start: int, stop: int) -> np.ndarray:
+    """The sign of each global row index in [start, stop): float32 [stop - start] of -1 and 1."""
+    return 1.0 - 2.0 * (_hash(np.arange(start, stop), 0x9E3779B9) >> np.uint32(31)).astype(np.float32)
+
+
+def tile_signs(channels: int) -> np.ndarray:
+    """The sign tile, float32 [32, channels] of -1 and 1; row `slot % 32` applies to a slot."""
+    index = np.arange(TILE * channels).reshape(TILE, channels)
+    return 1.0 - 2.0 * (_hash(index, 0x7F4A7C15) >> np.uint32(31)).astype(np.float32)
+
+
+def sketch(x: np.ndarray, *, shape: tuple[int, ...] | None = None, start: tuple[int, ...] | None = None) -> np.ndarray:
+    """The sketch of a tensor, or the part of it that one shard contributes.
+
+    Args:
+        x: any shape and any real dtype; accumulated in float64.
+        shape: the whole tensor's shape where `x` is a block of it; the sketches of blocks that tile it add up.
+        start: index of the block's first element in the whole tensor, one entry an axis.
+
+    Returns:
+        float32 [EXACT], or [elements] where the whole tensor has at most EXACT of them. NaN and Inf propagate.
+
+    Raises:
+        ValueError: the block does not lie within the whole shape.
+    """
+    whole = x.shape if shape is None else tuple(shape)
+    first = (0,) * len(whole) if start is None else tuple(start)
+    if len(first) != len(whole) or x.ndim != len(whole):
+        raise ValueError(f"a block of shape {x.shape} at {first} does not fit a tensor of shape {whole}")
+    if any(a < 0 or a + n > m for a, n, m in zip(first, x.shape, whole, strict=True)):
+        raise ValueError(f"the block of shape {x.shape} at {first} leaves the tensor of shape {whole}")
+    g = geometry(whole)
+    values = np.asarray(x, dtype=np.float64).reshape(-1)
+    if g.rows * g.channels == 0:
+        return np.zeros(0, np.float32)
+    if values.size == 0:
+        return np.zeros(g.size, np.float32)
+    axes = [np.arange(a, a + n) for a, n in zip(first, x.shape, strict=True)]
+    flat = np.ravel_multi_index(np.ix_(*axes), whole).reshape(-1) if axes else np.zeros(1, np.int64)
+    if g.exact:
+        return np.bincount(flat, weights=values, minlength=g.size).astype(np.float32)
+    row, channel = np.divmod(flat, g.channels)
+    slot = row // g.rows_per_slot
+    signs = row_signs(int(row.min()), int(row.max()) + 1)[row - row.min()] * tile_signs(g.channels)[slot % TILE, channel]
+    signed = values * signs
+    total = np.bincount((slot * g.width + channel) % TOTAL, weights=signed, minlength=TOTAL)
+    bin_, slot_in_bin = np.divmod(slot, g.slots_per_bin)
+    counter = bin_ * PER_BIN + (slot_in_bin * g.width + channel) % PER_BIN
+    bins = np.bincount(counter, weights=signed, minlength=BINS * PER_BIN)
+    return np.concatenate([total, bins]).astype(np.float32)
+
+
+def norm(s: np.ndarray, g: Geometry) -> float:
+    """Estimate of the L2 norm of the tensor whose sketch is `s` (float32 [g.size]); exact for small tensors."""
+    part = s if g.exact else s[:TOTAL]
+    return float(np.linalg.norm(part.astype(np.float64)))
+
+
+def bin_norms(s: np.ndarray, g: Geometry) -> np.ndarray:
+    """Estimates of the L2 norm of each row bin, float64 [g.bins]; bin b covers `g.rows_per_bin` rows from b times that."""
+    if g.rows * g.channels == 0:
+        return np.zeros(0)
+    if not g.exact:
+        return np.linalg.norm(s[TOTAL:].astype(np.float64).reshape(BINS, PER_BIN), axis=1)[: g.bins]
+    rows = np.square(s.astype(np.float64)).reshape(g.rows, g.channels).sum(axis=1)
+    return np.sqrt(np.add.reduceat(rows, np.arange(0, g.rows, g.rows_per_bin)))
+
+
+def distance(a: np.ndarray, b: np.ndarray, g: Geometry) -> float:
+    """Estimate of the L2 distance of two tensors from their sketches."""
+    return norm(a.astype(np.float64) - b.astype(np.float64), g)
