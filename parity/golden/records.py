@@ -158,6 +158,8 @@ class Provenance:
         command: the command line, without paths of the machine.
         commit: git commit of the model code, `""` if unknown.
         modules: module path -> parent's path, the module tree (the root is `""`).
+        shard: (index, count) of the process that recorded it: where count > 1, sketches and moments are of the
+            shard's own elements, and `parity merge` adds the shards up.
     """
 
     side: str
@@ -173,3 +175,4 @@ class Provenance:
     command: str = ""
     commit: str = ""
     modules: Mapping[str, str] = field(default_factory=dict)
+    shard: tuple[int, int] = (0, 1)

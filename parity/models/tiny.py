@@ -10,7 +10,7 @@ are uniform numbers, scaled and shifted: integers over 2^24 and one IEEE roundin
 generator's bytes depend on the CPU's vector unit. Each tensor has a seed of its own, taken from its name, so that
 neither the order of construction nor an added tensor moves the others.
 
-Cost: `ensure_tiny` takes a few seconds and about 25 MB of disk the first time, and nothing afterwards.
+Cost: `ensure_tiny` takes a few seconds and about 42 MB of disk the first time, and nothing afterwards.
 """
 
 from __future__ import annotations
@@ -85,6 +85,10 @@ _TRANSFORMER_RULES = (
     Rule(r"norm[^.]*\.bias$", std=0.2),
     Rule(r"refiner_blocks\.\d+\.attn\.to_[qk]\.weight$", std=1.3, fan_in=True),
     Rule(r"x_embedder\.proj\.weight$", std=1.4, fan_in=True),  # half of the 65 input channels are zero
+    # Half of what others get: two exact backends' sines of a timestep near 1000 differ by some 3e-6, which guidance
+    # amplifies, and float32 paths have to stay well below 1e-5. What the timestep loses in size the bias makes up for.
+    Rule(r"timestep_embedder\.linear_2\.weight$", std=0.8, fan_in=True),
+    Rule(r"timestep_embedder\.linear_2\.bias$", std=0.6),
     Rule(r"(linear_2|linear_3|net\.2)\.weight$", std=1.6, fan_in=True),  # behind an activation that shrinks
     Rule(r"cond_type_embed\.weight$", std=0.7),
     Rule(r"\.weight$", std=1.0, fan_in=True),
@@ -167,7 +171,7 @@ def _make_hunyuan_video_15(folder: pathlib.Path) -> None:
         "height": 64,
         "width": 96,
         "num_frames": 9,
-        "prompt": 'A red panda holds a paper sign that says "OPEN" while snow falls slowly on the old stone street',
+        "prompt": 'A red panda holds a paper sign that says "OPEN" while snow falls slowly on the stone street',
         "negative_prompt": "",
     }
     (folder / "parity.json").write_text(json.dumps(defaults, indent=2) + "\n", encoding="utf-8")

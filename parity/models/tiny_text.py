@@ -19,26 +19,26 @@ _CHAT_TEMPLATE = (
 
 # A whole word becomes one token where its letters merge from the left; earlier words take precedence. What is not
 # here falls into pieces, down to single bytes, as rare words do in a real vocabulary.
-_WORDS = (
-    "assistant system user You are a helpful Describe the video by detailing following aspects The main content and"
-    " theme of color shape size texture quantity text spatial relationships objects Actions events behaviors temporal"
-    " physical movement changes background environment light style atmosphere camera angles movements transitions used"
-    " in A red panda holds paper sign that says while snow falls slowly on street"
-).split()
+_WORDS = """
+assistant system user You are a helpful Describe the video by detailing following aspects The main content and theme of
+color shape size texture quantity text spatial relationships objects Actions events behaviors temporal physical movement
+changes background environment light style atmosphere camera angles movements transitions used in A red panda holds
+paper sign that says while snow falls slowly on street
+"""
 
 
 def _merges() -> list[tuple[str, str]]:
     """Return the BPE merges, first rank first, each as the two symbols that it joins; a leading space reads `Ġ`."""
     merges = {("Ġ", "Ġ"): None, ("ĠĠ", "ĠĠ"): None}
-    for word in _WORDS:
-        for spelled in (word, "Ġ" + word):
+    for word in _WORDS.split():
+        for spelled in ("Ġ" + word, word):
             for end in range(1, len(spelled)):
                 merges.setdefault((spelled[:end], spelled[end]))
     return list(merges)
 
 
 def make_qwen_tokenizer() -> transformers.Qwen2Tokenizer:
-    """Return a Qwen2 tokenizer with a tiny vocabulary, Qwen's special tokens and chat template, padding on the right."""
+    """Return a Qwen2 tokenizer: tiny vocabulary, Qwen's special tokens and chat template, padding on the right."""
     merges = _merges()
     symbols = [*sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), *(left + right for left, right in merges)]
     vocabulary = {symbol: index for index, symbol in enumerate(dict.fromkeys(symbols))}

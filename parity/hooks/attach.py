@@ -1,0 +1,160 @@
+"""Attaching a tap to a model: forward hooks, and a function mode for attention calls.
+
+Forward hooks see inputs (bound to the names of the module's forward, positional or not) and outputs. The attention
+itself is no module in most models; `torch.nn.functional.scaled_dot_product_attention` is intercepted by a
+`TorchFunctionMode`, and attention written by parity announces itself through `attention_seen`. Both are recorded as
+the pseudo-module `<module>.attention`. Nothing is patched globally, and leaving the context removes every hook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from parity.errors import UnjudgedError
+from parity.hooks.sites import ATTENTION
+from parity.hooks.tap import Tap
+
+
+class _Active:
+    """The tap in use and the modules being called, innermost last."""
+
+    def __init__(self, tap: Tap) -> None:
+        self.tap = tap
+        self.stack: list[tuple[str, int]] = []
+        self.own_attention = False
+
+
+_ACTIVE: ContextVar[_Active | None] = ContextVar("parity_active_tap", default=None)
+
+
+def callable_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """The modules of a model that can be called, by path, the top one as `""`; lists and dicts of modules are not."""
+    containers = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
+    return {path: m for path, m in model.named_modules() if not isinstance(m, containers)}
+
+
+@contextlib.contextmanager
+def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
+    """Within the context, calls of `model` are seen by `tap`. Hooks are removed on leaving, whatever happened."""
+    active = _Active(tap)
+    handles = []
+    token = _ACTIVE.set(active)
+    try:
+        for path, module in callable_modules(model).items():
+            handles.append(module.register_forward_pre_hook(_before(active, path), with_kwargs=True))
+            handles.append(module.register_forward_hook(_after(active, path), with_kwargs=True))
+        with _AttentionMode(active):
+            yield
+    finally:
+        _ACTIVE.reset(token)
+        for handle in handles:
+            handle.remove()
+
+
+def require_fired(tap: Tap, expected: frozenset[str]) -> None:
+    """Check that every module of `expected` was called.
+
+    Raises:
+        UnjudgedError: some were not; absence is never taken for agreement.
+    """
+    silent = sorted(expected - set(tap.calls))
+    if silent:
+        shown = ", ".join(f"'{s}'" for s in silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
+        raise UnjudgedError(
+            f"chosen sites never fired: {shown}; the model does not call them on this path: choose others with --sites"
+        )
+
+
+def _before(active: _Active, path: str) -> Callable[..., None]:
+    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        call = active.tap.begin(path)
+        active.stack.append((path, call))
+        if active.tap.plan.wants_module(path):
+            for name, value in named_arguments(module, args, kwargs).items():
+                active.tap.see(path, call, f"in.{name}", value)
+
+    return hook
+
+
+def _after(active: _Active, path: str) -> Callable[..., None]:
+    def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        _, call = active.stack.pop()
+        if active.tap.plan.wants_module(path):
+            # ModelOutput is a dict in field order; a tuple of one is what the same model returns with return_dict=False.
+            value = tuple(output.values()) if isinstance(output, Mapping) else output
+            single = isinstance(value, (tuple, list)) and len(value) == 1
+            active.tap.see(path, call, "out", value[0] if single else value)
+
+    return hook
+
+
+def named_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a module's forward by parameter name, so that positional and keyword calls compare.
+
+    Extra positional arguments are named `args.<i>`; a call that does not fit the signature falls back to `<i>`.
+    """
+    try:
+        signature = inspect.signature(module.forward)
+        bound = signature.bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return {**{str(i): a for i, a in enumerate(args)}, **kwargs}
+    named: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            named.update(value)
+        elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
+            named[name] = value
+    return named
+
+
+@contextlib.contextmanager
+def attention_call() -> Iterator[Callable[[Any, Any, Any, Any], None]]:
+    """For attention written by parity: yields `seen(query, key, value, out)`, each [B, rows, heads, head dim].
+
+    While it is open, attention functions called inside are not recorded a second time.
+    """
+    active = _ACTIVE.get()
+    if active is None:
+        yield lambda query, key, value, out: None
+        return
+    before, active.own_attention = active.own_attention, True
+    try:
+        yield lambda query, key, value, out: _attention_seen(active, query, key, value, out)
+    finally:
+        active.own_attention = before
+
+
+def _attention_seen(active: _Active, query: Any, key: Any, value: Any, out: Any) -> None:
+    owner = active.stack[-1][0] if active.stack else ""
+    path = f"{owner}.{ATTENTION}" if owner else ATTENTION
+    call = active.tap.begin(path)
+    if active.tap.plan.wants_module(path):
+        for port, x in (("in.query", query), ("in.key", key), ("in.value", value), ("out", out)):
+            active.tap.see(path, call, port, x)
+
+
+class _AttentionMode(TorchFunctionMode):
+    """Sees calls of scaled_dot_product_attention ([B, heads, rows, head dim]) made by code that is not parity's."""
+
+    def __init__(self, active: _Active) -> None:
+        super().__init__()
+        self.active = active
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        out = func(*args, **kwargs)
+        if func is not torch.nn.functional.scaled_dot_product_attention or self.active.own_attention:
+            return out
+        query, key, value = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key", "value")))
+        _attention_seen(self.active, *(x.transpose(1, 2) for x in (query, key, value, out)))
+        return out

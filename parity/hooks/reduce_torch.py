@@ -1,0 +1,343 @@
+"""Reduce a torch tensor where it lies: its sketch and its order-blind moments.
+
+Problem. Observing a run means reducing the input and output of every module. Done as one would write it down, each
+sketch needs sign and index tables as large as the tensor, and each moment one more pass over it.
+
+How. The tensor is walked in runs of whole row bins, small enough on a CPU to stay in its cache, so that casting, the
+moments and the sketch together read memory once. Within a run, the rows of a slot are multiplied by their signs and
+added up ([slots, channels] is left); that, times the sign tile, is laid out with the sketch's stride between slots, so
+that every counter becomes a plain sum over a reshape: each bin folds to 1,536 sums, from which come both its own
+counters and, skewed by where the bin starts, those of the whole tensor. Only elementwise products and sums are used:
+a matrix product would round its operands under `torch.set_float32_matmul_precision` or TF32.
+
+Cost. On a CPU about as much as three or four norms of the tensor in float32 and a megabyte of scratch a thread. On
+CUDA some twenty kernels, no host sync, and scratch of a few times the tensor or of 2^26 elements, whichever is less.
+Transfers wait until `to_host_many`, which makes one for any number of reductions. `benchmarks/reduce.py` measures.
+
+    reduced = [reduce(x) for x in observed]
+    for moments, sketch in to_host_many(reduced): ...
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from parity.golden.records import Moments
+from parity.golden.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, tile_signs
+
+_CPU_RUN = 1 << 17
+"""Elements of a run for each CPU thread: half a megabyte in float32, so that a run and its scratch stay in L2."""
+_CUDA_RUN = 1 << 26
+"""Elements of a run on an accelerator, where launches cost more than bytes."""
+_SIGN_ROWS = 1 << 18
+"""Row signs kept for each device; those of later rows are computed when they are needed."""
+_SCRATCH_BYTES = 1 << 25
+"""Largest piece of scratch that a thread keeps from one reduction to the next."""
+_PARTS = 6
+"""Columns of `Reduced.moments`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What is left of a tensor, still on its device.
+
+    Attributes:
+        shape: what the sketch was taken over: the tensor's own shape; of a complex tensor that of its real view, the
+            last axis twice as long.
+        sketch: float32 [geometry(shape).size].
+        moments: float64 [runs, 6] of each run's NaNs, infinities, and its finite elements' minimum, maximum (inf and
+            -inf where it has none), sum and sum of squares. `to_host` combines them.
+    """
+
+    shape: tuple[int, ...]
+    sketch: torch.Tensor
+    moments: torch.Tensor
+
+
+@torch.no_grad()
+def reduce(x: torch.Tensor) -> Reduced:
+    """Reduce a tensor to its sketch and moments, on its own device.
+
+    The tensor is only read; neither autograd, the random generators nor any global setting is touched. float64 and
+    integers are accumulated in float64, all else in float32, moments that leave float32's range in float64 too.
+
+    Args:
+        x: any shape, strides and real, complex, integer or bool dtype.
+
+    Raises:
+        TypeError: `x` is sparse, nested, quantised or without data, so that there is nothing to walk.
+    """
+    if x.layout is not torch.strided or x.is_quantized or x.is_meta or x.is_nested:
+        raise TypeError(f"cannot reduce a tensor of layout {x.layout}, dtype {x.dtype} on {x.device}: pass a dense one")
+    x = _real(x.detach())
+    shape = tuple(x.shape)
+    g = geometry(shape)
+    wide = x.dtype is torch.float64 or not x.dtype.is_floating_point
+    dtype = torch.float64 if wide else torch.float32
+    if x.numel() == 0:
+        return Reduced(shape, torch.zeros(0, device=x.device), x.new_zeros((0, _PARTS), dtype=torch.float64))
+    if g.exact:
+        values = x.to(dtype).reshape(-1)
+        sketch = values.to(torch.float32, copy=True)
+        return Reduced(shape, sketch, _stack([_moments(values)], x.device))
+    sketch, moments = _walk(x, g, dtype)
+    return Reduced(shape, sketch, _stack(moments, x.device))
+
+
+def to_host(reduced: Reduced) -> tuple[Moments, np.ndarray]:
+    """One reduction on the host: its moments and its sketch, float32 [geometry(shape).size]."""
+    return to_host_many([reduced])[0]
+
+
+def to_host_many(reduced: Sequence[Reduced]) -> list[tuple[Moments, np.ndarray]]:
+    """Many reductions on the host, in order, with one transfer for each device they lie on."""
+    host: dict[int, tuple[Moments, np.ndarray]] = {}
+    by_device: dict[torch.device, list[int]] = {}
+    for i, r in enumerate(reduced):
+        by_device.setdefault(r.sketch.device, []).append(i)
+    for members in by_device.values():
+        # A float64 travels as two float32 beside the sketches: the bits are copied, not converted.
+        parts = [p for i in members for p in (reduced[i].sketch, reduced[i].moments.reshape(-1).view(torch.float32))]
+        flat = torch.cat(parts).cpu().numpy()
+        at = 0
+        for i in members:
+            r = reduced[i]
+            middle = at + r.sketch.numel()
+            end = middle + 2 * r.moments.numel()
+            moments = flat[middle:end].copy().view(np.float64).reshape(-1, _PARTS)
+            host[i] = _combine(math.prod(r.shape), moments), flat[at:middle].copy()
+            at = end
+    return [host[i] for i in range(len(reduced))]
+
+
+def _real(x: torch.Tensor) -> torch.Tensor:
+    """`x` itself, or the real view of a complex tensor, [..., channels] as [..., 2 * channels]."""
+    if not x.is_complex():
+        return x.resolve_neg()
+    pairs = torch.view_as_real(x.resolve_conj().resolve_neg())
+    return pairs if x.ndim == 0 else pairs.flatten(-2)
+
+
+def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor | list[float]]]:
+    """The sketch of a tensor too large to be its own, float32 [EXACT], and the moments of each run."""
+    device = x.device
+    target = _CPU_RUN * torch.get_num_threads() if device.type == "cpu" else _CUDA_RUN
+    bins_per_run = min(g.bins, max(1, target // (g.rows_per_bin * g.channels)))
+    slots_per_run = bins_per_run * g.slots_per_bin
+    # A single bin of a huge tensor exceeds the target: its rows are then summed in pieces of whole slots.
+    slots_per_piece = min(slots_per_run, max(1, target // (g.rows_per_slot * g.channels)))
+    stride = g.slots_per_bin * g.width
+    skew = stride % TOTAL
+    # Bin b starts at counter b * skew: with rows this long, position in the flat buffer is the counter, mod TOTAL.
+    folded = _scratch("folded", (_up(g.bins * (TOTAL + skew), TOTAL),), dtype, device).zero_()
+    bins = folded[: g.bins * (TOTAL + skew)].view(g.bins, TOTAL + skew)[:, :TOTAL]
+    laid = _scratch("laid", (slots_per_run, g.width), dtype, device)
+    laid[:, g.channels :].zero_()
+    rows = _rows(x)
+    moments: list[torch.Tensor | list[float]] = []
+    for start in range(0, g.slots, slots_per_run):
+        stop = min(start + slots_per_run, g.slots)
+        for first in range(start, stop, slots_per_piece):
+            last = min(first + slots_per_piece, stop)
+            begin, end = first * g.rows_per_slot, min(last * g.rows_per_slot, g.rows)
+            values = _load(x, rows, begin, end, dtype)
+            moments.append(_moments(values))
+            slots = _sum_slots(values, _row_signs(begin, end, device, dtype), g.rows_per_slot)
+            _lay(slots, laid[first - start : last - start, : g.channels], first, g, dtype)
+        if stop - start < slots_per_run:
+            laid[stop - start :].zero_()
+        _fold(laid.view(bins_per_run, stride), bins[start // g.slots_per_bin :][:bins_per_run])
+    total = folded.view(-1, TOTAL).sum(0)
+    counters = torch.zeros((BINS, PER_BIN), dtype=dtype, device=device)
+    torch.sum(bins.unflatten(1, (-1, PER_BIN)), 1, out=counters[: g.bins])
+    return torch.cat([total, counters.view(-1)]).to(torch.float32), moments
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor | None:
+    """The [rows, channels] view of `x`, or None where its strides allow none."""
+    try:
+        return x.view(-1, x.shape[-1] if x.ndim else 1)
+    except RuntimeError:
+        return None
+
+
+def _load(x: torch.Tensor, rows: torch.Tensor | None, start: int, stop: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows [start, stop) of `x` as a contiguous [rows, channels] of `dtype`: a view of `x` where it already is one."""
+    if rows is not None and rows.dtype is dtype and rows.is_contiguous():
+        return rows[start:stop]
+    values = _scratch("values", (stop - start, x.shape[-1]), dtype, x.device)
+    if rows is None:
+        _copy_rows(values, x, start, stop)
+    else:
+        values.copy_(rows[start:stop])
+    return values
+
+
+def _copy_rows(out: torch.Tensor, x: torch.Tensor, start: int, stop: int) -> None:
+    """Copy rows [start, stop) of `x`, whose rows are no view, as one copy for each box that they are made of."""
+    if x.ndim == 2:
+        out.copy_(x[start:stop])
+        return
+    size = math.prod(x.shape[1:-1])
+    at = start
+    while at < stop:
+        index, within = divmod(at, size)
+        whole = (stop - at) // size if within == 0 else 0
+        n = whole * size if whole else min(size - within, stop - at)
+        target = out[at - start : at - start + n]
+        if whole:
+            box = x[index : index + whole]
+            target.view(box.shape).copy_(box)
+        else:
+            _copy_rows(target, x[index], within, within + n)
+        at += n
+
+
+def _sum_slots(values: torch.Tensor, signs: torch.Tensor, rows_per_slot: int) -> torch.Tensor:
+    """Signed rows [rows, channels] added up by slot: [slots, channels]; the last slot may be short of rows."""
+    n, channels = values.shape
+    signed = torch.mul(values, signs[:, None], out=_scratch("signed", (n, channels), values.dtype, values.device))
+    if rows_per_slot == 1:
+        return signed
+    full, rest = divmod(n, rows_per_slot)
+    slots = _scratch("slots", (full + (rest > 0), channels), values.dtype, values.device)
+    torch.sum(signed[: n - rest].view(full, rows_per_slot, channels), 1, out=slots[:full])
+    if rest:
+        torch.sum(signed[n - rest :], 0, out=slots[full])
+    return slots
+
+
+def _lay(slots: torch.Tensor, out: torch.Tensor, first: int, g: Geometry, dtype: torch.dtype) -> None:
+    """Write slots [n, channels], the first of them number `first`, times the sign tile to `out` of the same shape."""
+    tile = _tile(g.channels, min(g.slots, TILE), slots.device, dtype)
+    phase = first % TILE
+    n = slots.shape[0]
+    body = n - n % TILE
+    if body:
+        tiled = slots[:body].view(-1, TILE, g.channels)
+        torch.mul(tiled, tile[phase : phase + TILE], out=out[:body].unflatten(0, (-1, TILE)))
+    if body < n:
+        torch.mul(slots[body:], tile[phase : phase + n - body], out=out[body:])
+
+
+def _fold(laid: torch.Tensor, out: torch.Tensor) -> None:
+    """Add up each bin's positions modulo TOTAL: [bins, stride] to `out` [bins or fewer, TOTAL], which holds zeros."""
+    laid = laid[: out.shape[0]]
+    whole = laid.shape[1] // TOTAL
+    rest = laid.shape[1] - whole * TOTAL
+    if whole:
+        torch.sum(laid[:, : whole * TOTAL].unflatten(1, (whole, TOTAL)), 1, out=out)
+    if rest:
+        out[:, :rest] += laid[:, whole * TOTAL :]
+
+
+def _moments(values: torch.Tensor) -> torch.Tensor | list[float]:
+    """The moments of a contiguous run: a row of `Reduced.moments`, as numbers on a CPU, as a tensor elsewhere."""
+    flat = values.view(-1)
+    return _cpu_moments(flat) if values.device.type == "cpu" else _device_moments(flat)
+
+
+def _cpu_moments(flat: torch.Tensor) -> list[float]:
+    low, high = float(flat.amin()), float(flat.amax())
+    total, squares = float(flat.sum()), float(torch.dot(flat, flat))
+    # NaN fails every comparison; sums that left float32's range are done again in float64, below.
+    usual = -math.inf < low and high < math.inf and abs(total) < math.inf and 1e-30 < squares < math.inf
+    if usual or (low == 0.0 == high):
+        return [0.0, 0.0, low, high, total, squares]
+    nan, inf = float(flat.isnan().sum()), float(flat.isinf().sum())
+    kept = flat[flat.isfinite()].double()
+    if kept.numel() == 0:
+        return [nan, inf, math.inf, -math.inf, 0.0, 0.0]
+    return [nan, inf, float(kept.amin()), float(kept.amax()), float(kept.sum()), float(kept.square().sum())]
+
+
+def _device_moments(flat: torch.Tensor) -> torch.Tensor:
+    """Without looking at the result, as that would wait for the device: non-finite values are always masked out."""
+    finite = flat.isfinite()
+    nan = flat.isnan().sum()
+    zeroed = flat.where(finite, 0.0)
+    low = flat.where(finite, math.inf).amin()
+    high = flat.where(finite, -math.inf).amax()
+    inf = flat.numel() - finite.sum() - nan
+    # In float64: attention masks hold float32's least value, whose square and even whose sum float32 cannot.
+    squares = torch.linalg.vector_norm(zeroed, dtype=torch.float64).square()
+    total = zeroed.sum(dtype=torch.float64)
+    return torch.stack([v.double() for v in (nan, inf, low, high, total, squares)])
+
+
+def _stack(moments: list[torch.Tensor | list[float]], device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":
+        return torch.tensor(moments, dtype=torch.float64, device="cpu")
+    return torch.stack([m for m in moments if isinstance(m, torch.Tensor)])
+
+
+def _combine(count: int, parts: np.ndarray) -> Moments:
+    """The moments of the whole from those of its runs, float64 [runs, 6]."""
+    nan, inf = int(parts[:, 0].sum()), int(parts[:, 1].sum())
+    finite = count - nan - inf
+    if finite == 0:
+        return Moments(count, nan, inf, 0.0, 0.0, 0.0, 0.0)
+    low, high = float(parts[:, 2].min()), float(parts[:, 3].max())
+    return Moments(count, nan, inf, low, high, float(parts[:, 4].sum()) / finite, math.sqrt(parts[:, 5].sum()))
+
+
+_held = threading.local()
+
+
+def _scratch(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Uninitialised memory, the same for the same name and thread as long as it suffices.
+
+    On a CPU a fresh megabyte costs more in page faults than the arithmetic in it; CUDA's allocator already reuses.
+    """
+    n = math.prod(shape)
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    held: torch.Tensor | None = getattr(_held, name, None)
+    if held is None or held.numel() < n * dtype.itemsize:
+        held = torch.empty(n * dtype.itemsize, dtype=torch.uint8, device=device)
+        if held.numel() <= _SCRATCH_BYTES:
+            setattr(_held, name, held)
+    return held[: n * dtype.itemsize].view(dtype).view(shape)
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def _row_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Signs of rows [start, stop): [rows]. One table serves every shape, as a sign depends on the row's index alone."""
+    if stop <= _SIGN_ROWS:
+        size = min(_SIGN_ROWS, 1 << max(12, (stop - 1).bit_length()))
+        return _sign_table(size, device, dtype)[start:stop]
+    return _hash_signs(start, stop, device, dtype)
+
+
+@functools.lru_cache(maxsize=32)
+def _sign_table(rows: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    return _hash_signs(0, rows, device, dtype)
+
+
+def _hash_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """`parity.golden.sketch.row_signs` in int64 arithmetic on the device; low 32 bits survive its overflow."""
+    low = 0xFFFFFFFF
+    h = torch.arange(start, stop, dtype=torch.int64, device=device).add_(0x9E3779B9).bitwise_and_(low)
+    h ^= h >> 16
+    h.mul_(0x85EBCA6B).bitwise_and_(low)
+    h ^= h >> 13
+    h.mul_(0xC2B2AE35).bitwise_and_(low)
+    # The last step of the hash, x ^ (x >> 16), leaves bit 31 as it is.
+    return (1 - 2 * (h >> 31)).to(dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _tile(channels: int, rows: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """The sign tile; all 32 rows of it twice over, so that from any slot on the next 32 rows are one slice."""
+    tile = torch.from_numpy(tile_signs(channels)[:rows]).to(device, dtype)
+    return torch.cat([tile, tile]) if rows == TILE else tile

@@ -1,0 +1,78 @@
+"""Row frames: one order of tokens for both sides, padded rows apart.
+
+Two implementations may put the same text tokens in different orders, and what they compute for padded tokens is
+nobody's business. A frame says, for one branch, which of a side's rows holds the frame's row i and whether it is
+valid; taken through it, both sides' tensors line up. A part is a range of rows of a joint sequence, such as the
+image tokens before the text tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class RowFrame:
+    """An order of rows and which of them count.
+
+    Attributes:
+        index: int32 [frame rows], the side's row that holds each frame row (any row where there is none).
+        weight: float32 [frame rows], 1 where the row is valid, 0 where it is padding or absent.
+    """
+
+    index: np.ndarray
+    weight: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range of rows (axis 1) of a tensor, and the frame they are taken in.
+
+    Attributes:
+        name: suffix of the port, `""` for the whole tensor.
+        start, stop: rows of axis 1; stop None for the end.
+        frame: name of the frame, `""` for none.
+    """
+
+    name: str = ""
+    start: int = 0
+    stop: int | None = None
+    frame: str = ""
+
+
+WHOLE: tuple[Part, ...] = (Part(),)
+
+
+class RowRule(Protocol):
+    """What a model family knows of its token rows."""
+
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        """How the rows of the tensor at a site divide; `WHOLE` for tensors without token rows."""
+        ...
+
+
+class NoRows:
+    """The rule of a family whose tokens are all valid and always in one order."""
+
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        return WHOLE
+
+
+Frames = Mapping[str, Mapping[str, RowFrame]]
+"""Branch -> frame name -> frame."""
+
+
+def take(x: Any, index: Any, weight: Any) -> tuple[Any, Any]:
+    """Rows of `x` (torch or torchax [B, R, ...]) in a frame's order: (the valid ones, the padded ones), zeros elsewhere.
+
+    Args:
+        index: int32 [F] tensor of the same kind as x. weight: float32 [F].
+    """
+    rows = x.index_select(1, index)
+    keep = (weight > 0).reshape(1, -1, *([1] * (rows.ndim - 2)))
+    zero = rows.new_zeros(()) if hasattr(rows, "new_zeros") else 0
+    return rows.where(keep, zero), rows.where(~keep, zero)

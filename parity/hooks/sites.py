@@ -1,0 +1,119 @@
+"""Choosing sites: which modules and ports are observed, decided from names alone.
+
+A pure planner: it sees module paths, never a model, so that every rule is tested in microseconds. The executor is
+`parity.hooks.tap`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from parity.errors import UsageError
+
+ATTENTION = "attention"
+"""Last part of the pseudo-module that stands for one attention call: `<module>.attention` with ports `in.query`,
+`in.key`, `in.value` and `out`."""
+
+_INDEX = re.compile(r"\d+")
+
+
+def is_block(path: str) -> bool:
+    """Whether a module is an item of one of the top module's lists: `transformer_blocks.3`."""
+    parts = path.split(".")
+    return len(parts) == 2 and _INDEX.fullmatch(parts[1]) is not None
+
+
+def block_of(path: str) -> str | None:
+    """The block a module lies in (or is), or None."""
+    head = ".".join(path.split(".")[:2])
+    return head if is_block(head) else None
+
+
+@dataclass(frozen=True, slots=True)
+class SitePlan:
+    """Which sites are observed, and of which the value itself is kept.
+
+    Attributes:
+        choice: `blocks`, `all` or a glob over `module` or `module:port`.
+        values: globs of the sites whose values are kept whole; empty for none.
+        modules: the chosen modules; the top module is `""`.
+    """
+
+    choice: str
+    values: tuple[str, ...]
+    modules: frozenset[str]
+
+    @property
+    def must_fire(self) -> frozenset[str]:
+        """Modules whose silence is an error. Choosing all chooses none in particular: some are never called."""
+        return frozenset() if self.choice == "all" else self.modules
+
+    def wants_module(self, path: str) -> bool:
+        """Whether any port of a module (or of an attention call, `<module>.attention`) may be observed."""
+        if path in self.modules:
+            return True
+        if path.rpartition(".")[2] != ATTENTION:
+            return False
+        if self.choice == "blocks":
+            return block_of(path) is not None
+        return self.choice == "all" or self.wants_port(path, "*")
+
+    def wants_port(self, path: str, port: str) -> bool:
+        """Whether this port of a chosen module is observed."""
+        if self.choice in ("blocks", "all"):
+            return True
+        return _matches(self.choice, path, port) or self.wants_value(path, port)
+
+    def wants_value(self, path: str, port: str) -> bool:
+        return any(_matches(glob, path, port) for glob in self.values)
+
+
+def _matches(glob: str, path: str, port: str) -> bool:
+    """Whether a glob names this site: `module`, `module:port` or `module:in` for all inputs; port `*` is any."""
+    module_glob, colon, port_glob = glob.partition(":")
+    if not fnmatch.fnmatchcase(path, module_glob):
+        return False
+    if not colon or port == "*":
+        return True
+    return fnmatch.fnmatchcase(port, port_glob) or port.split("@")[0].split(".")[0] == port_glob
+
+
+def plan_sites(modules: Iterable[str], choice: str, values: tuple[str, ...] = ()) -> SitePlan:
+    """Plan the observation of a model.
+
+    Args:
+        modules: paths of the modules that can be called (lists of modules are not), the top one `""`.
+        choice: `blocks`: the top module, its children, the items of its lists and their attention calls;
+            `all`: every module; else a glob.
+        values: globs of sites to keep whole; each must match a module too.
+
+    Raises:
+        UsageError: a glob matches no module; the nearest names are listed.
+    """
+    paths = list(modules)
+    if choice == "blocks":
+        chosen = [p for p in paths if p.count(".") == 0 or is_block(p)]
+    elif choice == "all":
+        chosen = paths
+    else:
+        chosen = _expand(choice, paths)
+    extra: list[str] = []
+    for glob in values:
+        extra += [p for p in _expand(glob, paths) if p not in chosen]
+    return SitePlan(choice, values, frozenset([*chosen, *extra]))
+
+
+def _expand(glob: str, paths: list[str]) -> list[str]:
+    module_glob = glob.partition(":")[0]
+    attention = module_glob.endswith("." + ATTENTION)
+    found = [p for p in paths if fnmatch.fnmatchcase(p, module_glob)]
+    owners = [p for p in paths if attention and fnmatch.fnmatchcase(f"{p}.{ATTENTION}", module_glob)]
+    if not found and not owners:
+        near = difflib.get_close_matches(module_glob, paths, n=3, cutoff=0.4)
+        hint = f"; near: {', '.join(near)}" if near else ""
+        raise UsageError(f"no module matches the site '{glob}'{hint}")
+    return found

@@ -1,0 +1,173 @@
+"""The tap: sees the values of one model call and reduces them where they are.
+
+One tap serves one call of the model (which may hold several guidance branches in its batch). Module hooks and the
+attention mode (`parity.hooks.attach`) hand it values; it splits branches, takes rows through their frames, and asks
+the backend for reductions. In eager torch the reductions are small tensors on the device. Inside jax.jit they are
+tracers, returned by the traced function as extra outputs and filled in afterwards: `entries` is then the static half.
+
+A value seen twice (a module's output is the next one's input) is reduced once. The tap keeps no activation alive:
+it remembers a tensor by weak reference.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+from parity.golden.records import PADDING, Kind, Scalar
+from parity.golden.sketch import geometry
+from parity.hooks.rows import Part, RowRule, take
+from parity.hooks.sites import SitePlan
+
+
+class Reducer(Protocol):
+    """What a backend does with a tensor: `parity.hooks.reducers` has torch's and torchax's."""
+
+    def reduce(self, x: Any) -> Any:
+        """Moments and sketch of x, still on the device."""
+        ...
+
+    def value(self, x: Any) -> Any:
+        """The tensor itself in a form that `to_host` takes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What was taken of one tensor, on the device or as tracers.
+
+    Attributes:
+        stats: the backend's moments and sketch.
+        value: the tensor, where its value is kept.
+    """
+
+    stats: Any
+    value: Any = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """One observation before it reaches the host; the fields are those of `Record`."""
+
+    branch: str
+    site: str
+    call: int
+    kind: Kind
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    rows: str = ""
+    frame: tuple[int, int] = (0, 0)
+    scalar: Scalar | None = None
+    reduced: Reduced | None = None
+
+
+@dataclass
+class Tap:
+    """Collects the entries of one model call.
+
+    Attributes:
+        plan: which sites. reducer: the backend's. rule: the family's row knowledge.
+        branches: names of the guidance branches in the call's batch, in order.
+        frames: branch -> frame name -> (index [F] int32, weight [F] float32), as tensors of the backend.
+        entries: what was seen, in execution order.
+    """
+
+    plan: SitePlan
+    reducer: Reducer
+    rule: RowRule
+    branches: tuple[str, ...]
+    frames: Mapping[str, Mapping[str, tuple[Any, Any]]]
+    entries: list[Entry] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
+    _seen: dict[int, _Memo] = field(default_factory=dict)
+
+    def begin(self, module: str) -> int:
+        """Count a call of a module and return its number within this model call."""
+        call = self.calls[module]
+        self.calls[module] += 1
+        return call
+
+    def see(self, module: str, call: int, port: str, value: Any) -> None:
+        """Observe a value at a port: tensors, None and scalars, and those inside tuples, lists and dicts."""
+        if isinstance(value, torch.Tensor):
+            if self.plan.wants_port(module, port):
+                self._tensor(module, call, port, value)
+        elif isinstance(value, (tuple, list)):
+            for i, item in enumerate(value):
+                self.see(module, call, f"{port}.{i}", item)
+        elif isinstance(value, Mapping):
+            for name, item in value.items():
+                self.see(module, call, f"{port}.{name}", item)
+        elif (value is None or isinstance(value, (bool, int, float, str))) and self.plan.wants_port(module, port):
+            kind: Kind = "none" if value is None else "scalar"
+            dtype = "" if value is None else type(value).__name__
+            for branch in self.branches:
+                self.entries.append(Entry(branch, f"{module}:{port}", call, kind, dtype=dtype, scalar=value))
+
+    def _tensor(self, module: str, call: int, port: str, x: torch.Tensor) -> None:
+        memo = self._memo(x)
+        keep = self.plan.wants_value(module, port)
+        dtype = str(x.dtype).removeprefix("torch.")
+        for branch, piece in self._by_branch(x):
+            for part in self.rule.parts(module, port, tuple(piece.shape)):
+                site = f"{module}:{port}" + (f"@{part.name}" if part.name else "")
+                self._part(Entry(branch, site, call, "tensor", tuple(piece.shape), dtype), piece, part, keep, memo)
+
+    def _by_branch(self, x: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """A batched tensor's branches by name; a tensor without the batch axis belongs to each of them."""
+        n = len(self.branches)
+        if n == 1:
+            return [(self.branches[0], x)]
+        if x.ndim == 0 or x.shape[0] != n:
+            return [(branch, x) for branch in self.branches]
+        return [(branch, x[i : i + 1]) for i, branch in enumerate(self.branches)]
+
+    def _part(self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any]) -> None:
+        """Record one part of one branch: its valid rows, and apart from them its padded ones."""
+        done = memo.get((entry.branch, part))
+        if done is None or keep:
+            rows = x[:, part.start : part.stop] if part.name else x
+            pieces = {"": rows}
+            if part.frame:
+                index, weight = self.frames[entry.branch][part.frame]
+                valid, padded = take(rows, index, weight)
+                pieces = {part.frame: valid, PADDING: padded}
+            stats = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()} if done is None else done
+            memo[(entry.branch, part)] = done = stats
+        for frame, (reduced, shape) in done.items():
+            padding = frame == PADDING
+            g = geometry(shape)
+            value = self.reducer.value(pieces[frame]) if keep and not padding else None
+            site = f"{entry.site}@{PADDING}" if padding else entry.site
+            self.entries.append(
+                replace(
+                    entry,
+                    site=site,
+                    rows="" if padding else frame,
+                    frame=(g.rows, g.channels),
+                    reduced=Reduced(reduced, value),
+                )
+            )
+
+    def _memo(self, x: torch.Tensor) -> dict[Any, Any]:
+        """What was already reduced of this very tensor, forgotten when it dies or is written to."""
+        version = id(x._elem) if hasattr(x, "_elem") else x._version
+        memo = self._seen.get(id(x))
+        if memo is None or memo.ref() is not x or memo.version != version:
+            memo = self._seen[id(x)] = _Memo(weakref.ref(x), version, {})
+        return memo.done
+
+
+@dataclass(frozen=True, slots=True)
+class _Memo:
+    """The reductions of one live tensor; `version` changes when it is written to in place."""
+
+    ref: weakref.ref[torch.Tensor]
+    version: int
+    done: dict[Any, Any]
+

@@ -1,0 +1,106 @@
+"""Model families: what a denoising loop needs to know of a model beyond diffusers' classes.
+
+A family is found by the class name in the transformer's config. It makes the model's arguments from latents and
+conditions, says which rows are text, and realises settings on a loaded model. The loop, the backends, the hooks and
+the comparison know nothing of any family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from parity.errors import UsageError
+from parity.hooks.rows import RowFrame, RowRule
+from parity.models.folder import read_config
+from parity.models.spec import GenerationSpec
+from parity.reached import Reached
+from parity.settings import Settings
+
+Condition = Mapping[str, torch.Tensor]
+Constrain = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One model folder with the sizes of one generation: what both sides agree on before they are loaded.
+
+    Attributes:
+        name: the model as the user named it. folder: its checkpoint. config: of the transformer.
+        spec: prompt and sizes. latent_shape: [1, C, T, H, W] (or the family's own layout).
+    """
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+    spec: GenerationSpec
+    latent_shape: tuple[int, ...]
+
+
+class Family(Protocol):
+    """What a model family provides."""
+
+    title: str
+
+    def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
+        """Shape of the latents of one video."""
+        ...
+
+    def conditions(
+        self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
+    ) -> dict[str, dict[str, torch.Tensor]]:
+        """Branch -> keyword -> tensor on the CPU, from the prompt or from a port's stage-1 file."""
+        ...
+
+    def adapt(self, model: Any, case: Case, settings: Settings, reached: Reached, *, traced: bool) -> None:
+        """Realise the settings on a loaded model; `traced` where it will run under jax.jit or torchax."""
+        ...
+
+    def constrain(self, model: Any, place: Constrain) -> None:
+        """Have activations placed on a mesh."""
+        ...
+
+    def model_arguments(
+        self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        """The transformer's arguments besides the condition, for latents [B, ...] and a timestep [B]."""
+        ...
+
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+        """Which rows of which tensors are tokens that can be padded or reordered."""
+        ...
+
+    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
+        """The row frames of a branch."""
+        ...
+
+    def excuses(self, setting: str) -> tuple[str, ...]:
+        """Globs of the sites at which a difference in this setting changes what is called or passed by design."""
+        ...
+
+
+def family_of(folder: Path) -> Family:
+    """The family of a checkpoint.
+
+    Raises:
+        UsageError: no family knows the transformer's class.
+    """
+    from parity.models.hunyuan_family import HunyuanVideo15
+
+    families: dict[str, Family] = {"HunyuanVideo15Transformer3DModel": HunyuanVideo15()}
+    name = str(read_config(folder, "transformer").get("_class_name", ""))
+    if name not in families:
+        raise UsageError(
+            f"'{folder}' holds a '{name}', which no built-in family runs yet (families: {', '.join(families)})"
+        )
+    return families[name]
+
+
+def make_case(name: str, folder: Path, spec: GenerationSpec) -> Case:
+    """Gather what both sides agree on."""
+    config = read_config(folder, "transformer")
+    return Case(name, folder, config, spec, family_of(folder).latent_shape(folder, spec))

@@ -1,0 +1,110 @@
+"""HunyuanVideo-1.5 as a family: its inputs, its settings, its rows. The forward is in `hunyuan_video_15`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.errors import UsageError
+from parity.hooks.rows import RowFrame, RowRule
+from parity.models import hunyuan_video_15 as hunyuan
+from parity.models.family import Case, Condition, Constrain
+from parity.models.folder import read_config
+from parity.models.hunyuan_text import encode_prompt, read_stage1
+from parity.models.patches import DTYPES, patch_norms, patch_rope, patch_timestep_embedding
+from parity.models.spec import GenerationSpec
+from parity.reached import Reached
+from parity.settings import Settings
+
+_OWN_FORWARD = ("text.reorder", "refiner.mask", "vision_states")
+"""Settings that diffusers' own forward has no place for."""
+
+
+class HunyuanVideo15:
+    """See `parity.models.family.Family`."""
+
+    title = "HunyuanVideo-1.5"
+
+    def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
+        vae = read_config(folder, "vae")
+        space, time = int(vae["spatial_compression_ratio"]), int(vae["temporal_compression_ratio"])
+        if spec.height % space or spec.width % space or (spec.num_frames - 1) % time:
+            raise UsageError(
+                f"a video of {spec.num_frames} x {spec.height} x {spec.width} does not fit the VAE: height and width "
+                f"must be multiples of {space}, frames one more than a multiple of {time}"
+            )
+        frames = (spec.num_frames - 1) // time + 1
+        return (1, int(vae["latent_channels"]), frames, spec.height // space, spec.width // space)
+
+    def conditions(
+        self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
+    ) -> dict[str, dict[str, torch.Tensor]]:
+        dtype = DTYPES[settings.text("dtype")]
+        byt5 = settings.text("text.byt5_dtype")
+        byt5_dtype = dtype if byt5 == "same" else DTYPES[byt5]
+        if stage1 is None:
+            spec = case.spec
+            made = encode_prompt(
+                case.folder, spec, spec.prompt, spec.negative_prompt, byt5_dtype=byt5_dtype, dtype=dtype, device=device
+            )
+        else:
+            made = read_stage1(stage1, case.config)
+            for branch in made.values():
+                branch["encoder_hidden_states_2"] = branch["encoder_hidden_states_2"].to(byt5_dtype)
+        return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in made.items()}
+
+    def adapt(self, model: Any, case: Case, settings: Settings, reached: Reached, *, traced: bool) -> None:
+        own = traced or any(settings.changed(name) for name in _OWN_FORWARD)
+        if own:
+            place = hunyuan.Placement()
+            model.parity_placement = place
+            hunyuan.bind_forward(model, hunyuan.traceable_forward(settings, reached, place))
+        kernel, mask = settings.text("attention.kernel"), settings.text("attention.mask")
+        if traced or kernel != "sdpa" or mask != "exact":
+            for block in model.transformer_blocks:
+                block.attn.set_processor(hunyuan.JointAttention(kernel, mask, reached))
+        else:
+            reached.mark("attention.kernel")  # diffusers' own processor is sdpa
+        parameter = next(model.parameters())
+        sample = torch.zeros(case.latent_shape, device=parameter.device, dtype=parameter.dtype)
+        patch_rope(model.rope, sample, settings, reached)
+        patch_norms(model, settings, reached)
+        patch_timestep_embedding(model, settings, reached)
+
+    def constrain(self, model: Any, place: Constrain) -> None:
+        model.parity_placement.place = place
+
+    def model_arguments(
+        self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        """Latents, then the condition latents and their mask, both zero in text-to-video, along the channels."""
+        x = latents.to(dtype)
+        zeros = torch.zeros_like(x)
+        arguments = {"hidden_states": torch.cat([x, zeros, zeros[:, :1]], dim=1), "timestep": timestep}
+        if settings.text("vision_states") == "none":
+            return {**arguments, "image_embeds": None}
+        tokens, width = case.spec.vision_num_semantic_tokens, int(case.config["image_embed_dim"])
+        return {**arguments, "image_embeds": x.new_zeros((x.shape[0], tokens, width))}
+
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+        return hunyuan.HunyuanRows(self._lengths(case, settings, condition))
+
+    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
+        return hunyuan.text_frames(condition, self._lengths(case, settings, condition), settings)
+
+    def excuses(self, setting: str) -> tuple[str, ...]:
+        return {
+            "vision_states": (":in.image_embeds", "image_embedder:*", "image_embedder.*", "cond_type_embed:*"),
+        }.get(setting, ())
+
+    def _lengths(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.TextLengths:
+        p_t, p = int(case.config["patch_size_t"]), int(case.config["patch_size"])
+        _, _, frames, height, width = case.latent_shape
+        qwen = condition["encoder_attention_mask"].shape[1]
+        byt5 = condition["encoder_attention_mask_2"].shape[1]
+        vision = case.spec.vision_num_semantic_tokens
+        given = vision if settings.text("vision_states") == "zeros" else 0
+        image = (frames // p_t) * (height // p) * (width // p)
+        return hunyuan.TextLengths(image, given, byt5, qwen, vision + byt5 + qwen)

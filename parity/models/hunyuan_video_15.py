@@ -1,0 +1,257 @@
+"""HunyuanVideo-1.5: what parity knows of this family beyond diffusers' own classes.
+
+The reference runs diffusers' own forward. That forward neither traces under jax.jit (a data-dependent branch on the
+image embeddings, boolean indexing to reorder the text) nor takes the settings that ports differ in, so the
+candidate, and a reference with such a setting, run `traceable_forward`: the same submodules in the same order, with
+the text reordered by a stable argsort and a gather. `tests/models/test_hunyuan_video_15.py` holds the two to equal
+bits in eager torch.
+
+The forward's order of operations follows diffusers' HunyuanVideo15Transformer3DModel.forward (0.42.1).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+
+from parity.hooks.rows import WHOLE, Part, RowFrame
+from parity.models.attention import attend
+from parity.reached import Reached
+from parity.settings import Settings
+
+Condition = Mapping[str, torch.Tensor]
+"""The text of one guidance branch by the transformer's keyword names."""
+
+
+class Placement:
+    """Places [B, tokens, channels] activations on a mesh; the identity until `place` is set."""
+
+    def __init__(self) -> None:
+        self.place: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.place is None else self.place(x)
+
+
+
+@dataclass(frozen=True, slots=True)
+class TextLengths:
+    """Lengths of the token sequences.
+
+    Attributes:
+        image: tokens of the latent. vision, byt5, qwen: tokens of the three text streams, as one side has them
+            (vision 0 where it gives no vision states). frame: text tokens with all streams present.
+    """
+
+    image: int
+    vision: int
+    byt5: int
+    qwen: int
+    frame: int
+
+    @property
+    def text(self) -> int:
+        return self.vision + self.byt5 + self.qwen
+
+
+@dataclass(frozen=True, slots=True)
+class HunyuanRows:
+    """Which rows of which tensors are text tokens, told by module and length (see `parity.hooks.rows`).
+
+    Attributes:
+        lengths: of the side's sequences.
+    """
+
+    lengths: TextLengths
+
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        if len(shape) < 2:
+            return WHOLE
+        n, rows = self.lengths, shape[1]
+        head = module.split(".")[0]
+        if module == "":
+            streams = {"in.encoder_hidden_states": "qwen", "in.encoder_hidden_states_2": "byt5", "in.image_embeds": "vision"}
+            return (Part(frame=streams[port]),) if port in streams else WHOLE
+        if head == "context_embedder" and rows == n.qwen and len(shape) <= 4 and "mask" not in port:
+            return (Part(frame="qwen"),)
+        if head == "context_embedder_2":
+            return (Part(frame="byt5"),)
+        if head == "image_embedder":
+            return (Part(frame="vision"),)
+        if head != "transformer_blocks":
+            return WHOLE
+        if rows == n.image + n.text:
+            return (Part("image", 0, n.image), Part("text", n.image, None, "text"))
+        if rows == n.text and (n.text != n.image or _is_text_site(module, port)):
+            return (Part(frame="text"),)
+        return WHOLE
+
+
+def _is_text_site(module: str, port: str) -> bool:
+    """Whether a site's name says text, for latents that have as many tokens as the text."""
+    name = module.rpartition(".")[2] + "." + port
+    return any(word in f"{module}.{port}" for word in ("context", ".add_", "norm_added", "to_add_out")) or any(
+        word in name for word in ("encoder_hidden_states", "attention_mask", "out.1")
+    )
+
+
+def text_frames(condition: Condition, lengths: TextLengths, settings: Settings) -> dict[str, RowFrame]:
+    """The row frames of one branch: valid tokens first, in the order vision, ByT5, Qwen, whatever the side's order.
+
+    Args:
+        condition: masks `encoder_attention_mask` [1, qwen] and `encoder_attention_mask_2` [1, byt5].
+    """
+    qwen = _mask(condition["encoder_attention_mask"])
+    byt5 = _mask(condition["encoder_attention_mask_2"])
+    joint = np.concatenate([np.zeros(lengths.vision, bool), byt5, qwen])
+    # The row of the side at which each token of [vision, byt5, qwen] stands, then the frame's order over tokens.
+    reordered = np.argsort(~joint, kind="stable")
+    index = np.arange(len(joint)) if settings.text("text.reorder") == "valid_first" else reordered
+    weight = joint[reordered]
+    absent = lengths.frame - len(joint)
+    vision = max(lengths.vision, lengths.frame - lengths.byt5 - lengths.qwen)
+    return {
+        "qwen": _frame(np.arange(len(qwen)), qwen),
+        "byt5": _frame(np.arange(len(byt5)), byt5),
+        "vision": _frame(np.arange(vision), np.zeros(vision)),
+        "text": _frame(np.pad(index, (0, absent)), np.pad(weight.astype(np.float32), (0, absent))),
+    }
+
+
+def _frame(index: np.ndarray, weight: np.ndarray) -> RowFrame:
+    return RowFrame(index.astype(np.int32), weight.astype(np.float32))
+
+
+def _mask(x: torch.Tensor) -> np.ndarray:
+    return x[0].detach().cpu().to(torch.float32).numpy() > 0
+
+
+class JointAttention:
+    """Attention processor of the transformer blocks with a choice of kernel and mask.
+
+    Projections, norms and rotary embedding in the order of diffusers' HunyuanVideo15AttnProcessor2_0.
+    """
+
+    def __init__(self, kernel: str, mask: str, reached: Reached) -> None:
+        self.kernel, self.mask, self.reached = kernel, mask, reached
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor,
+        image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        from diffusers.models.embeddings import apply_rotary_emb
+
+        def heads(x: torch.Tensor) -> torch.Tensor:
+            return x.unflatten(2, (attn.heads, -1))
+
+        query, key = attn.norm_q(heads(attn.to_q(hidden_states))), attn.norm_k(heads(attn.to_k(hidden_states)))
+        value = heads(attn.to_v(hidden_states))
+        if image_rotary_emb is not None:
+            query = apply_rotary_emb(query, image_rotary_emb, sequence_dim=1)
+            key = apply_rotary_emb(key, image_rotary_emb, sequence_dim=1)
+        text_query = attn.norm_added_q(heads(attn.add_q_proj(encoder_hidden_states)))
+        text_key = attn.norm_added_k(heads(attn.add_k_proj(encoder_hidden_states)))
+        text_value = heads(attn.add_v_proj(encoder_hidden_states))
+        query = torch.cat([query, text_query], dim=1)
+        key = torch.cat([key, text_key], dim=1)
+        value = torch.cat([value, text_value], dim=1)
+        length = query.shape[1]
+        valid = F.pad(attention_mask, (length - attention_mask.shape[1], 0), value=True).bool()
+        out = attend(query, key, value, valid, kernel=self.kernel, mask=self.mask)
+        self.reached.mark("attention.kernel")
+        self.reached.mark("attention.mask")
+        out = out.flatten(2, 3).to(query.dtype)
+        text = encoder_hidden_states.shape[1]
+        image_out, text_out = out[:, :-text], out[:, -text:]
+        return attn.to_out[1](attn.to_out[0](image_out)), attn.to_add_out(text_out)
+
+
+def traceable_forward(
+    settings: Settings, reached: Reached, constrain: Placement
+) -> Callable[..., tuple[torch.Tensor] | Any]:
+    """A forward for HunyuanVideo15Transformer3DModel that traces and follows the settings; bind it to the model."""
+
+    def forward(
+        self: Any,
+        hidden_states: torch.Tensor,
+        timestep: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        encoder_attention_mask: torch.Tensor,
+        timestep_r: torch.Tensor | None = None,
+        encoder_hidden_states_2: torch.Tensor | None = None,
+        encoder_attention_mask_2: torch.Tensor | None = None,
+        image_embeds: torch.Tensor | None = None,
+        attention_kwargs: dict[str, Any] | None = None,
+        return_dict: bool = True,
+    ) -> tuple[torch.Tensor]:
+        batch, _, frames, height, width = hidden_states.shape
+        p_t, p = self.config.patch_size_t, self.config.patch_size
+        rotary = self.rope(hidden_states)
+        temb = self.time_embed(timestep, timestep_r=timestep_r)
+        x = constrain(self.x_embedder(hidden_states))
+        refiner_mask = None if settings.text("refiner.mask") == "none" else encoder_attention_mask
+        reached.mark("refiner.mask")
+        qwen = self.context_embedder(encoder_hidden_states, timestep, refiner_mask)
+        qwen = qwen + _type_embedding(self, qwen, 0)
+        byt5 = self.context_embedder_2(encoder_hidden_states_2)
+        byt5 = byt5 + _type_embedding(self, byt5, 1)
+        streams = [(byt5, encoder_attention_mask_2.bool()), (qwen, encoder_attention_mask.bool())]
+        reached.mark("vision_states")
+        if image_embeds is not None:
+            streams.insert(0, _vision_stream(self, image_embeds))
+        text, mask = _joint_text(streams, settings.text("text.reorder") == "valid_first")
+        reached.mark("text.reorder")
+        text = constrain(text)
+        for block in self.transformer_blocks:
+            x, text = block(x, text, temb, mask, rotary)
+            x, text = constrain(x), constrain(text)
+        x = self.proj_out(self.norm_out(x, temb))
+        x = x.reshape(batch, frames // p_t, height // p, width // p, -1, p_t, p, p)
+        x = x.permute(0, 4, 1, 5, 2, 6, 3, 7)
+        return (x.flatten(6, 7).flatten(4, 5).flatten(2, 3),)
+
+    return forward
+
+
+def _type_embedding(model: Any, stream: torch.Tensor, kind: int) -> torch.Tensor:
+    return model.cond_type_embed(torch.full_like(stream[:, :, 0], kind, dtype=torch.long))
+
+
+def _vision_stream(model: Any, image_embeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The vision tokens and their mask; text-to-video is told by all-zero embeddings, without a branch in Python."""
+    given = torch.any(image_embeds != 0).reshape(1, 1)
+    vision = model.image_embedder(image_embeds)
+    vision = vision * given[:, :, None].to(vision.dtype)
+    mask = given.expand(vision.shape[0], vision.shape[1])
+    return vision + _type_embedding(model, vision, 2), mask
+
+
+def _joint_text(
+    streams: Sequence[tuple[torch.Tensor, torch.Tensor]], valid_first: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Text tokens [B, L, C] and their bool mask [B, L]: padding of the last two streams zeroed, valid tokens first."""
+    zeroed = [
+        tokens if i < len(streams) - 2 else tokens * mask[:, :, None].to(tokens.dtype)
+        for i, (tokens, mask) in enumerate(streams)
+    ]
+    text = torch.cat(zeroed, dim=1)
+    mask = torch.cat([m for _, m in streams], dim=1)
+    if not valid_first:
+        return text, mask
+    order = torch.argsort((~mask).to(torch.int32), dim=1, stable=True)
+    return torch.gather(text, 1, order[:, :, None].expand(-1, -1, text.shape[2])), torch.gather(mask, 1, order)
+
+
+def bind_forward(model: torch.nn.Module, forward: Callable[..., Any]) -> None:
+    """Replace the forward of this one instance."""
+    model.forward = types.MethodType(forward, model)

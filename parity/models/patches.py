@@ -1,0 +1,96 @@
+"""Patches of a loaded model that realise settings: norms, rotary tables, timesteps.
+
+Each replaces the forward of single module instances (or hooks them) and marks its setting when it runs, so that a
+patch which the model never reaches is found out. They are written in torch's functions and serve both backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from parity.reached import Reached
+from parity.settings import MODEL, Settings
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def setting_dtype(settings: Settings, name: str) -> torch.dtype | None:
+    """The dtype a setting names, None where it leaves the choice to the model."""
+    text = settings.text(name)
+    return None if text == MODEL else DTYPES[text]
+
+
+def patch_norms(model: torch.nn.Module, settings: Settings, reached: Reached) -> None:
+    """`norm_dtype`: every LayerNorm and RMSNorm computes in that dtype; its output keeps the input's dtype."""
+    dtype = setting_dtype(settings, "norm_dtype")
+    if dtype is None:
+        return
+    for module in model.modules():
+        if type(module).__name__ in ("LayerNorm", "FP32LayerNorm", "RMSNorm"):
+            module.forward = _norm_forward(module, dtype, reached)
+
+
+def _norm_forward(module: Any, dtype: torch.dtype, reached: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
+    rms = type(module).__name__ == "RMSNorm"
+    eps = module.eps if module.eps is not None else torch.finfo(torch.float32).eps
+
+    def forward(hidden_states: torch.Tensor) -> torch.Tensor:
+        reached.mark("norm_dtype")
+        x = hidden_states.to(dtype)
+        if not rms:
+            x = x - x.mean(dim=-1, keepdim=True)
+        x = x * torch.rsqrt((x * x).mean(dim=-1, keepdim=True) + eps)
+        if getattr(module, "weight", None) is not None:
+            x = x * module.weight.to(dtype)
+        if getattr(module, "bias", None) is not None:
+            x = x + module.bias.to(dtype)
+        return x.to(hidden_states.dtype)
+
+    return forward
+
+
+def patch_rope(rope: Any, sample: torch.Tensor, settings: Settings, reached: Reached) -> None:
+    """`rope` and `rope_dtype`: tables computed once, before anything is compiled, or rounded to a dtype.
+
+    Args:
+        rope: the module; takes the latents [B, C, T, H, W] and returns (cos, sin), each [tokens, head dim].
+        sample: latents of the run's shape, of which only shape and device count.
+    """
+    dtype = DTYPES[settings.text("rope_dtype")]
+    cached = settings.text("rope") == "cached"
+    if not cached and dtype == torch.float32:
+        return
+    compute = rope.forward
+
+    def rounded(hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        reached.mark("rope_dtype")
+        return tuple(table.to(dtype) for table in compute(hidden_states))
+
+    if not cached:
+        rope.forward = rounded
+        return
+    with torch.no_grad():
+        tables = rounded(sample)
+
+    def stored(hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        reached.mark("rope")
+        reached.mark("rope_dtype")
+        return tables
+
+    rope.forward = stored
+
+
+def patch_timestep_embedding(model: torch.nn.Module, settings: Settings, reached: Reached) -> None:
+    """`timestep_dtype`: lets a timestep of another dtype than the weights' through the embedding's linear layers."""
+    if settings.text("timestep_dtype") == MODEL:
+        return
+    for module in model.modules():
+        if type(module).__name__ == "TimestepEmbedding":
+            module.register_forward_pre_hook(_cast_first)
+
+
+def _cast_first(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (args[0].to(module.linear_1.weight.dtype), *args[1:])

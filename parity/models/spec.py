@@ -1,0 +1,118 @@
+"""What a generation with a checkpoint takes beside its weights: lengths, sizes, prompt.
+
+diffusers' HunyuanVideo-1.5 pipeline hard-codes these for the full-size model (1000 text tokens, a template prefix of
+108), so a smaller checkpoint cannot say otherwise in any file that diffusers knows. A folder may therefore carry a
+`parity.json`; without one the pipeline's own numbers hold. Nothing is loaded but two or three small JSON files.
+
+    spec = GenerationSpec.load(folder)
+    spec = dataclasses.replace(spec, prompt="A cat walks on the grass")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any
+
+from parity.errors import UsageError
+
+SPEC_FILE = "parity.json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GenerationSpec:
+    """The inputs of one generation; checked on construction.
+
+    Attributes:
+        tokenizer_max_length: tokens of the first text encoder after cropping, padding included.
+        tokenizer_2_max_length: tokens of the second text encoder, padding included.
+        vision_num_semantic_tokens: tokens of the vision states, all zero in text-to-video.
+        crop_start: tokens of the chat template before the prompt, which the pipeline cuts off.
+        height: of the video, pixels.
+        width: of the video, pixels.
+        num_frames: frames of the video.
+        prompt: what to show; a quoted part of it is drawn as text and goes to the second encoder.
+        negative_prompt: what not to show.
+        guidance_scale: takes the place of the checkpoint's own where it is not None.
+    """
+
+    tokenizer_max_length: int = 1000
+    tokenizer_2_max_length: int = 256
+    vision_num_semantic_tokens: int = 729
+    crop_start: int = 108
+    height: int = 720
+    width: int = 1280
+    num_frames: int = 121
+    prompt: str = ""
+    negative_prompt: str = ""
+    guidance_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            fault = _fault(field.name, value)
+            if fault:
+                raise UsageError(f"{field.name} must be {fault}, found {value!r}")
+
+    @classmethod
+    def load(cls, folder: pathlib.Path) -> GenerationSpec:
+        """Return the defaults of a checkpoint folder: its `parity.json` over the full-size pipeline's numbers.
+
+        Height and width default to what the pipeline computes from the transformer's `target_size` for 16:9, and to
+        720 x 1280 where the folder does not say.
+
+        Raises:
+            UsageError: a file that is not JSON, an unknown key, a value of the wrong type or out of range.
+        """
+        path = folder / SPEC_FILE
+        given = _read_json(path)
+        known = [field.name for field in dataclasses.fields(cls)]
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            raise UsageError(f"{path}: unknown key {unknown[0]!r}; known are: {', '.join(known)}")
+        if not {"height", "width"} <= given.keys():
+            given = {**_default_size(folder), **given}
+        try:
+            return cls(**given)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
+
+
+def _fault(name: str, value: Any) -> str | None:
+    """Return what `value` should be, in words, or None where it is that."""
+    if name in ("prompt", "negative_prompt"):
+        return None if isinstance(value, str) else "a string"
+    is_bool = isinstance(value, bool)  # a bool is an int to Python, but not to whoever wrote the file
+    if name == "guidance_scale":
+        is_number = isinstance(value, int | float) and not is_bool and -math.inf < value < math.inf
+        return None if value is None or is_number else "a finite number or null"
+    least = 0 if name == "crop_start" else 1
+    is_size = isinstance(value, int) and not is_bool and value >= least
+    return None if is_size else f"an integer of at least {least}"
+
+
+def _default_size(folder: pathlib.Path) -> dict[str, int]:
+    """Return the `height` and `width`, pixels, that the pipeline would choose; empty where the folder does not say."""
+    target = _read_json(folder / "transformer" / "config.json").get("target_size")
+    if not isinstance(target, int):
+        return {}
+    from diffusers.pipelines.hunyuan_video1_5.image_processor import HunyuanVideo15ImageProcessor
+
+    factor = _read_json(folder / "vae" / "config.json").get("spatial_compression_ratio", 16)
+    height, width = HunyuanVideo15ImageProcessor(vae_scale_factor=factor).calculate_default_height_width(9, 16, target)
+    return {"height": int(height), "width": int(width)}
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Return the object in a JSON file, empty where there is no file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: expected a JSON object, found {type(content).__name__}")
+    return content

@@ -1,0 +1,151 @@
+"""Reading and writing the safetensors files that ports pass from one stage to the next.
+
+They come from other people's programs, so nothing in them is believed: the header is checked first (names, shapes,
+dtypes), and a tensor is read only when its shape is what the caller expects. A port may store bfloat16 as F32 and say
+so in the header's `dtype_info`, a JSON object from tensor name to `torch.bfloat16`; the tensor is then given back as
+bfloat16. Cost: one read of the tensors asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import tempfile
+from collections.abc import Mapping
+from types import TracebackType
+
+import safetensors
+import safetensors.torch
+import torch
+
+from parity.errors import UsageError
+
+# A dimension above this is a damaged or foreign file; the largest real one is some 1000 tokens or pixels.
+MAX_DIMENSION = 1 << 20
+
+FLOATS = ("F32", "BF16", "F16")
+MASKS = ("BOOL", "U8", "I8", "I16", "I32", "I64", *FLOATS)
+
+_NAMES = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+}
+
+
+class StageFile:
+    """An open safetensors file whose every complaint names the file; a context manager.
+
+    Attributes:
+        path: of the file.
+        metadata: the header's strings, `dtype_info` among them.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Open `path`; a missing, truncated or foreign file is a `UsageError`."""
+        self.path = path
+        if not path.is_file():
+            raise UsageError(f"{path}: no such file")
+        try:
+            self._file = safetensors.safe_open(path, framework="pt")
+        except (OSError, safetensors.SafetensorError, UnicodeError) as error:
+            raise UsageError(f"{path}: not a whole safetensors file: {error}") from error
+        self.metadata: dict[str, str] = dict(self._file.metadata() or {})
+        self._names = set(self._file.keys())
+        self._dtype_info = self._parse_dtype_info()
+
+    def __enter__(self) -> StageFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.__exit__(kind, error, trace)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape that the header states for a tensor; a missing one is a `UsageError`."""
+        if name not in self._names:
+            found = ", ".join(sorted(self._names)) or "none"
+            raise UsageError(f"{self.path}: tensor {name!r} is missing; expected it, found: {found}")
+        return tuple(self._file.get_slice(name).get_shape())
+
+    def read(self, name: str, expected: tuple[int | str, ...], dtypes: tuple[str, ...]) -> torch.Tensor:
+        """Return one tensor, after its header entry was found to be as expected.
+
+        Args:
+            name: of the tensor.
+            expected: a size for each dimension; a string stands for any size of at least one, and is how messages
+                name that dimension.
+            dtypes: what it may be stored as, in safetensors' names.
+
+        Returns:
+            The tensor on the CPU, in the dtype that the file means.
+
+        Raises:
+            UsageError: missing, of another shape, of another dtype.
+        """
+        shape = self.shape(name)
+        fits = len(shape) == len(expected) and all(
+            1 <= size <= MAX_DIMENSION if isinstance(wanted, str) else size == wanted
+            for size, wanted in zip(shape, expected, strict=True)
+        )
+        if not fits:
+            wanted = ", ".join(str(size) for size in expected)
+            raise UsageError(f"{self.path}: tensor {name!r}: expected shape [{wanted}], found {list(shape)}")
+        stored = self._file.get_slice(name).get_dtype()
+        if stored not in dtypes:
+            raise UsageError(f"{self.path}: tensor {name!r}: expected a dtype of {', '.join(dtypes)}, found {stored}")
+        meant = self._meant_dtype(name, stored)
+        return self._file.get_tensor(name).to(meant)
+
+    def _meant_dtype(self, name: str, stored: str) -> torch.dtype:
+        """Return the dtype that the tensor has, as the header's `dtype_info` or else as it is stored."""
+        dtype = _NAMES[stored]
+        said = self._dtype_info.get(name, str(dtype))
+        if said == str(dtype):
+            return dtype
+        narrowed = {str(narrow): narrow for narrow in (torch.bfloat16, torch.float16)}
+        if stored == "F32" and said in narrowed:
+            return narrowed[said]
+        raise UsageError(f"{self.path}: tensor {name!r}: dtype_info says {said!r}, but it is stored as {stored}")
+
+    def _parse_dtype_info(self) -> dict[str, str]:
+        text = self.metadata.get("dtype_info", "{}")
+        try:
+            info = json.loads(text)
+        except (ValueError, RecursionError):
+            info = None
+        if not isinstance(info, dict) or not all(isinstance(said, str) for said in info.values()):
+            raise UsageError(
+                f"{self.path}: metadata dtype_info: expected a JSON object from tensor to dtype, found {text[:80]!r}"
+            )
+        return info
+
+
+def write_stage_file(path: pathlib.Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors and header strings atomically, with each tensor's dtype in `dtype_info` as the ports do.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    info = json.dumps({name: str(tensor.dtype) for name, tensor in tensors.items()})
+    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    data = safetensors.torch.save(whole, {"dtype_info": info, **metadata})
+    partial = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+            partial = pathlib.Path(file.name)
+            file.write(data)
+        partial.chmod(0o644)  # a temporary file is readable by its owner only
+        os.replace(partial, path)
+    except OSError as error:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error

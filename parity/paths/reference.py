@@ -1,0 +1,151 @@
+"""The reference path: PyTorch on CUDA where there is one, else on the CPU. Imports no jax."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.golden.records import Record
+from parity.hooks import reduce_torch
+from parity.hooks.attach import attached, callable_modules, require_fired
+from parity.hooks.rows import RowRule
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Tap
+from parity.hooks.transfer import to_numpy, torch_records
+from parity.models.family import Case, Family
+from parity.models.folder import load_part
+from parity.models.patches import DTYPES
+from parity.paths.inputs import Inputs
+from parity.paths.precision import rounded_matmuls
+from parity.paths.side import Side
+from parity.reached import Reached
+from parity.settings import Settings
+
+STAGE = "transformer"
+
+
+class TorchReducer:
+    """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
+
+    def reduce(self, x: torch.Tensor) -> Any:
+        return reduce_torch.reduce(x)
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach().clone()
+
+
+class TorchBackend:
+    """Calls a transformer eagerly, one guidance branch at a time; see `parity.paths.side.Backend`."""
+
+    name = "torch"
+
+    def __init__(
+        self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype
+    ) -> None:
+        self.model = model
+        self.dtype = dtype
+        self.device = next(model.parameters()).device
+        self.reached = reached
+        settings = reached.settings
+        self.rules: dict[str, RowRule] = {}
+        self.frames: dict[str, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
+        for branch, condition in inputs.conditions.items():
+            self.rules[branch] = family.row_rule(case, settings, condition)
+            self.frames[branch] = {
+                name: (torch.from_numpy(f.index).to(self.device), torch.from_numpy(f.weight).to(self.device))
+                for name, f in family.frames(case, settings, condition).items()
+            }
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            with torch.no_grad(), rounded_matmuls(self.reached):
+                yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    def tensor(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(self.device)
+
+    def host(self, x: torch.Tensor) -> np.ndarray:
+        return to_numpy(x)
+
+    def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+        generator = torch.Generator(self.device).manual_seed(seed)
+        return torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
+
+    def call(
+        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+        predictions: dict[str, torch.Tensor] = {}
+        records: list[Record] = []
+        for branch, own in branches.items():
+            if plan is None:
+                predictions[branch] = self.model(**shared, **own, return_dict=False)[0]
+                continue
+            tap = Tap(plan, TorchReducer(), self.rules[branch], (branch,), self.frames)
+            with attached(self.model, tap):
+                predictions[branch] = self.model(**shared, **own, return_dict=False)[0]
+            require_fired(tap, plan.must_fire)
+            records += torch_records(tap.entries, STAGE, step)
+        return predictions, records
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        for name, x in self.model.state_dict().items():
+            yield name, to_numpy(x)
+
+
+def load_reference(
+    family: Family, case: Case, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None
+) -> Side:
+    """Load the reference path.
+
+    Args:
+        dtype: in place of the settings' dtype: float64 for the floor.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    reached = Reached(settings)
+    given = DTYPES[settings.text("dtype")]
+    model = load_part(case.folder, "transformer", torch_dtype=given).to(device=device, dtype=dtype or given).eval()
+    reached.mark("dtype")
+    with torch.no_grad():
+        family.adapt(model, case, settings, reached, traced=False)
+    mark_text_settings(reached, inputs)
+    backend = TorchBackend(model, family, case, inputs, reached, dtype or given)
+    return Side(
+        "reference",
+        family,
+        case,
+        settings,
+        inputs,
+        backend,
+        load_part(case.folder, "scheduler"),
+        load_part(case.folder, "guider"),
+        reached,
+        module_tree(model),
+    )
+
+
+def mark_text_settings(reached: Reached, inputs: Inputs) -> None:
+    """The text stage has run by the time a side is loaded; its setting took effect where there is ByT5 text."""
+    if any("encoder_hidden_states_2" in condition for condition in inputs.conditions.values()):
+        reached.mark("text.byt5_dtype")
+
+
+def module_tree(model: torch.nn.Module) -> dict[str, str]:
+    """Path of each callable module -> path of the nearest callable module above it."""
+    paths = callable_modules(model)
+    tree: dict[str, str] = {}
+    for path in paths:
+        parent = path.rpartition(".")[0]
+        while parent not in paths:
+            parent = parent.rpartition(".")[0]
+        if path:
+            tree[path] = parent
+    return tree

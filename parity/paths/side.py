@@ -1,0 +1,86 @@
+"""A side: one loaded path, ready to denoise, and what a backend must provide for it.
+
+`parity.paths.reference` and `parity.paths.candidate` build sides; `parity.paths.loop` runs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from parity.golden.records import Record
+from parity.hooks.sites import SitePlan
+from parity.models.family import Case, Family
+from parity.paths.inputs import Inputs
+from parity.reached import Reached
+from parity.settings import Settings
+
+
+class Backend(Protocol):
+    """Where tensors live and how the transformer is called."""
+
+    name: str
+    dtype: torch.dtype
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which everything of the loop runs: precision, gradients, torchax environment."""
+        ...
+
+    def tensor(self, x: torch.Tensor) -> torch.Tensor:
+        """A CPU tensor moved to where this path computes, dtype kept."""
+        ...
+
+    def host(self, x: torch.Tensor) -> np.ndarray:
+        """The values of a tensor on the host; bfloat16 and float16 widened to float32."""
+        ...
+
+    def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+        """float32 noise from this device's own generator."""
+        ...
+
+    @property
+    def device(self) -> Any:
+        """What diffusers' schedulers take as a device."""
+        ...
+
+    def call(
+        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+        """Noise predictions by branch, and the records of the calls.
+
+        Args:
+            branches: branch -> the arguments that differ between branches. shared: the others.
+            plan: what to observe; None for nothing.
+        """
+        ...
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Parameters and buffers by name, one at a time on the host; 16-bit floats widened to float32."""
+        ...
+
+
+@dataclass
+class Side:
+    """One path, loaded.
+
+    Attributes:
+        role: `reference` or `candidate`. family, case, settings, inputs: what it runs.
+        backend: where. scheduler, guider: diffusers' own objects, of this side alone.
+        reached: proof that settings took effect. modules: module path -> parent's path.
+    """
+
+    role: str
+    family: Family
+    case: Case
+    settings: Settings
+    inputs: Inputs
+    backend: Backend
+    scheduler: Any
+    guider: Any
+    reached: Reached
+    modules: Mapping[str, str]

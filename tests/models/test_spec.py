@@ -1,0 +1,91 @@
+"""A folder's generation defaults: the pipeline's numbers, a parity.json over them, and clear words for a bad one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from parity.errors import UsageError
+from parity.models.spec import GenerationSpec
+
+
+def write(folder: pathlib.Path, content: Any) -> pathlib.Path:
+    (folder / "parity.json").write_text(json.dumps(content))
+    return folder
+
+
+def write_config(folder: pathlib.Path, component: str, content: dict[str, Any]) -> None:
+    (folder / component).mkdir()
+    (folder / component / "config.json").write_text(json.dumps(content))
+
+
+def test_without_a_file_the_full_size_pipelines_numbers_hold(tmp_path: pathlib.Path) -> None:
+    spec = GenerationSpec.load(tmp_path)
+    assert dataclasses.asdict(spec) == {
+        "tokenizer_max_length": 1000,
+        "tokenizer_2_max_length": 256,
+        "vision_num_semantic_tokens": 729,
+        "crop_start": 108,
+        "height": 720,
+        "width": 1280,
+        "num_frames": 121,
+        "prompt": "",
+        "negative_prompt": "",
+        "guidance_scale": None,
+    }
+
+
+@pytest.mark.parametrize("target_size", [640, 960])
+def test_size_defaults_to_the_pipelines_own(tmp_path: pathlib.Path, target_size: int) -> None:
+    from diffusers.pipelines.hunyuan_video1_5.image_processor import HunyuanVideo15ImageProcessor
+
+    write_config(tmp_path, "transformer", {"target_size": target_size})
+    spec = GenerationSpec.load(tmp_path)
+    expected = HunyuanVideo15ImageProcessor().calculate_default_height_width(9, 16, target_size)
+    assert (spec.height, spec.width) == tuple(expected)
+    assert spec.height * spec.width == pytest.approx(target_size**2, rel=0.1)
+
+
+def test_a_given_size_is_kept(tmp_path: pathlib.Path) -> None:
+    write_config(tmp_path, "transformer", {"target_size": 640})
+    spec = GenerationSpec.load(write(tmp_path, {"height": 64, "width": 96, "guidance_scale": 4}))
+    assert (spec.height, spec.width, spec.guidance_scale, spec.num_frames) == (64, 96, 4, 121)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"heigth": 64}, r"unknown key 'heigth'; known are: tokenizer_max_length, "),
+        ({"height": 0}, r"height must be an integer of at least 1, found 0"),
+        ({"num_frames": -3}, r"num_frames must be an integer of at least 1, found -3"),
+        ({"width": 64.0}, r"width must be an integer of at least 1, found 64\.0"),
+        ({"width": "64"}, r"width must be an integer of at least 1, found '64'"),
+        ({"width": True}, r"width must be an integer of at least 1, found True"),
+        ({"width": None}, r"width must be an integer of at least 1, found None"),
+        ({"crop_start": -1}, r"crop_start must be an integer of at least 0, found -1"),
+        ({"prompt": ["a"]}, r"prompt must be a string, found \['a'\]"),
+        ({"guidance_scale": "6"}, r"guidance_scale must be a finite number or null, found '6'"),
+        ({"guidance_scale": float("inf")}, r"guidance_scale must be a finite number or null, found inf"),
+        ([1], r"expected a JSON object, found list"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_fault(tmp_path: pathlib.Path, content: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=rf"parity\.json: {message}"):
+        GenerationSpec.load(write(tmp_path, content))
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000])
+def test_a_file_that_is_no_json_is_named(tmp_path: pathlib.Path, content: bytes) -> None:
+    (tmp_path / "parity.json").write_bytes(content)
+    with pytest.raises(UsageError, match=r"parity\.json: cannot be read as JSON"):
+        GenerationSpec.load(tmp_path)
+
+
+def test_replacing_a_field_checks_it() -> None:
+    assert dataclasses.replace(GenerationSpec(), crop_start=0).crop_start == 0
+    with pytest.raises(UsageError, match="height must be"):
+        dataclasses.replace(GenerationSpec(), height=-1)

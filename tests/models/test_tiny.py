@@ -1,0 +1,217 @@
+"""The tiny checkpoint is a real one, the same everywhere, and neither tame nor chaotic."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import pathlib
+import sys
+from types import ModuleType
+
+import diffusers
+import pytest
+import safetensors.torch
+import torch
+
+from parity.cache import cache_dir
+from parity.errors import UsageError
+from parity.models import tiny
+from parity.models.hunyuan_text import encode_prompt
+from parity.models.spec import GenerationSpec
+
+NAME = "tiny-hunyuan-video-1.5"
+# Figures measured on these weights are only comparable while this holds: a change needs a higher tiny._VERSION.
+WEIGHTS_SHA256 = "f8b7aee4dcf46367092b9afaa03eff360b6400a025e727e8188ae2b2ebf073fc"
+
+
+@pytest.fixture(scope="module")
+def folder() -> pathlib.Path:
+    return tiny.ensure_tiny(NAME)
+
+
+@pytest.fixture(scope="module")
+def tameness() -> ModuleType:
+    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "tameness.py"
+    spec = importlib.util.spec_from_file_location("tameness", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tameness"] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def weights_sha256(folder: pathlib.Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.safetensors")):
+        for name, tensor in sorted(safetensors.torch.load_file(path).items()):
+            digest.update(f"{path.parent.name}.{name} {tensor.dtype} {list(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def test_weights_are_pinned(folder: pathlib.Path) -> None:
+    assert weights_sha256(folder) == WEIGHTS_SHA256
+
+
+def test_made_anew_it_has_the_same_bytes_and_leaves_the_random_state(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    made = tiny.ensure_tiny(NAME)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert made.parent == tmp_path / "models"
+    assert [entry.name for entry in made.parent.iterdir()] == [made.name]
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file())
+    for path in files:
+        assert (folder / path).read_bytes() == (made / path).read_bytes(), path
+
+
+def test_pipeline_loads_it_and_generates_frames(folder: pathlib.Path) -> None:
+    spec = GenerationSpec.load(folder)
+    pipeline = diffusers.HunyuanVideo15Pipeline.from_pretrained(folder)
+    pipeline.set_progress_bar_config(disable=True)
+    assert pipeline.scheduler.config.shift == 7.0
+    assert pipeline.guider.config.guidance_scale == 6.0
+    pipeline.tokenizer_max_length = spec.tokenizer_max_length
+    pipeline.tokenizer_2_max_length = spec.tokenizer_2_max_length
+    pipeline.vision_num_semantic_tokens = spec.vision_num_semantic_tokens
+    pipeline.prompt_template_encode_start_idx = spec.crop_start
+    frames = pipeline(
+        prompt=spec.prompt,
+        negative_prompt=spec.negative_prompt,
+        height=spec.height,
+        width=spec.width,
+        num_frames=spec.num_frames,
+        num_inference_steps=2,
+        generator=torch.Generator().manual_seed(0),
+        output_type="pt",
+    ).frames
+    assert frames.shape == (1, 9, 3, 64, 96)
+    assert frames.isfinite().all()
+    assert frames.std() > 0.05  # a picture, neither grey nor cut off at black and white
+    assert ((frames > 0) & (frames < 1)).float().mean() > 0.95
+
+
+def test_masks_are_realistic_and_lengths_distinct(folder: pathlib.Path) -> None:
+    spec = GenerationSpec.load(folder)
+    found = encode_prompt(
+        folder, spec, spec.prompt, spec.negative_prompt, byt5_dtype=torch.float32, dtype=torch.float32, device="cpu"
+    )
+    tokens = {
+        branch: (int(values["encoder_attention_mask"].sum()), int(values["encoder_attention_mask_2"].sum()))
+        for branch, values in found.items()
+    }
+    assert tokens == {"cond": (38, 14), "uncond": (6, 0)}
+    image = 3 * 4 * 6
+    text = spec.tokenizer_max_length + spec.tokenizer_2_max_length + spec.vision_num_semantic_tokens
+    parts = [spec.tokenizer_max_length, spec.tokenizer_2_max_length, spec.vision_num_semantic_tokens]
+    lengths = [image, *parts, text, image + text]
+    assert lengths == [72, 64, 32, 16, 112, 184]
+    assert len(set(lengths)) == len(lengths)
+
+
+def test_crop_start_is_exactly_the_template_prefix(folder: pathlib.Path) -> None:
+    pipeline = diffusers.HunyuanVideo15Pipeline.from_pretrained(folder)
+    messages = [{"role": "system", "content": pipeline.system_message}, {"role": "user", "content": "panda"}]
+    ids = pipeline.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True).input_ids
+    start = GenerationSpec.load(folder).crop_start
+    assert pipeline.tokenizer.decode(ids[:start]).endswith("<|im_start|>user\n")
+    assert pipeline.tokenizer.decode(ids[start:]) == "panda<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("branch", ["cond", "uncond"])
+def test_weights_are_neither_tame_nor_chaotic(folder: pathlib.Path, tameness: ModuleType, branch: str) -> None:
+    found = tameness.measure(folder, branch)
+    assert [block.name for block in found.blocks] == [
+        *(f"refiner_blocks.{index}" for index in range(2)),
+        *(f"transformer_blocks.{index}" for index in range(4)),
+    ]
+    for block in found.blocks:
+        assert all(0.3 < rms < 10 for rms in block.rms), block
+        assert all(0.2 < gain < 2 for gain in block.gain), block
+        assert 0.3 < block.entropy < 0.9, block
+        # The refiner has 6 tokens to attend to on uncond, so its largest probability cannot be many times the mean.
+        assert block.peak > (2 if block.name.startswith("refiner") else 8), block
+    assert 0.5 < found.noise_pred_rms < 2
+    assert found.without_mask > 0.05
+    assert found.without_refiner_mask > 0.01
+    assert found.growth < 5
+    assert found.growth_1e7 < 3e-6
+    assert found.float64 < 3e-6
+
+
+def test_unknown_name_lists_the_known(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match=r"unknown tiny model 'tiny-x'; there are: tiny-hunyuan-video-1\.5"):
+        tiny.ensure_tiny("tiny-x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cache_that_cannot_be_written_names_the_variable(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("PARITY_CACHE", str(blocked))
+    with pytest.raises(UsageError, match=r"cannot write the cache folder .*; set PARITY_CACHE"):
+        tiny.ensure_tiny(NAME)
+
+
+def test_failure_leaves_nothing_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: pathlib.Path) -> None:
+        (folder / "half").write_text("")
+        raise RuntimeError("killed")
+
+    monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
+    monkeypatch.setitem(tiny._MAKERS, NAME, fail)
+    with pytest.raises(RuntimeError, match="killed"):
+        tiny.ensure_tiny(NAME)
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_lost_race_uses_the_winners_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    winner = tmp_path / "models" / f"{NAME}-v{tiny._VERSION}"
+
+    def overtaken(folder: pathlib.Path) -> None:
+        (folder / "made_by").write_text("loser")
+        winner.mkdir()
+        (winner / "made_by").write_text("winner")
+
+    monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
+    monkeypatch.setitem(tiny._MAKERS, NAME, overtaken)
+    assert tiny.ensure_tiny(NAME) == winner
+    assert (winner / "made_by").read_text() == "winner"
+    assert list(winner.parent.iterdir()) == [winner]
+
+
+def test_every_parameter_needs_a_rule() -> None:
+    with pytest.raises(LookupError, match=r"no rule says how to draw part\.bias"):
+        tiny.fill(torch.nn.Linear(3, 2), "part", [tiny.Rule("weight", std=1.0)])
+
+
+def test_fill_draws_the_stated_mean_and_deviation() -> None:
+    layer = torch.nn.Linear(400, 300)
+    tiny.fill(layer, "part", [tiny.Rule("weight", std=2.0, mean=1.0, fan_in=True), tiny.Rule("bias", std=0.5)])
+    assert layer.weight.mean().item() == pytest.approx(1.0, abs=0.01)
+    assert layer.weight.std().item() == pytest.approx(2.0 / 20, rel=0.02)
+    assert layer.bias.std().item() == pytest.approx(0.5, rel=0.1)
+
+
+def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARITY_CACHE", "~/elsewhere")
+    assert cache_dir() == pathlib.Path.home() / "elsewhere"
+    monkeypatch.setenv("PARITY_CACHE", "")
+    assert cache_dir() == pathlib.Path.home() / ".cache" / "parity"
+
+
+def test_parity_json_has_every_default_but_guidance(folder: pathlib.Path) -> None:
+    given = json.loads((folder / "parity.json").read_text())
+    spec = GenerationSpec.load(folder)
+    assert given.keys() == {name for name in GenerationSpec.__dataclass_fields__ if name != "guidance_scale"}
+    assert all(getattr(spec, key) == value for key, value in given.items())
+    assert spec.guidance_scale is None
