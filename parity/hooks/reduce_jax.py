@@ -7,11 +7,11 @@ How. The same sums as in `parity.hooks.reduce_torch`: rows times their signs are
 own axes wherever a slot does not straddle two of them, and all that follows works on what is left, [<= 2048 slots,
 channels]: times the sign tile, padded to the sketch's stride between slots, and folded by reshapes into counters. Signs
 are hashed from iotas in the program. Everything is an elementwise product and a sum in float32: no matrix product, as
-TPUs round its operands to bfloat16. Moments are six sums and extrema in one variadic reduction, first over runs of
-rows and then up a tree, so that float32 sums stay exact to some 1e-6 however long they are.
+TPUs round its operands to bfloat16. The moments are plain sums and extrema, which every XLA backend fuses and reduces as
+trees; only where their sums are not finite does a `lax.cond` count NaNs and infinities and mask them out.
 
-Cost. Two reads of the tensor, one for each of the two; some twenty small operations besides. Without 64-bit types.
-`benchmarks/reduce.py` measures.
+Cost. On a CPU one read of the tensor for each of four moments and one for the sketch, on accelerators two in all, as
+XLA merges reductions of one array there; some thirty small operations. `benchmarks/reduce.py` measures.
 
     extra = reduce(y)                      # in a traced function: return it beside the function's own result
     moments, sketch = to_host(extra)       # outside, with concrete arrays
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -31,15 +30,8 @@ from jax import lax
 from parity.golden.records import Moments
 from parity.golden.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry
 
-_RUN = 16
-"""Elements that one step of the moments' tree combines."""
-_HUGE = 2.0**60
-"""Elements from here on are summed apart, times `_SHRINK`: their squares, or even their sum, exceed float32."""
-_SHRINK = 2.0**-80
-
-Parts = tuple[jax.Array, ...]
-_LEAST = float(-np.inf)
-_MOST = float(np.inf)
+_TINY = 1e-30
+"""A sum of squares below this has lost some of them to underflow."""
 
 
 def reduce(x: jax.Array) -> dict[str, jax.Array]:
@@ -51,8 +43,8 @@ def reduce(x: jax.Array) -> dict[str, jax.Array]:
 
     Returns:
         sketch: float32 [geometry(shape).size].
-        moments: float32 [6]: minimum and maximum of the finite elements (inf and -inf where there are none), sum and
-            sum of squares of those below 2^60, sum and sum of squares of the others times 2^-80.
+        moments: float32 [5]: minimum and maximum of the finite elements (inf and -inf where there are none), their sum
+            and sum of squares in units of the fifth number, a power of two: 1 unless a sum leaves float32's range.
         counts: int32 [4]: elements // 2^31, elements % 2^31, NaNs, infinities.
     """
     return _traced(x) if isinstance(x, jax.core.Tracer) else _compiled(x)
@@ -69,9 +61,8 @@ def to_host(reduced: Mapping[str, jax.Array]) -> tuple[Moments, np.ndarray]:
     sketch = np.asarray(reduced["sketch"])
     if finite == 0:
         return Moments(count, nan, inf, 0.0, 0.0, 0.0, 0.0), sketch
-    least, most, total, squares, huge, huge_squares = (float(v) for v in np.asarray(reduced["moments"]))
-    mean = (total + huge / _SHRINK) / finite
-    return Moments(count, nan, inf, least, most, mean, math.sqrt(squares + huge_squares / _SHRINK**2)), sketch
+    least, most, total, squares, unit = (float(v) for v in np.asarray(reduced["moments"]))
+    return Moments(count, nan, inf, least, most, total * unit / finite, math.sqrt(squares) * unit), sketch
 
 
 def _traced(x: jax.Array) -> dict[str, jax.Array]:
@@ -82,41 +73,48 @@ def _traced(x: jax.Array) -> dict[str, jax.Array]:
     g = geometry(x.shape)
     count = g.rows * g.channels
     if count == 0:
-        parts: Parts = _identity(())
-        sketch = jnp.zeros(0, jnp.float32)
+        sketch, moments, found = jnp.zeros(0, jnp.float32), jnp.zeros(5, jnp.float32), jnp.zeros(2, jnp.int32)
     else:
-        rows = x.reshape(1, 1) if x.ndim == 0 else x[None] if x.ndim == 1 else x
-        parts = _moments(rows)
-        sketch = x.astype(jnp.float32).reshape(-1) if g.exact else _sketch(rows, g)
-    counts = [jnp.asarray(n, jnp.int32) for n in (count >> 31, count & 0x7FFFFFFF)] + list(parts[6:])
-    return {"sketch": sketch, "moments": jnp.stack(parts[:6]), "counts": jnp.stack(counts)}
+        moments, found = _moments(x)
+        sketch = x.astype(jnp.float32).reshape(-1) if g.exact else _sketch(x if x.ndim > 1 else x[None], g)
+    size = jnp.asarray([count >> 31, count & 0x7FFFFFFF], jnp.int32)
+    return {"sketch": sketch, "moments": moments, "counts": jnp.concatenate([size, found])}
 
 
 _compiled = jax.jit(_traced)
 
 
-def _in_runs(x: jax.Array, run: int) -> tuple[jax.Array, int]:
-    """`x` [..., channels] with its rows in runs: [..., runs, run, channels], and how many zero rows that took.
+def _moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`reduce`'s moments, float32 [5], and the numbers of NaNs and infinities, int32 [2], of an array not empty."""
+    y = x.astype(jnp.float32)
+    least, most, total, squares = y.min(), y.max(), y.sum(), jnp.sum(y * y)
+    # A sum shows every NaN and infinity; an extremum need not: XLA's on CPUs pass over NaN.
+    usual = jnp.isfinite(total) & jnp.isfinite(squares) & ((squares > _TINY) | ((least == 0) & (most == 0)))
+    plain = jnp.stack([least, most, total, squares, jnp.float32(1)])
+    return lax.cond(usual, lambda _: (plain, jnp.zeros(2, jnp.int32)), _careful_moments, x)
 
-    Axes are split, not merged, where the run divides the innermost one: a sharded axis then stays sharded.
-    """
-    if x.shape[-2] % run == 0:
-        return x.reshape(*x.shape[:-2], x.shape[-2] // run, run, x.shape[-1]), 0
-    flat = x.reshape(-1, x.shape[-1])
-    padding = -flat.shape[0] % run
-    if padding:
-        flat = jnp.pad(flat, ((0, padding), (0, 0)))
-    return flat.reshape(-1, run, x.shape[-1]), padding
+
+def _careful_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = x.astype(jnp.float32)
+    finite = jnp.isfinite(y)
+    y_or_zero = jnp.where(finite, y, 0)
+    # The largest magnitude becomes 1 to 2, by division: the reciprocal of 2^127 is no normal number.
+    _, exponent = jnp.frexp(jnp.max(jnp.abs(y_or_zero)))
+    unit = jnp.ldexp(jnp.float32(1), jnp.clip(exponent - 1, -120, 127))
+    scaled = y_or_zero / unit
+    moments = jnp.stack([
+        jnp.min(jnp.where(finite, y, jnp.inf)),
+        jnp.max(jnp.where(finite, y, -jnp.inf)),
+        scaled.sum(),
+        jnp.sum(scaled * scaled),
+        unit,
+    ])
+    return moments, jnp.stack([jnp.sum(jnp.isnan(y), dtype=jnp.int32), jnp.sum(jnp.isinf(y), dtype=jnp.int32)])
 
 
 def _sketch(x: jax.Array, g: Geometry) -> jax.Array:
-    """The sketch of an array [..., channels] that is too large to be its own: float32 [EXACT]."""
-    runs, _ = _in_runs(x, g.rows_per_slot)
-    rows = lax.iota(jnp.uint32, math.prod(runs.shape[:-1])).reshape(*runs.shape[:-1], 1)
-    slots = jnp.sum(runs.astype(jnp.float32) * _signs(rows, 0x9E3779B9), axis=-2).reshape(g.slots, g.channels)
-    tile = _signs(lax.iota(jnp.uint32, TILE * g.channels).reshape(1, TILE, g.channels), 0x7F4A7C15)
-    slots = jnp.pad(slots, ((0, -g.slots % TILE), (0, 0))).reshape(-1, TILE, g.channels) * tile
-    slots = slots.reshape(-1, g.channels)[: g.slots]
+    """The sketch of an array [..., rows, channels] that is too large to be its own: float32 [EXACT]."""
+    slots = _laid_signs(g) * _slots(x, g)
     stride = g.slots_per_bin * g.width
     laid = jnp.pad(slots, ((0, g.bins * g.slots_per_bin - g.slots), (0, g.width - g.channels)))
     laid = jnp.pad(laid.reshape(g.bins, stride), ((0, 0), (0, -stride % TOTAL)))
@@ -128,6 +126,27 @@ def _sketch(x: jax.Array, g: Geometry) -> jax.Array:
     return jnp.concatenate([total, bins.reshape(-1)])
 
 
+def _slots(x: jax.Array, g: Geometry) -> jax.Array:
+    """Rows of [..., rows, channels] times their signs, added up by slot: float32 [slots, channels].
+
+    A slot's rows become an axis of their own by splitting the rows where that is possible: a sharded axis then stays
+    sharded. Where slots straddle the next axis (or the last is short), the rows of all axes are merged first.
+    """
+    run = g.rows_per_slot
+    if x.shape[-2] % run:
+        x = jnp.pad(x.reshape(-1, g.channels), ((0, -g.rows % run), (0, 0)))
+    runs = x.reshape(*x.shape[:-2], x.shape[-2] // run, run, g.channels)
+    rows = lax.iota(jnp.uint32, g.slots * run).reshape(*runs.shape[:-1], 1)
+    return jnp.sum(runs.astype(jnp.float32) * _signs(rows, 0x9E3779B9), axis=-2).reshape(g.slots, g.channels)
+
+
+def _laid_signs(g: Geometry) -> jax.Array:
+    """The sign tile's entry for each slot and channel, float32 [slots, channels]; XLA computes it where it is used."""
+    slot = lax.broadcasted_iota(jnp.uint32, (g.slots, g.channels), 0)
+    channel = lax.broadcasted_iota(jnp.uint32, (g.slots, g.channels), 1)
+    return _signs(slot % TILE * jnp.uint32(g.channels) + channel, 0x7F4A7C15)
+
+
 def _signs(index: jax.Array, salt: int) -> jax.Array:
     """`parity.golden.sketch`'s sign of each uint32 index: float32 of -1 and 1."""
     h = index + jnp.uint32(salt)
@@ -135,52 +154,3 @@ def _signs(index: jax.Array, salt: int) -> jax.Array:
     h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
     # The last step of the hash, h ^ (h >> 16), leaves the top bit, the only one used, as it is.
     return 1.0 - 2.0 * (h >> 31).astype(jnp.float32)
-
-
-def _identity(shape: tuple[int, ...]) -> Parts:
-    """What `_combine` leaves everything else unchanged by."""
-    floats = [jnp.full(shape, v, jnp.float32) for v in (_MOST, _LEAST, 0.0, 0.0, 0.0, 0.0)]
-    return (*floats, *(jnp.zeros(shape, jnp.int32) for _ in range(2)))
-
-
-def _combine(a: Parts, b: Parts) -> Parts:
-    return (lax.min(a[0], b[0]), lax.max(a[1], b[1]), *(lax.add(v, w) for v, w in zip(a[2:], b[2:], strict=True)))
-
-
-def _moments(x: jax.Array) -> Parts:
-    """Moments of an array [..., channels]: six float32 scalars and two int32, as `reduce` returns them."""
-    runs, padding = _in_runs(x, min(_RUN, x.shape[-2]))
-    y = runs.astype(jnp.float32)
-    finite = jnp.isfinite(y)
-    real = finite
-    if padding:
-        rows = lax.broadcasted_iota(jnp.int32, y.shape[:-1], 0) * y.shape[-2]
-        rows = rows + lax.broadcasted_iota(jnp.int32, y.shape[:-1], 1)
-        real = finite & (rows < y.shape[0] * y.shape[1] - padding)[..., None]
-    huge = finite & (jnp.abs(y) >= _HUGE)
-    small = jnp.where(finite & ~huge, y, 0.0)
-    large = jnp.where(huge, y, 0.0) * _SHRINK
-    least, most = jnp.where(real, y, _MOST), jnp.where(real, y, _LEAST)
-    nan, inf = jnp.isnan(y).astype(jnp.int32), jnp.isinf(y).astype(jnp.int32)
-    parts = _fold((least, most, small, small * small, large, large * large, nan, inf), y.ndim - 2)
-    parts = tuple(p.reshape(-1, p.shape[-1]) for p in parts)
-    while parts[0].shape[0] > 1:
-        parts = _shorten(parts)
-    parts = tuple(p.reshape(-1, 1) for p in parts)
-    while parts[0].shape[0] > 1:
-        parts = _shorten(parts)
-    return tuple(p.reshape(()) for p in parts)
-
-
-def _shorten(parts: Parts) -> Parts:
-    """One step up the tree: parts [n, channels] to [ceil(n / 16), channels]."""
-    n, channels = parts[0].shape
-    run = min(_RUN, n)
-    if n % run:
-        more = _identity((-n % run, channels))
-        parts = tuple(jnp.concatenate([p, m]) for p, m in zip(parts, more, strict=True))
-    return _fold(tuple(p.reshape(-1, run, channels) for p in parts), 1)
-
-
-def _fold(parts: Parts, axis: int) -> Parts:
-    return tuple(lax.reduce(parts, _identity(()), partial(_combine), (axis,)))

@@ -1,0 +1,283 @@
+"""The candidate path: torchax on JAX (TPU where there is one, else the CPU), as a real port runs it.
+
+The weights become jax arrays placed on a mesh; the transformer is one program compiled by jax.jit that takes the
+weights as arguments; schedule, guidance and scheduler run in the torchax environment around it. Observing happens
+inside the compiled program: hooks fire while it is traced, their reductions are returned as extra outputs.
+
+Compiled programs are kept in the cache folder between runs (JAX's persistent compilation cache).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torchax
+from torch.nn.utils import stateless
+from torchax import interop
+
+from parity.cache import cache_dir
+from parity.golden.records import Record
+from parity.hooks import reduce_jax
+from parity.hooks.attach import attached, require_fired
+from parity.hooks.rows import RowRule
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Entry, Tap
+from parity.hooks.transfer import to_records
+from parity.models.family import Case, Family
+from parity.models.folder import load_part
+from parity.models.patches import DTYPES
+from parity.paths.inputs import Inputs
+from parity.paths.mesh import Devices, make_devices
+from parity.paths.reference import STAGE, mark_text_settings, module_tree
+from parity.paths.safe_attention import use_safe_attention
+from parity.paths.side import Side
+from parity.reached import Reached
+from parity.settings import Settings
+
+_PRECISION = {"highest": "highest", "high": "high", "default": "default"}
+
+
+class JaxReducer:
+    """Reduces torchax tensors, traced or not; see `parity.hooks.tap.Reducer`."""
+
+    def reduce(self, x: Any) -> dict[str, jax.Array]:
+        return reduce_jax.reduce(_array(x))
+
+    def value(self, x: Any) -> jax.Array:
+        return _array(x)
+
+
+def _array(x: Any) -> jax.Array:
+    """The jax array behind a torchax tensor or view; plain torch constants are moved."""
+    return x.jax() if hasattr(x, "jax") else jnp.asarray(x.detach().numpy())
+
+
+@dataclass(frozen=True)
+class Program:
+    """One compiled transformer call.
+
+    Attributes:
+        run: (weights, arguments, frames) -> (prediction, reductions). entries: the static half of what it observes.
+    """
+
+    run: Callable[..., Any]
+    entries: tuple[Entry, ...]
+
+
+class TorchaxBackend:
+    """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.side.Backend`."""
+
+    name = "torchax"
+    device = "jax"
+
+    def __init__(
+        self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, devices: Devices
+    ) -> None:
+        settings = reached.settings
+        self.env = torchax.default_env()
+        self.model, self.reached, self.devices = model, reached, devices
+        self.dtype = DTYPES[settings.text("dtype")]
+        self.jit = bool(settings["jit"])
+        self.params = {n: self._place_weight(n, x) for n, x in _named_tensors(model)}
+        reached.mark("mesh")
+        reached.mark("sharding")
+        self.rules: dict[str, RowRule] = {}
+        self.frames: dict[str, dict[str, tuple[jax.Array, jax.Array]]] = {}
+        for branch, condition in inputs.conditions.items():
+            self.rules[branch] = family.row_rule(case, settings, condition)
+            self.frames[branch] = {
+                name: (self._put(f.index), self._put(f.weight))
+                for name, f in family.frames(case, settings, condition).items()
+            }
+        self.programs: dict[Any, Program] = {}
+
+    def _put(self, x: np.ndarray) -> jax.Array:
+        return jax.device_put(x, self.devices.replicated)
+
+    def _place_weight(self, name: str, x: torch.Tensor) -> jax.Array:
+        return jax.device_put(to_jax(x), self.devices.weight(name, tuple(x.shape)))
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        precision = _PRECISION[self.reached.settings.text("matmul_precision")]
+        with self.env, torch.no_grad(), jax.default_matmul_precision(precision), use_safe_attention(self.env):
+            self.reached.mark("matmul_precision")
+            yield
+
+    def tensor(self, x: torch.Tensor) -> torch.Tensor:
+        return interop.torch_view(jax.device_put(to_jax(x), self.devices.replicated))
+
+    def host(self, x: torch.Tensor) -> np.ndarray:
+        array = np.asarray(_array(x))
+        return array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind in "fV" else array
+
+    def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+        return interop.torch_view(jax.random.normal(jax.random.key(seed), shape, jnp.float32))
+
+    def call(
+        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+        groups = [tuple(branches)] if self.devices.shape[0] > 1 else [(b,) for b in branches]
+        predictions: dict[str, torch.Tensor] = {}
+        records: list[Record] = []
+        for group in groups:
+            arguments = _batched([branches[b] for b in group], shared)
+            arguments = {k: None if x is None else self._place_input(_array(x)) for k, x in arguments.items()}
+            frames = {b: self.frames[b] for b in group}
+            program = self._program(group, arguments, frames, plan)
+            out, reduced = program.run(self.params, arguments, frames)
+            for i, branch in enumerate(group):
+                predictions[branch] = interop.torch_view(out[i : i + 1])
+            records += _records(program.entries, reduced, step)
+        return predictions, records
+
+    def _place_input(self, x: jax.Array) -> jax.Array:
+        return jax.device_put(x, self.devices.batch(x.shape))
+
+    def _program(self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None) -> Program:
+        """The program for this group and these shapes, compiled (or, without jit, run eagerly at each call)."""
+        signature = (len(group), plan, _signature(arguments), _signature(list(frames.values())))
+        rule = self.rules[group[0]]
+        if not self.jit:
+            self.reached.mark("jit")
+            return self._eager(group, arguments, frames, plan, rule)
+        names = group if len(group) > 1 else ("",)
+        frames = dict(zip(names, frames.values(), strict=True))
+        if signature not in self.programs:
+            seen: list[Entry] = []
+
+            def traced(params: Any, given: Any, rows: Any) -> Any:
+                seen.clear()
+                out, entries = self._forward(params, given, rows, names, plan, rule)
+                seen.extend(replace(e, reduced=None) for e in entries)
+                return out, [(e.reduced.stats, e.reduced.value) for e in entries if e.reduced is not None]
+
+            compiled = jax.jit(traced).lower(self.params, arguments, frames).compile()
+            self.programs[signature] = Program(compiled, tuple(seen))
+        known = self.programs[signature]
+        entries = tuple(e if len(group) > 1 else replace(e, branch=group[0]) for e in known.entries)
+
+        def run(params: Any, given: Any, rows: Any) -> Any:
+            return known.run(params, given, dict(zip(names, rows.values(), strict=True)))
+
+        return Program(run, entries)
+
+    def _eager(self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None, rule: RowRule) -> Program:
+        out, entries = self._forward(self.params, arguments, frames, group, plan, rule)
+        reduced = [(e.reduced.stats, e.reduced.value) for e in entries if e.reduced is not None]
+        return Program(lambda *ignored: (out, reduced), tuple(replace(e, reduced=None) for e in entries))
+
+    def _forward(
+        self, params: Any, arguments: Any, frames: Any, group: tuple[str, ...], plan: SitePlan | None, rule: RowRule
+    ) -> tuple[jax.Array, list[Entry]]:
+        """One call of the model on jax arrays, traced or not, seen by a tap."""
+        tensors = interop.torch_view(arguments)
+        with self.env, torch.no_grad(), stateless._reparametrize_module(self.model, interop.torch_view(params)):
+            if plan is None:
+                return _array(self.model(**tensors, return_dict=False)[0]), []
+            tap = Tap(plan, JaxReducer(), rule, group, interop.torch_view(frames))
+            with attached(self.model, tap):
+                out = self.model(**tensors, return_dict=False)[0]
+            require_fired(tap, plan.must_fire - self._silenced())
+        return _array(out), tap.entries
+
+    def _silenced(self) -> frozenset[str]:
+        """Modules that a setting of this side keeps from being called."""
+        return frozenset({"image_embedder"}) if self.reached.settings.text("vision_states") == "none" else frozenset()
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        for name, x in self.params.items():
+            array = np.asarray(x)
+            yield name, array.astype(np.float32) if array.dtype.itemsize == 2 else array
+
+
+def _records(entries: tuple[Entry, ...], reduced: Any, step: int) -> list[Record]:
+    host = jax.device_get(reduced)
+    numbers = [reduce_jax.to_host(stats) for stats, _ in host]
+    values = [None if v is None else _widen(np.asarray(v)) for _, v in host]
+    return to_records(entries, numbers, values, STAGE, step)
+
+
+def _widen(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
+
+
+def _signature(tree: Any) -> tuple[Any, ...]:
+    leaves, structure = jax.tree.flatten(tree)
+    return (structure, tuple((x.shape, str(x.dtype)) for x in leaves))
+
+
+def _batched(branches: list[Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of one call: the branches' own stacked along the batch, the shared ones repeated."""
+    n = len(branches)
+    own = {k: branches[0][k] if n == 1 else torch.cat([b[k] for b in branches]) for k in branches[0]}
+    both = {k: x if x is None or n == 1 else torch.cat([x] * n) for k, x in shared.items()}
+    return {**both, **own}
+
+
+def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers, the buffers that state_dict leaves out included."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def to_jax(x: torch.Tensor) -> jax.Array:
+    """A CPU tensor as a jax array, bfloat16 included; float64 and int64 become 32 bits wide, as JAX has them."""
+    x = x.detach().cpu().contiguous()
+    if x.dtype == torch.bfloat16:
+        return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16.dtype))
+    return jnp.asarray(x.numpy())
+
+
+def load_candidate(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Side:
+    """Load the candidate path.
+
+    Raises:
+        UsageError: the mesh is larger than the devices.
+    """
+    devices = make_devices(settings)
+    use_compilation_cache()
+    reached = Reached(settings)
+    dtype = DTYPES[settings.text("dtype")]
+    model = load_part(case.folder, "transformer", torch_dtype=dtype).to(dtype).eval().requires_grad_(False)
+    reached.mark("dtype")
+    backend = TorchaxBackend(model, family, case, inputs, reached, devices)
+    with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(backend.params)):
+        family.adapt(model, case, settings, reached, traced=True)
+    if settings.changed("mesh"):
+        family.constrain(model, lambda x: _constrained(x, devices))
+    mark_text_settings(reached, inputs)
+    return Side(
+        "candidate",
+        family,
+        case,
+        settings,
+        inputs,
+        backend,
+        load_part(case.folder, "scheduler"),
+        load_part(case.folder, "guider"),
+        reached,
+        module_tree(model),
+    )
+
+
+def _constrained(x: torch.Tensor, devices: Devices) -> torch.Tensor:
+    array = _array(x)
+    return interop.torch_view(jax.lax.with_sharding_constraint(array, devices.tokens(array.shape)))
+
+
+def use_compilation_cache() -> None:
+    """Keep every compiled program in parity's cache folder."""
+    folder = cache_dir() / "jax"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+

@@ -1,0 +1,75 @@
+"""scaled_dot_product_attention for the torchax path in which a row without any key gives 0, as in torch.
+
+torchax's own gives NaN there (0/0 in the softmax), and HunyuanVideo-1.5's text refiner has such rows for every
+padded token. The override is torchax's own mechanism, the one by which ports install their kernels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torchax import interop
+
+
+def attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, scale: float | None
+) -> jax.Array:
+    """softmax(query key^T * scale + mask) value in float32 or wider; rows whose every key is masked give 0.
+
+    Args:
+        query, key, value: [B, heads, rows, head dim].
+        mask: broadcastable to [B, heads, rows, keys]; bool (True: attend) or added to the scores.
+
+    Returns:
+        [B, heads, rows, head dim] in the dtype of value.
+    """
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=jnp.float32) * scale
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    weights = (weights / jnp.where(total == 0.0, 1.0, total)).astype(value.dtype)
+    return jnp.einsum("bhqk,bhkd->bhqd", weights, value, preferred_element_type=jnp.float32).astype(value.dtype)
+
+
+def _sdpa(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **ignored: Any,
+) -> Any:
+    q, k, v = query.jax(), key.jax(), value.jax()
+    if enable_gqa and k.shape[1] != q.shape[1]:
+        k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    mask = None if attn_mask is None else attn_mask.jax()
+    if is_causal:
+        mask = jnp.tril(jnp.ones((q.shape[2], k.shape[2]), jnp.bool_))
+    return interop.torch_view(attention(q, k, v, mask, scale))
+
+
+@contextlib.contextmanager
+def use_safe_attention(env: Any) -> Iterator[None]:
+    """Within it, the environment's scaled_dot_product_attention is `attention`."""
+    op = torch.nn.functional.scaled_dot_product_attention
+    before = env._ops.get(op)
+    env.override_op_definition(op, _sdpa)
+    try:
+        yield
+    finally:
+        if before is None:
+            env._ops.pop(op, None)
+        else:
+            env._ops[op] = before
