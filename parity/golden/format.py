@@ -4,7 +4,7 @@ Problem. A golden is trusted months later, on a machine that has only the folder
 and which run it came from, and a reader must notice whatever was damaged, cut off, swapped or forged.
 
 How. `golden.json` lists the parts with sizes and SHA-256 checksums beside the provenance; it is rewritten whole after
-each part, so it never names a part that is not there. A part's file name follows from its step, so a golden cannot
+each part, so it never names a part that is not there, and holds a checksum of itself. A part's file name follows from its step, so a golden cannot
 name a file outside itself. Format version 1 is described in `docs/golden-format.md`. A reader refuses newer versions
 and unknown fields; `Provenance` may gain fields with defaults within a version.
 
@@ -13,6 +13,7 @@ Cost. `golden.json` holds no records: a few hundred bytes a part, and the finger
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -43,7 +44,7 @@ MAX_MANIFEST = 64 * 2**20
 MAX_PART = 2**50
 MAX_PARTS = 100_000
 MAX_SHARDS = 1_000_000
-_DOCUMENT = frozenset({"kind", "format", "complete", "parts", "provenance"})
+_DOCUMENT = frozenset({"kind", "format", "complete", "parts", "provenance", "sha256"})
 _PART = frozenset({"step", "file", "bytes", "sha256", "records"})
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 
@@ -114,9 +115,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "parts": parts,
         "provenance": provenance,
     }
+    document["sha256"] = own_checksum(document)
     encoded = (json.dumps(document, indent=1) + "\n").encode("ascii")
     as_int(len(encoded), f"the size of {MANIFEST}", most=MAX_MANIFEST)
     return encoded
+
+
+def own_checksum(document: Mapping[str, Any]) -> str:
+    """SHA-256 of the document but for its own entry, whatever its spacing: one wrong digit of a seed is noticed."""
+    rest = {name: value for name, value in document.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, separators=(",", ":")).encode("ascii")).hexdigest()
 
 
 def _encode_field(name: str, value: Any) -> Any:
@@ -159,7 +167,10 @@ def _decode_document(document: dict[str, Any]) -> Manifest:
     if any(a.step >= b.step for a, b in itertools.pairwise(parts)):
         raise MalformedError("its parts are not in order of their steps, each once")
     provenance = _decode_provenance(document["provenance"])
-    return Manifest(provenance, parts, as_bool(document["complete"], "complete"))
+    complete = as_bool(document["complete"], "complete")
+    if document["sha256"] != own_checksum(document):
+        raise MalformedError("its content does not match its own checksum")
+    return Manifest(provenance, parts, complete)
 
 
 def _decode_part(value: Any, index: int) -> Part:

@@ -7,8 +7,8 @@ How. The same sums as in `parity.hooks.reduce_torch`: rows times their signs are
 own axes wherever a slot does not straddle two of them, and all that follows works on what is left, [<= 2048 slots,
 channels]: times the sign tile, padded to the sketch's stride between slots, and folded by reshapes into counters. Signs
 are hashed from iotas in the program. Everything is an elementwise product and a sum in float32: no matrix product, as
-TPUs round its operands to bfloat16. The moments are plain sums and extrema, which every XLA backend fuses and reduces as
-trees; only where their sums are not finite does a `lax.cond` count NaNs and infinities and mask them out.
+TPUs round its operands to bfloat16. The moments are plain sums and extrema, which XLA reduces fast and as trees; only
+where their sums are not finite does a `lax.cond` count NaNs and infinities and mask them out.
 
 Cost. On a CPU one read of the tensor for each of four moments and one for the sketch, on accelerators two in all, as
 XLA merges reductions of one array there; some thirty small operations. `benchmarks/reduce.py` measures.
@@ -86,8 +86,11 @@ _compiled = jax.jit(_traced)
 
 def _moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`reduce`'s moments, float32 [5], and the numbers of NaNs and infinities, int32 [2], of an array not empty."""
-    y = x.astype(jnp.float32)
-    least, most, total, squares = y.min(), y.max(), y.sum(), jnp.sum(y * y)
+    # Extrema without a cast, and the second sum behind a barrier: XLA on CPUs stores a cast that two reductions share.
+    least, most = (v.astype(jnp.float32) for v in (x.min(), x.max()))
+    total = jnp.sum(x, dtype=jnp.float32)
+    again, total = lax.optimization_barrier((x, total))
+    squares = jnp.sum(jnp.square(again.astype(jnp.float32)))
     # A sum shows every NaN and infinity; an extremum need not: XLA's on CPUs pass over NaN.
     usual = jnp.isfinite(total) & jnp.isfinite(squares) & ((squares > _TINY) | ((least == 0) & (most == 0)))
     plain = jnp.stack([least, most, total, squares, jnp.float32(1)])
@@ -135,7 +138,8 @@ def _slots(x: jax.Array, g: Geometry) -> jax.Array:
     run = g.rows_per_slot
     if x.shape[-2] % run:
         x = jnp.pad(x.reshape(-1, g.channels), ((0, -g.rows % run), (0, 0)))
-    runs = x.reshape(*x.shape[:-2], x.shape[-2] // run, run, g.channels)
+    # Behind the barrier the product is fused into the sum; without it XLA on CPUs stores it, as large as the tensor.
+    runs = lax.optimization_barrier(x.reshape(*x.shape[:-2], x.shape[-2] // run, run, g.channels))
     rows = lax.iota(jnp.uint32, g.slots * run).reshape(*runs.shape[:-1], 1)
     return jnp.sum(runs.astype(jnp.float32) * _signs(rows, 0x9E3779B9), axis=-2).reshape(g.slots, g.channels)
 

@@ -1,0 +1,39 @@
+# Everything a fresh clone needs: `make run` and `make test` build the virtual environment first, once.
+#
+#   make run      one denoising step on both paths, compared (about a minute the first time)
+#   make test     the tests
+#   make lint     ruff and mypy
+#   make bench    what observing costs
+#   make install  only the virtual environment
+#
+# PYTHON=python3.12 make install   builds it with another Python (3.11 or later).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Newer than pyproject.toml where the environment holds what it asks for, so that a second `make` installs nothing.
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := install
+.PHONY: install run test lint bench
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+run: install
+	$(BIN)/parity run --steps 1
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: install
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

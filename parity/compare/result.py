@@ -1,0 +1,165 @@
+"""What a comparison found, as plain data: the reports read these types and compute nothing.
+
+The fields are those of the JSON document (DESIGN section 9), which `parity.report.json_report` writes from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from parity.golden.records import Key
+
+Verdict = Literal["pass", "fail", "unjudged"]
+Failed = Literal["preflight", "structure", "precision"]
+Birth = Literal["input", "module", "amplified"]
+SiteVerdict = Literal["pass", "fail", "harmless", "apart"]
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDifference:
+    """A setting in which the two paths differ, values as written on the command line."""
+
+    setting: str
+    reference: str
+    candidate: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One preflight check.
+
+    Attributes:
+        check: what was compared: `weights`, `timesteps`, ...
+        verdict: `pass`, `fail`, or `explained` where a declared differing setting accounts for it.
+        detail: one line with the numbers.
+    """
+
+    check: str
+    verdict: Literal["pass", "fail", "explained"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far the candidate is from the reference at one place.
+
+    Attributes:
+        rel_l2: ||candidate - reference|| / ||reference||; NaN where either holds NaN or Inf.
+        floor: the same for the difference that rounding alone explains; NaN where it was not measured.
+        ratio: rel_l2 / floor; inf where the floor is 0 and the difference is not.
+    """
+
+    rel_l2: float
+    floor: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepDiff:
+    """One denoising step.
+
+    Attributes:
+        step: from 0. timestep, sigma, dt: (reference, candidate) of each.
+        noise_pred, latents: guided noise prediction; latents after the step.
+        latents_before: latents the step started from.
+        branches: noise prediction of each guidance branch by name.
+    """
+
+    step: int
+    timestep: tuple[float, float]
+    sigma: tuple[float, float]
+    dt: tuple[float, float]
+    noise_pred: Distance
+    latents: Distance
+    latents_before: Distance
+    branches: dict[str, Distance] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteDiff:
+    """One site of one step and branch.
+
+    Attributes:
+        key: where. distance: how far.
+        cosine: of the two values; NaN where unknown. max_abs: largest absolute difference, NaN unless values are held.
+        shapes, dtypes: (reference, candidate). nonfinite: (reference, candidate) count of NaN and Inf.
+        bins: ratio to the floor of each row bin, largest first index kept by position; empty where there are none.
+        local_rel_l2: the module's own error, fed the reference's input; NaN where it was not measured.
+        birth: how the divergence starts here; None where it does not start here.
+        verdict: `pass`; `fail`; `harmless` (a declared setting explains it and the outputs stay within their floors);
+            `apart` (padded rows, which never decide).
+        note: what else is to be said, such as `None against a tensor`.
+    """
+
+    key: Key
+    distance: Distance
+    cosine: float = NAN
+    max_abs: float = NAN
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    dtypes: tuple[str, str] = ("", "")
+    nonfinite: tuple[int, int] = (0, 0)
+    bins: tuple[float, ...] = ()
+    local_rel_l2: float = NAN
+    birth: Birth | None = None
+    verdict: SiteVerdict = "pass"
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The first site, in execution order, where a divergence is born."""
+
+    key: Key
+    birth: Birth
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """One piece of evidence for a cause: `counterfactual`, `signature` or `gauge`."""
+
+    kind: str
+    value: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A setting or measured fact that explains a share (0 to 1) of the divergence."""
+
+    cause: str
+    setting: str
+    reference: str
+    candidate: str
+    share: float
+    witnesses: tuple[Witness, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A whole comparison.
+
+    Attributes:
+        verdict, failed, reason: the answer in one word, what failed, and one sentence for a tired person.
+        model: as named. notes: further sentences (sites never fired, a differing setting that did no harm, ...).
+        differing_settings, preflight, steps, sites, origin, causes: as in the JSON document; lists in execution order.
+    """
+
+    verdict: Verdict
+    failed: Failed | None
+    reason: str
+    model: str = ""
+    differing_settings: tuple[SettingDifference, ...] = ()
+    preflight: tuple[Check, ...] = ()
+    steps: tuple[StepDiff, ...] = ()
+    sites: tuple[SiteDiff, ...] = ()
+    origin: Origin | None = None
+    causes: tuple[Cause, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 same, 1 diverged, 125 cannot be judged."""
+        return {"pass": 0, "fail": 1, "unjudged": 125}[self.verdict]

@@ -1,0 +1,132 @@
+"""Monte Carlo rounding: what another correct implementation's rounding could do, sampled on the reference.
+
+Every module's inputs, outputs and parameters, and so the run's inputs, move by one unit in the last place, up or
+down at random. In modules without parameters or children (rotary and time embeddings, activations) the results of
+elementary functions move too: IEEE 754 rounds sums and products alike everywhere, but not sin, exp or pow, and rotary
+tables come from constants, where nothing at the module's boundary could show that another library's differ.
+(Measured on HunyuanVideo-1.5's rotary table of 111,600 tokens: XLA is 4.9e-7 from torch, where boundaries alone
+sample 7e-8.)
+
+The idea is Monte Carlo arithmetic (Parker 1997) at module boundaries. Cost: an elementwise pass over each value and,
+one module at a time, a copy of its parameters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from parity.hooks.attach import callable_modules
+
+
+@contextlib.contextmanager
+def perturbed(model: torch.nn.Module, seed: int) -> Iterator[None]:
+    """Within it, calls of `model` round as drawn from `seed`. Parameters and hooks are as before on leaving."""
+    run = _Run(next(model.parameters()).device, seed)
+    handles = []
+    try:
+        for module in callable_modules(model).values():
+            leaf = next(module.children(), None) is None
+            own = leaf and next(module.parameters(recurse=False), None) is None
+            handles.append(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
+            handles.append(module.register_forward_hook(_after(run, own), with_kwargs=True, always_call=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        run.restore_all()
+
+
+class _Run:
+    """The draw in use and the parameters set aside while their module is called."""
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.aside: list[tuple[torch.nn.Module, dict[str, torch.nn.Parameter | None]]] = []
+        self.modes: list[_ElementaryFunctions] = []
+
+    def move(self, x: Any) -> Any:
+        """Floating tensors inside a nest of tuples, lists and dicts moved by one ulp; everything else as it is.
+
+        Vectors stay too: a timestep per batch element is handed on exactly by every implementation (preflight
+        compares it), and one ulp of 1000 is a phase of 6e-5 in its sinusoids, ten times what libraries differ by.
+        """
+        if isinstance(x, torch.Tensor):
+            return self.ulp(x) if x.is_floating_point() and x.ndim > 1 else x
+        if type(x) in (tuple, list):
+            return type(x)(self.move(item) for item in x)
+        if type(x) is dict:
+            return {k: self.move(v) for k, v in x.items()}
+        return x
+
+    def ulp(self, x: torch.Tensor) -> torch.Tensor:
+        with torch._C.DisableTorchFunction():
+            up = torch.randint(0, 2, x.shape, generator=self.generator, device=x.device, dtype=torch.int8)
+            towards = torch.where(up.bool(), torch.inf, -torch.inf).to(x.dtype)
+            # Zeros stay: a padded row or an absent input is exact in every implementation.
+            return torch.where(x == 0, x, torch.nextafter(x, towards))
+
+    def swap(self, module: torch.nn.Module) -> None:
+        before = dict(module._parameters)
+        self.aside.append((module, before))
+        for name, parameter in before.items():
+            if parameter is not None and parameter.is_floating_point():
+                module._parameters[name] = torch.nn.Parameter(self.ulp(parameter.data), requires_grad=False)
+
+    def restore(self, module: torch.nn.Module) -> None:
+        if self.aside and self.aside[-1][0] is module:
+            module._parameters.update(self.aside.pop()[1])
+
+    def restore_all(self) -> None:
+        while self.aside:
+            module, before = self.aside.pop()
+            module._parameters.update(before)
+        while self.modes:
+            self.modes.pop().__exit__(None, None, None)
+
+
+def _before(run: _Run, own: bool) -> Callable[..., Any]:
+    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        moved = run.move(args), run.move(kwargs)
+        run.swap(module)
+        if own:
+            mode = _ElementaryFunctions(run)
+            run.modes.append(mode)
+            mode.__enter__()
+        return moved
+
+    return hook
+
+
+def _after(run: _Run, own: bool) -> Callable[..., Any]:
+    def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if own and run.modes:
+            run.modes.pop().__exit__(None, None, None)
+        run.restore(module)
+        return run.move(output)
+
+    return hook
+
+
+_ELEMENTARY = frozenset(
+    {"sin", "cos", "exp", "pow", "__pow__", "__rpow__", "log", "tanh", "sigmoid", "erf", "gelu", "silu", "rsqrt"}
+)
+
+
+class _ElementaryFunctions(TorchFunctionMode):
+    """Moves the results of elementary functions, which no standard rounds."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self.run = run
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        moves = isinstance(out, torch.Tensor) and getattr(func, "__name__", "") in _ELEMENTARY
+        return self.run.ulp(out) if moves else out
