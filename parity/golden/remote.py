@@ -50,7 +50,7 @@ class RemoteStore:
         """Every backend has exceptions of its own, so all are caught; the message keeps their words."""
         try:
             yield
-        except (ParityError, FileNotFoundError):
+        except ParityError:
             raise
         except Exception as error:
             said = " ".join(str(error).split())[:300] or type(error).__name__

@@ -12,6 +12,7 @@ Cost. One addition of 2,048 numbers a shard and record, in float64.
 
 from __future__ import annotations
 
+import graphlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -49,19 +50,15 @@ def merge_step(shards: Sequence[StepRecords], names: Sequence[str]) -> StepRecor
 
 
 def merged_order(lists: Sequence[Sequence[Key]]) -> list[Key]:
-    """One order for the keys of several executions; a key that earlier lists lack keeps its predecessor."""
-    order = list(lists[0])
-    for keys in lists[1:]:
-        known = set(order)
-        following: dict[Key | None, list[Key]] = {}
-        anchor: Key | None = None
-        for key in keys:
-            if key in known:
-                anchor = key
-            else:
-                following.setdefault(anchor, []).append(key)
-        order = [*following.get(None, ()), *itertools.chain(*((key, *following.get(key, ())) for key in order))]
-    return order
+    """One order for the keys of several executions that keeps the order of each; that of first sight if none does."""
+    before: dict[Key, list[Key]] = {key: [] for key in itertools.chain(*lists)}
+    for keys in lists:
+        for earlier, later in itertools.pairwise(keys):
+            before[later].append(earlier)
+    try:
+        return list(graphlib.TopologicalSorter(before).static_order())
+    except graphlib.CycleError:
+        return list(before)
 
 
 def _elements(record: Record) -> int:

@@ -246,7 +246,8 @@ def _moments(values: torch.Tensor) -> torch.Tensor | list[float]:
 
 def _cpu_moments(flat: torch.Tensor) -> list[float]:
     low, high = float(flat.amin()), float(flat.amax())
-    total, squares = float(flat.sum()), float(torch.dot(flat, flat))
+    # Not `torch.dot`: it too changes with the matmul precision.
+    total, squares = float(flat.sum()), float(torch.linalg.vector_norm(flat)) ** 2
     # NaN fails every comparison; sums that left float32's range are done again in float64, below.
     usual = -math.inf < low and high < math.inf and abs(total) < math.inf and 1e-30 < squares < math.inf
     if usual or (low == 0.0 == high):

@@ -25,10 +25,11 @@ from torchax import interop
 from parity.cache import cache_dir
 from parity.golden.records import Record
 from parity.hooks import reduce_jax
+from parity.hooks.batch_jax import BatchingReducer, Slot, array_of, gather
 from parity.hooks.attach import attached, require_fired
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.tap import Entry, Tap
+from parity.hooks.tap import Entry, Reduced, Tap
 from parity.hooks.transfer import to_records
 from parity.models.family import Case, Family
 from parity.models.folder import load_part
@@ -42,21 +43,6 @@ from parity.reached import Reached
 from parity.settings import Settings
 
 _PRECISION = {"highest": "highest", "high": "high", "default": "default"}
-
-
-class JaxReducer:
-    """Reduces torchax tensors, traced or not; see `parity.hooks.tap.Reducer`."""
-
-    def reduce(self, x: Any) -> dict[str, jax.Array]:
-        return reduce_jax.reduce(_array(x))
-
-    def value(self, x: Any) -> jax.Array:
-        return _array(x)
-
-
-def _array(x: Any) -> jax.Array:
-    """The jax array behind a torchax tensor or view; plain torch constants are moved."""
-    return x.jax() if hasattr(x, "jax") else jnp.asarray(x.detach().numpy())
 
 
 @dataclass(frozen=True)
@@ -115,7 +101,7 @@ class TorchaxBackend:
         return interop.torch_view(jax.device_put(to_jax(x), self.devices.replicated))
 
     def host(self, x: torch.Tensor) -> np.ndarray:
-        array = np.asarray(_array(x))
+        array = np.asarray(array_of(x))
         return array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind in "fV" else array
 
     def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
@@ -129,7 +115,7 @@ class TorchaxBackend:
         records: list[Record] = []
         for group in groups:
             arguments = _batched([branches[b] for b in group], shared)
-            arguments = {k: None if x is None else self._place_input(_array(x)) for k, x in arguments.items()}
+            arguments = {k: None if x is None else self._place_input(array_of(x)) for k, x in arguments.items()}
             frames = {b: self.frames[b] for b in group}
             program = self._program(group, arguments, frames, plan)
             out, reduced = program.run(self.params, arguments, frames)
@@ -155,9 +141,9 @@ class TorchaxBackend:
 
             def traced(params: Any, given: Any, rows: Any) -> Any:
                 seen.clear()
-                out, entries = self._forward(params, given, rows, names, plan, rule)
-                seen.extend(replace(e, reduced=None) for e in entries)
-                return out, [(e.reduced.stats, e.reduced.value) for e in entries if e.reduced is not None]
+                out, entries, reduced = self._forward(params, given, rows, names, plan, rule)
+                seen.extend(entries)
+                return out, reduced
 
             compiled = jax.jit(traced).lower(self.params, arguments, frames).compile()
             self.programs[signature] = Program(compiled, tuple(seen))
@@ -170,23 +156,30 @@ class TorchaxBackend:
         return Program(run, entries)
 
     def _eager(self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None, rule: RowRule) -> Program:
-        out, entries = self._forward(self.params, arguments, frames, group, plan, rule)
-        reduced = [(e.reduced.stats, e.reduced.value) for e in entries if e.reduced is not None]
-        return Program(lambda *ignored: (out, reduced), tuple(replace(e, reduced=None) for e in entries))
+        out, entries, reduced = self._forward(self.params, arguments, frames, group, plan, rule)
+        return Program(lambda *ignored: (out, reduced), entries)
 
     def _forward(
         self, params: Any, arguments: Any, frames: Any, group: tuple[str, ...], plan: SitePlan | None, rule: RowRule
-    ) -> tuple[jax.Array, list[Entry]]:
-        """One call of the model on jax arrays, traced or not, seen by a tap."""
+    ) -> tuple[jax.Array, tuple[Entry, ...], Any]:
+        """One call of the model on jax arrays, traced or not: prediction, static entries, their reductions."""
         tensors = interop.torch_view(arguments)
         with self.env, torch.no_grad(), stateless._reparametrize_module(self.model, interop.torch_view(params)):
             if plan is None:
-                return _array(self.model(**tensors, return_dict=False)[0]), []
-            tap = Tap(plan, JaxReducer(), rule, group, interop.torch_view(frames))
+                return array_of(self.model(**tensors, return_dict=False)[0]), (), ()
+            reducer = BatchingReducer()
+            tap = Tap(plan, reducer, rule, group, interop.torch_view(frames))
             with attached(self.model, tap):
                 out = self.model(**tensors, return_dict=False)[0]
             require_fired(tap, plan.must_fire - self._silenced())
-        return _array(out), tap.entries
+        slots = [e.reduced.stats if e.reduced is not None else None for e in tap.entries]
+        values = [e.reduced.value for e in tap.entries if e.reduced is not None]
+        # What stays of an entry outside the trace is where its reductions will be found.
+        static = tuple(
+            replace(e, reduced=None if slot is None else Reduced(slot))
+            for e, slot in zip(tap.entries, slots, strict=True)
+        )
+        return array_of(out), static, (reducer.finish(), values)
 
     def _silenced(self) -> frozenset[str]:
         """Modules that a setting of this side keeps from being called."""
@@ -199,10 +192,13 @@ class TorchaxBackend:
 
 
 def _records(entries: tuple[Entry, ...], reduced: Any, step: int) -> list[Record]:
-    host = jax.device_get(reduced)
-    numbers = [reduce_jax.to_host(stats) for stats, _ in host]
-    values = [None if v is None else _widen(np.asarray(v)) for _, v in host]
-    return to_records(entries, numbers, values, STAGE, step)
+    if not entries:
+        return []
+    groups, values = jax.device_get(reduced)
+    slots: list[Slot] = [e.reduced.stats for e in entries if e.reduced is not None]
+    numbers = [reduce_jax.to_host(gather(groups, slot)) for slot in slots]
+    held = [None if v is None else _widen(np.asarray(v)) for v in values]
+    return to_records(entries, numbers, held, STAGE, step)
 
 
 def _widen(x: np.ndarray) -> np.ndarray:
@@ -269,7 +265,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
 
 
 def _constrained(x: torch.Tensor, devices: Devices) -> torch.Tensor:
-    array = _array(x)
+    array = array_of(x)
     return interop.torch_view(jax.lax.with_sharding_constraint(array, devices.tokens(array.shape)))
 
 

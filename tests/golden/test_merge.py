@@ -102,9 +102,10 @@ def test_nan_and_inf_in_a_sketch_propagate() -> None:
 
 def test_order_of_execution_is_kept() -> None:
     a, b, c, d, e = (Key("t", 0, "", name) for name in "abcde")
-    assert merged_order([[a, c, d], [a, b, c, e]]) == [a, b, c, e, d]
-    assert merged_order([[b], [a, b, c], [a, d]]) == [a, d, b, c]
+    assert merged_order([[a, c, d], [a, b, c, e]]) == [a, b, c, d, e]
+    assert merged_order([[d, a], [a, b, c], [d, e, c]]).index(c) == 4
     assert merged_order([[], [a, b]]) == [a, b]
+    assert merged_order([[a, b, c], [c, a]]) == [a, b, c]
 
 
 @given(st.lists(st.permutations("abcdef").map(lambda p: sorted(p[:4])), min_size=1, max_size=4))
@@ -226,7 +227,7 @@ def test_conflicts_of_records_are_refused_with_both_names_and_leave_nothing(
     def refused(said: str, a: Record, b: Record, floors: Sequence[dict[Key, Floor]] = ({}, {})) -> None:
         parts = [
             write(
-                tmp_path / f"{said[:9]}{i}",
+                tmp_path / f"{said} {i}",
                 replace(provenance, shard=(i, 2)),
                 StepRecords(-1, ()),
                 StepRecords(0, (record,), floors[i]),

@@ -1,4 +1,4 @@
-"""`parity.hooks.reduce_torch` against the numpy definition, and its promises: nothing modified, nothing global touched."""
+"""`parity.hooks.reduce_torch` against the numpy definition, and its promise to do nothing but read."""
 
 from __future__ import annotations
 

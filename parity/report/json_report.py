@@ -1,0 +1,124 @@
+"""A result as one JSON document, the contract that other people's scripts read (DESIGN section 9).
+
+Why. A script needs exact numbers under stable names; a person needs neither. So everything that a `Result` holds is
+here in full precision, and the terminal report says where to find what it leaves out.
+
+How. One dict per type of `parity.compare.result`, keys in a fixed order, nothing computed, nothing taken from the
+clock or the machine: equal results give equal bytes. NaN and infinities, which JSON has no numbers for, are the
+strings "nan", "inf" and "-inf". The text has one line for each item of a list, so that `grep` finds a site and a text
+diff of two documents shows which items changed.
+
+Cost. About 600 bytes a site; a site that does not pass carries its row bins too, at most 64 numbers more.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from parity.compare.result import Cause, Distance, Origin, Result, SiteDiff, StepDiff
+from parity.golden.records import Key
+from parity.golden.strict import number
+
+FORMAT = 1
+"""Version of the document; raised when a key changes its meaning or goes."""
+
+Json = dict[str, Any]
+
+
+def dumps(result: Result) -> str:
+    """The document as text, ASCII only so that no locale can fail on a name; ends without a newline."""
+    return "{" + ",".join(f"\n {_compact(key)}: {_member(value)}" for key, value in to_json(result).items()) + "\n}"
+
+
+def to_json(result: Result) -> Json:
+    """The document as plain dicts, lists, strings and finite numbers."""
+    return {
+        "format": FORMAT,
+        "verdict": result.verdict,
+        "failed": result.failed,
+        "reason": result.reason,
+        "model": result.model,
+        "differing_settings": [
+            {"setting": d.setting, "reference": d.reference, "candidate": d.candidate}
+            for d in result.differing_settings
+        ],
+        "preflight": [{"check": c.check, "verdict": c.verdict, "detail": c.detail} for c in result.preflight],
+        "steps": [_step(step) for step in result.steps],
+        "sites": [_site(site) for site in result.sites],
+        "origin": None if result.origin is None else _origin(result.origin),
+        "causes": [_cause(cause) for cause in result.causes],
+        "notes": list(result.notes),
+    }
+
+
+def _member(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[" + ",".join(f"\n  {_compact(item)}" for item in value) + "\n ]"
+    return _compact(value)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+def _distance(distance: Distance) -> Json:
+    return {
+        "rel_l2": number(distance.rel_l2),
+        "floor": number(distance.floor),
+        "ratio": number(distance.ratio),
+    }
+
+
+def _step(step: StepDiff) -> Json:
+    """The loop's numbers are the reference's; the candidate's own stand under `candidate`."""
+    timestep, sigma, dt = ([number(side) for side in pair] for pair in (step.timestep, step.sigma, step.dt))
+    return {
+        "step": step.step,
+        "timestep": timestep[0],
+        "sigma": sigma[0],
+        "dt": dt[0],
+        "candidate": {"timestep": timestep[1], "sigma": sigma[1], "dt": dt[1]},
+        "latents_before": _distance(step.latents_before),
+        "noise_pred": _distance(step.noise_pred),
+        "branches": {branch: _distance(distance) for branch, distance in step.branches.items()},
+        "latents": _distance(step.latents),
+    }
+
+
+def _place(key: Key) -> Json:
+    return {"stage": key.stage, "step": key.step, "branch": key.branch, "site": key.site, "call": key.call}
+
+
+def _site(site: SiteDiff) -> Json:
+    document = {
+        **_place(site.key),
+        **_distance(site.distance),
+        "local_rel_l2": number(site.local_rel_l2),
+        "cosine": number(site.cosine),
+        "max_abs": number(site.max_abs),
+        "shapes": [list(shape) for shape in site.shapes],
+        "dtypes": list(site.dtypes),
+        "nonfinite": list(site.nonfinite),
+        "birth": site.birth,
+        "verdict": site.verdict,
+        "note": site.note,
+    }
+    if site.verdict != "pass":
+        document["bins"] = [number(ratio) for ratio in site.bins]
+    return document
+
+
+def _origin(origin: Origin) -> Json:
+    return {**_place(origin.key), "birth": origin.birth}
+
+
+def _cause(cause: Cause) -> Json:
+    return {
+        "cause": cause.cause,
+        "setting": cause.setting,
+        "reference": cause.reference,
+        "candidate": cause.candidate,
+        "share": number(cause.share),
+        "witnesses": [{"kind": w.kind, "value": number(w.value), "detail": w.detail} for w in cause.witnesses],
+    }

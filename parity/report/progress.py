@@ -1,0 +1,99 @@
+"""What the tool is doing while it works: one moving line on a terminal, one line a stage in a log.
+
+A stage is named by its text and counted by `done` and `total`, so that a log gets each stage once however many steps
+it counts. Nothing is ever written to stdout, which belongs to the result.
+
+Cost. A thread that redraws four times a second on a terminal; nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
+
+
+class Say(Protocol):
+    """Names the stage that begins, or how far it has come."""
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
+        """Say that `text` is being done, `done` of `total` parts of it finished where that is known."""
+        ...
+
+
+@contextlib.contextmanager
+def progress(console: Console, quiet: bool = False) -> Iterator[Say]:
+    """Report progress on a console while the block runs.
+
+    Args:
+        console: of stderr. quiet: say nothing.
+    """
+    if quiet:
+        yield _nothing
+    elif console.is_terminal and not console.is_dumb_terminal:
+        with _bar(console) as bar:
+            yield _Moving(bar)
+    else:
+        yield _Lines(console)
+
+
+def _nothing(text: str, done: int | None = None, total: int | None = None) -> None:
+    del text, done, total
+
+
+class _Lines:
+    """Each stage once, as a line."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: set[str] = set()
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._console.print(text, soft_wrap=True)
+
+
+class _Count(ProgressColumn):
+    """`3/50`, or nothing where the number of parts is unknown."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.total is None else f"{int(task.completed)}/{int(task.total)}")
+
+
+def _bar(console: Console) -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), _Count())
+    # stdout is left alone: rich would otherwise send what is printed there to this console, and `--json` with it.
+    return Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, refresh_per_second=4, redirect_stdout=False
+    )
+
+
+class _Moving:
+    """One line that is redrawn."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task: TaskID | None = None
+        self._text = ""
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
+        if self._task is None or text != self._text:
+            # A new task for a new stage: rich cannot make a known total unknown again.
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._text, self._task = text, self._bar.add_task(text, total=None)
+        self._bar.update(self._task, completed=done, total=total)

@@ -1,0 +1,341 @@
+"""A result for a person: ten seconds to read on a terminal, one fact a line in a pipe.
+
+Why two forms. Columns that line up are for eyes; `grep` and a CI log want whole names, no boxes and no colour. So that
+the two cannot disagree, a result first becomes sections of plain strings (`sections`), and all that the two
+forms do is lay the same strings out. `parity doctor` and `parity models` print theirs the same way.
+
+What is said, in this order: the summary (verdict, reason, where it starts, what the paths differ in); preflight; one
+row a step; one row a block for the step where it starts; the sites that failed. Only selected here, never computed.
+
+Cost. One pass over the sites.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from parity.compare.result import Check, Distance, Origin, Result, SettingDifference, SiteDiff, StepDiff
+from parity.golden.records import LOOP, Key
+
+MOST_SITES = 12
+"""Failed sites that are listed; `--json` has all."""
+
+_BIRTHS = {
+    "input": "born at the input (it differs although its producer agreed)",
+    "module": "born in the module (its inputs agree, its output differs)",
+    "amplified": "amplified (only grown, not begun, here)",
+}
+_STYLES = {
+    "pass": "green", "complete": "green", "fail": "bold red", "incomplete": "bold red",
+    "harmless": "yellow", "explained": "yellow", "unjudged": "bold yellow",
+}  # fmt: skip
+_FIRST_WORD = re.compile(r"\w+")
+Cells = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Labelled sentences.
+
+    Attributes:
+        rows: (label, text) in order. A text that begins with a verdict is coloured by it on a terminal.
+    """
+
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of named cells; the first column names the row.
+
+    Attributes:
+        title: of the table. noun: what a row is, in one word for the plain form. columns, rows: cells as shown.
+    """
+
+    title: str
+    noun: str
+    columns: Cells
+    rows: tuple[Cells, ...]
+
+
+Section = Facts | Table
+
+
+def print_result(result: Result, console: Console) -> None:
+    """Print a result: tables where the console is a terminal, else plain lines."""
+    print_sections(sections(result), console)
+
+
+def sections(result: Result) -> tuple[Section, ...]:
+    """Everything that is said of a result, as strings; empty sections are left out."""
+    step = shown_step(result)
+    found = (summary(result), preflight(result), steps_table(result.steps), blocks_table(result.sites, step))
+    return tuple(section for section in (*found, *failures(result.sites)) if section.rows)
+
+
+def summary(result: Result) -> Facts:
+    """The ten seconds: verdict, reason, first divergence, differing settings, causes, notes."""
+    verdict = f"{result.verdict} ({result.failed})" if result.failed else result.verdict
+    rows = [("verdict", f"{verdict}: {result.model}" if result.model else verdict)]
+    if result.reason:
+        rows.append(("reason", result.reason))
+    if result.origin is not None:
+        rows.append(("first divergence", _origin(result.origin)))
+    rows += [("differs", _difference(d, result.notes)) for d in result.differing_settings]
+    rows += [("cause", f"{c.cause}: {c.share:.0%}") for c in result.causes]
+    told = {note for d in result.differing_settings for note in result.notes if _names(note, d.setting)}
+    rows += [("note", note) for note in result.notes if note not in told]
+    return Facts(tuple(rows))
+
+
+def _origin(origin: Origin) -> str:
+    return f"{_place(origin.key)} {_site_name(origin.key)}, {_BIRTHS[origin.birth]}"
+
+
+def _place(key: Key) -> str:
+    return f"{key.stage} step {key.step}" + (f" {key.branch}" if key.branch else "")
+
+
+def _site_name(key: Key) -> str:
+    return key.site + (f" call {key.call}" if key.call else "")
+
+
+def _difference(difference: SettingDifference, notes: Sequence[str]) -> str:
+    """The setting, and after it the notes that name it: whether it did harm is said there."""
+    text = f"{difference.setting}: {difference.reference} -> {difference.candidate}"
+    return "; ".join([text, *(note for note in notes if _names(note, difference.setting))])
+
+
+def _names(note: str, setting: str) -> bool:
+    """Whether a note speaks of a setting: `rope`, but not `rope_dtype` nor `x.rope`."""
+    return re.search(rf"(?<![\w.]){re.escape(setting)}(?!\w|\.\w)", note) is not None
+
+
+def preflight(result: Result) -> Facts:
+    """The checks that did not pass, then one line for those that did."""
+    rest = [check for check in result.preflight if check.verdict != "pass"]
+    rows = [("preflight", _check(check)) for check in rest]
+    passed = len(result.preflight) - len(rest)
+    if passed:
+        checks = "check passes" if passed == 1 else "checks pass"
+        rows.append(("preflight", f"{passed} {'other ' if rest else ''}{checks}"))
+    return Facts(tuple(rows))
+
+
+def _check(check: Check) -> str:
+    return f"{check.verdict}: {check.check}" + (f": {check.detail}" if check.detail else "")
+
+
+def steps_table(steps: Sequence[StepDiff]) -> Table:
+    """One row a step; a branch that a step lacks is `-`."""
+    branches = list(dict.fromkeys(branch for step in steps for branch in step.branches))
+    columns = (
+        "step",
+        "timestep",
+        "sigma",
+        "dt",
+        "noise_pred",
+        "floor",
+        "ratio",
+        "latents",
+        "floor",
+        "ratio",
+        *branches,
+    )
+    rows = tuple((*_step_cells(step), *_branch_cells(step, branches)) for step in steps)
+    return Table("Steps (relative L2 of candidate against reference)", "step", columns, rows)
+
+
+def _step_cells(step: StepDiff) -> Cells:
+    loop = tuple(both(*pair) for pair in (step.timestep, step.sigma, step.dt))
+    return (str(step.step), *loop, *distance_cells(step.noise_pred), *distance_cells(step.latents))
+
+
+def _branch_cells(step: StepDiff, branches: Iterable[str]) -> Iterator[str]:
+    for branch in branches:
+        distance = step.branches.get(branch)
+        yield "-" if distance is None else f"{small(distance.rel_l2)} {times(distance.ratio)}"
+
+
+def shown_step(result: Result) -> int | None:
+    """The step whose blocks are shown: where the divergence starts, else the first with a failure, else the first."""
+    if result.origin is not None:
+        return result.origin.key.step
+    failed = [site.key.step for site in result.sites if site.verdict == "fail"]
+    loop = [site.key.step for site in result.sites if site.key.step >= 0]
+    every = [site.key.step for site in result.sites]
+    return min(failed or loop or every, default=None)
+
+
+def blocks_table(sites: Sequence[SiteDiff], step: int | None) -> Table:
+    """One row a block of one step: the worst of its outputs and of its inputs on each branch.
+
+    The loop's own values are in the step table; padded rows never decide and are left out.
+    """
+    shown = [s for s in sites if s.key.step == step and s.key.module != LOOP and s.verdict != "apart"]
+    branches = list(dict.fromkeys(site.key.branch for site in shown))
+    by_block: dict[str, list[SiteDiff]] = {}
+    for site in shown:
+        by_block.setdefault(block_of(site.key.module), []).append(site)
+    ports = [(branch, is_input) for branch in branches for is_input in (False, True)]
+    rows = tuple(
+        (block, *(_worst(held, branch, is_input) for branch, is_input in ports), _verdict(held))
+        for block, held in by_block.items()
+    )
+    columns = ("block", *(f"{branch} {'in' if is_input else 'out'}".strip() for branch, is_input in ports), "verdict")
+    return Table(f"Blocks of step {step} (worst ratio to the floor)", "block", columns, rows)
+
+
+def block_of(module: str) -> str:
+    """The row a module belongs to: an item of one of the model's lists, else one of the model's children."""
+    parts = module.split(".")
+    return ".".join(parts[: 2 if len(parts) > 1 and parts[1].isdecimal() else 1]) or "(model)"
+
+
+def _worst(sites: Iterable[SiteDiff], branch: str, is_input: bool) -> str:
+    """The largest ratio; without floors the largest difference; `nan` where a site's difference is none."""
+    held = [s.distance for s in sites if s.key.branch == branch and s.key.is_input == is_input]
+    if not held:
+        return "-"
+    if any(math.isnan(distance.rel_l2) for distance in held):
+        return "nan"
+    ratios = [distance.ratio for distance in held if not math.isnan(distance.ratio)]
+    return times(max(ratios)) if ratios else small(max(distance.rel_l2 for distance in held))
+
+
+def _verdict(sites: Sequence[SiteDiff]) -> str:
+    verdicts = {site.verdict for site in sites}
+    return next((verdict for verdict in ("fail", "harmless") if verdict in verdicts), "pass")
+
+
+def failures(sites: Sequence[SiteDiff]) -> tuple[Section, ...]:
+    """The first sites that failed, in execution order, and how many more there are."""
+    failed = [site for site in sites if site.verdict == "fail"]
+    columns = ("site", "where", "rel L2", "floor", "ratio", "local", "birth", "note")
+    rows = tuple(_failure_cells(site) for site in failed[:MOST_SITES])
+    more = len(failed) - len(rows)
+    tail = (("sites", f"{more} more: --json has all"),) if more else ()
+    return Table("Sites that failed", "failed", columns, rows), Facts(tail)
+
+
+def _failure_cells(site: SiteDiff) -> Cells:
+    local = "-" if math.isnan(site.local_rel_l2) else small(site.local_rel_l2)
+    cells = (_site_name(site.key), _place(site.key), *distance_cells(site.distance), local)
+    return (*cells, site.birth or "-", "; ".join(_remarks(site)) or "-")
+
+
+def _remarks(site: SiteDiff) -> Iterator[str]:
+    """What explains a failure at a glance: the note, and what the two sides do not have in common."""
+    if site.note:
+        yield site.note
+    if site.shapes[0] != site.shapes[1]:
+        yield "shape " + " -> ".join("x".join(map(str, shape)) or "()" for shape in site.shapes)
+    if site.dtypes[0] != site.dtypes[1]:
+        yield f"dtype {site.dtypes[0]} -> {site.dtypes[1]}"
+    if any(site.nonfinite):
+        yield f"NaN or Inf: {site.nonfinite[0]} -> {site.nonfinite[1]}"
+
+
+def small(value: float) -> str:
+    """A difference: `2.80e-06`; 0 as such."""
+    return "0" if value == 0 else f"{value:.2e}"
+
+
+def times(ratio: float) -> str:
+    """A ratio to the floor: `0.8x`, `1.2e+04x`, `inf`, `nan`."""
+    if not math.isfinite(ratio):
+        return str(ratio)
+    return f"{ratio:.1f}x" if ratio < 1000 else f"{ratio:.1e}x"
+
+
+def both(reference: float, candidate: float) -> str:
+    """A number of each side, once where they agree: `999`, `999 -> 1000`."""
+    texts = [f"{value:.6g}" for value in (reference, candidate)]
+    if reference == candidate or (math.isnan(reference) and math.isnan(candidate)):
+        return texts[0]
+    return " -> ".join(texts if texts[0] != texts[1] else [repr(reference), repr(candidate)])
+
+
+def distance_cells(distance: Distance) -> Cells:
+    """(relative L2, floor, ratio)."""
+    return small(distance.rel_l2), small(distance.floor), times(distance.ratio)
+
+
+def print_sections(found: Iterable[Section], console: Console) -> None:
+    """Print sections: laid out where the console is a terminal, else one fact a line, never cut or wrapped."""
+    for i, section in enumerate(found):
+        if not console.is_terminal:
+            _print_lines(section, console)
+            continue
+        if i:
+            console.print()
+        if isinstance(section, Facts):
+            _print_facts(section, console)
+        else:
+            _print_table(section, console)
+
+
+def lines(section: Section) -> Iterator[str]:
+    """A section's plain form."""
+    if isinstance(section, Facts):
+        yield from (f"{label}: {text}" for label, text in section.rows)
+        return
+    for name, *cells in section.rows:
+        named = (f"{column} {cell}" for column, cell in zip(section.columns[1:], cells, strict=True))
+        yield f"{section.noun} {name}: " + ", ".join(named)
+
+
+def _print_lines(section: Section, console: Console) -> None:
+    for line in lines(section):
+        console.print(Text(_printable(line, console)), soft_wrap=True)
+
+
+def _print_facts(facts: Facts, console: Console) -> None:
+    grid = RichTable.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in facts.rows:
+        grid.add_row(Text(label, style="dim"), _styled(text, console))
+    console.print(grid)
+
+
+def _print_table(table: Table, console: Console) -> None:
+    grid = RichTable(
+        title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
+        collapse_padding=True,
+    )  # fmt: skip
+    for i, column in enumerate(table.columns):
+        numbers = i > 0 and all(row[i][:1].isdigit() or row[i] in ("-", "nan", "inf") for row in table.rows)
+        grid.add_column(Text(column), justify="right" if numbers else "left", overflow="fold", no_wrap=numbers)
+    for row in table.rows:
+        grid.add_row(*(_styled(cell, console) for cell in row))
+    if Measurement.get(console, console.options.update(max_width=10_000), grid).minimum > console.width:
+        # Too narrow for the columns: whole lines, wrapped by the terminal, lose nothing.
+        console.print(Text(table.title, style="bold"))
+        _print_lines(table, console)
+    else:
+        console.print(grid)
+
+
+def _styled(text: str, console: Console) -> Text:
+    """The text, coloured where it begins with a verdict."""
+    shown = Text(_printable(text, console))
+    first = _FIRST_WORD.match(text)
+    if first is not None and first[0] in _STYLES:
+        shown.stylize(_STYLES[first[0]], 0, first.end())
+    return shown
+
+
+def _printable(text: str, console: Console) -> str:
+    """Names can come from somebody else's file: no control character, nor one the console cannot write, gets out."""
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return shown.encode(console.encoding, "backslashreplace").decode(console.encoding)
