@@ -7,6 +7,7 @@
 #   make install  only the virtual environment
 #
 # PYTHON=python3.12 make install   builds it with another Python (3.11 or later).
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make install   takes torch without CUDA, gigabytes less.
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,8 +20,10 @@ STAMP := $(VENV)/.installed
 
 install: $(STAMP)
 
+# pip is upgraded first: the one that comes with Python 3.11 takes minutes to find versions that agree.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 

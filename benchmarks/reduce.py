@@ -67,7 +67,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=25)
     repeats = parser.parse_args().repeats
-    print(f"torch on {'cuda' if torch.cuda.is_available() else 'cpu'}, jax on {jax.default_backend()}; medians of {repeats}")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    print(f"torch on {device}, jax on {jax.default_backend()}; medians of {repeats}")
     print(f"{'shape':>14} {'dtype':>9} {'norm':>8} | {'torch':>8} {'/norm':>6} {'/matmul':>8} | ", end="")
     print(f"{'jax':>8} {'/norm':>6} {'/matmul':>8} {'/jax mm':>8}")
     for shape in SHAPES:

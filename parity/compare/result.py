@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from parity.golden.records import Key
+from parity.settings import Difference as SettingDifference
 
 Verdict = Literal["pass", "fail", "unjudged"]
 Failed = Literal["preflight", "structure", "precision"]
@@ -17,14 +18,22 @@ SiteVerdict = Literal["pass", "fail", "harmless", "apart"]
 
 NAN = float("nan")
 
-
-@dataclass(frozen=True, slots=True)
-class SettingDifference:
-    """A setting in which the two paths differ, values as written on the command line."""
-
-    setting: str
-    reference: str
-    candidate: str
+__all__ = [
+    "NAN",
+    "Birth",
+    "Cause",
+    "Check",
+    "Distance",
+    "Failed",
+    "Origin",
+    "Result",
+    "SettingDifference",
+    "SiteDiff",
+    "SiteVerdict",
+    "StepDiff",
+    "Verdict",
+    "Witness",
+]
 
 
 @dataclass(frozen=True, slots=True)

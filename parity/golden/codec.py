@@ -88,17 +88,18 @@ def _check_tensor(record: Record, what: str) -> None:
     if record.moments is not None and record.moments.nan + record.moments.inf > record.moments.count:
         raise MalformedError(f"{what}: more NaN and Inf than elements")
     if record.sketch is not None:
-        view = geometry(record.shape)
-        if not record.rows and record.frame != (view.rows, view.channels):
-            raise MalformedError(f"{what}: the frame {record.frame} is not the view of shape {record.shape}")
         length = Geometry(*record.frame).size
         if record.sketch.dtype != np.float32 or record.sketch.shape != (length,):
             held = f"{record.sketch.dtype} {list(record.sketch.shape)}"
             raise MalformedError(f"{what}: the sketch of frame {record.frame} should be float32 [{length}], not {held}")
     if isinstance(record.value, np.ndarray):
-        # Where rows were selected, a value may be held in the frame instead of in the tensor's own shape.
-        if record.value.shape != record.shape and not (record.rows and record.value.shape == record.frame):
-            raise MalformedError(f"{what}: the value's shape {record.value.shape} is not {record.shape}")
+        # Where rows were taken through a frame or are a range of the tensor's, the value holds those rows alone.
+        taken = geometry(record.value.shape)
+        if record.value.shape != record.shape and (taken.rows, taken.channels) != record.frame:
+            raise MalformedError(
+                f"{what}: the value's shape {record.value.shape} fits neither shape {record.shape} nor "
+                f"frame {record.frame}"
+            )
     elif record.value is not None:
         raise MalformedError(f"{what}: the value of a tensor is not an array")
 

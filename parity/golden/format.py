@@ -3,10 +3,11 @@
 Problem. A golden is trusted months later, on a machine that has only the folder: it must say what it is, what it holds
 and which run it came from, and a reader must notice whatever was damaged, cut off, swapped or forged.
 
-How. `golden.json` lists the parts with sizes and SHA-256 checksums beside the provenance; it is rewritten whole after
-each part, so it never names a part that is not there, and holds a checksum of itself. A part's file name follows from its step, so a golden cannot
-name a file outside itself. Format version 1 is described in `docs/golden-format.md`. A reader refuses newer versions
-and unknown fields; `Provenance` may gain fields with defaults within a version.
+How. `golden.json` lists the parts with sizes and SHA-256 checksums beside the provenance, and holds a checksum of
+itself; it is rewritten whole after each part, so it never names a part that is not there. A part's file name follows
+from its step, so a golden cannot name a file outside itself. Format version 1 is described in
+`docs/golden-format.md`. A reader refuses newer versions and unknown fields; `Provenance` may gain fields with defaults
+within a version.
 
 Cost. `golden.json` holds no records: a few hundred bytes a part, and the fingerprints of the weights.
 """

@@ -63,7 +63,7 @@ def merged_order(lists: Sequence[Sequence[Key]]) -> list[Key]:
 
 def _elements(record: Record) -> int:
     """Elements that all shards of a record together observe."""
-    return math.prod(record.frame if record.rows else record.shape)
+    return math.prod(record.frame if record.frame != (0, 0) else record.shape)
 
 
 def _partial(record: Record) -> bool:

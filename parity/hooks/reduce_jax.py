@@ -84,8 +84,25 @@ def _traced(x: jax.Array) -> dict[str, jax.Array]:
 _compiled = jax.jit(_traced)
 
 
+@jax.custom_batching.custom_vmap
 def _moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`reduce`'s moments, float32 [5], and the numbers of NaNs and infinities, int32 [2], of an array not empty."""
+    moments, usual = _plain_moments(x)
+    return lax.cond(usual, lambda _: (moments, jnp.zeros(2, jnp.int32)), _careful_moments, x)
+
+
+@_moments.def_vmap
+def _moments_of_many(
+    axis_size: int, in_batched: list[bool], x: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array], tuple[bool, bool]]:
+    """One condition for the whole batch: `vmap` by itself would take both of its branches, always."""
+    moments, usual = jax.vmap(_plain_moments)(x)
+    found = jnp.zeros((axis_size, 2), jnp.int32)
+    return lax.cond(usual.all(), lambda _: (moments, found), jax.vmap(_careful_moments), x), (True, True)
+
+
+def _plain_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The moments if all is finite and no sum leaves float32's range, and whether that is so."""
     # Extrema without a cast, and the second sum behind a barrier: XLA on CPUs stores a cast that two reductions share.
     least, most = (v.astype(jnp.float32) for v in (x.min(), x.max()))
     total = jnp.sum(x, dtype=jnp.float32)
@@ -93,8 +110,7 @@ def _moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     squares = jnp.sum(jnp.square(again.astype(jnp.float32)))
     # A sum shows every NaN and infinity; an extremum need not: XLA's on CPUs pass over NaN.
     usual = jnp.isfinite(total) & jnp.isfinite(squares) & ((squares > _TINY) | ((least == 0) & (most == 0)))
-    plain = jnp.stack([least, most, total, squares, jnp.float32(1)])
-    return lax.cond(usual, lambda _: (plain, jnp.zeros(2, jnp.int32)), _careful_moments, x)
+    return jnp.stack([least, most, total, squares, jnp.float32(1)]), usual
 
 
 def _careful_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -3,15 +3,15 @@
 Problem. Observing a run means reducing the input and output of every module. Done as one would write it down, each
 sketch needs sign and index tables as large as the tensor, and each moment one more pass over it.
 
-How. The tensor is walked in runs of whole row bins, small enough on a CPU to stay in its cache, so that casting, the
-moments and the sketch together read memory once. Within a run, the rows of a slot are multiplied by their signs and
-added up ([slots, channels] is left); that, times the sign tile, is laid out with the sketch's stride between slots, so
-that every counter becomes a plain sum over a reshape: each bin folds to 1,536 sums, from which come both its own
-counters and, skewed by where the bin starts, those of the whole tensor. Only elementwise products and sums are used:
-a matrix product would round its operands under `torch.set_float32_matmul_precision` or TF32.
+How. The tensor is walked in runs of whole row bins, so that casts, copies of odd strides and signed values need scratch
+of one run only, which is kept. Within a run, the rows of a slot are multiplied by their signs and added up ([slots,
+channels] is left); that, times the sign tile, is laid out with the sketch's stride between slots, so that every counter
+becomes a plain sum over a reshape: each bin folds to 1,536 sums, from which come both its own counters and, skewed by
+where the bin starts, those of the whole tensor. Only elementwise products and sums are used: a matrix product would
+round its operands under `torch.set_float32_matmul_precision` or TF32.
 
-Cost. On a CPU about as much as three or four norms of the tensor in float32 and a megabyte of scratch a thread. On
-CUDA some twenty kernels, no host sync, and scratch of a few times the tensor or of 2^26 elements, whichever is less.
+Cost. On a CPU four to eight norms of the tensor in float32, and up to four times 16 MB of scratch a thread. On CUDA
+some forty kernels, no host sync, and scratch of a few times the tensor or of 2^26 elements, whichever is less.
 Transfers wait until `to_host_many`, which makes one for any number of reductions. `benchmarks/reduce.py` measures.
 
     reduced = [reduce(x) for x in observed]
@@ -32,8 +32,11 @@ import torch
 from parity.golden.records import Moments
 from parity.golden.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, tile_signs
 
-_CPU_RUN = 1 << 17
-"""Elements of a run for each CPU thread: half a megabyte in float32, so that a run and its scratch stay in L2."""
+_CPU_RUN = 1 << 19
+"""Elements of a run for each CPU thread. Smaller runs are no faster, and each costs some ten parallel regions, which
+wait for milliseconds where other processes hold the cores."""
+_CPU_RUN_MOST = 1 << 22
+"""Elements of a run on a CPU of many threads, so that scratch stays small enough to be kept."""
 _CUDA_RUN = 1 << 26
 """Elements of a run on an accelerator, where launches cost more than bytes."""
 _SIGN_ROWS = 1 << 18
@@ -128,7 +131,8 @@ def _real(x: torch.Tensor) -> torch.Tensor:
 def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor | list[float]]]:
     """The sketch of a tensor too large to be its own, float32 [EXACT], and the moments of each run."""
     device = x.device
-    target = _CPU_RUN * torch.get_num_threads() if device.type == "cpu" else _CUDA_RUN
+    on_cpu = min(_CPU_RUN * torch.get_num_threads(), _CPU_RUN_MOST)
+    target = on_cpu if device.type == "cpu" else _CUDA_RUN
     bins_per_run = min(g.bins, max(1, target // (g.rows_per_bin * g.channels)))
     slots_per_run = bins_per_run * g.slots_per_bin
     # A single bin of a huge tensor exceeds the target: its rows are then summed in pieces of whole slots.
@@ -245,9 +249,10 @@ def _moments(values: torch.Tensor) -> torch.Tensor | list[float]:
 
 
 def _cpu_moments(flat: torch.Tensor) -> list[float]:
-    low, high = float(flat.amin()), float(flat.amax())
-    # Not `torch.dot`: it too changes with the matmul precision.
-    total, squares = float(flat.sum()), float(torch.linalg.vector_norm(flat)) ** 2
+    low, high = (float(v) for v in torch.aminmax(flat))
+    # Neither `torch.dot`, which changes with the matmul precision, nor `vector_norm`, whose float32 sums drift by 1e-4.
+    squared = torch.mul(flat, flat, out=_scratch("signed", (flat.numel(),), flat.dtype, flat.device))
+    total, squares = float(flat.sum()), float(squared.sum())
     # NaN fails every comparison; sums that left float32's range are done again in float64, below.
     usual = -math.inf < low and high < math.inf and abs(total) < math.inf and 1e-30 < squares < math.inf
     if usual or (low == 0.0 == high):

@@ -70,6 +70,10 @@ class Family(Protocol):
         """The transformer's arguments besides the condition, for latents [B, ...] and a timestep [B]."""
         ...
 
+    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The model's rotary tables for these latents, for preflight; empty where it has none apart from its forward."""
+        ...
+
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         """Which rows of which tensors are tokens that can be padded or reordered."""
         ...

@@ -88,6 +88,10 @@ class HunyuanVideo15:
         tokens, width = case.spec.vision_num_semantic_tokens, int(case.config["image_embed_dim"])
         return {**arguments, "image_embeds": x.new_zeros((x.shape[0], tokens, width))}
 
+    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
+        cos, sin = model.rope(latents)
+        return {"cos": cos, "sin": sin}
+
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         return hunyuan.HunyuanRows(self._lengths(case, settings, condition))
 
@@ -96,7 +100,8 @@ class HunyuanVideo15:
 
     def excuses(self, setting: str) -> tuple[str, ...]:
         return {
-            "vision_states": (":in.image_embeds", "image_embedder:*", "image_embedder.*", "cond_type_embed:*"),
+            "vision_states": (":in.image_embeds", "image_embedder", "image_embedder.*", "cond_type_embed"),
+            "text.byt5_dtype": (":in.encoder_hidden_states_2", "context_embedder_2", "context_embedder_2.*"),
         }.get(setting, ())
 
     def _lengths(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.TextLengths:

@@ -21,6 +21,7 @@ import torch
 import torchax
 from torch.nn.utils import stateless
 from torchax import interop
+from torchax.ops import mappings
 
 from parity.cache import cache_dir
 from parity.golden.records import Record
@@ -36,7 +37,7 @@ from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import Inputs
 from parity.paths.mesh import Devices, make_devices
-from parity.paths.reference import STAGE, mark_text_settings, module_tree
+from parity.paths.reference import STAGE, mark_text_settings, module_tree, named_tensors
 from parity.paths.safe_attention import use_safe_attention
 from parity.paths.side import Side
 from parity.reached import Reached
@@ -71,7 +72,7 @@ class TorchaxBackend:
         self.model, self.reached, self.devices = model, reached, devices
         self.dtype = DTYPES[settings.text("dtype")]
         self.jit = bool(settings["jit"])
-        self.params = {n: self._place_weight(n, x) for n, x in _named_tensors(model)}
+        self.params = {n: self._place_weight(n, x) for n, x in named_tensors(model)}
         reached.mark("mesh")
         reached.mark("sharding")
         self.rules: dict[str, RowRule] = {}
@@ -101,8 +102,7 @@ class TorchaxBackend:
         return interop.torch_view(jax.device_put(to_jax(x), self.devices.replicated))
 
     def host(self, x: torch.Tensor) -> np.ndarray:
-        array = np.asarray(array_of(x))
-        return array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind in "fV" else array
+        return _widen(np.asarray(array_of(x)))
 
     def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
         return interop.torch_view(jax.random.normal(jax.random.key(seed), shape, jnp.float32))
@@ -185,10 +185,19 @@ class TorchaxBackend:
         """Modules that a setting of this side keeps from being called."""
         return frozenset({"image_embedder"}) if self.reached.settings.text("vision_states") == "none" else frozenset()
 
-    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+    def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
-            array = np.asarray(x)
-            yield name, array.astype(np.float32) if array.dtype.itemsize == 2 else array
+            yield name, str(x.dtype), _widen(np.asarray(x))
+
+    def to_torch(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.array(self.host(x))).to(mappings.j2t_dtype(array_of(x).dtype))
+
+    def describe(self) -> str:
+        devices = self.devices.mesh.devices.flatten()
+        return f"{devices[0].device_kind} x {devices.size}"
+
+    def module(self) -> torch.nn.Module:
+        return self.model
 
 
 def _records(entries: tuple[Entry, ...], reduced: Any, step: int) -> list[Record]:
@@ -216,12 +225,6 @@ def _batched(branches: list[Mapping[str, Any]], shared: Mapping[str, Any]) -> di
     own = {k: branches[0][k] if n == 1 else torch.cat([b[k] for b in branches]) for k in branches[0]}
     both = {k: x if x is None or n == 1 else torch.cat([x] * n) for k, x in shared.items()}
     return {**both, **own}
-
-
-def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers, the buffers that state_dict leaves out included."""
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
 
 
 def to_jax(x: torch.Tensor) -> jax.Array:

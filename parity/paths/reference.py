@@ -96,9 +96,18 @@ class TorchBackend:
             records += torch_records(tap.entries, STAGE, step)
         return predictions, records
 
-    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
-        for name, x in self.model.state_dict().items():
-            yield name, to_numpy(x)
+    def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
+        for name, x in named_tensors(self.model):
+            yield name, str(x.dtype).removeprefix("torch."), to_numpy(x)
+
+    def to_torch(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach().cpu()
+
+    def describe(self) -> str:
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+
+    def module(self) -> torch.nn.Module:
+        return self.model
 
 
 def load_reference(
@@ -130,6 +139,12 @@ def load_reference(
         reached,
         module_tree(model),
     )
+
+
+def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by name, tied ones under each name, and the buffers that state_dict leaves out."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
 
 
 def mark_text_settings(reached: Reached, inputs: Inputs) -> None:

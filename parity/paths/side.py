@@ -59,8 +59,20 @@ class Backend(Protocol):
         """
         ...
 
-    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Parameters and buffers by name, one at a time on the host; 16-bit floats widened to float32."""
+    def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
+        """(name, dtype, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""
+        ...
+
+    def to_torch(self, x: torch.Tensor) -> torch.Tensor:
+        """A plain CPU torch tensor of the same dtype and values."""
+        ...
+
+    def describe(self) -> str:
+        """The devices, for people: `cpu`, `NVIDIA H200`, `TPU v5 lite x 8`."""
+        ...
+
+    def module(self) -> torch.nn.Module:
+        """The transformer, to be called within `scope` and only for parts without weights."""
         ...
 
 

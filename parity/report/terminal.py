@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -39,6 +40,10 @@ _STYLES = {
     "harmless": "yellow", "explained": "yellow", "unjudged": "bold yellow",
 }  # fmt: skip
 _FIRST_WORD = re.compile(r"\w+")
+_NUMBER = re.compile(r"-?\d|(-|nan|inf)$")
+_FOLD = 16
+"""A column that may fold needs this many columns of the terminal at most."""
+
 Cells = tuple[str, ...]
 
 
@@ -59,12 +64,16 @@ class Table:
 
     Attributes:
         title: of the table. noun: what a row is, in one word for the plain form. columns, rows: cells as shown.
+        folds: columns whose cells a terminal may fold. repeats: so many leading cells are left blank on a terminal
+            where they are those of the row above.
     """
 
     title: str
     noun: str
     columns: Cells
     rows: tuple[Cells, ...]
+    folds: Cells = ()
+    repeats: int = 0
 
 
 Section = Facts | Table
@@ -102,7 +111,9 @@ def _origin(origin: Origin) -> str:
 
 
 def _place(key: Key) -> str:
-    return f"{key.stage} step {key.step}" + (f" {key.branch}" if key.branch else "")
+    """`step 0 cond`; the stage only where it is not the one that nearly every site is in."""
+    stage = "" if key.stage == "transformer" else f"{key.stage} "
+    return f"{stage}step {key.step}" + (f" {key.branch}" if key.branch else "")
 
 
 def _site_name(key: Key) -> str:
@@ -136,34 +147,16 @@ def _check(check: Check) -> str:
 
 
 def steps_table(steps: Sequence[StepDiff]) -> Table:
-    """One row a step; a branch that a step lacks is `-`."""
-    branches = list(dict.fromkeys(branch for step in steps for branch in step.branches))
-    columns = (
-        "step",
-        "timestep",
-        "sigma",
-        "dt",
-        "noise_pred",
-        "floor",
-        "ratio",
-        "latents",
-        "floor",
-        "ratio",
-        *branches,
-    )
-    rows = tuple((*_step_cells(step), *_branch_cells(step, branches)) for step in steps)
-    return Table("Steps (relative L2 of candidate against reference)", "step", columns, rows)
+    """One row for each value of each step: the guided noise prediction, each branch's, the latents after the step."""
+    columns = ("step", "timestep", "sigma", "dt", "value", "rel L2", "floor", "ratio")
+    rows = tuple(row for step in steps for row in _step_rows(step))
+    return Table("Steps (relative L2 of candidate against reference)", "step", columns, rows, repeats=4)
 
 
-def _step_cells(step: StepDiff) -> Cells:
+def _step_rows(step: StepDiff) -> Iterator[Cells]:
     loop = tuple(both(*pair) for pair in (step.timestep, step.sigma, step.dt))
-    return (str(step.step), *loop, *distance_cells(step.noise_pred), *distance_cells(step.latents))
-
-
-def _branch_cells(step: StepDiff, branches: Iterable[str]) -> Iterator[str]:
-    for branch in branches:
-        distance = step.branches.get(branch)
-        yield "-" if distance is None else f"{small(distance.rel_l2)} {times(distance.ratio)}"
+    for value, distance in (("noise_pred", step.noise_pred), *step.branches.items(), ("latents", step.latents)):
+        yield (str(step.step), *loop, value, *distance_cells(distance))
 
 
 def shown_step(result: Result) -> int | None:
@@ -220,21 +213,24 @@ def _verdict(sites: Sequence[SiteDiff]) -> str:
 def failures(sites: Sequence[SiteDiff]) -> tuple[Section, ...]:
     """The first sites that failed, in execution order, and how many more there are."""
     failed = [site for site in sites if site.verdict == "fail"]
-    columns = ("site", "where", "rel L2", "floor", "ratio", "local", "birth", "note")
+    columns = ("site", "where", "rel L2", "ratio", "remarks")
     rows = tuple(_failure_cells(site) for site in failed[:MOST_SITES])
     more = len(failed) - len(rows)
     tail = (("sites", f"{more} more: --json has all"),) if more else ()
-    return Table("Sites that failed", "failed", columns, rows), Facts(tail)
+    return Table("Sites that failed", "failed", columns, rows, folds=("site", "remarks")), Facts(tail)
 
 
 def _failure_cells(site: SiteDiff) -> Cells:
-    local = "-" if math.isnan(site.local_rel_l2) else small(site.local_rel_l2)
-    cells = (_site_name(site.key), _place(site.key), *distance_cells(site.distance), local)
-    return (*cells, site.birth or "-", "; ".join(_remarks(site)) or "-")
+    far = (small(site.distance.rel_l2), times(site.distance.ratio))
+    return (_site_name(site.key), _place(site.key), *far, ", ".join(_remarks(site)) or "-")
 
 
 def _remarks(site: SiteDiff) -> Iterator[str]:
-    """What explains a failure at a glance: the note, and what the two sides do not have in common."""
+    """What explains a failure at a glance: birth, local error, note, and what the two sides do not share."""
+    if site.birth is not None:
+        yield site.birth
+    if not math.isnan(site.local_rel_l2):
+        yield f"local {small(site.local_rel_l2)}"
     if site.note:
         yield site.note
     if site.shapes[0] != site.shapes[1]:
@@ -259,7 +255,7 @@ def times(ratio: float) -> str:
 
 def both(reference: float, candidate: float) -> str:
     """A number of each side, once where they agree: `999`, `999 -> 1000`."""
-    texts = [f"{value:.6g}" for value in (reference, candidate)]
+    texts = [f"{value:.5g}" for value in (reference, candidate)]
     if reference == candidate or (math.isnan(reference) and math.isnan(candidate)):
         return texts[0]
     return " -> ".join(texts if texts[0] != texts[1] else [repr(reference), repr(candidate)])
@@ -291,7 +287,7 @@ def lines(section: Section) -> Iterator[str]:
         return
     for name, *cells in section.rows:
         named = (f"{column} {cell}" for column, cell in zip(section.columns[1:], cells, strict=True))
-        yield f"{section.noun} {name}: " + ", ".join(named)
+        yield f"{section.noun} {name}: " + "; ".join(named)
 
 
 def _print_lines(section: Section, console: Console) -> None:
@@ -309,21 +305,31 @@ def _print_facts(facts: Facts, console: Console) -> None:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    grid = RichTable(
-        title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
-        collapse_padding=True,
-    )  # fmt: skip
-    for i, column in enumerate(table.columns):
-        numbers = i > 0 and all(row[i][:1].isdigit() or row[i] in ("-", "nan", "inf") for row in table.rows)
-        grid.add_column(Text(column), justify="right" if numbers else "left", overflow="fold", no_wrap=numbers)
-    for row in table.rows:
-        grid.add_row(*(_styled(cell, console) for cell in row))
-    if Measurement.get(console, console.options.update(max_width=10_000), grid).minimum > console.width:
+    console.print(Text(table.title, style="bold"))
+    if _least_width(table) > console.width:
         # Too narrow for the columns: whole lines, wrapped by the terminal, lose nothing.
-        console.print(Text(table.title, style="bold"))
         _print_lines(table, console)
-    else:
-        console.print(grid)
+        return
+    grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name, cells in zip(table.columns, zip(*table.rows, strict=True), strict=True):
+        folds = name in table.folds
+        right = all(_NUMBER.match(cell) for cell in cells)
+        grid.add_column(Text(name), justify="right" if right else "left", no_wrap=not folds, overflow="fold")
+    above: Cells = ()
+    for row in table.rows:
+        again = table.repeats if row[: table.repeats] == above[: table.repeats] else 0
+        grid.add_row(*[""] * again, *(_styled(cell, console) for cell in row[again:]))
+        above = row
+    console.print(grid)
+
+
+def _least_width(table: Table) -> int:
+    """Columns of the terminal that the table needs."""
+    widths = (
+        min(max(cell_len(cell) for cell in cells), _FOLD if cells[0] in table.folds else sys.maxsize)
+        for cells in zip(table.columns, *table.rows, strict=True)
+    )
+    return sum(widths) + 2 * (len(table.columns) - 1)
 
 
 def _styled(text: str, console: Console) -> Text:

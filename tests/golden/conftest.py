@@ -49,7 +49,9 @@ def step_records(step: int, sites: int = 3, seed: int = 0) -> StepRecords:
         records.append(tensor_record(Key("transformer", step, "cond", f"blocks.{site}:out"), x, value=site == 0))
     noise = rng.standard_normal((2, 3, 5)).astype(np.float32)
     rounded = (noise.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    records.append(tensor_record(Key("transformer", step, "", "loop:noise_pred"), rounded, value=True, dtype="bfloat16"))
+    records.append(
+        tensor_record(Key("transformer", step, "", "loop:noise_pred"), rounded, value=True, dtype="bfloat16")
+    )
     records.append(Record(Key("transformer", step, "cond", "blocks.0:in.image_rotary_emb"), "none"))
     records.append(Record(Key("transformer", step, "", "loop:sigma"), "scalar", dtype="float", value=math.nan))
     floors = {record.key: Floor(1e-6, np.full(4, 1e-7, np.float32), 2e-6) for record in records[:sites]}

@@ -154,7 +154,7 @@ def test_no_golden_at_a_url(url: str) -> None:
 
 
 def test_a_bucket_that_is_not_there(s3_server: str, provenance: Provenance) -> None:
-    with pytest.raises(UsageError, match="s3://nowhere/a/golden.json: .*bucket"):
+    with pytest.raises(UsageError, match=r"s3://nowhere/a/golden\.json: .*bucket"):
         GoldenWriter("s3://nowhere/a", provenance)
 
 
@@ -166,11 +166,15 @@ def test_an_unknown_scheme() -> None:
 def test_fsspec_or_its_backend_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "fsspec", None)
-        with pytest.raises(UsageError, match=r"gs:// needs fsspec; install it with: pip install 'tpu-parity\[remote\]'"):
+        with pytest.raises(
+            UsageError, match=r"gs:// needs fsspec; install it with: pip install 'tpu-parity\[remote\]'"
+        ):
             Golden.open("gs://a/b")
     registry = pytest.importorskip("fsspec.registry")
     monkeypatch.setitem(registry.known_implementations, "lost", {"class": "lost_module.Lost", "err": "install lost"})
-    with pytest.raises(UsageError, match=r"lost://a: install lost; install it with: pip install 'tpu-parity\[remote\]'"):
+    with pytest.raises(
+        UsageError, match=r"lost://a: install lost; install it with: pip install 'tpu-parity\[remote\]'"
+    ):
         Golden.open("lost://a")
 
 

@@ -96,6 +96,23 @@ def test_one_nan_is_seen() -> None:
     assert (moments.nan, moments.inf, moments.min, moments.max) == (1, 0, 1.0, 1.0)
 
 
+@pytest.mark.parametrize("bad", [False, True])
+def test_a_batch_is_reduced_one_by_one(bad: bool) -> None:
+    x = values((5, 400, 30))
+    if bad:
+        x[1, 2, 3] = math.nan
+    many = jax.device_get(jax.jit(jax.vmap(reduce))(jnp.asarray(x)))
+    for i in range(5):
+        moments, got = to_host({k: v[i] for k, v in many.items()})
+        one, alone = to_host(reduce(jnp.asarray(x[i])))
+        assert (moments.nan, moments.min, moments.max) == (one.nan, one.min, one.max)
+        assert moments.nan == int(bad and i == 1)
+        assert moments.l2 == pytest.approx(one.l2, rel=1e-6)
+        np.testing.assert_allclose(got, alone, atol=1e-4)
+    program = str(jax.make_jaxpr(jax.vmap(reduce))(jnp.asarray(x)))
+    assert "cond[" in program, "without a condition of its own, every batch would pay for NaNs"
+
+
 def test_nothing_finite_and_nothing_at_all() -> None:
     moments, _ = to_host(reduce(jnp.full((300, 40), jnp.nan)))
     assert (moments.nan, moments.min, moments.max, moments.mean, moments.l2) == (12000, 0.0, 0.0, 0.0, 0.0)

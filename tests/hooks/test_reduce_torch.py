@@ -112,6 +112,12 @@ def test_moments_beyond_float32s_squares(scale: float) -> None:
     assert moments.mean == pytest.approx(scale, rel=1e-6)
 
 
+def test_long_sums_keep_their_precision() -> None:
+    moments, _ = to_host(reduce(torch.full((200_000, 100), 1.1)))
+    assert moments.mean == pytest.approx(float(np.float32(1.1)), rel=1e-6)
+    assert moments.l2 == pytest.approx(float(np.float32(1.1)) * math.sqrt(2e7), rel=1e-6)
+
+
 def test_the_masking_of_accelerators_gives_the_same_moments() -> None:
     x = values((60, 50))
     x[3, 4], x[5, 6] = math.nan, -math.inf

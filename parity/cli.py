@@ -1,0 +1,99 @@
+"""The command line: parses, calls one function, prints, exits. Exit codes: 0 same, 1 diverged, 2 wrong usage or bad
+input, 125 cannot be judged. Imports nothing heavy until a command runs, so `parity --help` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from parity.commands import doctor as doctor_command
+from parity.commands import golden as golden_command
+from parity.commands import models as models_command
+from parity.errors import ParityError
+from parity.models.names import DEFAULT_MODEL
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Why a TPU port of a diffusion video model does not compute what the GPU original computes.",
+)
+
+app.command("models")(models_command.models)
+app.command("doctor")(doctor_command.doctor)
+app.command("inspect")(golden_command.inspect)
+app.command("merge")(golden_command.merge)
+
+
+@app.callback()
+def _root() -> None:
+    """Compare a reference path with a candidate path, module by module and step by step."""
+
+
+@app.command()
+def run(
+    model: Annotated[str, typer.Option(help="Built-in model, folder in diffusers layout, or hub name.")] = DEFAULT_MODEL,
+    steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
+    reference: Annotated[
+        Optional[list[str]], typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
+    ] = None,
+    candidate: Annotated[
+        Optional[list[str]], typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
+    ] = None,
+    forcing: Annotated[str, typer.Option(help="none: free run; step: each step starts from the reference's latents.")] = "none",
+    sites: Annotated[str, typer.Option(help="blocks, all, or a glob over module or module:port.")] = "blocks",
+    values: Annotated[
+        Optional[list[str]], typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
+    ] = None,
+    stage1: Annotated[Optional[Path], typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
+    prompt: Annotated[Optional[str], typer.Option(help="In place of the model's own prompt.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
+    out: Annotated[Optional[Path], typer.Option(help="Keep the run in this folder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+) -> None:
+    """Run the reference and the candidate side by side and say where they part.
+
+    Settings are listed by `parity models`. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
+    """
+    from parity.commands.run import run_command
+
+    code = run_command(
+        model=model,
+        steps=steps,
+        reference=reference or [],
+        candidate=candidate or [],
+        forcing=forcing,
+        sites=sites,
+        values=values or [],
+        stage1=stage1,
+        prompt=prompt,
+        seed=seed,
+        out=out,
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Entry point of the `parity` script: errors that a user can mend are one message without a traceback."""
+    try:
+        app()
+    except ParityError as error:
+        print(f"parity: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("parity: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader (`| head`) has gone: point stdout at nothing so that the flush at exit stays quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""`parity doctor`: what this machine has, what it lacks, and the command that adds it.
+
+Why. Most first runs fail on an installation: a torchax that does not import with this torch, a jax without its TPU
+library, an extra that was left out. That must be told without importing any of them, since the import is what breaks.
+
+How. Versions and pins come from the installed distributions' metadata (the pins stand in pyproject.toml alone); each
+of torch, jax and torchax is asked in a process of its own, with a time limit, all at once.
+
+Cost. Some seconds of importing in the three processes. jax takes hold of the TPU while it is asked, so a TPU that
+another process is using is reported as such.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from parity.cache import cache_dir
+from parity.report.console import make_consoles
+from parity.report.progress import progress
+from parity.report.terminal import Facts, Section, print_sections
+
+DISTRIBUTION = "tpu-parity"
+EXTRAS = ("torch", "torchax", "tpu", "remote", "report", "test")
+NEEDED_TO_RUN = ("torch", "torchax")
+"""The extras without which `parity run` cannot work."""
+
+PACKAGES = (
+    DISTRIBUTION, "numpy", "safetensors", "rich", "typer", "torch", "diffusers", "transformers", "torchax", "jax",
+    "jaxlib", "libtpu", "fsspec", "gcsfs", "s3fs", "jinja2",
+)  # fmt: skip
+
+PROBES = {
+    "torch": (
+        "import json, torch;"
+        "print(json.dumps([torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]))"
+    ),
+    "jax": "import json, jax; print(json.dumps([f'{d.platform} ({d.device_kind})' for d in jax.devices()]))",
+    "torchax": "import torchax; print('[]')",
+}
+"""Package -> a program that imports it and prints its devices as a JSON list."""
+
+LIMIT_S = 120.0
+
+_REQUIREMENT = re.compile(r"\s*([\w.-]+)\s*(?:\[([^\]]*)\])?\s*\(?([^;)]*)\)?\s*(?:;\s*(.*))?")
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([\w.-]+)['"]""")
+_CLAUSE = re.compile(r"(==|>=|<=|!=|<|>)\s*([\w.+!-]+)")
+_RELEASE = re.compile(r"\d+(?:\.\d+)*")
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 1 unless `parity run` has all it needs, in the pinned versions.")
+    ] = False,
+) -> None:
+    """Say which versions and devices are here, and what each extra lacks."""
+    out, err = make_consoles()
+    with progress(err, quiet=as_json) as say:
+        say("asking torch, jax and torchax")
+        found = examine()
+    if as_json:
+        print(json.dumps(document(found), indent=1))
+    else:
+        print_sections(_sections(found), out)
+    if strict and not found.can_run:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A package that an extra asks for.
+
+    Attributes:
+        package: its name. extras: of that package. versions: such as `==2.13.0`; empty for any.
+    """
+
+    package: str
+    extras: tuple[str, ...] = ()
+    versions: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A package that is installed in a version other than the wanted one."""
+
+    package: str
+    installed: str
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What one extra has come to.
+
+    Attributes:
+        extra: its name. lacks: packages that are not installed. disagrees: those in another version.
+        command: adds what it lacks.
+    """
+
+    extra: str
+    lacks: tuple[str, ...]
+    disagrees: tuple[Disagreement, ...]
+    command: str
+
+    @property
+    def complete(self) -> bool:
+        return not self.lacks and not self.disagrees
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a package answered in its own process.
+
+    Attributes:
+        imports: whether it could be imported and asked. devices: what it sees. error: why not, in one line.
+    """
+
+    imports: bool
+    devices: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Everything the doctor knows.
+
+    Attributes:
+        versions: by package, None where it is not installed. extras: in the order of `EXTRAS`; none where parity itself
+            is not installed, so that its pins are unknown. probes: by package. cpus: usable by this process.
+        cache: folder. cache_bytes: what it holds.
+    """
+
+    versions: Mapping[str, str | None]
+    extras: tuple[Extra, ...]
+    probes: Mapping[str, Probe]
+    cpus: int
+    cache: str
+    cache_bytes: int
+
+    @property
+    def can_run(self) -> bool:
+        complete = {extra.extra for extra in self.extras if extra.complete}
+        return complete.issuperset(NEEDED_TO_RUN) and all(probe.imports for probe in self.probes.values())
+
+
+def examine() -> Findings:
+    """Look at this machine."""
+    extras = tuple(check_extra(name) for name in EXTRAS) if installed(DISTRIBUTION) else ()
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    folder = cache_dir()
+    size = sum(_size(os.path.join(at, name)) for at, _, names in os.walk(folder) for name in names)
+    versions = {package: installed(package) for package in PACKAGES}
+    return Findings(versions, extras, probe_all(PROBES), cpus, str(folder), size)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:  # deleted meanwhile
+        return 0
+
+
+def installed(package: str) -> str | None:
+    """The installed version of a package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_extra(extra: str) -> Extra:
+    """Compare what an extra asks for with what is installed."""
+    lacks: dict[str, None] = {}
+    disagrees: dict[str, Disagreement] = {}
+    for requirement in needed(extra):
+        version = installed(requirement.package)
+        if version is None:
+            lacks[requirement.package] = None
+        elif not satisfies(version, requirement.versions):
+            disagrees[requirement.package] = Disagreement(requirement.package, version, requirement.versions)
+    return Extra(extra, tuple(lacks), tuple(disagrees.values()), f"pip install '{DISTRIBUTION}[{extra}]'")
+
+
+def needed(extra: str, package: str = DISTRIBUTION) -> Iterator[Requirement]:
+    """What an extra asks for, through the extras of other packages that it names (`jax[tpu]`).
+
+    Which versions another package's extra wants is that package's matter: there only the names are given.
+    """
+    for text in importlib.metadata.requires(package) or ():
+        requirement, asked_by = parse_requirement(text)
+        if asked_by != extra:
+            continue
+        own = package == DISTRIBUTION
+        if requirement.package != DISTRIBUTION:
+            yield requirement if own else Requirement(requirement.package)
+        if installed(requirement.package) is not None:
+            for further in requirement.extras:
+                yield from needed(further, requirement.package)
+
+
+def parse_requirement(text: str) -> tuple[Requirement, str | None]:
+    """A requirement as the metadata writes it, and the extra it belongs to.
+
+    The extra is None for a requirement that always holds, and `?` under any further condition, which only pip can
+    judge. (`packaging` would read them all, but the core does not depend on it.)
+    """
+    match = _REQUIREMENT.fullmatch(text)
+    if match is None:
+        return Requirement(text), "?"
+    name, extras, versions, marker = match.groups()
+    names = tuple(sorted(part.strip() for part in (extras or "").split(",") if part.strip()))
+    only = _EXTRA.fullmatch((marker or "").strip())
+    asked_by = only[1] if only else "?" if marker else None
+    return Requirement(name, names, versions.strip()), asked_by
+
+
+def satisfies(version: str, wanted: str) -> bool:
+    """Whether an installed version is a wanted one; a build such as `2.13.0+cpu` is its release.
+
+    Raises:
+        ValueError: a form that parity's own pins do not use.
+    """
+    return all(_satisfies(version.partition("+")[0], clause.strip()) for clause in wanted.split(",") if clause.strip())
+
+
+def _satisfies(version: str, clause: str) -> bool:
+    match = _CLAUSE.fullmatch(clause)
+    if match is None:
+        raise ValueError(f"cannot read the version '{clause}'")
+    compare, bound = match.groups()
+    have, want = _release(version), _release(bound)
+    # A development version is pinned by its full name.
+    same = have == want and _tail(version) == _tail(bound)
+    return {
+        "==": same, "!=": not same, ">=": have >= want, "<=": have <= want, ">": have > want, "<": have < want,
+    }[compare]  # fmt: skip
+
+
+def _release(version: str) -> tuple[int, ...]:
+    match = _RELEASE.match(version)
+    numbers = [int(part) for part in match[0].split(".")] if match else []
+    while numbers and numbers[-1] == 0:  # 2.13 is 2.13.0
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _tail(version: str) -> str:
+    return _RELEASE.sub("", version, count=1)
+
+
+def probe_all(programs: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, Probe]:
+    """Run the programs side by side, each in a process of its own; whatever they do, this returns within the limit."""
+    started = {
+        package: subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace",
+        )
+        for package, program in programs.items()
+    }  # fmt: skip
+    deadline = time.monotonic() + limit_s
+    return {package: _answer(process, deadline, limit_s) for package, process in started.items()}
+
+
+def _answer(process: subprocess.Popen[str], deadline: float, limit_s: float) -> Probe:
+    try:
+        out, err = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return Probe(False, error=f"no answer within {limit_s:g} s")
+    if process.returncode:
+        said = [line.strip() for line in err.splitlines() if line.strip()]
+        return Probe(False, error=said[-1] if said else f"ended with exit code {process.returncode}")
+    try:
+        return Probe(True, tuple(json.loads(out.splitlines()[-1])))
+    except (IndexError, ValueError, TypeError):
+        return Probe(False, error="gave no answer")
+
+
+def document(found: Findings) -> dict[str, Any]:
+    """What `parity doctor --json` prints."""
+    return {
+        "format": 1,
+        "python": platform.python_version(),
+        "versions": dict(found.versions),
+        "cpus": found.cpus,
+        "probes": {package: asdict(probe) for package, probe in found.probes.items()},
+        "extras": [{**asdict(extra), "complete": extra.complete} for extra in found.extras],
+        "cache": {"folder": found.cache, "bytes": found.cache_bytes},
+        "can_run": found.can_run,
+    }
+
+
+def _sections(found: Findings) -> tuple[Section, ...]:
+    run = (
+        "complete: `parity run` has all it needs"
+        if found.can_run
+        else "incomplete: `parity run` cannot work, see below"
+    )
+    versions = [("python", platform.python_version())]
+    versions += [(package, version or "not installed") for package, version in found.versions.items()]
+    devices = [("cpu", f"{found.cpus} usable")]
+    devices += [(_SEES[package], _devices(package, probe)) for package, probe in found.probes.items()]
+    extras = [(f"extra {extra.extra}", _state(extra)) for extra in found.extras]
+    if not extras:
+        extras = [("extras", f"unknown: {DISTRIBUTION} is not installed, run `pip install -e .` in its folder")]
+    cache = [("cache", f"{found.cache}: {found.cache_bytes / 1e6:.1f} MB")]
+    return tuple(Facts(tuple(rows)) for rows in ([("run", run)], versions, devices, extras, cache))
+
+
+_SEES = {"torch": "cuda", "jax": "jax devices", "torchax": "torchax imports"}
+"""Package -> what its devices are called."""
+
+
+def _devices(package: str, probe: Probe) -> str:
+    if not probe.imports:
+        return f"fail: {probe.error}"
+    if package == "torchax":
+        return "yes"
+    return ", ".join(f"{count} x {device}" for device, count in Counter(probe.devices).items()) or "none"
+
+
+def _state(extra: Extra) -> str:
+    if extra.complete:
+        return "complete"
+    wrong = [f"lacks {', '.join(extra.lacks)}"] if extra.lacks else []
+    wrong += [f"{d.package} is {d.installed}, wanted {d.wanted}" for d in extra.disagrees]
+    return f"incomplete: {'; '.join(wrong)}; add it with: {extra.command}"

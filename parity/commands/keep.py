@@ -1,0 +1,69 @@
+"""Keeping a run: both sides as goldens, the latents as ports write them, and the result.
+
+    DIR/reference/  DIR/candidate/                    goldens (`parity inspect`, `parity diff`)
+    DIR/reference_latents.safetensors  DIR/candidate_latents.safetensors      the final latents, stage-2 convention
+    DIR/result.json                                   what `--json` prints
+
+Goldens are written step by step, so a killed run leaves what it had finished.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from parity.compare.result import Result
+from parity.diagnose.run import Pairing, Request
+from parity.errors import UsageError
+from parity.golden import GoldenWriter
+from parity.golden.records import StepRecords
+from parity.models.stage2 import write_stage2
+from parity.paths.provenance import provenance
+from parity.report.json_report import dumps
+
+
+class KeepRun:
+    """See `parity.diagnose.run.Sink`.
+
+    Raises:
+        UsageError: on making it, if the folder holds anything already.
+    """
+
+    def __init__(self, out: Path, request: Request) -> None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"--out: '{out}' exists and is not an empty folder; name another")
+        self.out, self.request = out, request
+        self.writers: dict[str, GoldenWriter] = {}
+
+    def begin(self, pairing: Pairing) -> None:
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out: cannot make '{self.out}': {error.strerror}") from None
+        for loop in (pairing.reference, pairing.candidate):
+            role = loop.side.role
+            self.writers[role] = GoldenWriter(self.out / role, provenance(loop))
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
+        self.writers["reference"].write_step(reference)
+        self.writers["candidate"].write_step(candidate)
+
+    def finish(self, pairing: Pairing) -> None:
+        for writer in self.writers.values():
+            writer.finish()
+        for loop in (pairing.reference, pairing.candidate):
+            side = loop.side
+            write_stage2(
+                self.out / f"{side.role}_latents.safetensors",
+                side.backend.to_torch(loop.latents),
+                seed=self.request.seed,
+                guidance_scale=float(side.guider.config.get("guidance_scale", 1.0)),
+                num_frames=side.case.spec.num_frames,
+                num_inference_steps=self.request.steps,
+            )
+
+    def result(self, result: Result) -> None:
+        """Write result.json; a run that ended in preflight has nothing else to keep."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "result.json").write_text(dumps(result) + "\n")
+
+

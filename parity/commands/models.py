@@ -1,0 +1,119 @@
+"""`parity models`: what can be run and how it can be set, without loading any of it.
+
+How. Everything is known from names: the built-in models, the families by the transformer class that they run, and the
+settings from `parity.settings.CHOICES`, with what each backend takes today.
+
+Cost. Starting: neither torch nor jax is imported; the cache folder is looked into once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from parity.cache import cache_dir
+from parity.models.names import DEFAULT_MODEL, TINY_NAMES
+from parity.report.console import make_consoles
+from parity.report.terminal import Section, Table, print_sections
+from parity.settings import CHOICES, Backend, Choice, render
+
+FAMILIES = {"HunyuanVideo-1.5": "HunyuanVideo15Transformer3DModel"}
+"""Family -> the transformer class it runs; a test holds it to `parity.models.family`, which needs torch."""
+
+MODEL_FAMILIES = {"tiny-hunyuan-video-1.5": "HunyuanVideo-1.5"}
+"""Built-in model -> family."""
+
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+
+
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """List the built-in models, the families and the settings with their values."""
+    if as_json:
+        print(json.dumps(document(), indent=1))
+        return
+    out, _ = make_consoles()
+    print_sections(_sections(), out)
+
+
+def document() -> dict[str, Any]:
+    """What `parity models --json` prints."""
+    return {
+        "format": 1,
+        "models": [_model(name) for name in TINY_NAMES],
+        "families": [{"family": family, "transformer": kind} for family, kind in FAMILIES.items()],
+        "settings": [_setting(choice) for choice in CHOICES],
+    }
+
+
+def cached_folder(name: str) -> Path | None:
+    """A built-in model's checkpoint in the cache (`<name>-v<N>`, the newest); None until a run has made one."""
+    found = [path for path in (cache_dir() / "models").glob("*-v*") if _versioned(path, name) and path.is_dir()]
+    return max(found, key=lambda path: int(path.name.rpartition("-v")[2]), default=None)
+
+
+def _versioned(path: Path, name: str) -> bool:
+    stem, _, version = path.name.rpartition("-v")
+    return stem == name and version.isdecimal()
+
+
+def _model(name: str) -> dict[str, Any]:
+    folder = cached_folder(name)
+    return {
+        "model": name,
+        "family": MODEL_FAMILIES[name],
+        "default": name == DEFAULT_MODEL,
+        "cached": folder is not None,
+        "folder": None if folder is None else str(folder),
+    }
+
+
+def _setting(choice: Choice) -> dict[str, Any]:
+    """A setting; `takes` lists what a backend takes today, or says in words what form a value has."""
+    return {
+        "setting": choice.name,
+        "meaning": choice.meaning,
+        "values": list(choice.values),
+        "takes": {
+            backend: list(choice.takes.get(backend, choice.values)) or choice.allowed(backend) for backend in BACKENDS
+        },
+        "default": {backend: render(choice.default_for(backend)) for backend in BACKENDS},
+    }
+
+
+def _sections() -> tuple[Section, ...]:
+    known = tuple((m["model"], m["family"], "yes" if m["default"] else "no", _cached(m)) for m in document()["models"])
+    also = ("a folder in diffusers layout, or owner/name on the hub", ", ".join(FAMILIES), "no", "-")
+    return (
+        Table("Models", "model", ("model", "family", "default", "in the cache"), (*known, also)),
+        Table("Families", "family", ("family", "transformer class"), tuple(FAMILIES.items())),
+        Table(
+            "Settings (--reference NAME=VALUE, --candidate NAME=VALUE)",
+            "setting",
+            ("setting", "default", "values", "meaning"),
+            tuple(_setting_row(choice) for choice in CHOICES),
+            folds=("default", "values", "meaning"),
+        ),
+    )
+
+
+def _cached(model: dict[str, Any]) -> str:
+    return "yes" if model["cached"] else "no: made by the first run"
+
+
+def _setting_row(choice: Choice) -> tuple[str, ...]:
+    default = _by_backend({backend: render(choice.default_for(backend)) for backend in BACKENDS})
+    values = _by_backend({backend: choice.allowed(backend) for backend in BACKENDS})
+    return choice.name, default, values, choice.meaning
+
+
+def _by_backend(texts: Mapping[Backend, str]) -> str:
+    """One text where the backends agree."""
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return " / ".join(f"{backend}: {text}" for backend, text in texts.items())

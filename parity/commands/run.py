@@ -1,0 +1,92 @@
+"""`parity run`: checks the options, runs, prints, keeps."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+from parity.errors import UsageError
+from parity.report.console import make_consoles
+from parity.report.json_report import dumps
+from parity.report.progress import progress
+from parity.report.terminal import print_result
+from parity.settings import parse
+
+FORCINGS = ("none", "step")
+
+
+def run_command(
+    *,
+    model: str,
+    steps: int,
+    reference: list[str],
+    candidate: list[str],
+    forcing: str,
+    sites: str,
+    values: list[str],
+    stage1: Path | None,
+    prompt: str | None,
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Run both paths and print the comparison; returns the exit code.
+
+    Raises:
+        ParityError: see `parity.diagnose.run.run`.
+    """
+    ours, theirs = parse("torch", reference), parse("torchax", candidate)
+    if steps < 1:
+        raise UsageError(f"--steps must be at least 1, found {steps}")
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {seed}")
+    if forcing not in FORCINGS:
+        raise UsageError(f"--forcing takes {' or '.join(FORCINGS)}, found '{forcing}'")
+    if stage1 is not None and prompt is not None:
+        raise UsageError("--stage1 and --prompt exclude each other: embeddings are already encoded")
+    quieten()
+    console, errors = make_consoles()
+    with progress(errors, quiet=as_json) as say:
+        say("loading torch and diffusers")
+        require_extras()
+        from parity.commands.keep import KeepRun
+        from parity.diagnose.run import Request, run
+
+        request = Request(
+            model, ours, theirs, steps, seed, stage1, sites, tuple(values), forcing=forcing, prompt=prompt
+        )
+        sink = None if out is None else KeepRun(out, request)
+        result = run(request, say, sink)
+        if sink is not None:
+            sink.result(result)
+    if as_json:
+        print(dumps(result))
+    else:
+        print_result(result, console)
+    return result.exit_code
+
+
+def quieten() -> None:
+    """Keep libraries' progress bars and warnings off a terminal that is ours."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+    warnings.filterwarnings("ignore")
+
+
+def require_extras() -> None:
+    """Raise UsageError with the command that installs what is missing."""
+    import importlib.util
+
+    for module, extra in (("torch", "torch"), ("diffusers", "torch"), ("torchax", "torchax"), ("jax", "torchax")):
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(f"this command needs {module}: pip install 'tpu-parity[{extra}]'")
+    import diffusers
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    diffusers.utils.logging.set_verbosity_error()
+    diffusers.utils.logging.disable_progress_bar()

@@ -1,0 +1,164 @@
+"""From judged steps to one verdict.
+
+A run fails if noise_pred or latents leave their floors at any step, whatever explains it, or if a divergence is born
+at a site that no declared differing setting explains, even where noise_pred is still within its floor: a wrong
+weight barely moves a bfloat16 output, and an end-to-end gate cannot see it. Fail closed: nothing in common, or a
+reference that is not finite itself, is `unjudged`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from parity.compare.judge import beyond
+from parity.compare.result import (
+    NAN,
+    Check,
+    Distance,
+    Failed,
+    Origin,
+    Result,
+    SettingDifference,
+    SiteDiff,
+    StepDiff,
+)
+from parity.golden.records import LOOP, Record, StepRecords
+
+
+@dataclass
+class Collected:
+    """What a comparison has gathered, step by step.
+
+    Attributes:
+        steps, sites: of the steps so far.
+    """
+
+    steps: list[StepDiff] = field(default_factory=list)
+    sites: list[SiteDiff] = field(default_factory=list)
+
+    def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
+        """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
+        self.sites += sites
+        step = step_diff(reference, candidate, sites)
+        if step is not None:
+            self.steps.append(step)
+
+
+def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> StepDiff | None:
+    """The loop's values of one step; None where a side did not record them."""
+    ours, theirs = _scalars(reference.records), _scalars(candidate.records)
+    by_port = {(d.key.branch, d.key.port): d.distance for d in sites if d.key.module == LOOP}
+    if ("", "noise_pred") not in by_port:
+        return None
+
+    def pair(name: str) -> tuple[float, float]:
+        return ours.get(name, NAN), theirs.get(name, NAN)
+
+    unknown = Distance(NAN, NAN, NAN)
+    return StepDiff(
+        reference.step,
+        pair("timestep"),
+        pair("sigma"),
+        pair("dt"),
+        by_port["", "noise_pred"],
+        by_port.get(("", "latents.after"), unknown),
+        by_port.get(("", "latents.before"), unknown),
+        {branch: d for (branch, port), d in by_port.items() if port == "noise_pred" and branch},
+    )
+
+
+def _scalars(records: Sequence[Record]) -> dict[str, float]:
+    loop = (r for r in records if r.key.module == LOOP and r.shape == () and r.value is not None)
+    return {r.key.port: float(r.value) for r in loop}  # type: ignore[arg-type]
+
+
+def conclude(
+    collected: Collected,
+    *,
+    model: str,
+    differing: Sequence[SettingDifference],
+    preflight: Sequence[Check],
+    notes: Sequence[str] = (),
+    failing: Failed = "structure",
+) -> Result:
+    """The verdict over all steps.
+
+    Args:
+        failing: which round these steps belong to.
+    """
+    sites, steps = tuple(collected.sites), tuple(collected.steps)
+    common = {
+        "model": model,
+        "differing_settings": tuple(differing),
+        "preflight": tuple(preflight),
+        "steps": steps,
+        "sites": sites,
+    }
+    compared = [d for d in sites if d.verdict != "apart" and not math.isnan(d.distance.rel_l2)]
+    if not compared:
+        reason = "the two sides have no site in common: nothing was compared"
+        return Result("unjudged", None, reason, notes=tuple(notes), **common)  # type: ignore[arg-type]
+    broken = next((d for d in sites if d.key.module == LOOP and d.nonfinite[0]), None)
+    if broken is not None:
+        reason = f"the reference itself is not finite at {broken.key}"
+        return Result("unjudged", None, reason, notes=tuple(notes), **common)  # type: ignore[arg-type]
+    outputs = [d for d in sites if d.key.module == LOOP and beyond(d)]
+    births = [d for d in sites if d.verdict == "fail" and d.birth in ("input", "module")]
+    if not outputs and not births:
+        reason, told = _pass_reason(sites, steps, differing)
+        return Result("pass", None, reason, notes=(*told, *notes), **common)  # type: ignore[arg-type]
+    origin = _origin(sites, outputs)
+    reason = _fail_reason(sites, origin, outputs)
+    return Result("fail", failing, reason, origin=origin, notes=tuple(notes), **common)  # type: ignore[arg-type]
+
+
+def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin | None:
+    """The first birth, one that no setting explains before one that a setting does, else where growth crossed."""
+    for verdicts in (("fail",), ("harmless",)):
+        for d in sites:
+            if d.verdict in verdicts and d.birth in ("input", "module"):
+                return Origin(d.key, d.birth)
+    first = next((d for d in sites if d.birth is not None), outputs[0])
+    return Origin(first.key, first.birth or "amplified")
+
+
+def _worst(steps: Sequence[StepDiff]) -> str:
+    worst = max(steps, key=lambda s: s.noise_pred.rel_l2, default=None)
+    if worst is None:
+        return ""
+    return f"; noise_pred relative L2 {worst.noise_pred.rel_l2:.2e} at most, floor {worst.noise_pred.floor:.2e}"
+
+
+def _pass_reason(
+    sites: Sequence[SiteDiff], steps: Sequence[StepDiff], differing: Sequence[SettingDifference]
+) -> tuple[str, list[str]]:
+    decided = sum(d.verdict in ("pass", "harmless") for d in sites)
+    told = []
+    for difference in differing:
+        told.append(
+            f"harmless: {difference.setting} differs ({difference.reference} against {difference.candidate}) and "
+            f"noise_pred and latents stay within their floors{_worst(steps)}"
+        )
+    grown = sum(d.verdict == "fail" for d in sites)
+    if grown:
+        told.append(f"{grown} sites are beyond their floors by growth alone; none of them is a birth")
+    return f"{decided} sites of {len(steps)} steps agree within their floors{_worst(steps)}", told
+
+
+def _fail_reason(sites: Sequence[SiteDiff], origin: Origin | None, outputs: Sequence[SiteDiff]) -> str:
+    if origin is None:
+        return "noise_pred or latents are beyond their floors"
+    at = next(d for d in sites if d.key == origin.key)
+    how = {
+        "module": "its inputs agree and its output does not",
+        "input": "this input differs although everything before it agrees",
+        "amplified": "the difference only grew there",
+    }[origin.birth]
+    number = f" (relative L2 {at.distance.rel_l2:.2e}, {at.distance.ratio:.0f} x its floor)"
+    detail = f" ({at.note})" if at.note else number
+    end = ""
+    if not outputs:
+        end = "; noise_pred and latents are still within their floors"
+    return f"the paths part at {origin.key}: {how}{detail}{end}"

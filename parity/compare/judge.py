@@ -1,0 +1,178 @@
+"""Judging one step: each site against its floor, and where a divergence is born.
+
+The rule (DESIGN section 7): a site is beyond its floor above 3 times it in L2, or, standing in for the largest
+element where only sketches are held, above 5 times it in any row bin. A divergence is born where the inputs agree and
+the output does not (`module`), or at an input although everything before agreed (`input`); what only grew is
+`amplified`. Padded rows are compared apart and never decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from parity.compare.align import Pair, align, excused
+from parity.compare.metrics import bin_ratios, distance, measure
+from parity.compare.result import NAN, Birth, Distance, SiteDiff
+from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
+
+L2_LIMIT = 3.0
+BIN_LIMIT = 5.0
+
+_LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    # what each of the loop's values is computed from: (branch, port)
+    "noise_pred": (("cond", "noise_pred"), ("uncond", "noise_pred")),
+    "latents.after": (("", "noise_pred"), ("", "latents.before"), ("", "sigma"), ("", "dt")),
+}
+_LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
+
+
+@dataclass
+class Judge:
+    """Judges a run step by step; remembers only whether an earlier step already differed.
+
+    Attributes:
+        excuses: globs of the sites that a declared differing setting changes by design.
+        strict_sites: whether a tensor that only one side has is a difference (it is not between goldens of
+            implementations that are built otherwise).
+        dirty: whether anything was beyond its floor so far.
+    """
+
+    excuses: tuple[str, ...] = ()
+    strict_sites: bool = True
+    dirty: bool = False
+    floors: Mapping[Key, Floor] = field(default_factory=dict)
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> tuple[SiteDiff, ...]:
+        """The sites of one step, in execution order, with births."""
+        self.floors = reference.floors
+        diffs = [self._site(pair) for pair in align(reference.records, candidate.records)]
+        if not self.strict_sites:
+            diffs = [d for d in diffs if d.note != _ONE_SIDED]
+        judged = self._births(diffs)
+        self.dirty = self.dirty or any(d.key.site in _LATENTS and beyond(d) for d in judged)
+        return tuple(judged)
+
+    def _site(self, pair: Pair) -> SiteDiff:
+        a, b = pair.reference, pair.candidate
+        if a is None or b is None:
+            return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=_ONE_SIDED)
+        if a.kind != b.kind:
+            return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{_what(a)} against {_what(b)}")
+        if a.kind != "tensor":
+            same = a.value == b.value
+            note = "" if same else f"{a.value!r} against {b.value!r}"
+            return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0 if same else math.inf), note=note)
+        return self._tensor(a, b)
+
+    def _tensor(self, a: Record, b: Record) -> SiteDiff:
+        floor = self.floors.get(a.key)
+        found = measure(a, b)
+        diff = SiteDiff(
+            a.key,
+            Distance(NAN, NAN, NAN),
+            shapes=(a.shape, b.shape),
+            dtypes=(a.dtype, b.dtype),
+            nonfinite=(_nonfinite(a), _nonfinite(b)),
+        )
+        if found is not None:
+            return replace(
+                diff,
+                distance=distance(found, floor),
+                cosine=found.cosine,
+                max_abs=found.max_abs,
+                bins=bin_ratios(found, floor),
+            )
+        if a.key.is_padding:
+            return replace(diff, distance=Distance(0.0, 0.0, 0.0))
+        note = f"shape {list(a.shape)} against {list(b.shape)}"
+        return replace(diff, distance=Distance(NAN, NAN, math.inf), note=note)
+
+    def _births(self, diffs: Sequence[SiteDiff]) -> list[SiteDiff]:
+        inputs = _input_ratios(diffs)
+        seen: dict[str, bool] = {}
+        judged = []
+        for d in diffs:
+            if d.key.is_padding:
+                judged.append(replace(d, verdict="apart"))
+                continue
+            if not beyond(d):
+                judged.append(d)
+                continue
+            excuse = excused(d.key, self.excuses)
+            before = self._before(d, seen)
+            birth = _birth(d, inputs, before)
+            judged.append(replace(d, birth=birth, verdict="harmless" if excuse else "fail"))
+            if not excuse:
+                seen[d.key.branch] = True
+        return judged
+
+    def _before(self, d: SiteDiff, seen: Mapping[str, bool]) -> bool:
+        """Whether something upstream of this site was already beyond its floor."""
+        carried = self.dirty and d.key.site == _LATENTS[0]
+        return carried or seen.get(d.key.branch, False) or seen.get("", False)
+
+
+_ONE_SIDED = "observed on one side only"
+
+
+def beyond(d: SiteDiff) -> bool:
+    """Whether a site is beyond its floor; a NaN or a missing floor is, agreement is never assumed."""
+    r = d.distance.ratio
+    if math.isnan(r):
+        return not (d.distance.rel_l2 == 0.0)
+    return r > L2_LIMIT or any(b > BIN_LIMIT for b in d.bins)
+
+
+def severity(d: SiteDiff) -> float:
+    """The largest ratio to a floor, row bins scaled to the L2 limit; NaN counts as infinite."""
+    r = d.distance.ratio
+    worst = max((b * L2_LIMIT / BIN_LIMIT for b in d.bins if not math.isnan(b)), default=0.0)
+    return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
+
+
+def _birth(d: SiteDiff, inputs: Mapping[object, float], before: bool) -> Birth:
+    if d.key.is_input or (d.key.module == LOOP and d.key.port not in _LOOP_INPUTS):
+        return "amplified" if before else "input"
+    given = inputs.get(_call(d.key))
+    if given is None:
+        return "amplified" if before else "module"
+    # An input just within its limit and an output just beyond it is growth, not a birth.
+    born = given <= L2_LIMIT and severity(d) > L2_LIMIT * max(1.0, given)
+    return "module" if born else "amplified"
+
+
+def _input_ratios(diffs: Iterable[SiteDiff]) -> dict[object, float]:
+    """The worst severity among the observed inputs of each module call."""
+    worst: dict[object, float] = {}
+    loop: dict[tuple[str, str], float] = {}
+    for d in diffs:
+        if d.key.is_padding:
+            continue
+        if d.key.is_input:
+            call = _call(d.key)
+            worst[call] = max(worst.get(call, 0.0), severity(d))
+        elif d.key.module == LOOP:
+            loop[d.key.branch, d.key.port] = severity(d)
+    for d in diffs:
+        if d.key.module == LOOP and d.key.branch == "" and d.key.port in _LOOP_INPUTS:
+            known = [loop[i] for i in _LOOP_INPUTS[d.key.port] if i in loop]
+            if known:
+                worst[_call(d.key)] = max(known)
+    return worst
+
+
+def _call(key: Key) -> object:
+    """What an input shares with the outputs of the same call; the loop's values are calls of their own."""
+    if key.module == LOOP:
+        return (key.branch, key.site)
+    return (key.branch, key.module, key.call)
+
+
+def _what(record: Record) -> str:
+    return "None" if record.kind == "none" else "a tensor" if record.kind == "tensor" else f"{record.value!r}"
+
+
+def _nonfinite(record: Record) -> int:
+    return 0 if record.moments is None else record.moments.nan + record.moments.inf

@@ -1,0 +1,44 @@
+"""Where a side's records come from, for its golden."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+from parity.golden.fingerprint import fingerprint
+from parity.golden.records import Provenance
+from parity.paths.facts import Facts, gather
+from parity.paths.loop import Loop
+
+_PACKAGES = ("torch", "torchax", "jax", "jaxlib", "diffusers", "transformers", "numpy", "tpu-parity")
+
+
+def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:
+    """Provenance of a prepared side; facts may be given where they were gathered already."""
+    side = loop.side
+    facts = facts or gather(loop)
+    inputs = {name: fingerprint(x) for name, x in facts.inputs.items()}
+    return Provenance(
+        side=side.role,
+        backend=side.backend.name,
+        model=side.case.name,
+        settings=side.settings.as_text(),
+        seed=side.inputs.seed,
+        steps=side.inputs.steps,
+        weights={name: print_ for name, (_, print_) in facts.weights.items()},
+        inputs={**inputs, "noise": fingerprint(facts.noise)},
+        versions=versions(),
+        devices=(side.backend.describe(),),
+        modules=side.modules,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that decide numbers, and of Python."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,141 @@
+"""An arrow down never comes back up: the layers of the package hold, read from its imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import parity
+
+ROOT = Path(parity.__file__).parent
+SHARED = {"settings", "errors", "cache", "reached"}
+"""Modules that every layer may import."""
+
+BELOW: dict[str, set[str]] = {
+    "errors": set(),
+    "cache": set(),
+    "settings": {"errors"},
+    "reached": {"errors", "settings"},
+    "golden": SHARED,
+    "compare": SHARED | {"golden"},
+    "hooks": SHARED | {"golden"},
+    "models": SHARED | {"golden", "hooks"},
+    "paths": SHARED | {"golden", "hooks", "models"},
+    "diagnose": SHARED | {"golden", "hooks", "models", "paths", "compare"},
+    "report": SHARED | {"golden", "compare"},
+}
+"""Layer -> what it may import beside itself. The commands stand on top and may import everything."""
+
+TOP = {"cli", "commands", "__main__"}
+HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
+WITHOUT_HEAVY = {"errors", "cache", "settings", "reached", "golden", "compare", "report"}
+REPORT_READS = ("parity.compare.result", "parity.golden.records", "parity.golden.strict")
+"""The reports compute nothing: they read result types (`strict` has the spelling of NaN in JSON)."""
+
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+def imports(source: str, module: str, is_package: bool = False) -> Iterator[str]:
+    """Full names of everything a module imports, inside functions too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")
+                parents = parents[: len(parents) - node.level + is_package]
+                base = ".".join([*parents, *([base] if base else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def layer_of(name: str) -> str:
+    """The part of parity that a full name lies in; `""` for the package itself."""
+    return name.split(".")[1] if "." in name else ""
+
+
+def complaints(module: str, imported: str) -> Iterator[str]:
+    """What is wrong with a module importing a name."""
+    layer, top = layer_of(module), imported.split(".")[0]
+    if layer in WITHOUT_HEAVY and top in HEAVY:
+        yield f"{module} imports {top}"
+    if top != "parity" or layer in TOP:
+        return
+    target = layer_of(imported)
+    if not (ROOT / target).is_dir() and not (ROOT / f"{target}.py").is_file():
+        return  # a name of the package itself, such as its version
+    if target not in BELOW.get(layer, set()) | {layer}:
+        yield f"{module} imports {imported}, which is not below it"
+    if layer == "report" and target not in ("report", *SHARED) and not imported.startswith(REPORT_READS):
+        yield f"{module} reads {imported}, which is no result type"
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_imports_only_what_is_below_it(path: Path) -> None:
+    module = name_of(path)
+    assert layer_of(module) in {"", *BELOW, *TOP}, f"say in BELOW where {module} stands"
+    found = imports(path.read_text(encoding="utf-8"), module, path.name == "__init__.py")
+    assert [complaint for name in found for complaint in complaints(module, name)] == []
+
+
+def test_the_package_is_there_to_be_looked_at() -> None:
+    assert {layer_of(name_of(path)) for path in MODULES} >= {"golden", "hooks", "models", "paths", "compare", "report"}
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("parity.golden.read", "import torch"),
+        ("parity.compare.align", "def f():\n    from jax import numpy"),
+        ("parity.compare.align", "from parity.hooks.sites import block_of"),
+        ("parity.golden.read", "from parity import compare"),
+        ("parity.golden.read", "from ..report import terminal"),
+        ("parity.hooks.tap", "import parity.models.family"),
+        ("parity.models.family", "from parity.paths import loop"),
+        ("parity.paths.loop", "from parity.compare.result import Result"),
+        ("parity.diagnose.bisect", "from parity.report import terminal"),
+        ("parity.report.terminal", "from parity.compare.metrics import distance"),
+        ("parity.report.terminal", "from parity.golden import sketch"),
+        ("parity.diagnose.bisect", "from parity.commands import run"),
+        ("parity.settings", "from parity.reached import Reached"),
+    ],
+)
+def test_what_breaks_a_layer_is_seen(module: str, source: str) -> None:
+    assert [c for name in imports(source, module) for c in complaints(module, name)]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("parity.golden.read", "from parity.golden.codec import decode_step\nimport numpy"),
+        ("parity.golden.read", "from .codec import decode_step"),
+        ("parity.paths.loop", "import torch\nfrom parity.models import family"),
+        ("parity.report.terminal", "from parity.compare.result import Result\nfrom parity.report import console"),
+        ("parity.commands.run", "from parity.report import terminal\nfrom parity.paths import loop"),
+        ("parity.compare.align", "from parity import __version__"),
+    ],
+)
+def test_what_keeps_the_layers_is_let_through(module: str, source: str) -> None:
+    assert [c for name in imports(source, module) for c in complaints(module, name)] == []
+
+
+@pytest.mark.parametrize("module", ["parity.cli", "parity.golden", "parity.compare", "parity.report.terminal"])
+def test_importing_it_loads_neither_torch_nor_jax(module: str) -> None:
+    if (
+        not (ROOT.parent / Path(*module.split("."))).with_suffix(".py").exists()
+        and not (ROOT.parent / Path(*module.split("."))).is_dir()
+    ):
+        pytest.skip(f"{module} is not written yet")
+    program = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
