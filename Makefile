@@ -20,10 +20,8 @@ STAMP := $(VENV)/.installed
 
 install: $(STAMP)
 
-# pip is upgraded first: the one that comes with Python 3.11 takes minutes to find versions that agree.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 

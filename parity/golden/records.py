@@ -59,6 +59,11 @@ class Key:
     def is_padding(self) -> bool:
         return self.port.endswith("@" + PADDING)
 
+    @property
+    def is_part(self) -> bool:
+        """Whether the record covers a part of the tensor's rows, such as `@image`."""
+        return "@" in self.port
+
     def __str__(self) -> str:
         where = f"{self.stage} step {self.step}" + (f" {self.branch}" if self.branch else "")
         return f"{where} {self.site}" + (f" call {self.call}" if self.call else "")

@@ -76,7 +76,7 @@ def _sdpa(
 def _lse(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """Log-sum-exp of the scaled scores over all keys, float32 [B, heads, L]."""
     scale = 1.0 / math.sqrt(q.shape[-1])
-    wide = torch.promote_types(q.dtype, torch.float32)
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     keys = k.to(wide).transpose(-1, -2)
     chunks = [
         torch.logsumexp((q[:, :, i : i + QUERY_CHUNK].to(wide) @ keys) * scale, dim=-1)

@@ -152,7 +152,6 @@ def test_a_version_in_an_unknown_form_is_not_guessed_at() -> None:
         ("botocore (<1.44.0,>=1.43) ; extra == 'crt'", (Requirement("botocore", (), "<1.44.0,>=1.43"), "crt")),
         ("a; python_version < '3'", (Requirement("a"), "?")),
         ("a; extra == 'x' and python_version < '3'", (Requirement("a"), "?")),
-        ("a @ https://example.org/a.whl", (Requirement("a @ https://example.org/a.whl"), "?")),
     ],
 )
 def test_requirements(text: str, expected: tuple[Requirement, str | None]) -> None:

@@ -261,6 +261,66 @@ def test_a_part_that_is_a_pickle(golden: Path) -> None:
     check_refused(golden, "the file is damaged")
 
 
+def last(header: dict[str, Any]) -> dict[str, Any]:
+    """The entry of the tensor that ends the file."""
+    entries = [entry for name, entry in header.items() if name != "__metadata__"]
+    return max(entries, key=lambda entry: entry["data_offsets"])
+
+
+def in_document(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
+    def changed(header: dict[str, Any]) -> None:
+        document = json.loads(header["__metadata__"]["parity"])
+        change(document)
+        header["__metadata__"]["parity"] = json.dumps(document)
+
+    return changed
+
+
+FORGED_PARTS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+    (lambda h: last(h)["data_offsets"].__setitem__(1, 2**40), "the offsets of tensor"),
+    (lambda h: last(h)["data_offsets"].__setitem__(1, last(h)["data_offsets"][1] - 4), "does not fill bytes"),
+    (lambda h: last(h)["data_offsets"].pop(), "not two numbers"),
+    (lambda h: last(h).update(shape=[2**32, 2**32]), "does not fill bytes"),
+    (lambda h: last(h).update(shape=[-1]), "the shape of tensor"),
+    (lambda h: last(h).update(shape=[1] * 65), "65 entries"),
+    (lambda h: last(h).update(dtype="F8_E4M3"), "which goldens do not hold"),
+    (lambda h: last(h).update(strides=[1]), "does not know"),
+    (lambda h: h.update({"1.sketch": h["0.sketch"]}), "leave a gap or overlap"),
+    (lambda h: h.pop("1.sketch"), "leave a gap or overlap"),
+    (lambda h: h.update({"9.sketch": h.pop("1.sketch")}), "tensor '9.sketch' belongs to no record"),
+    (lambda h: h.update({"1.floor": h.pop("0.floor"), "7.floor": h.pop("1.floor")}), "belongs to no record"),
+    (lambda h: h["__metadata__"].update(parity="[]"), "not a JSON object"),
+    (lambda h: h.update(__metadata__=[]), "not an object of strings"),
+    (lambda h: h["__metadata__"].update(more=1), "not an object of strings"),
+    (lambda h: h.pop("__metadata__"), "not a part of a golden"),
+    (in_document(lambda d: d["records"].pop()), "holds 4 records where golden.json lists 5"),
+    (in_document(lambda d: d.update(step=1)), "it holds step 1, not step 0"),
+    (in_document(lambda d: d["records"][1].update(key=d["records"][0]["key"])), "records have the same key"),
+    (in_document(lambda d: d["floors"][1].update(key=d["floors"][0]["key"])), "floors have the same key"),
+    (in_document(lambda d: d["floors"][0].update(l2=-1)), "is negative"),
+    (in_document(lambda d: d["floors"][0].update(l2="Infinity")), "should be a number"),
+    (in_document(lambda d: d["records"][0]["moments"].update(count=-1)), "the count of record 0"),
+    (in_document(lambda d: d["records"][0]["moments"].update(mean=10**400)), "does not fit a double"),
+    (in_document(lambda d: d["records"][0].update(frame=[1])), "not two numbers"),
+    (in_document(lambda d: d["records"][0].update(scalar={"float": 1.0})), "not an array|two values"),
+    (in_document(lambda d: d["records"][-1].update(scalar={"code": "1"})), "unknown type 'code'"),
+    (in_document(lambda d: d["records"][0]["key"].append(0)), "5 entries"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), FORGED_PARTS)
+def test_a_forged_part(golden: Path, change: Callable[[dict[str, Any]], object], said: str) -> None:
+    header, body = split((golden / PART).read_bytes())
+    change(header)
+    forge(golden, joined(header, body))
+    check_refused(golden, said)
+
+
+def test_a_forged_part_with_more_behind_its_tensors(golden: Path) -> None:
+    forge(golden, (golden / PART).read_bytes() + b"more")
+    check_refused(golden, "its tensors end at byte")
+
+
 # What a value of a JSON document is replaced by.
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**32, 2**63, 2**64, 10**40, 1.5, -0.0, "", "nan", "../x", "a" * 5000, [], [1], {},
