@@ -37,7 +37,9 @@ def _root() -> None:
 
 @app.command()
 def run(
-    model: Annotated[str, typer.Option(help="Built-in model, folder in diffusers layout, or hub name.")] = DEFAULT_MODEL,
+    model: Annotated[
+        str, typer.Option(help="Built-in model, folder in diffusers layout, or hub name.")
+    ] = DEFAULT_MODEL,
     steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
     reference: Annotated[
         Optional[list[str]], typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
@@ -45,12 +47,16 @@ def run(
     candidate: Annotated[
         Optional[list[str]], typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
     ] = None,
-    forcing: Annotated[str, typer.Option(help="none: free run; step: each step starts from the reference's latents.")] = "none",
+    forcing: Annotated[
+        str, typer.Option(help="none: free run; step: each step starts from the reference's latents.")
+    ] = "none",
     sites: Annotated[str, typer.Option(help="blocks, all, or a glob over module or module:port.")] = "blocks",
     values: Annotated[
         Optional[list[str]], typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
     ] = None,
-    stage1: Annotated[Optional[Path], typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
+    stage1: Annotated[
+        Optional[Path], typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")
+    ] = None,
     prompt: Annotated[Optional[str], typer.Option(help="In place of the model's own prompt.")] = None,
     seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
     out: Annotated[Optional[Path], typer.Option(help="Keep the run in this folder.")] = None,

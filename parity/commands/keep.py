@@ -65,5 +65,3 @@ class KeepRun:
         """Write result.json; a run that ended in preflight has nothing else to keep."""
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / "result.json").write_text(dumps(result) + "\n")
-
-

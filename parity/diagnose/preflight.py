@@ -93,8 +93,14 @@ def _inputs(a: Facts, b: Facts, declared: frozenset[str]) -> list[Check]:
             detail = f"{len(other)} of {len(names)} differ, '{n}' most, by {r:.2e} relative L2"
             checks.append(_explained(title, detail, ("text.byt5_dtype", "dtype"), declared))
         else:
-            valid = "" if kind == "hidden_states" else "; valid tokens: " + ", ".join(
-                f"{n.replace('encoder_attention_', '')} {int((a.inputs[n] > 0).sum())} of {a.inputs[n].size}" for n in names
+            valid = (
+                ""
+                if kind == "hidden_states"
+                else "; valid tokens: "
+                + ", ".join(
+                    f"{n.replace('encoder_attention_', '')} {int((a.inputs[n] > 0).sum())} of {a.inputs[n].size}"
+                    for n in names
+                )
             )
             checks.append(Check(title, "pass", f"{len(names)} tensors equal{valid}"))
     return checks

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from parity.compare.conclude import Collected, conclude
+from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
 from parity.compare.result import Check, Result
 from parity.diagnose.preflight import failed, preflight
@@ -106,7 +107,8 @@ def run(request: Request, say: Say, sink: Sink | None = None) -> Result:
         found = {"model": request.model, "differing_settings": pairing.differing, "preflight": pairing.checks}
         return Result("fail", "preflight", reason, **found)  # type: ignore[arg-type]
     sink.begin(pairing)
-    collected, judge = Collected(), _judge(pairing)
+    collected = Collected()
+    judge = Judge(excuses(d.setting for d in pairing.differing))
     for reference, candidate in _both(pairing, request, say):
         sink.step(reference, candidate)
         collected.add(reference, candidate, judge.step(reference, candidate))
@@ -129,7 +131,13 @@ def pair(request: Request, say: Say) -> Pairing:
     case, family = make_case(request.model, folder, spec), family_of(folder)
     say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     ours, theirs = make_inputs(
-        family, case, request.reference, request.candidate, steps=request.steps, seed=request.seed, stage1=request.stage1
+        family,
+        case,
+        request.reference,
+        request.candidate,
+        steps=request.steps,
+        seed=request.seed,
+        stage1=request.stage1,
     )
     say("loading the reference")
     reference = prepare(load_reference(family, case, request.reference, ours))
@@ -141,13 +149,6 @@ def pair(request: Request, say: Say) -> Pairing:
     differing = differences(request.reference, request.candidate)
     checks = preflight(gather(reference), gather(candidate), [d.setting for d in differing])
     return Pairing(reference, candidate, differing, checks)
-
-
-def _judge(pairing: Pairing) -> Judge:
-    """A judge that knows at which sites the declared settings differ by design."""
-    family = pairing.reference.side.family
-    excuses = tuple(glob for d in pairing.differing for glob in family.excuses(d.setting))
-    return Judge(excuses=excuses)
 
 
 def _both(pairing: Pairing, request: Request, say: Say) -> Iterator[tuple[StepRecords, StepRecords]]:

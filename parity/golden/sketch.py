@@ -153,7 +153,9 @@ def sketch(x: np.ndarray, *, shape: tuple[int, ...] | None = None, start: tuple[
         return np.bincount(flat, weights=values, minlength=g.size).astype(np.float32)
     row, channel = np.divmod(flat, g.channels)
     slot = row // g.rows_per_slot
-    signs = row_signs(int(row.min()), int(row.max()) + 1)[row - row.min()] * tile_signs(g.channels)[slot % TILE, channel]
+    signs = (
+        row_signs(int(row.min()), int(row.max()) + 1)[row - row.min()] * tile_signs(g.channels)[slot % TILE, channel]
+    )
     signed = values * signs
     total = np.bincount((slot * g.width + channel) % TOTAL, weights=signed, minlength=TOTAL)
     bin_, slot_in_bin = np.divmod(slot, g.slots_per_bin)

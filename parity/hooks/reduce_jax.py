@@ -121,13 +121,15 @@ def _careful_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     _, exponent = jnp.frexp(jnp.max(jnp.abs(y_or_zero)))
     unit = jnp.ldexp(jnp.float32(1), jnp.clip(exponent - 1, -120, 127))
     scaled = y_or_zero / unit
-    moments = jnp.stack([
-        jnp.min(jnp.where(finite, y, jnp.inf)),
-        jnp.max(jnp.where(finite, y, -jnp.inf)),
-        scaled.sum(),
-        jnp.sum(scaled * scaled),
-        unit,
-    ])
+    moments = jnp.stack(
+        [
+            jnp.min(jnp.where(finite, y, jnp.inf)),
+            jnp.max(jnp.where(finite, y, -jnp.inf)),
+            scaled.sum(),
+            jnp.sum(scaled * scaled),
+            unit,
+        ]
+    )
     return moments, jnp.stack([jnp.sum(jnp.isnan(y), dtype=jnp.int32), jnp.sum(jnp.isinf(y), dtype=jnp.int32)])
 
 

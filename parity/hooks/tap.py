@@ -170,4 +170,3 @@ class _Memo:
     ref: weakref.ref[torch.Tensor]
     version: int
     done: dict[Any, Any]
-

@@ -82,10 +82,6 @@ class Family(Protocol):
         """The row frames of a branch."""
         ...
 
-    def excuses(self, setting: str) -> tuple[str, ...]:
-        """Globs of the sites at which a difference in this setting changes what is called or passed by design."""
-        ...
-
 
 def family_of(folder: Path) -> Family:
     """The family of a checkpoint.

@@ -98,12 +98,6 @@ class HunyuanVideo15:
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
         return hunyuan.text_frames(condition, self._lengths(case, settings, condition), settings)
 
-    def excuses(self, setting: str) -> tuple[str, ...]:
-        return {
-            "vision_states": (":in.image_embeds", "image_embedder", "image_embedder.*", "cond_type_embed"),
-            "text.byt5_dtype": (":in.encoder_hidden_states_2", "context_embedder_2", "context_embedder_2.*"),
-        }.get(setting, ())
-
     def _lengths(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.TextLengths:
         p_t, p = int(case.config["patch_size_t"]), int(case.config["patch_size"])
         _, _, frames, height, width = case.latent_shape

@@ -39,7 +39,6 @@ class Placement:
         return x if self.place is None else self.place(x)
 
 
-
 @dataclass(frozen=True, slots=True)
 class TextLengths:
     """Lengths of the token sequences.
@@ -76,7 +75,11 @@ class HunyuanRows:
         n, rows = self.lengths, shape[1]
         head = module.split(".")[0]
         if module == "":
-            streams = {"in.encoder_hidden_states": "qwen", "in.encoder_hidden_states_2": "byt5", "in.image_embeds": "vision"}
+            streams = {
+                "in.encoder_hidden_states": "qwen",
+                "in.encoder_hidden_states_2": "byt5",
+                "in.image_embeds": "vision",
+            }
             return (Part(frame=streams[port]),) if port in streams else WHOLE
         if head == "context_embedder" and rows == n.qwen and len(shape) <= 4 and "mask" not in port:
             return (Part(frame="qwen"),)

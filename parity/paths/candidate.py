@@ -155,7 +155,9 @@ class TorchaxBackend:
 
         return Program(run, entries)
 
-    def _eager(self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None, rule: RowRule) -> Program:
+    def _eager(
+        self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None, rule: RowRule
+    ) -> Program:
         out, entries, reduced = self._forward(self.params, arguments, frames, group, plan, rule)
         return Program(lambda *ignored: (out, reduced), entries)
 
@@ -278,5 +280,3 @@ def use_compilation_cache() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-
-

@@ -69,7 +69,11 @@ def _fresh(side: Side) -> Side:
 
 
 def with_floors(
-    steps: Iterator[StepRecords], variants: list[Variant], plan: SitePlan | None, forced: Forced | None, say: Callable[[str], None]
+    steps: Iterator[StepRecords],
+    variants: list[Variant],
+    plan: SitePlan | None,
+    forced: Forced | None,
+    say: Callable[[str], None],
 ) -> Iterator[StepRecords]:
     """The reference's steps, each with its floors, the variants run beside it."""
     runs = [(v, denoise(v.loop, plan, forced)) for v in variants]

@@ -109,14 +109,16 @@ def denoise(loop: Loop, plan: SitePlan | None, forced: Forced | None = None) -> 
     for step in range(loop.side.inputs.steps):
         given = forced(step) if forced is not None else None
         with loop.side.backend.scope():
-            yield _step(loop, step, plan, given)
+            records = _step(loop, step, plan, given)
+        yield records  # outside the scope: the other side runs while this one is suspended
 
 
 def _step(loop: Loop, step: int, plan: SitePlan | None, given: np.ndarray | None) -> StepRecords:
     side = loop.side
     backend, settings, schedule = side.backend, side.settings, loop.schedule
     if given is not None:
-        loop.latents = backend.tensor(torch.from_numpy(given)).to(loop.latents.dtype)
+        # Not rounded to `latents_dtype`: forced inputs are equal, and what this step does to them shows after it.
+        loop.latents = backend.tensor(torch.from_numpy(np.array(given)))
     t = loop.timesteps[step]
     sigma = schedule.sigmas[step]
     records = [
