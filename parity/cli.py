@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -42,24 +42,22 @@ def run(
     ] = DEFAULT_MODEL,
     steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
     reference: Annotated[
-        Optional[list[str]], typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
+        list[str] | None, typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
     ] = None,
     candidate: Annotated[
-        Optional[list[str]], typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
+        list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
     ] = None,
     forcing: Annotated[
         str, typer.Option(help="none: free run; step: each step starts from the reference's latents.")
     ] = "none",
     sites: Annotated[str, typer.Option(help="blocks, all, or a glob over module or module:port.")] = "blocks",
     values: Annotated[
-        Optional[list[str]], typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
     ] = None,
-    stage1: Annotated[
-        Optional[Path], typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")
-    ] = None,
-    prompt: Annotated[Optional[str], typer.Option(help="In place of the model's own prompt.")] = None,
+    stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
     seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
-    out: Annotated[Optional[Path], typer.Option(help="Keep the run in this folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Keep the run in this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
 ) -> None:
     """Run the reference and the candidate side by side and say where they part.
@@ -83,6 +81,50 @@ def run(
         as_json=as_json,
     )
     raise typer.Exit(code)
+
+
+@app.command()
+def record(
+    where: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL (gs://, s3://) of the golden to write.")],
+    side: Annotated[str, typer.Option(help="Which path: reference (torch) or candidate (torchax).")] = "reference",
+    setting: Annotated[
+        list[str] | None, typer.Option("--setting", metavar="K=V", help="Setting of the path; repeatable.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Built-in model, folder in diffusers layout, or hub name.")
+    ] = DEFAULT_MODEL,
+    steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
+    stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
+    sites: Annotated[str, typer.Option(help="blocks, all, or a glob over module or module:port.")] = "blocks",
+    values: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
+    ] = None,
+    floors: Annotated[
+        str, typer.Option(help="fp64, rounding (comma-separated) or none; the reference measures both by default.")
+    ] = "default",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished golden of the same run.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a golden that is there.")] = False,
+) -> None:
+    """Record one path to a golden, to be compared with `parity diff` where there is no model."""
+    from parity.commands.record import record_command
+
+    record_command(
+        where=where,
+        side=side,
+        settings=setting or [],
+        model=model,
+        steps=steps,
+        seed=seed,
+        stage1=stage1,
+        prompt=prompt,
+        sites=sites,
+        values=values or [],
+        floors=floors,
+        resume=resume,
+        overwrite=overwrite,
+    )
 
 
 def main() -> None:

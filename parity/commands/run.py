@@ -37,14 +37,9 @@ def run_command(
         ParityError: see `parity.diagnose.run.run`.
     """
     ours, theirs = parse("torch", reference), parse("torchax", candidate)
-    if steps < 1:
-        raise UsageError(f"--steps must be at least 1, found {steps}")
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {seed}")
+    check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
     if forcing not in FORCINGS:
         raise UsageError(f"--forcing takes {' or '.join(FORCINGS)}, found '{forcing}'")
-    if stage1 is not None and prompt is not None:
-        raise UsageError("--stage1 and --prompt exclude each other: embeddings are already encoded")
     quieten()
     console, errors = make_consoles()
     with progress(errors, quiet=as_json) as say:
@@ -67,6 +62,20 @@ def run_command(
     return result.exit_code
 
 
+def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | None) -> None:
+    """Options that `run` and `record` share.
+
+    Raises:
+        UsageError: one is out of range, or two exclude each other.
+    """
+    if steps < 1:
+        raise UsageError(f"--steps must be at least 1, found {steps}")
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {seed}")
+    if stage1 is not None and prompt is not None:
+        raise UsageError("--stage1 and --prompt exclude each other: embeddings are already encoded")
+
+
 def quieten() -> None:
     """Keep libraries' progress bars and warnings off a terminal that is ours."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -76,11 +85,14 @@ def quieten() -> None:
     warnings.filterwarnings("ignore")
 
 
-def require_extras() -> None:
-    """Raise UsageError with the command that installs what is missing."""
+def require_extras(*, torchax: bool = True) -> None:
+    """Raise UsageError with the command that installs what is missing; a reference alone needs no torchax."""
     import importlib.util
 
-    for module, extra in (("torch", "torch"), ("diffusers", "torch"), ("torchax", "torchax"), ("jax", "torchax")):
+    needed = [("torch", "torch"), ("diffusers", "torch")]
+    if torchax:
+        needed += [("torchax", "torchax"), ("jax", "torchax")]
+    for module, extra in needed:
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"this command needs {module}: pip install 'tpu-parity[{extra}]'")
     import diffusers

@@ -121,7 +121,7 @@ def beyond(d: SiteDiff) -> bool:
     """Whether a site is beyond its floor; a NaN or a missing floor is, agreement is never assumed."""
     r = d.distance.ratio
     if math.isnan(r):
-        return not (d.distance.rel_l2 == 0.0)
+        return d.distance.rel_l2 != 0.0
     return r > L2_LIMIT or any(b > BIN_LIMIT for b in d.bins)
 
 

@@ -26,7 +26,7 @@ from parity.models.family import family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.facts import gather
-from parity.paths.floors import make_variants, with_floors
+from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.reference import load_reference
@@ -176,7 +176,7 @@ def _both(pairing: Pairing, request: Request, say: Say) -> Iterator[tuple[StepRe
 
 def _floored(
     own: Iterator[StepRecords],
-    variants: list,  # type: ignore[type-arg]
+    variants: list[Variant],
     plan: SitePlan,
     forced_latents: dict[int, np.ndarray],
     request: Request,
@@ -189,7 +189,7 @@ def _floored(
             yield s
 
     forced = forced_latents.get if request.forcing == "step" else None
-    return with_floors(remember(own), variants, plan, forced, lambda text: None)
+    return with_floors(remember(own), variants, plan, forced)
 
 
 def latents_before(step: StepRecords) -> np.ndarray:

@@ -171,7 +171,7 @@ def norm(s: np.ndarray, g: Geometry) -> float:
 
 
 def bin_norms(s: np.ndarray, g: Geometry) -> np.ndarray:
-    """Estimates of the L2 norm of each row bin, float64 [g.bins]; bin b covers `g.rows_per_bin` rows from b times that."""
+    """Estimates of the L2 norm of each row bin, float64 [g.bins]; bin b begins at row `b * g.rows_per_bin`."""
     if g.rows * g.channels == 0:
         return np.zeros(0)
     if not g.exact:

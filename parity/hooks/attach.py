@@ -87,7 +87,7 @@ def _after(active: _Active, path: str) -> Callable[..., None]:
     def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         _, call = active.stack.pop()
         if active.tap.plan.wants_module(path):
-            # ModelOutput is a dict in field order; a tuple of one is what the same model returns with return_dict=False.
+            # ModelOutput is a dict in field order; with return_dict=False the same model returns a tuple of one.
             value = tuple(output.values()) if isinstance(output, Mapping) else output
             single = isinstance(value, (tuple, list)) and len(value) == 1
             active.tap.see(path, call, "out", value[0] if single else value)

@@ -67,7 +67,7 @@ Frames = Mapping[str, Mapping[str, RowFrame]]
 
 
 def take(x: Any, index: Any, weight: Any) -> tuple[Any, Any]:
-    """Rows of `x` (torch or torchax [B, R, ...]) in a frame's order: (the valid ones, the padded ones), zeros elsewhere.
+    """Rows of `x` (torch or torchax [B, R, ...]) in a frame's order: the valid ones, the padded ones; zeros elsewhere.
 
     Args:
         index: int32 [F] tensor of the same kind as x. weight: float32 [F].

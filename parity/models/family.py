@@ -71,7 +71,7 @@ class Family(Protocol):
         ...
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The model's rotary tables for these latents, for preflight; empty where it has none apart from its forward."""
+        """The model's rotary tables for these latents, for preflight; empty where it has none of its own."""
         ...
 
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:

@@ -38,8 +38,8 @@ def resolve_model(name: str) -> Path:
     if _HUB_NAME.fullmatch(name):
         return _download(name)
     raise UsageError(
-        f"unknown model '{name}': neither a built-in model ({', '.join(TINY_NAMES)}), nor an existing folder, nor a hub "
-        "name (owner/name)"
+        f"unknown model '{name}': neither a built-in model ({', '.join(TINY_NAMES)}), nor an existing folder, nor "
+        "a hub name (owner/name)"
     )
 
 

@@ -206,6 +206,7 @@ def traceable_forward(
         reached.mark("refiner.mask")
         qwen = self.context_embedder(encoder_hidden_states, timestep, refiner_mask)
         qwen = qwen + _type_embedding(self, qwen, 0)
+        assert encoder_attention_mask_2 is not None, "HunyuanVideo-1.5 is always given ByT5's embeddings and mask"
         byt5 = self.context_embedder_2(encoder_hidden_states_2)
         byt5 = byt5 + _type_embedding(self, byt5, 1)
         streams = [(byt5, encoder_attention_mask_2.bool()), (qwen, encoder_attention_mask.bool())]

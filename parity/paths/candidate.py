@@ -26,8 +26,8 @@ from torchax.ops import mappings
 from parity.cache import cache_dir
 from parity.golden.records import Record
 from parity.hooks import reduce_jax
-from parity.hooks.batch_jax import BatchingReducer, Slot, array_of, gather
 from parity.hooks.attach import attached, require_fired
+from parity.hooks.batch_jax import BatchingReducer, Slot, array_of, gather
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reduced, Tap

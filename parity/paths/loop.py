@@ -50,6 +50,12 @@ class Loop:
     timesteps: torch.Tensor
     latents: torch.Tensor
 
+    def continue_from(self, step: int, latents: np.ndarray) -> None:
+        """Stand before `step` with these latents, as the step before it left them."""
+        with self.side.backend.scope():
+            self.latents = self.side.backend.tensor(torch.from_numpy(latents)).to(self.latents.dtype)
+        self.side.scheduler._step_index = step  # its own counter; there is no public way to set it
+
 
 def prepare(side: Side) -> Loop:
     """Set the schedule and place the initial latents; no forward yet."""
@@ -99,14 +105,15 @@ def _warm_up(side: Side, timesteps: torch.Tensor, latents: torch.Tensor) -> None
         side.reached.mark("scheduler.warmup_steps")
 
 
-def denoise(loop: Loop, plan: SitePlan | None, forced: Forced | None = None) -> Iterator[StepRecords]:
+def denoise(loop: Loop, plan: SitePlan | None, forced: Forced | None = None, first: int = 0) -> Iterator[StepRecords]:
     """Run the loop, handing out the records of each step as it ends.
 
     Args:
         plan: what to observe in the transformer; None for only the loop's own values.
         forced: latents to start a step from (`--forcing step`).
+        first: step to start at, for a loop that was put there by `continue_from`.
     """
-    for step in range(loop.side.inputs.steps):
+    for step in range(first, loop.side.inputs.steps):
         given = forced(step) if forced is not None else None
         with loop.side.backend.scope():
             records = _step(loop, step, plan, given)

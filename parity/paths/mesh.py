@@ -52,7 +52,8 @@ class Devices:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(dp, sp, tp)."""
-        return tuple(self.mesh.shape[axis] for axis in AXES)  # type: ignore[return-value]
+        dp, sp, tp = (int(self.mesh.shape[axis]) for axis in AXES)
+        return dp, sp, tp
 
     def weight(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
         """Where a parameter lies."""

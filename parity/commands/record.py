@@ -1,0 +1,75 @@
+"""`parity record`: checks the options, records, says what was written."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from parity.commands.run import check_common, quieten, require_extras
+from parity.errors import UsageError
+from parity.report.console import make_consoles
+from parity.report.progress import progress
+from parity.settings import Backend, parse
+
+_BACKENDS: dict[str, Backend] = {"reference": "torch", "candidate": "torchax"}
+
+
+def record_command(
+    *,
+    where: str,
+    side: str,
+    settings: list[str],
+    model: str,
+    steps: int,
+    seed: int,
+    stage1: Path | None,
+    prompt: str | None,
+    sites: str,
+    values: list[str],
+    floors: str,
+    resume: bool,
+    overwrite: bool,
+) -> None:
+    """Record one path to a golden.
+
+    Raises:
+        ParityError: see `parity.diagnose.record.record`.
+    """
+    if side not in _BACKENDS:
+        raise UsageError(f"--side takes reference or candidate, found '{side}'")
+    if resume and overwrite:
+        raise UsageError("--resume and --overwrite exclude each other")
+    check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
+    chosen = parse(_BACKENDS[side], settings)
+    quieten()
+    _, errors = make_consoles()
+    with progress(errors) as say:
+        say("loading torch and diffusers")
+        require_extras(torchax=side == "candidate")
+        from parity.diagnose.record import RecordRequest, check_floors, record
+
+        request = RecordRequest(
+            where,
+            "reference" if side == "reference" else "candidate",
+            chosen,
+            model,
+            steps,
+            seed,
+            stage1,
+            sites,
+            tuple(values),
+            check_floors(floors, side),
+            prompt,
+            resume,
+            overwrite,
+            command_line(),
+        )
+        written = record(request, say)
+    errors.print(f"{written} steps written to {where}", markup=False, highlight=False)
+
+
+def command_line() -> str:
+    """The command as given, without folders of this machine: an absolute path keeps its last part."""
+    words = [Path(w).name if w.startswith("/") else w for w in sys.argv[1:]]
+    return shlex.join(["parity", *words])

@@ -1,0 +1,139 @@
+"""`parity record`: one path, to a golden, on the machine that has it.
+
+The golden is written step by step, so that a killed recording keeps what it had finished and `resume` goes on from
+there. Resuming starts the loop from the last step's latents; floors cannot be resumed so (their variants' latents
+are not kept), and with floors the finished steps are computed again, unwritten, which gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from parity.diagnose.run import Say
+from parity.errors import UnjudgedError, UsageError
+from parity.golden import Golden, GoldenWriter
+from parity.golden.records import LOOP, StepRecords
+from parity.hooks.sites import plan_sites
+from parity.models.family import family_of, make_case
+from parity.models.folder import resolve_model
+from parity.models.spec import GenerationSpec
+from parity.paths.floors import KINDS, make_variants, with_floors
+from parity.paths.inputs import make_inputs
+from parity.paths.loop import Loop, denoise, prepare
+from parity.paths.provenance import provenance
+from parity.paths.reference import load_reference
+from parity.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRequest:
+    """What `parity record` was asked for.
+
+    Attributes:
+        where: folder or URL of the golden. side: which path. settings: of that path.
+        floors: of `parity.paths.floors.KINDS`; empty for none. resume: go on with an unfinished golden.
+        command: for the provenance. The others are those of `parity.diagnose.run.Request`.
+    """
+
+    where: str
+    side: Literal["reference", "candidate"]
+    settings: Settings
+    model: str
+    steps: int = 1
+    seed: int = 0
+    stage1: Path | None = None
+    sites: str = "blocks"
+    values: tuple[str, ...] = ()
+    floors: tuple[str, ...] = KINDS
+    prompt: str | None = None
+    resume: bool = False
+    overwrite: bool = False
+    command: str = ""
+
+
+def record(request: RecordRequest, say: Say) -> int:
+    """Record one path; returns the number of steps written now.
+
+    Raises:
+        UsageError: bad input; a golden is there already, or is of another run. UnjudgedError: a setting's code was
+        not reached, or a chosen site never fired.
+    """
+    loop = _prepared(request, say)
+    told = dataclasses.replace(provenance(loop), command=request.command)
+    written = 0
+    with GoldenWriter(request.where, told, resume=request.resume, overwrite=request.overwrite) as writer:
+        done = len(writer.steps_done)
+        for step in _steps(request, loop, done, say):
+            if step.step == done or step.step == 0:
+                loop.side.reached.require()
+            if step.step >= done:
+                writer.write_step(step)
+                written += 1
+    return written
+
+
+def _prepared(request: RecordRequest, say: Say) -> Loop:
+    say("preparing the checkpoint")
+    folder = resolve_model(request.model)
+    spec = GenerationSpec.load(folder)
+    if request.prompt is not None:
+        spec = dataclasses.replace(spec, prompt=request.prompt)
+    case, family = make_case(request.model, folder, spec), family_of(folder)
+    say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
+    settings = request.settings
+    inputs, _ = make_inputs(
+        family, case, settings, settings, steps=request.steps, seed=request.seed, stage1=request.stage1
+    )
+    say(f"loading the {request.side}")
+    if request.side == "reference":
+        return prepare(load_reference(family, case, settings, inputs))
+    from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
+
+    return prepare(load_candidate(family, case, settings, inputs))
+
+
+def _steps(request: RecordRequest, loop: Loop, done: int, say: Say) -> Iterator[StepRecords]:
+    plan = plan_sites(["", *loop.side.modules], request.sites, request.values)
+    variants = []
+    if request.floors:
+        say("preparing the floors")
+        variants = make_variants(loop.side, request.floors)
+    elif 0 < done < request.steps:
+        _go_to(loop, request, done)
+    first = 0 if variants else done
+    for step in with_floors(denoise(loop, plan, first=first), variants, plan, None):
+        say(f"recording the {request.side}", step.step, request.steps)
+        yield step
+
+
+def _go_to(loop: Loop, request: RecordRequest, step: int) -> None:
+    """Put a loop where the last recorded step left it: its latents, and the scheduler's own counter."""
+    site = f"{LOOP}:latents.after"
+    records = Golden.open(request.where).read_step(step - 1).records
+    latents = next((r.value for r in records if r.key.site == site), None)
+    if not isinstance(latents, np.ndarray):
+        raise UnjudgedError(f"'{request.where}' holds no latents of step {step - 1}: record it anew")
+    loop.continue_from(step, np.array(latents))
+
+
+def check_floors(text: str, side: str) -> tuple[str, ...]:
+    """The floors a comma-separated option names; `none` for none, `default` for those of the side.
+
+    Raises:
+        UsageError: an unknown name, or floors for the candidate.
+    """
+    if text == "default":
+        return KINDS if side == "reference" else ()
+    names = tuple(n for n in text.split(",") if n and n != "none")
+    unknown = [n for n in names if n not in KINDS]
+    if unknown:
+        raise UsageError(f"--floors takes none or {', '.join(KINDS)} (comma-separated), found '{unknown[0]}'")
+    if names and side == "candidate":
+        raise UsageError("--floors are measured on the reference: a candidate is judged against its floors")
+    return names

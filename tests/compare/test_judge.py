@@ -1,0 +1,521 @@
+"""Sites against their floors, and where a divergence is born: neither crying wolf nor staying silent."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from parity.compare.judge import Judge, beyond, severity
+from parity.compare.result import NAN, Distance, SiteDiff
+from parity.golden import PADDING, Floor, Key, StepRecords
+from tests.compare.make_records import FLOOR, Walk, births, moved, noise, none, scalar, step, tensor
+
+INF = float("inf")
+FAR = 1e5
+"""Floors by which a faulty site is apart."""
+
+
+def diff(rel: float, ratio: float, bins: tuple[float, ...] = ()) -> SiteDiff:
+    return SiteDiff(Key("transformer", 0, "cond", "a:out"), Distance(rel, 1.0, ratio), bins=bins)
+
+
+# --- the rule for one site -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rel", "ratio", "bins", "is_beyond"),
+    [
+        (1e-6, 2.9, (), False),
+        (1e-6, 3.1, (), True),
+        (1e-6, 1.0, (4.9,) * 64, False),
+        (1e-6, 1.0, (1.0, 5.1), True),
+        (1e-6, 1.0, (0.0, INF), True),
+        (0.0, 0.0, (), False),
+        (1.0, INF, (), True),
+        (NAN, NAN, (), True),  # a NaN on one side
+        (1e-9, NAN, (), True),  # no floor: agreement is never assumed
+        (0.0, NAN, (), False),  # no floor, and none needed
+        (NAN, INF, (), True),  # on one side only
+    ],
+)
+def test_beyond_three_floors_or_five_in_a_row_bin(
+    rel: float, ratio: float, bins: tuple[float, ...], is_beyond: bool
+) -> None:
+    assert beyond(diff(rel, ratio, bins)) is is_beyond
+
+
+@pytest.mark.parametrize(
+    ("rel", "ratio", "bins", "expected"),
+    [
+        (1e-6, 2.0, (1.0, 5.0), 3.0),
+        (1e-6, 2.0, (1.0, 1.0), 2.0),
+        (NAN, NAN, (), INF),
+        (0.0, NAN, (), 0.0),
+        (0.0, 0.0, (), 0.0),
+        (1.0, INF, (NAN,), INF),
+    ],
+)
+def test_severity_is_the_worse_of_both_rules(
+    rel: float, ratio: float, bins: tuple[float, ...], expected: float
+) -> None:
+    assert severity(diff(rel, ratio, bins)) == expected
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_fault_in_one_row_bin_is_beyond_whether_or_not_the_value_is_kept(held: bool) -> None:
+    """Twelve floors in one of 64 bins are 1.8 in the whole; asking for a site's value must not blind the judge."""
+    x = noise(0, (1, 640, 40)).astype(np.float64)
+    y = moved(x, 1.0)
+    y[:, 100:110] += (moved(x, 12.0, seed=5) - x)[:, 100:110]
+    walk = Walk()
+    walk.pair(tensor("a:out", x, held=held), tensor("a:out", y, held=held))
+    diffs = walk.judge()
+    assert diffs["cond/a:out"].distance.ratio < 3.0
+    assert births(diffs) == {"cond/a:out": "module"}
+
+
+def test_noise_of_the_size_of_the_floor_is_no_divergence() -> None:
+    walk = Walk()
+    for i in range(200):
+        walk.site(f"m{i}:out", 1.5)
+    assert births(walk.judge()) == {}
+
+
+def test_everything_measured_reaches_the_site() -> None:
+    x = noise(0).astype(np.float64)
+    y = moved(x, FAR)
+    walk = Walk()
+    walk.pair(tensor("a:out", x, held=True), tensor("a:out", y.astype(np.float32), held=True))
+    found = walk.judge()["cond/a:out"]
+    assert found.distance.rel_l2 == pytest.approx(FAR * FLOOR, rel=1e-3)
+    assert found.distance.floor == pytest.approx(FLOOR)
+    assert found.distance.ratio == pytest.approx(FAR, rel=1e-3)
+    assert found.dtypes == ("float64", "float32")
+    assert found.shapes == (x.shape, x.shape)
+    assert found.max_abs == pytest.approx(np.abs(y - x).max(), rel=1e-3)
+    assert (found.birth, found.verdict) == ("module", "fail")
+
+
+# --- births ----------------------------------------------------------------------------------------------------
+
+
+def chain(walk: Walk, *modules: tuple[str, float, float], branch: str = "cond") -> None:
+    """Modules one after the other: (name, floors apart at its input, at its output)."""
+    for name, given, out in modules:
+        walk.site(f"{name}:in.x", given, branch=branch)
+        walk.site(f"{name}:out", out, branch=branch)
+
+
+def test_a_module_whose_inputs_agree_gives_birth_and_the_rest_inherits() -> None:
+    walk = Walk()
+    chain(walk, ("a", 0.5, 1.0), ("b", 1.0, FAR), ("c", FAR, 2 * FAR))
+    assert births(walk.judge()) == {"cond/b:out": "module", "cond/c:in.x": "amplified", "cond/c:out": "amplified"}
+
+
+def test_an_input_that_differs_though_its_producer_agreed_is_an_input_birth() -> None:
+    walk = Walk()
+    chain(walk, ("a", 0.0, 0.5), ("b", FAR, FAR))
+    assert births(walk.judge()) == {"cond/b:in.x": "input", "cond/b:out": "amplified"}
+
+
+def test_the_inner_module_comes_before_those_that_hold_it() -> None:
+    walk = Walk()
+    walk.site("block:in.x")
+    walk.site("block.attn:in.x")
+    walk.site("block.attn.attention:in.query")
+    walk.site("block.attn.attention:out", FAR)
+    walk.site("block.attn:out", FAR)
+    walk.site("block:out", FAR)
+    diffs = walk.judge()
+    found = births(diffs)
+    assert next(iter(found)) == "cond/block.attn.attention:out"
+    assert found["cond/block.attn.attention:out"] == "module"
+    assert all(diffs[site].verdict == "fail" for site in found)
+
+
+def test_two_faults_behind_each_other_and_side_by_side() -> None:
+    walk = Walk()
+    chain(walk, ("image", 0.0, FAR), ("text", 0.0, FAR), ("joint", FAR, 2 * FAR))
+    found = births(walk.judge())
+    assert found["cond/image:out"] == "module"
+    assert found["cond/text:out"] == "module"  # its own inputs agree: a second fault, not an heir of the first
+    assert found["cond/joint:out"] == "amplified"
+
+
+def test_each_branch_has_its_own_birth() -> None:
+    walk = Walk()
+    chain(walk, ("a", 0.0, FAR))
+    chain(walk, ("a", 0.0, 0.5), ("b", FAR, FAR), branch="uncond")
+    found = births(walk.judge())
+    assert found["cond/a:out"] == "module"
+    assert found["uncond/b:in.x"] == "input"
+
+
+def test_a_second_call_is_judged_by_its_own_inputs() -> None:
+    walk = Walk()
+    for call, out in ((0, FAR), (1, FAR)):
+        walk.site("embed:in.x", FAR if call == 0 else 0.0, call=call)
+        walk.site("embed:out", out, call=call)
+    diffs = walk.judge()
+    calls = Judge().step(*walk.steps())
+    assert [(d.key.call, d.birth) for d in calls] == [(0, "input"), (0, "amplified"), (1, None), (1, "module")]
+    assert len(diffs) == 2  # the helper shows the last call of a site
+
+
+def test_a_module_without_observed_inputs() -> None:
+    walk = Walk()
+    walk.site("a:out", FAR)
+    walk.site("b:out", FAR)
+    assert births(walk.judge()) == {"cond/a:out": "module", "cond/b:out": "amplified"}
+
+
+def test_the_worst_of_several_inputs_counts() -> None:
+    walk = Walk()
+    walk.site("a:in.x", 0.1)
+    walk.site("a:in.y", FAR)
+    walk.site("a:in.z", 0.2)
+    walk.site("a:out", 2 * FAR)
+    assert births(walk.judge()) == {"cond/a:in.y": "input", "cond/a:out": "amplified"}
+
+
+def test_an_input_just_within_its_limit_and_an_output_just_beyond_is_growth() -> None:
+    walk = Walk()
+    chain(walk, ("a", 0.0, 1.0), ("b", 2.8, 5.0))
+    found = births(walk.judge())
+    assert found == {"cond/b:out": "amplified"}
+
+
+def test_an_input_within_its_limit_does_not_excuse_an_output_far_beyond() -> None:
+    walk = Walk()
+    chain(walk, ("a", 2.5, 50.0))
+    assert births(walk.judge()) == {"cond/a:out": "module"}
+
+
+def test_a_wrong_input_is_born_where_it_is_though_something_before_barely_crossed() -> None:
+    """A thousandfold jump at an input cannot come from a producer at four floors: the layout is wrong there."""
+    walk = Walk()
+    chain(walk, ("a", 2.8, 4.0), ("b", FAR, FAR))
+    assert births(walk.judge()).get("cond/b:in.x") == "input"
+
+
+def test_a_wrong_input_behind_an_unrelated_divergence_of_its_size_is_inherited() -> None:
+    walk = Walk()
+    chain(walk, ("a", 0.0, FAR), ("b", FAR, FAR))
+    assert births(walk.judge())["cond/b:in.x"] == "amplified"
+
+
+# --- None, scalars, shapes, one side only ----------------------------------------------------------------------
+
+
+def test_none_against_a_tensor_is_an_input_birth_and_says_so() -> None:
+    for swap in (False, True):
+        walk = Walk()
+        records = (none("a:in.mask"), tensor("a:in.mask", noise(0)))
+        walk.pair(*(reversed(records) if swap else records))
+        walk.site("a:out", FAR)
+        diffs = walk.judge()
+        assert births(diffs) == {"cond/a:in.mask": "input", "cond/a:out": "amplified"}
+        note = "a tensor against None" if swap else "None against a tensor"
+        assert diffs["cond/a:in.mask"].note == note
+
+
+def test_none_and_absent_differ_in_nothing() -> None:
+    walk = Walk()
+    walk.pair(none("a:in.mask"), None)
+    walk.pair(none("a:in.other"), none("a:in.other"))
+    walk.site("a:out", 0.5)
+    diffs = walk.judge()
+    assert births(diffs) == {}
+    assert "cond/a:in.mask" not in diffs
+
+
+def test_scalars_compare_by_value() -> None:
+    walk = Walk()
+    walk.pair(scalar("a:in.flag", True), scalar("a:in.flag", False))
+    walk.pair(scalar("b:in.eps", 1e-6), scalar("b:in.eps", 1e-6))
+    walk.pair(scalar("c:in.mode", "gelu"), scalar("c:in.mode", "relu"))
+    diffs = walk.judge()
+    assert births(diffs) == {"cond/a:in.flag": "input", "cond/c:in.mode": "amplified"}
+    assert diffs["cond/a:in.flag"].note == "True against False"
+
+
+def test_a_scalar_that_is_nan_on_both_sides_is_the_same() -> None:
+    walk = Walk()
+    walk.pair(scalar("a:in.scale", NAN), scalar("a:in.scale", float("nan")))
+    assert births(walk.judge()) == {}
+
+
+def test_another_shape_is_beyond_any_floor_and_both_are_told() -> None:
+    walk = Walk()
+    x = noise(0)
+    walk.pair(tensor("a:out", x), tensor("a:out", x[:, :-1]))
+    diffs = walk.judge()
+    assert births(diffs) == {"cond/a:out": "module"}
+    assert diffs["cond/a:out"].note == "shape [1, 96, 40] against [1, 95, 40]"
+
+
+@pytest.mark.parametrize("side", ["reference", "candidate"])
+def test_a_tensor_on_one_side_only_is_a_difference(side: str) -> None:
+    walk = Walk()
+    record = tensor("a:in.extra", noise(0))
+    walk.pair(record if side == "reference" else None, record if side == "candidate" else None)
+    walk.site("a:out", 0.5)
+    assert births(walk.judge()) == {"cond/a:in.extra": "input"}
+
+
+def test_between_goldens_of_other_builds_a_site_on_one_side_is_no_difference() -> None:
+    walk = Walk()
+    walk.pair(tensor("a.fused:out", noise(0)), None)
+    walk.site("a:out", 0.5)
+    diffs = walk.judge(Judge(strict_sites=False))
+    assert list(diffs) == ["cond/a:out"]
+    assert births(diffs) == {}
+
+
+def test_moments_alone_that_agree_are_not_called_a_difference_in_shape() -> None:
+    walk = Walk()
+    record = dataclasses.replace(tensor("a:out", noise(0)), sketch=None)
+    walk.reference.append(record)
+    walk.candidate.append(record)
+    floors = {record.key: Floor(1.0)}
+    found = Judge().step(StepRecords(0, tuple(walk.reference), floors), StepRecords(0, tuple(walk.candidate)))
+    assert not any(d.note.startswith("shape") for d in found)
+
+
+# --- numbers that are none -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_a_candidates_nan_is_born_at_its_first_producer(bad: float) -> None:
+    walk = Walk()
+    walk.site("a:out", 0.5)
+    x = noise(7)
+    y = x.copy()
+    y[0, 5, 5] = bad
+    for site in ("b:in.x", "b:out", "c:in.x", "c:out"):
+        walk.pair(tensor(site, x), tensor(site, x if site == "b:in.x" else y))
+    diffs = walk.judge()
+    assert births(diffs) == {"cond/b:out": "module", "cond/c:in.x": "amplified", "cond/c:out": "amplified"}
+    assert diffs["cond/b:out"].nonfinite == (0, 1)
+
+
+def test_an_additive_mask_with_the_same_infinities_is_no_birth() -> None:
+    mask = np.zeros((1, 1, 1, 64), np.float32)
+    mask[..., 38:] = -INF
+    walk = Walk()
+    walk.pair(tensor("a:in.mask", mask), tensor("a:in.mask", mask.copy()))
+    walk.site("a:out", 0.5)
+    assert births(walk.judge()) == {}
+
+
+def test_another_additive_mask_is_an_input_birth() -> None:
+    mask = np.zeros((1, 1, 1, 64), np.float32)
+    mask[..., 38:] = -INF
+    other = np.zeros_like(mask)
+    other[..., 40:] = -INF
+    walk = Walk()
+    walk.pair(tensor("a:in.mask", mask), tensor("a:in.mask", other))
+    assert births(walk.judge()) == {"cond/a:in.mask": "input"}
+
+
+def test_zeros_on_both_sides_agree_with_a_floor_of_zero() -> None:
+    zeros = np.zeros((1, 96, 40), np.float32)
+    walk = Walk()
+    walk.pair(tensor("a:out", zeros), tensor("a:out", zeros.copy()))
+    diffs = walk.judge()
+    assert births(diffs) == {}
+    assert diffs["cond/a:out"].distance == Distance(0.0, 0.0, 0.0)
+
+
+def test_a_zero_row_bin_in_both_does_not_cry_wolf() -> None:
+    x = noise(0, (1, 640, 40)).astype(np.float64)
+    x[:, :320] = 0.0
+    y = moved(x, 1.0)
+    y[:, :320] = 0.0
+    walk = Walk()
+    walk.pair(tensor("a:out", x), tensor("a:out", y))
+    assert births(walk.judge()) == {}
+
+
+def test_integers_have_no_floor_and_none_is_forgiven() -> None:
+    x = np.arange(4000, dtype=np.int32).reshape(1, 100, 40)
+    for y, expected in ((x.astype(np.int64), {}), (np.roll(x, 1, axis=1), {"cond/a:in.index": "input"})):
+        walk = Walk()
+        ours = tensor("a:in.index", x)
+        walk.pair(ours, tensor("a:in.index", y))
+        assert births(walk.judge(floors={ours.key: Floor(0.0, np.zeros(50, np.float32))})) == expected
+
+
+def test_without_a_floor_equal_passes_and_anything_else_does_not() -> None:
+    x = noise(0)
+    ours = tensor("a:out", x)
+    for y, expected in ((x.copy(), {}), (moved(x, 1e-3), {"cond/a:out": "module"})):
+        reference, candidate = StepRecords(0, (ours,)), StepRecords(0, (tensor("a:out", y),))
+        found = Judge().step(reference, candidate)
+        assert births({"cond/a:out": found[0]}) == expected
+
+
+@pytest.mark.parametrize("floor", [Floor(INF), Floor(NAN), Floor(INF, np.full(48, INF, np.float32))])
+def test_a_floor_that_is_no_number_forgives_nothing(floor: Floor) -> None:
+    walk = Walk()
+    walk.site("a:out", FAR)
+    key = walk.reference[0].key
+    assert births(walk.judge(floors={key: floor})) == {"cond/a:out": "module"}
+
+
+# --- padding and excuses ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("apart", [FAR, INF])
+def test_padding_never_decides(apart: float) -> None:
+    walk = Walk()
+    x = noise(0)
+    y = moved(x, FAR) if apart == FAR else np.full_like(x, NAN)
+    walk.site("a:in.x", 0.5)
+    walk.pair(tensor(f"a:in.x@{PADDING}", x), tensor(f"a:in.x@{PADDING}", y))
+    walk.site("a:out", FAR)
+    walk.pair(tensor(f"a:out@{PADDING}", x), tensor(f"a:out@{PADDING}", y))
+    walk.site("b:in.x", FAR)
+    diffs = walk.judge()
+    assert births(diffs) == {"cond/a:out": "module", "cond/b:in.x": "amplified"}
+    assert [d.verdict for site, d in diffs.items() if PADDING in site] == ["apart", "apart"]
+
+
+def test_padding_of_another_length_is_apart_too() -> None:
+    walk = Walk()
+    walk.pair(tensor(f"a:out@{PADDING}", noise(0)), tensor(f"a:out@{PADDING}", noise(0, (1, 80, 40))))
+    walk.site("b:in.x", 0.5)
+    diffs = walk.judge()
+    assert births(diffs) == {}
+    assert diffs[f"cond/a:out@{PADDING}"].verdict == "apart"
+
+
+def test_an_excused_site_is_harmless_and_hides_nothing_behind_it() -> None:
+    walk = Walk()
+    walk.site("text:in.x")
+    walk.site("text:out", FAR)
+    chain(walk, ("block", 0.5, FAR))
+    diffs = walk.judge(Judge(excuses=("text",)))
+    assert diffs["cond/text:out"].verdict == "harmless"
+    assert diffs["cond/text:out"].birth == "module"
+    assert births(diffs)["cond/block:out"] == "module"
+    assert diffs["cond/block:out"].verdict == "fail"
+
+
+def test_what_an_excused_site_hands_on_is_inherited_not_born() -> None:
+    """The text encoder differs by a declared setting; that the blocks are fed its output is no birth of its own."""
+    walk = Walk()
+    walk.site("text:in.x")
+    walk.site("text:out", FAR)
+    chain(walk, ("block", FAR / 2, FAR))
+    found = births(walk.judge(Judge(excuses=("text",))))
+    assert found["cond/text:out"] == "module"
+    assert found["cond/block:in.x"] == "amplified"
+    assert found["cond/block:out"] == "amplified"
+
+
+def test_an_excuse_within_the_floor_leaves_no_trace() -> None:
+    walk = Walk()
+    chain(walk, ("text", 0.5, 1.0), ("block", 0.5, 1.0))
+    diffs = walk.judge(Judge(excuses=("text",)))
+    assert {d.verdict for d in diffs.values()} == {"pass"}
+
+
+# --- the loop's values and several steps -----------------------------------------------------------------------
+
+
+def whole_step(at: int, *, before: float, block: float, noise_pred: float, after: float) -> Walk:
+    """A step of both branches: latents, one block, predictions, latents."""
+    walk = Walk(at)
+    for port in ("timestep", "sigma", "dt"):
+        walk.loop(port)
+    walk.loop("latents.before", before)
+    for branch in ("cond", "uncond"):
+        chain(walk, ("block", before, block), branch=branch)
+    walk.ends(noise_pred, after)
+    return walk
+
+
+def test_later_steps_of_a_free_run_carry_over() -> None:
+    judge = Judge()
+    first = whole_step(0, before=0.0, block=FAR, noise_pred=FAR, after=FAR)
+    assert births(first.judge(judge))["cond/block:out"] == "module"
+    second = births(whole_step(1, before=FAR, block=2 * FAR, noise_pred=2 * FAR, after=2 * FAR).judge(judge))
+    assert set(second.values()) == {"amplified"}
+    assert second["/loop:latents.before"] == "amplified"
+
+
+def test_latents_that_jump_between_two_steps_are_an_input_birth() -> None:
+    judge = Judge()
+    assert births(whole_step(0, before=0.0, block=0.5, noise_pred=0.5, after=0.5).judge(judge)) == {}
+    second = births(whole_step(1, before=FAR, block=FAR, noise_pred=FAR, after=FAR).judge(judge))
+    assert second.pop("/loop:latents.before") == "input"
+    assert set(second.values()) == {"amplified"}
+
+
+def test_forced_steps_give_birth_anew() -> None:
+    judge = Judge()
+    for at in range(2):
+        found = births(whole_step(at, before=0.0, block=FAR, noise_pred=FAR, after=FAR).judge(judge))
+        assert found["cond/block:out"] == "module"
+        assert found["uncond/block:out"] == "module"
+
+
+def test_a_birth_only_in_a_later_step() -> None:
+    judge = Judge()
+    for at in range(3):
+        assert births(whole_step(at, before=0.5, block=1.0, noise_pred=1.0, after=1.0).judge(judge)) == {}
+    found = births(whole_step(3, before=0.5, block=FAR, noise_pred=FAR, after=FAR).judge(judge))
+    assert next(iter(found.items())) == ("cond/block:out", "module")
+
+
+def test_a_wrong_guidance_is_born_at_the_guided_prediction() -> None:
+    walk = Walk()
+    for branch in ("cond", "uncond"):
+        walk.loop("noise_pred", 0.5, branch=branch)
+    walk.loop("noise_pred", FAR)
+    walk.loop("latents.after", FAR)
+    assert births(walk.judge()) == {"/loop:noise_pred": "module", "/loop:latents.after": "amplified"}
+
+
+def test_a_wrong_scheduler_step_is_born_at_the_latents() -> None:
+    walk = Walk()
+    for port in ("sigma", "dt", "latents.before"):
+        walk.loop(port)
+    walk.ends(0.5, FAR)
+    assert births(walk.judge()) == {"/loop:latents.after": "module"}
+
+
+def test_a_wrong_dt_is_an_input_birth_and_its_step_inherits() -> None:
+    walk = Walk()
+    walk.loop("latents.before")
+    walk.loop("dt", FAR)
+    walk.ends(0.0, FAR)
+    assert births(walk.judge()) == {"/loop:dt": "input", "/loop:latents.after": "amplified"}
+
+
+def test_guidance_that_amplifies_rounding_is_growth() -> None:
+    walk = Walk()
+    for branch in ("cond", "uncond"):
+        walk.loop("noise_pred", 2.5, branch=branch)
+    walk.loop("noise_pred", 6.0)
+    assert births(walk.judge()) == {"/loop:noise_pred": "amplified"}
+
+
+def test_a_prediction_lost_outside_the_model_is_born_in_the_loop() -> None:
+    walk = Walk()
+    chain(walk, ("", 0.0, 0.5))
+    walk.loop("noise_pred", FAR, branch="cond")
+    assert births(walk.judge()) == {"cond/loop:noise_pred": "module"}
+
+
+def test_the_order_of_sites_is_the_reference_order() -> None:
+    walk = Walk()
+    chain(walk, ("a", 0.0, 0.5), ("b", 0.5, 0.5))
+    walk.candidate.reverse()
+    found = Judge().step(step(walk.reference), StepRecords(0, tuple(walk.candidate)))
+    assert [d.key for d in found] == [r.key for r in walk.reference]
+    assert all(not math.isnan(d.distance.ratio) for d in found)
