@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from parity.compare.judge import Judge
 from parity.compare.result import SiteDiff
-from parity.golden import Floor, Key, Moments, Record, StepRecords, bin_norms, geometry, sketch
+from parity.golden import Floor, Key, Moments, Record, StepRecords, bin_norms, geometry, norm, sketch
 
 STAGE = "transformer"
 FLOOR = 1e-6
@@ -60,12 +61,20 @@ def scalar(site: str, value: bool | int | float | str, *, branch: str = "cond", 
 
 
 def floor_of(record: Record, relative: float = FLOOR) -> Floor:
-    """A floor of `relative` times the record's norm, in the whole and in each row bin."""
+    """A floor of `relative` times the record's norm, spread evenly over the row bins that are not empty."""
     assert record.moments is not None
     assert record.sketch is not None
     g = geometry((record.frame[0], record.frame[1]))
-    bins = np.nan_to_num(bin_norms(record.sketch, g)) * relative
-    return Floor(record.moments.l2 * relative, bins.astype(np.float32))
+    filled = np.nan_to_num(bin_norms(record.sketch, g)) > 0
+    l2 = record.moments.l2 * relative
+    return Floor(l2, (filled * l2 / math.sqrt(max(1, filled.sum()))).astype(np.float32))
+
+
+def measured_floor(x: np.ndarray, runs: int = 4) -> Floor:
+    """A floor as it is measured: the largest distance of `runs` noisy runs from `x`, by their sketches."""
+    g = geometry(x.shape)
+    apart = [sketch(moved(x, 1.0, seed=1000 + i) - x) for i in range(runs)]
+    return Floor(max(norm(s, g) for s in apart), np.max([bin_norms(s, g) for s in apart], axis=0).astype(np.float32))
 
 
 def step(records: Sequence[Record], floors: Mapping[Key, Floor] | None = None, *, at: int = 0) -> StepRecords:
