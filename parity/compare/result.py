@@ -14,7 +14,7 @@ from parity.settings import Difference as SettingDifference
 Verdict = Literal["pass", "fail", "unjudged"]
 Failed = Literal["preflight", "structure", "precision"]
 Birth = Literal["input", "module", "amplified"]
-SiteVerdict = Literal["pass", "fail", "harmless", "apart"]
+SiteVerdict = Literal["pass", "fail", "harmless", "apart", "unjudged"]
 
 NAN = float("nan")
 
@@ -99,7 +99,7 @@ class SiteDiff:
         local_rel_l2: the module's own error, fed the reference's input; NaN where it was not measured.
         birth: how the divergence starts here; None where it does not start here.
         verdict: `pass`; `fail`; `harmless` (a declared setting explains it and the outputs stay within their floors);
-            `apart` (padded rows, which never decide).
+            `apart` (padded rows, which never decide); `unjudged` (it differs, and no floor says how much is rounding).
         note: what else is to be said, such as `None against a tensor`.
     """
 
@@ -154,6 +154,7 @@ class Result:
         verdict, failed, reason: the answer in one word, what failed, and one sentence for a tired person.
         model: as named. notes: further sentences (sites never fired, a differing setting that did no harm, ...).
         differing_settings, preflight, steps, sites, origin, causes: as in the JSON document; lists in execution order.
+        closer: sites inside the block where the divergence is born, observed in a second look; empty without one.
     """
 
     verdict: Verdict
@@ -166,6 +167,7 @@ class Result:
     sites: tuple[SiteDiff, ...] = ()
     origin: Origin | None = None
     causes: tuple[Cause, ...] = ()
+    closer: tuple[SiteDiff, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -18,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from parity.errors import UnjudgedError
-from parity.hooks.sites import ATTENTION
+from parity.hooks.sites import ATTENTION, matches
 from parity.hooks.tap import Tap
 
 
@@ -59,17 +59,32 @@ def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
 
 
 def require_fired(tap: Tap, expected: frozenset[str]) -> None:
-    """Check that every module of `expected` was called.
+    """Check that every module of `expected` was called, and that every glob of the plan named something seen.
+
+    Args:
+        expected: the plan's `must_fire`, less the modules that a setting keeps from being called.
 
     Raises:
         UnjudgedError: some were not; absence is never taken for agreement.
     """
-    silent = sorted(expected - set(tap.calls))
+    silent = sorted(expected - set(tap.calls)) or _unseen_globs(tap, expected)
     if silent:
         shown = ", ".join(f"'{s}'" for s in silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
         raise UnjudgedError(
             f"chosen sites never fired: {shown}; the model does not call them on this path: choose others with --sites"
         )
+
+
+def _unseen_globs(tap: Tap, expected: frozenset[str]) -> list[str]:
+    """Globs that no record answers: a port or an attention call that does not exist. Those kept silent are excused."""
+    seen = {tuple(e.site.split(":", 1)) for e in tap.entries}
+    excused = tap.plan.must_fire - expected
+    return [
+        glob
+        for glob in tap.plan.globs
+        if not any(matches(glob, module, port) for module, port in seen)
+        and not any(matches(glob, module, "*") for module in excused)
+    ]
 
 
 def _before(active: _Active, path: str) -> Callable[..., None]:
@@ -101,7 +116,7 @@ def named_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapp
     Extra positional arguments are named `args.<i>`; a call that does not fit the signature falls back to `<i>`.
     """
     try:
-        signature = inspect.signature(module.forward)
+        signature = _signature(module)
         bound = signature.bind(*args, **kwargs)
     except (TypeError, ValueError):
         return {**{str(i): a for i, a in enumerate(args)}, **kwargs}
@@ -113,6 +128,14 @@ def named_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapp
         elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
             named[name] = value
     return named
+
+
+def _signature(module: torch.nn.Module) -> inspect.Signature:
+    """The signature of the forward in use, or of the class's where a wrapper hides it behind `*args`."""
+    signature = inspect.signature(module.forward)
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in signature.parameters.values()):
+        return inspect.signature(type(module).forward.__get__(module))
+    return signature
 
 
 @contextlib.contextmanager

@@ -52,6 +52,11 @@ class SitePlan:
         """Modules whose silence is an error. Choosing all chooses none in particular: some are never called."""
         return frozenset() if self.choice == "all" else self.modules
 
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """The sites named by the user; each must be seen, attention calls and single ports too."""
+        return self.values if self.choice in ("blocks", "all") else (self.choice, *self.values)
+
     def wants_module(self, path: str) -> bool:
         """Whether any port of a module (or of an attention call, `<module>.attention`) may be observed."""
         if path in self.modules:
@@ -60,19 +65,20 @@ class SitePlan:
             return False
         if self.choice == "blocks":
             return block_of(path) is not None
-        return self.choice == "all" or self.wants_port(path, "*")
+        owner = path.rpartition(".")[0]
+        return owner in self.modules if self.choice == "all" else self.wants_port(path, "*")
 
     def wants_port(self, path: str, port: str) -> bool:
         """Whether this port of a chosen module is observed."""
         if self.choice in ("blocks", "all"):
             return True
-        return _matches(self.choice, path, port) or self.wants_value(path, port)
+        return matches(self.choice, path, port) or self.wants_value(path, port)
 
     def wants_value(self, path: str, port: str) -> bool:
-        return any(_matches(glob, path, port) for glob in self.values)
+        return any(matches(glob, path, port) for glob in self.values)
 
 
-def _matches(glob: str, path: str, port: str) -> bool:
+def matches(glob: str, path: str, port: str) -> bool:
     """Whether a glob names this site: `module`, `module:port` or `module:in` for all inputs; port `*` is any."""
     module_glob, colon, port_glob = glob.partition(":")
     if not fnmatch.fnmatchcase(path, module_glob):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -156,10 +156,9 @@ class Tap:
 
     def _memo(self, x: torch.Tensor) -> dict[Any, Any]:
         """What was already reduced of this very tensor, forgotten when it dies or is written to."""
-        version = id(x._elem) if hasattr(x, "_elem") else x._version
         memo = self._seen.get(id(x))
-        if memo is None or memo.ref() is not x or memo.version != version:
-            memo = self._seen[id(x)] = _Memo(weakref.ref(x), version, {})
+        if memo is None or not memo.holds(x):
+            memo = self._seen[id(x)] = _Memo(weakref.ref(x), _version(x), {})
         return memo.done
 
 
@@ -168,5 +167,26 @@ class _Memo:
     """The reductions of one live tensor; `version` changes when it is written to in place."""
 
     ref: weakref.ref[torch.Tensor]
-    version: int
+    version: Callable[[], Any]
     done: dict[Any, Any]
+
+    def holds(self, x: torch.Tensor) -> bool:
+        """Whether it is of `x`, as `x` is now."""
+        then, now = self.version(), _version(x)()
+        # Not `==` alone: on arrays it compares elements.
+        same = then == now if isinstance(now, int) else then is now and now is not None
+        return same and self.ref() is x
+
+
+def _version(x: torch.Tensor) -> Callable[[], Any]:
+    """What a write in place replaces: torch's counter, or the array behind a torchax tensor, by weak reference.
+
+    An array's id would not do: it can be that of an array that died. A torchax view shows no sign of a write to what
+    it views, so it never holds.
+    """
+    if hasattr(x, "_elem"):
+        return weakref.ref(x._elem)
+    if hasattr(x, "jax"):
+        return lambda: None
+    version = x._version
+    return lambda: version

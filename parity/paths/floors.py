@@ -76,14 +76,19 @@ def _fresh(side: Side) -> Side:
 
 
 def with_floors(
-    steps: Iterator[StepRecords], variants: list[Variant], plan: SitePlan | None, forced: Forced | None
+    steps: Iterator[StepRecords],
+    variants: list[Variant],
+    plan: SitePlan | None,
+    forced: Forced | None,
+    *,
+    first: int = 0,
 ) -> Iterator[StepRecords]:
     """The reference's steps, each with its floors, the variants run beside it.
 
     Without variants the floors are the least ones, half an ulp of each value, which nothing real stays within: a step
     then has none.
     """
-    runs = [(v, denoise(v.loop, plan, forced)) for v in variants]
+    runs = [(v, denoise(v.loop, plan, forced, first=first)) for v in variants]
     for step in steps:
         floors: dict[Key, Floor] = {r.key: _least(r) for r in step.records if r.kind == "tensor"} if runs else {}
         for variant, run in runs:

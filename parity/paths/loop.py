@@ -105,15 +105,17 @@ def _warm_up(side: Side, timesteps: torch.Tensor, latents: torch.Tensor) -> None
         side.reached.mark("scheduler.warmup_steps")
 
 
-def denoise(loop: Loop, plan: SitePlan | None, forced: Forced | None = None, first: int = 0) -> Iterator[StepRecords]:
+def denoise(
+    loop: Loop, plan: SitePlan | None, forced: Forced | None = None, *, first: int = 0, stop: int | None = None
+) -> Iterator[StepRecords]:
     """Run the loop, handing out the records of each step as it ends.
 
     Args:
         plan: what to observe in the transformer; None for only the loop's own values.
         forced: latents to start a step from (`--forcing step`).
-        first: step to start at, for a loop that was put there by `continue_from`.
+        first: step to start at, for a loop that was put there by `continue_from`. stop: step to end before.
     """
-    for step in range(first, loop.side.inputs.steps):
+    for step in range(first, loop.side.inputs.steps if stop is None else stop):
         given = forced(step) if forced is not None else None
         with loop.side.backend.scope():
             records = _step(loop, step, plan, given)

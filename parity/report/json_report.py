@@ -48,6 +48,7 @@ def to_json(result: Result) -> Json:
         "sites": [_site(site) for site in result.sites],
         "origin": None if result.origin is None else _origin(result.origin),
         "causes": [_cause(cause) for cause in result.causes],
+        "closer": [_site(site) for site in result.closer],
         "notes": list(result.notes),
     }
 

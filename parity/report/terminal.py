@@ -88,7 +88,9 @@ def sections(result: Result) -> tuple[Section, ...]:
     """Everything that is said of a result, as strings; empty sections are left out."""
     step = shown_step(result)
     found = (summary(result), preflight(result), steps_table(result.steps), blocks_table(result.sites, step))
-    return tuple(section for section in (*found, *failures(result.sites)) if section.rows)
+    # A second look names modules where the first names blocks.
+    failing = failures(result.closer or result.sites)
+    return tuple(section for section in (*found, *failing) if section.rows)
 
 
 def summary(result: Result) -> Facts:
@@ -207,7 +209,7 @@ def _worst(sites: Iterable[SiteDiff], branch: str, is_input: bool) -> str:
 
 def _verdict(sites: Sequence[SiteDiff]) -> str:
     verdicts = {site.verdict for site in sites}
-    return next((verdict for verdict in ("fail", "harmless") if verdict in verdicts), "pass")
+    return next((verdict for verdict in ("fail", "unjudged", "harmless") if verdict in verdicts), "pass")
 
 
 def failures(sites: Sequence[SiteDiff]) -> tuple[Section, ...]:
@@ -222,10 +224,10 @@ def failures(sites: Sequence[SiteDiff]) -> tuple[Section, ...]:
 
 def _failure_cells(site: SiteDiff) -> Cells:
     far = (small(site.distance.rel_l2), times(site.distance.ratio))
-    return (_site_name(site.key), _place(site.key), *far, ", ".join(_remarks(site)) or "-")
+    return (_site_name(site.key), _place(site.key), *far, ", ".join(remarks(site)) or "-")
 
 
-def _remarks(site: SiteDiff) -> Iterator[str]:
+def remarks(site: SiteDiff) -> Iterator[str]:
     """What explains a failure at a glance: birth, local error, note, and what the two sides do not share."""
     if site.birth is not None:
         yield site.birth
