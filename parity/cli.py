@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from parity.commands import diff as diff_command
 from parity.commands import doctor as doctor_command
 from parity.commands import golden as golden_command
 from parity.commands import models as models_command
@@ -26,6 +27,7 @@ app = typer.Typer(
 
 app.command("models")(models_command.models)
 app.command("doctor")(doctor_command.doctor)
+app.command("diff")(diff_command.diff)
 app.command("inspect")(golden_command.inspect)
 app.command("merge")(golden_command.merge)
 

@@ -31,7 +31,7 @@ BELOW: dict[str, set[str]] = {
 }
 """Layer -> what it may import beside itself. The commands stand on top and may import everything."""
 
-TOP = {"cli", "commands", "__main__"}
+TOP = {"cli", "commands", "__main__", "pytest_plugin"}
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
 WITHOUT_HEAVY = {"errors", "cache", "settings", "reached", "golden", "compare", "report"}
 REPORT_READS = ("parity.compare.result", "parity.golden.records", "parity.golden.strict")

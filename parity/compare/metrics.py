@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.compare.result import NAN, Distance
+from parity.compare.values import compare_values
 from parity.golden.records import Floor, Record
 from parity.golden.sketch import Geometry, bin_norms, norm
 
@@ -51,19 +52,8 @@ def measure(reference: Record, candidate: Record) -> Measure | None:
 def _from_values(a: np.ndarray, b: np.ndarray) -> Measure | None:
     if a.shape != b.shape:
         return None
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = y - x
-        apart = np.where(_same_nonfinite(x, y), 0.0, apart)
-        l2, scale, other = (float(np.linalg.norm(v)) for v in (apart, x, y))
-        dot = float(np.vdot(x, y))
-        largest = float(np.max(np.abs(apart), initial=0.0))
-    return Measure(l2, scale, _cosine(dot, scale, other), largest, np.zeros(0))
-
-
-def _same_nonfinite(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Where both hold the same infinity, or both a NaN."""
-    return (np.isnan(x) & np.isnan(y)) | (np.isinf(x) & (x == y))
+    found = compare_values(a, b)
+    return Measure(found.l2, found.scale, _cosine(found.dot, found.scale, found.other), found.largest, np.zeros(0))
 
 
 def _from_sketches(reference: Record, candidate: Record) -> Measure:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,7 +104,7 @@ def test_every_tensor_appears_once_and_the_reference_order_is_kept(ours: list[st
     assert sorted(found) == sorted({*ours, *theirs})
     assert [n for n in found if n in ours] == ours
     alone = [n for n in theirs if n not in ours]
-    for before, name in zip(theirs, theirs[1:], strict=False):
+    for before, name in itertools.pairwise(theirs):
         if name in alone:
             assert found[found.index(name) - 1] == before
 

@@ -122,9 +122,7 @@ def test_a_nonfinite_value_on_one_side_is_no_number(bad: float, held: bool) -> N
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("shape", [(1, 4, 8), (1, 96, 40)])
-def test_what_is_nonfinite_alike_on_both_sides_is_no_difference(
-    bad: float, held: bool, shape: tuple[int, ...]
-) -> None:
+def test_what_is_nonfinite_alike_on_both_sides_is_no_difference(bad: float, held: bool, shape: tuple[int, ...]) -> None:
     """An additive mask holds -inf on both sides; `Measure.l2` is NaN only where the other side does not."""
     x = noise(0, shape)
     x[0, 1:3] = bad

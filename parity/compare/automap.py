@@ -1,0 +1,290 @@
+"""Proposing rename rules: which module of the candidate is which of the reference, from what they computed.
+
+Problem. Two implementations of one model name their modules differently, and writing rules for hundreds of modules by
+hand is an hour's work that the recorded numbers can do.
+
+How. Modules that only one side has are compared by their outputs of one step: only where branch, call, port, row
+frame and shape are the same, by the relative distance of their sketches. A pair is accepted if each is the other's
+nearest and clearly so: nearer than half of the second nearest, and than half of what unrelated tensors are apart.
+Where outputs tie (a container and its last child) or nothing is near (the module diverges), its inputs decide. What
+stays ambiguous is said, with the candidates, and not mapped. Accepted pairs that differ in their numbers alone become
+one rule, `blocks\\.(\\d+)` for all blocks, if it contradicts none of them. Inputs of mapped modules are matched
+likewise, and give port rules.
+
+Names that both sides have are never mapped: where all agree, nothing is proposed.
+
+Cost. One matrix product of the sketches of each shape: a second for 2,000 modules.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from parity.compare.rename import Rename, Rule
+from parity.golden.records import LOOP, Record, StepRecords
+from parity.golden.sketch import TOTAL, Geometry
+
+CLEARLY = 0.5
+"""The nearest must be nearer than this share of the second nearest's distance."""
+UNRELATED = 1.0
+"""Relative distance counted as the second nearest's where there is none: unrelated tensors are sqrt(2) apart."""
+MOST_BY_INPUTS = 256
+"""Modules of one signature that are still compared by their inputs where their outputs are unrelated."""
+MOST_NAMED = 4
+
+Signature = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A proposed mapping.
+
+    Attributes:
+        rename: the rules. pairs: candidate's module -> reference's, those that were accepted by their numbers.
+        notes: what is ambiguous or was not matched.
+    """
+
+    rename: Rename
+    pairs: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """A module's tensors of one step; padded rows are left out."""
+
+    name: str
+    outputs: tuple[Record, ...]
+    inputs: tuple[Record, ...]
+
+    @property
+    def signature(self) -> Signature:
+        return tuple((r.key.branch, r.key.call, r.key.port, r.rows, r.frame) for r in self.outputs)
+
+
+def propose(reference: StepRecords, candidate: StepRecords) -> Proposal:
+    """Propose rules that rename the candidate's modules to the reference's, from one step of both."""
+    ours, theirs = _modules(reference.records), _modules(candidate.records)
+    only_ours = {name: m for name, m in ours.items() if name not in theirs}
+    only_theirs = {name: m for name, m in theirs.items() if name not in ours}
+    if not only_theirs or not only_ours:
+        return Proposal(Rename(), {}, ())
+    pairs: dict[str, str] = {}
+    ambiguous: dict[str, list[str]] = {}
+    for signature, (a, b) in _grouped(only_ours.values(), only_theirs.values()).items():
+        if signature and a and b:
+            _match(a, b, pairs, ambiguous)
+    modules = _generalised(pairs, theirs.keys())
+    covered = Rename(modules)
+    free = [name for name in only_theirs if covered.module(name) not in only_ours]
+    notes = [
+        f"--map auto: {name!r} may be {_named(ambiguous[name])}: not mapped; say which in a rule"
+        if name in ambiguous
+        else f"--map auto: no module of the reference computes what {name!r} does"
+        for name in free
+    ]
+    made = f"--map auto: {len(pairs)} of {len(only_theirs)} modules matched by what they compute, {len(modules)} rules"
+    ports = _ports(ours, theirs, covered)
+    return Proposal(Rename(modules, ports), pairs, (made, *_shortened(notes)))
+
+
+def _shortened(notes: Sequence[str], most: int = 12) -> list[str]:
+    return [*notes[:most], *([f"--map auto: {len(notes) - most} more are not mapped"] if len(notes) > most else [])]
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" or {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    return " or ".join(repr(name) for name in names[:MOST_NAMED]) + more
+
+
+def _modules(records: Iterable[Record]) -> dict[str, _Module]:
+    """Modules with their sketched tensors, in execution order."""
+    outputs: defaultdict[str, list[Record]] = defaultdict(list)
+    inputs: defaultdict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if record.sketch is None or record.key.is_padding or record.key.module == LOOP:
+            continue
+        outputs[record.key.module]  # a module of inputs alone is a module too
+        (inputs if record.key.is_input else outputs)[record.key.module].append(record)
+    return {
+        name: _Module(name, tuple(sorted(held, key=lambda r: r.key)), tuple(inputs[name]))
+        for name, held in outputs.items()
+    }
+
+
+def _grouped(
+    ours: Iterable[_Module], theirs: Iterable[_Module]
+) -> dict[Signature, tuple[list[_Module], list[_Module]]]:
+    groups: dict[Signature, tuple[list[_Module], list[_Module]]] = defaultdict(lambda: ([], []))
+    for side, modules in enumerate((ours, theirs)):
+        for module in modules:
+            groups[module.signature][side].append(module)
+    return groups
+
+
+def _match(
+    ours: Sequence[_Module], theirs: Sequence[_Module], pairs: dict[str, str], ambiguous: dict[str, list[str]]
+) -> None:
+    """Accept the clear pairs of one signature; note the ambiguous ones."""
+    apart = _distances([m.outputs for m in ours], [m.outputs for m in theirs])
+    of_theirs = [
+        _nearest(apart[:, j], lambda i, module=module: _input_distance(ours[i], module))  # type: ignore[misc]
+        for j, module in enumerate(theirs)
+    ]
+    of_ours = [
+        _nearest(apart[i], lambda j, module=module: _input_distance(module, theirs[j]))  # type: ignore[misc]
+        for i, module in enumerate(ours)
+    ]
+    for j, near in enumerate(of_theirs):
+        if len(near) == 1 and of_ours[near[0]] == [j]:
+            pairs[theirs[j].name] = ours[near[0]].name
+        elif near:
+            ambiguous[theirs[j].name] = [ours[i].name for i in near]
+
+
+def _nearest(line: np.ndarray, by_inputs: Callable[[int], float]) -> list[int]:
+    """The clearly nearest alone, or all that rival the nearest; empty where even that is unrelated.
+
+    Args:
+        line: distances of the outputs. by_inputs: distance of the inputs, asked for only where outputs do not decide.
+    """
+    best = int(np.argmin(line))
+    if not line[best] < CLEARLY * UNRELATED:
+        # A module that computes something else is known by what it is given, which few share.
+        told = [by_inputs(i) for i in range(len(line))] if len(line) <= MOST_BY_INPUTS else []
+        return [told.index(min(told))] if told and min(told) < math.inf and _clear(told) else []
+    near = [best, *(int(i) for i in np.flatnonzero(line * CLEARLY <= line[best]) if i != best)]
+    if len(near) > 1:
+        told = [by_inputs(i) for i in near]
+        if _clear(told):
+            return [near[told.index(min(told))]]
+    return near
+
+
+def _vector(records: Sequence[Record]) -> np.ndarray:
+    """The total counters of all records, each scaled to one."""
+    found = []
+    for record in records:
+        assert record.sketch is not None
+        total = record.sketch if Geometry(*record.frame).exact else record.sketch[:TOTAL]
+        wide = np.nan_to_num(total.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+        length = float(np.linalg.norm(wide))
+        # Also the size counts: a tensor and its multiple are not the same.
+        found.append(np.append(wide / (length or 1.0), math.log(length) if length else 0.0))
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def _distances(ours: Sequence[Sequence[Record]], theirs: Sequence[Sequence[Record]]) -> np.ndarray:
+    """Root mean square over the records of their relative distances, [ours, theirs]."""
+    a, b = np.stack([_vector(r) for r in ours]), np.stack([_vector(r) for r in theirs])
+    squares = np.sum(a * a, axis=1)[:, None] + np.sum(b * b, axis=1)[None] - 2 * (a @ b.T)
+    return np.sqrt(np.maximum(squares, 0.0) / max(1, len(ours[0])))
+
+
+def _input_distance(ours: _Module, theirs: _Module) -> float:
+    """Root mean square of each input's distance to the nearest input of the same shape; inf where one has none."""
+    return max(_one_way(ours.inputs, theirs.inputs), _one_way(theirs.inputs, ours.inputs))
+
+
+def _one_way(from_: Sequence[Record], to: Sequence[Record]) -> float:
+    squares = []
+    for record in from_:
+        same = [r for r in to if _place(r) == _place(record)]
+        if not same:
+            return math.inf
+        squares.append(float(np.min(_distances([[record]], [[r] for r in same]))) ** 2)
+    return math.sqrt(sum(squares) / len(squares)) if squares else math.inf
+
+
+def _place(record: Record) -> Signature:
+    """What inputs must share to be matched: the part of the rows too, but not the argument's name."""
+    return (record.key.branch, record.key.call, record.rows, record.frame, record.key.port.partition("@")[2])
+
+
+_NUMBER = re.compile(r"\d+")
+_GROUP = r"(\d+)"
+
+
+def _generalised(pairs: Mapping[str, str], names: Iterable[str]) -> tuple[Rule, ...]:
+    """Rules for the pairs: one for all that differ in their numbers alone, if it contradicts no pair."""
+    rules: dict[str, Rule] = {}
+    held = frozenset(names)
+    for theirs, ours in pairs.items():
+        rule = _pattern(theirs, ours, f"rule {len(rules) + 1}")
+        if rule.pattern.pattern in rules:
+            continue
+        if any(rule.apply(name) not in (None, target) for name, target in pairs.items()) or _collides(rule, held):
+            rule = Rule(re.compile(re.escape(theirs)), _escaped(ours), rule.name)
+        rules[rule.pattern.pattern] = rule
+    return tuple(rules.values())
+
+
+def _collides(rule: Rule, names: Set[str]) -> bool:
+    """Whether the rule gives a module a name that the candidate has already."""
+    return any(renamed is not None and renamed in names for renamed in map(rule.apply, names))
+
+
+def _pattern(theirs: str, ours: str, name: str) -> Rule:
+    """The pair's rule, with its numbers as groups where both sides have the same."""
+    numbers = _NUMBER.findall(theirs)
+    if not numbers or numbers != _NUMBER.findall(ours) or len(numbers) > 4:
+        return Rule(re.compile(re.escape(theirs)), _escaped(ours), name)
+    source = _GROUP.join(re.escape(part) for part in _NUMBER.split(theirs))
+    parts = [_escaped(part) for part in _NUMBER.split(ours)]
+    target = parts[0] + "".join(f"\\g<{i}>{part}" for i, part in enumerate(parts[1:], 1))
+    return Rule(re.compile(source), target, name)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\")
+
+
+def _ports(ours: Mapping[str, _Module], theirs: Mapping[str, _Module], rename: Rename) -> tuple[Rule, ...]:
+    """Rules for inputs that mapped modules call differently."""
+    found: dict[str, str] = {}
+    for name, module in theirs.items():
+        target = rename.module(name)
+        if target == name or target not in ours:
+            continue
+        known = {r.key.port for r in ours[target].inputs}
+        own = {r.key.port for r in module.inputs}
+        mine = [r for r in ours[target].inputs if r.key.port not in own]
+        rest = [r for r in module.inputs if r.key.port not in known]
+        for record in rest:
+            port = _nearest_port(record, mine, rest)
+            if port is not None:
+                found[f"{target}:{_bare(record)}"] = f"{target}:{port}"
+    return tuple(
+        Rule(rule.pattern, rule.target, f"port rule {number}")
+        for number, rule in enumerate(_generalised(found, found), 1)
+    )
+
+
+def _bare(record: Record) -> str:
+    return record.key.port.partition("@")[0]
+
+
+def _nearest_port(record: Record, ours: Sequence[Record], theirs: Sequence[Record]) -> str | None:
+    """The reference's name of an input, where one is clearly nearest, and this input to it."""
+    same = [r for r in ours if _place(r) == _place(record)]
+    rivals = [r for r in theirs if _place(r) == _place(record)]
+    if not same:
+        return None
+    line = _distances([[record]], [[r] for r in same])[0]
+    best = int(np.argmin(line))
+    back = _distances([[same[best]]], [[r] for r in rivals])[0]
+    if rivals[int(np.argmin(back))] is not record or not _clear(line) or not _clear(back):
+        return None
+    return _bare(same[best])
+
+
+def _clear(line: Iterable[float]) -> bool:
+    """Whether the least is clearly less than the others."""
+    first, *rest = sorted(float(x) for x in line)
+    return first < CLEARLY * min([UNRELATED, *rest])

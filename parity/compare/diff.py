@@ -1,0 +1,215 @@
+"""The diff of two goldens: no model, no torch, no jax.
+
+Problem. What a GPU and a TPU computed meets on a third machine that has neither, months later perhaps, and may be
+larger than its memory.
+
+How. Provenances first (`parity.compare.comparable`): the incomparable is said and nothing else is done. Then step by
+step: both sides' parts are read, checked, put under the reference's names and judged as a live run is. Fail closed:
+without floors in the reference only exact equality passes, and where nothing but sites without floors differ the diff
+is unjudged, with the command that measures floors.
+
+Cost. One pass; memory of one part a side, whose values stay mapped. The two sides are read in two threads, since
+checking their SHA-256 is most of the work. Parts of steps that only one side holds are not read.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from parity.compare.automap import Proposal, propose
+from parity.compare.comparable import Finding, Side, common_steps, comparable, settings_differences
+from parity.compare.conclude import Collected, conclude
+from parity.compare.excuses import excuses
+from parity.compare.judge import Judge
+from parity.compare.rename import NONE, Rename, Renamer
+from parity.compare.result import Failed, Result, SiteDiff
+from parity.golden import Golden, Key, Provenance, StepRecords
+
+FLOORS = "parity record DIR --floors fp64,rounding"
+"""What records a reference with floors."""
+
+NOTHING = "the two goldens have no tensor in common: nothing was compared"
+
+
+class Say(Protocol):
+    """Names the stage that begins, or how far it has come."""
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
+
+
+class Auto:
+    """Asks `diff` to propose the mapping itself.
+
+    Attributes:
+        proposal: what was proposed; None until then, and where the goldens are not comparable.
+    """
+
+    proposal: Proposal | None = None
+
+
+def _quiet(text: str, done: int | None = None, total: int | None = None) -> None:
+    del text, done, total
+
+
+def diff(
+    reference: str | os.PathLike[str],
+    candidate: str | os.PathLike[str],
+    *,
+    rename: Rename | Auto = NONE,
+    say: Say = _quiet,
+) -> Result:
+    """Compare two goldens.
+
+    Args:
+        reference, candidate: paths or URLs. rename: the candidate's module names in the reference's.
+
+    Raises:
+        UsageError: a golden is missing or damaged, or a rename rule is.
+    """
+    say("reading the goldens")
+    ours, theirs = Golden.open(reference), Golden.open(candidate)
+    sides = Sides(ours, theirs)
+    findings = sides.findings(NONE if isinstance(rename, Auto) else rename)
+    notes: tuple[str, ...] = ()
+    if isinstance(rename, Auto):
+        rest = [f for f in findings if f.what not in ("weights", "model")]
+        if not any(f.blocks for f in rest):
+            say("matching the modules")
+            step = next((s for s in sides.steps if s >= 0), sides.steps[0])
+            with ThreadPoolExecutor(2) as pool:
+                rename.proposal = propose(*sides.read(step, pool))
+            notes = rename.proposal.notes
+            findings = sides.findings(rename.proposal.rename)
+        rename = rename.proposal.rename if rename.proposal else NONE
+    if any(f.blocks for f in findings):
+        return sides.incomparable(findings, notes)
+    return _judged(sides, findings, notes, rename, say)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Two opened goldens."""
+
+    reference: Golden
+    candidate: Golden
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return common_steps(self.reference.steps, self.candidate.steps)
+
+    def findings(self, rename: Rename) -> tuple[Finding, ...]:
+        a, b = (Side(g.provenance, g.steps, g.complete) for g in (self.reference, self.candidate))
+        return comparable(a, b, rename=rename.module if rename else None)
+
+    def read(self, step: int, pool: ThreadPoolExecutor) -> tuple[StepRecords, StepRecords]:
+        """Both sides' records of a step; hashing lets the other thread run."""
+        ours = pool.submit(self.reference.read_step, step)
+        theirs = pool.submit(self.candidate.read_step, step)
+        return ours.result(), theirs.result()
+
+    def incomparable(self, findings: Sequence[Finding], notes: Sequence[str]) -> Result:
+        a, b = self.reference.provenance, self.candidate.provenance
+        blocking = [f for f in findings if f.blocks]
+        reason = "not comparable: " + "; ".join(f"{f.what}: {f.detail}" for f in blocking)
+        return Result(
+            "unjudged",
+            None,
+            reason,
+            model=a.model,
+            differing_settings=settings_differences(a, b),
+            preflight=tuple(f.as_check() for f in findings),
+            notes=tuple(notes),
+        )
+
+
+def _judged(sides: Sides, findings: Sequence[Finding], notes: Sequence[str], rename: Rename, say: Say) -> Result:
+    a, b = sides.reference.provenance, sides.candidate.provenance
+    differing = settings_differences(a, b)
+    # Implementations that are mapped onto each other are built otherwise: what only one has is no difference.
+    judge = Judge(excuses(d.setting for d in differing), strict_sites=not rename)
+    renamer, collected, floors = Renamer(rename), Collected(), 0
+    common, alone = 0, [0, 0]
+    for reference, candidate in _steps(sides, renamer, say):
+        floors += len(reference.floors)
+        x, y = _tensors(reference), _tensors(candidate)
+        common += len(x & y)
+        alone = [alone[0] + len(x - y), alone[1] + len(y - x)]
+        collected.add(reference, candidate, judge.step(reference, candidate))
+    told = [*notes, *renamer.unused(), *(f.detail for f in findings if f.what == "steps held" and f.state == "said")]
+    if rename and any(alone):
+        told.append(f"without a counterpart: {alone[0]} sites of the reference, {alone[1]} of the candidate")
+    result = conclude(
+        collected,
+        model=a.model,
+        differing=differing,
+        preflight=tuple(f.as_check() for f in findings),
+        notes=told,
+        failing=_round(a, b),
+    )
+    if not common:
+        return replace(result, verdict="unjudged", failed=None, origin=None, reason=NOTHING)
+    return without_floors(result) if floors == 0 else partly_without_floors(result)
+
+
+def _steps(sides: Sides, renamer: Renamer, say: Say) -> Iterator[tuple[StepRecords, StepRecords]]:
+    with ThreadPoolExecutor(2) as pool:
+        for done, step in enumerate(sides.steps):
+            say("comparing", done, len(sides.steps))
+            reference, candidate = sides.read(step, pool)
+            yield reference, renamer.step(candidate)
+
+
+def _tensors(step: StepRecords) -> set[Key]:
+    return {r.key for r in step.records if r.kind == "tensor" and not r.key.is_padding}
+
+
+def _round(a: Provenance, b: Provenance) -> Failed:
+    """Which round these settings are of: in float32 and highest precision only wrong logic is left."""
+    exact = all(
+        side.settings.get("dtype", "float32") == "float32"
+        and side.settings.get("matmul_precision", "highest") == "highest"
+        for side in (a, b)
+    )
+    return "structure" if exact else "precision"
+
+
+def without_floors(result: Result) -> Result:
+    """The verdict where the reference holds no floors at all: exact equality passes, anything else is unknown."""
+    if result.verdict == "unjudged":
+        return result
+    first = next((d for d in result.sites if d.verdict != "apart" and d.distance.rel_l2 != 0.0), None)
+    first = first or next((d for d in result.sites if d.verdict == "fail"), None)
+    if first is None:
+        return result
+    detail = f" ({first.note})" if first.note else f" (relative L2 {first.distance.rel_l2:.2e})"
+    reason = (
+        f"the reference golden holds no floors, and the two differ, first at {first.key}{detail}: whether that is "
+        f"rounding is unknown; record the reference with floors: {FLOORS}"
+    )
+    return _unjudged(result, reason, lambda d: d.verdict == "fail")
+
+
+def partly_without_floors(result: Result) -> Result:
+    """The verdict where nothing but sites whose floor was not measured is beyond it."""
+    failed = [d for d in result.sites if d.verdict == "fail"]
+    if result.verdict != "fail" or not failed or not all(_unknown(d) for d in failed):
+        return result
+    reason = (
+        f"{len(failed)} sites differ whose floors the reference golden does not hold, first {failed[0].key}; record "
+        f"the reference with the floors of all its sites: {FLOORS}"
+    )
+    return _unjudged(result, reason, _unknown)
+
+
+def _unknown(d: SiteDiff) -> bool:
+    return math.isnan(d.distance.floor) and math.isnan(d.distance.ratio) and math.isfinite(d.distance.rel_l2)
+
+
+def _unjudged(result: Result, reason: str, which: Callable[[SiteDiff], bool]) -> Result:
+    sites = tuple(replace(d, verdict="unjudged", birth=None) if which(d) else d for d in result.sites)
+    return replace(result, verdict="unjudged", failed=None, reason=reason, sites=sites, origin=None)

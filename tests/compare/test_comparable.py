@@ -1,0 +1,183 @@
+"""What two runs differ in is said before any number, and the incomparable is not compared."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from parity.compare.comparable import Finding, Side, comparable, settings_differences
+from parity.golden import Provenance
+from parity.settings import Difference
+from tests.compare.make_goldens import CANDIDATE, REFERENCE
+
+STEPS = (0, 1)
+
+
+def find(candidate: Provenance = CANDIDATE, reference: Provenance = REFERENCE, **more: Any) -> dict[str, Finding]:
+    found = comparable(Side(reference, STEPS), Side(candidate, STEPS), **more)
+    assert len({f.what for f in found}) == len(found)
+    return {f.what: f for f in found}
+
+
+def setting(**changes: str) -> dict[str, str]:
+    return {**CANDIDATE.settings, **{name.replace("_", ".", 1): value for name, value in changes.items()}}
+
+
+def test_equal_runs_have_nothing_to_say() -> None:
+    found = find()
+    assert {f.state for f in found.values()} == {"same"}
+    assert {"seed", "model", "weights", "prompt embeddings", "prompt masks", "initial noise"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "said"),
+    [
+        ({"seed": 8}, "seed", "7 against 8"),
+        ({"steps": 50}, "number of steps", "2 against 50"),
+        ({"model": "other", "weights": {}}, "model", "'tiny' against 'other'"),
+        ({"shard": (1, 4)}, "shards", "candidate is shard 1 of 4.*parity merge"),
+        (
+            {"weights": {**REFERENCE.weights, "scale": "0" * 16}},
+            "weights",
+            "1 of 3 parameters differ in value: 'scale'",
+        ),
+        ({"weights": {"scale": "c" * 16}}, "weights", "2 parameters on one side only: 'blocks.0.weight'"),
+        (
+            {"inputs": {**REFERENCE.inputs, "cond.encoder_hidden_states": "0" * 16}},
+            "prompt embeddings",
+            "'cond.encoder_hidden_states'.*dddd.* against 0000",
+        ),
+        (
+            {"inputs": {**REFERENCE.inputs, "cond.encoder_attention_mask": "0" * 16}},
+            "prompt masks",
+            "'cond.encoder_attention_mask'",
+        ),
+        ({"inputs": {**REFERENCE.inputs, "noise": "0" * 16}}, "initial noise", "ffff.* against 0000"),
+        ({"inputs": {**REFERENCE.inputs, "depth": "0" * 16}}, "other inputs", "'depth'"),
+    ],
+)
+def test_what_makes_runs_incomparable_is_named(change: dict[str, Any], what: str, said: str) -> None:
+    found = find(replace(CANDIDATE, **change))
+    assert [f.what for f in found.values() if f.blocks] == [what]
+
+    assert re.search(said, found[what].detail), found[what].detail
+    assert found[what].as_check().verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("settings", "change", "what"),
+    [
+        ({"dtype": "bfloat16"}, {"weights": dict.fromkeys(REFERENCE.weights, "0" * 16)}, "weights"),
+        ({"dtype": "bfloat16"}, {"inputs": {**REFERENCE.inputs, "noise": "0" * 16}}, "initial noise"),
+        (
+            {"text.byt5_dtype": "bfloat16"},
+            {"inputs": {**REFERENCE.inputs, "cond.encoder_hidden_states": "0" * 16}},
+            "prompt embeddings",
+        ),
+        (
+            {"vision_states": "none"},
+            {"inputs": {**REFERENCE.inputs, "cond.image_embeds": "0" * 16}},
+            "prompt embeddings",
+        ),
+    ],
+)
+def test_a_declared_setting_explains_what_follows_from_it(
+    settings: dict[str, str], change: dict[str, Any], what: str
+) -> None:
+    declared = replace(CANDIDATE, settings={**CANDIDATE.settings, **settings}, **change)
+    found = find(declared)[what]
+    assert found.state == "said"
+    assert f"explained by {next(iter(settings))}" in found.detail
+    assert find(replace(CANDIDATE, **change))[what].blocks
+
+
+def test_a_setting_explains_only_what_it_can() -> None:
+    inputs = {**REFERENCE.inputs, "cond.encoder_attention_mask": "0" * 16}
+    declared = replace(CANDIDATE, settings={**CANDIDATE.settings, "text.byt5_dtype": "bfloat16"}, inputs=inputs)
+    assert find(declared)["prompt masks"].blocks
+
+
+def test_unknown_fingerprints_are_said() -> None:
+    found = find(replace(CANDIDATE, weights={}, inputs={}))
+    assert found["weights"].state == found["inputs"].state == "said"
+    assert "not fingerprinted on the candidate" in found["weights"].detail
+
+
+def test_the_same_checkpoint_may_have_two_names() -> None:
+    assert find(replace(CANDIDATE, model="hub/tiny"))["model"].state == "said"
+    assert find(replace(CANDIDATE, model="elsewhere"))["model"].state == "said", "equal weights decide"
+    unknown = replace(CANDIDATE, weights={})
+    assert find(replace(unknown, model="hub/tiny"))["model"].state == "said"
+    assert find(replace(unknown, model="elsewhere"))["model"].blocks
+
+
+def test_weights_are_compared_under_the_references_names() -> None:
+    own = {name.replace("blocks", "layers"): value for name, value in REFERENCE.weights.items()}
+    assert find(replace(CANDIDATE, weights=own))["weights"].state == "said", "the same values"
+    own["layers.0.weight"] = "0" * 16
+    assert find(replace(CANDIDATE, weights=own))["weights"].blocks
+    found = find(replace(CANDIDATE, weights=own), rename=lambda m: m.replace("layers", "blocks"))["weights"]
+    assert found.blocks
+    assert "differ in value: 'blocks.0.weight'" in found.detail
+
+
+def test_mapped_implementations_may_split_their_parameters() -> None:
+    own = {"scale": "c" * 16, "layers.qkv.weight": "0" * 16}
+    assert find(replace(CANDIDATE, weights=own), rename=lambda m: m)["weights"].state == "said"
+    assert find(replace(CANDIDATE, weights=own))["weights"].blocks
+
+
+def held(ours: tuple[int, ...], theirs: tuple[int, ...], *, complete: tuple[bool, bool] = (True, True)) -> Finding:
+    found = comparable(Side(REFERENCE, ours, complete[0]), Side(CANDIDATE, theirs, complete[1]))
+    return next(f for f in found if f.what == "steps held")
+
+
+def test_an_unfinished_recording_is_compared_up_to_its_last_step() -> None:
+    found = held((0, 1, 2), (0, 1), complete=(True, False))
+    assert found.state == "said"
+    assert "of the candidate was not finished: compared up to step 1 (2 steps)" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "complete"),
+    [((), (), (True, True)), ((0,), (1,), (True, True)), ((0, 1), (), (True, False)), ((0, 1), (0,), (True, True))],
+)
+def test_steps_that_do_not_match_block(
+    ours: tuple[int, ...], theirs: tuple[int, ...], complete: tuple[bool, bool]
+) -> None:
+    assert held(ours, theirs, complete=complete).blocks
+
+
+def test_each_backend_at_its_own_default_is_no_difference() -> None:
+    assert settings_differences(REFERENCE, CANDIDATE) == ()
+
+
+def test_differing_settings_are_listed_as_written() -> None:
+    other = replace(CANDIDATE, settings={**CANDIDATE.settings, "attention.mask": "none", "jit": "false"})
+    assert settings_differences(REFERENCE, other) == (Difference("attention.mask", "exact", "none"),)
+    # jit=false equals the reference's value, though it is no default of the candidate's
+
+
+def test_a_setting_of_an_older_or_newer_parity() -> None:
+    older = {name: value for name, value in CANDIDATE.settings.items() if name != "attention.mask"}
+    assert settings_differences(REFERENCE, replace(CANDIDATE, settings=older)) == ()
+    newer = {**CANDIDATE.settings, "zz.new": "on"}
+    found = settings_differences(REFERENCE, replace(CANDIDATE, settings=newer))
+    assert found == (Difference("zz.new", "not recorded", "on"),)
+
+
+def test_a_users_own_backend_has_no_defaults() -> None:
+    own = replace(CANDIDATE, backend="my port")
+    names = [d.setting for d in settings_differences(REFERENCE, own)]
+    assert "attention.kernel" in names
+    assert settings_differences(REFERENCE, replace(own, settings={})) == ()
+
+
+def test_other_module_names_are_said_with_the_remedy() -> None:
+    found = find(replace(CANDIDATE, modules={"layers": ""}))["module names"]
+    assert found.state == "said"
+    assert "--map auto" in found.detail
+    assert "module names" not in find(replace(CANDIDATE, modules={"layers": ""}), rename=lambda m: m)

@@ -1,0 +1,159 @@
+"""The summary for a pull request: what a reviewer asks for, in order, and no name is more than a name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parity.compare.result import (
+    NAN,
+    Check,
+    Distance,
+    Origin,
+    Result,
+    SettingDifference,
+    SiteDiff,
+    StepDiff,
+)
+from parity.golden.records import Key
+from parity.report.markdown import MOST_SITES, MOST_STEPS, code, markdown, text
+
+FAR = Distance(0.405, 6.3e-6, 64384.0)
+
+
+def site(name: str, ratio: float, verdict: str = "fail") -> SiteDiff:
+    key = Key("transformer", 0, "cond", name)
+    return SiteDiff(key, Distance(ratio * 1e-6, 1e-6, ratio), birth=None, verdict=verdict)  # type: ignore[arg-type]
+
+
+def step(at: int) -> StepDiff:
+    return StepDiff(at, (999.0, 1000.0), (1.0, 1.0), (-0.5, -0.5), FAR, Distance(0.1, 0.2, 0.5), FAR)
+
+
+RESULT = Result(
+    "fail",
+    "structure",
+    "the paths part at transformer step 0 cond blocks.0:out@image",
+    "tiny",
+    differing_settings=(SettingDifference("attention.mask", "exact", "none"),),
+    preflight=(Check("weights", "pass", "3 equal"), Check("steps held", "explained", "the candidate was not finished")),
+    steps=(step(0), step(1)),
+    sites=(site("a:out", 2.0, "pass"), site("b:out", 70.0), site("c:out", 900.0), site("p:out", 1e9, "apart")),
+    origin=Origin(Key("transformer", 0, "cond", "b:out"), "module"),
+    notes=("one note",),
+)
+
+
+def test_it_says_what_a_reviewer_asks() -> None:
+    assert (
+        markdown(RESULT)
+        == """## ❌ parity: fail (structure)
+
+**tiny**
+
+the paths part at transformer step 0 cond blocks.0:out@image
+
+First divergence: `transformer step 0 cond b:out` (module)
+
+### Differing settings
+
+| setting | reference | candidate |
+| --- | --- | --- |
+| `attention.mask` | `exact` | `none` |
+
+### Before the first step
+
+| check | verdict | detail |
+| --- | --- | --- |
+| steps held | explained | the candidate was not finished |
+
+### Steps
+
+| step | timestep | noise_pred rel L2 | ratio | latents rel L2 | ratio |
+| --- | --- | --- | --- | --- | --- |
+| 0 | 999 -> 1000 | 4.05e-01 | 6.4e+04x | 1.00e-01 | 0.5x |
+| 1 | 999 -> 1000 | 4.05e-01 | 6.4e+04x | 1.00e-01 | 0.5x |
+
+### Worst 3 of 3 sites
+
+| site | rel L2 | floor | ratio | verdict | remarks |
+| --- | --- | --- | --- | --- | --- |
+| `transformer step 0 cond c:out` | 9.00e-04 | 1.00e-06 | 900.0x | fail | - |
+| `transformer step 0 cond b:out` | 7.00e-05 | 1.00e-06 | 70.0x | fail | - |
+| `transformer step 0 cond a:out` | 2.00e-06 | 1.00e-06 | 2.0x | pass | - |
+
+- one note
+"""
+    )
+
+
+@pytest.mark.parametrize(("verdict", "sign"), [("pass", "✅"), ("unjudged", "⚠️")])
+def test_the_verdict_is_the_heading(verdict: str, sign: str) -> None:
+    result = Result(verdict, None, "because")  # type: ignore[arg-type]
+    assert markdown(result) == f"## {sign} parity: {verdict}\n\nbecause\n"
+
+
+def test_long_results_are_cut_and_it_is_said() -> None:
+    sites = tuple(site(f"s{i}:out", float(i)) for i in range(40))
+    out = markdown(replace(RESULT, sites=sites, steps=tuple(step(i) for i in range(MOST_STEPS + 5))))
+    assert f"### Worst {MOST_SITES} of 40 sites" in out
+    assert [int(n) for n in re.findall(r"cond s(\d+):out", out)] == list(range(39, 39 - MOST_SITES, -1))
+    assert "\n5 more steps\n" in out
+
+
+def test_a_site_without_a_number_comes_first() -> None:
+    lost = replace(site("n:out", NAN), distance=Distance(NAN, NAN, float("inf")), note="None against a tensor")
+    out = markdown(replace(RESULT, sites=(site("b:out", 70.0), lost)))
+    assert out.index("| `transformer step 0 cond n:out") < out.index("| `transformer step 0 cond b:out")
+    assert "| nan | nan | inf | fail | None against a tensor |" in out
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("plain", "`plain`"),
+        ("a`b", "``a`b``"),
+        ("`a``", "``` `a`` ```"),
+        ("", "` `"),
+        ("a|b", "`a¦b`"),
+        ("a\nb\x00", "`a b\\x00`"),
+    ],
+)
+def test_a_name_is_a_code_span(raw: str, shown: str) -> None:
+    assert code(raw) == shown
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("a*b_c`d|e", r"a\*b\_c\`d\|e"),
+        ("<script>&lt;", r"\<script\>&amp;lt;"),
+        ("![x](y)", r"!\[x\](y)"),
+        ("see @octocat and #12", "see @\u2060octocat and #\u206012"),
+        ("http://x.yz www.x.yz", "http:\u2060//x.yz www\u2060.x.yz"),
+        ("out@image", "out@image"),
+        ("# head", "\u2060# head"),
+        ("1. item", "\u20601. item"),
+        ("a\n\n- b", "a - b"),
+    ],
+)
+def test_a_sentence_is_only_a_sentence(raw: str, shown: str) -> None:
+    assert text(raw) == shown
+
+
+@given(st.text())
+def test_no_name_leaves_its_cell(name: str) -> None:
+    bad = SiteDiff(Key("t", 0, "", f"{name}:out"), FAR, verdict="fail", note=name)
+    result = replace(
+        RESULT, reason=name, model=name, sites=(bad,), differing_settings=(SettingDifference(name, name, name),)
+    )
+    out = markdown(result)
+    rows = [line for line in out.split("\n") if line.startswith("| ") and "---" not in line]
+    assert len(rows) == 1 + 1 + 1 + 1 + 1 + 2 + 1 + 1, "one line a row"
+    for row, cells in ((rows[1], 3), (rows[-1], 6)):
+        assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == cells + 1, row
+    assert all(char.isprintable() or char in "\n\u2060" for char in out)
