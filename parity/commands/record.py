@@ -70,6 +70,12 @@ def record_command(
 
 
 def command_line() -> str:
-    """The command as given, without folders of this machine: an absolute path keeps its last part."""
-    words = [Path(w).name if w.startswith("/") else w for w in sys.argv[1:]]
-    return shlex.join(["parity", *words])
+    """The command as given, without folders of this machine: a path that leads to one keeps its last part."""
+    return shlex.join(["parity", *(_without_folders(w) for w in sys.argv[1:])])
+
+
+def _without_folders(word: str) -> str:
+    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    path = value.removeprefix("file://")
+    of_this_machine = path != value or value.startswith(("/", "~", "..", "./"))
+    return option + equals + (Path(path).name if of_this_machine else value)

@@ -99,22 +99,29 @@ def conclude(
         "steps": steps,
         "sites": sites,
     }
-    compared = [d for d in sites if d.verdict != "apart" and not math.isnan(d.distance.rel_l2)]
-    if not compared:
-        reason = "the two sides have no site in common: nothing was compared"
+    if not any(_compared(d) for d in sites):
+        reason = "the two sides have no tensor in common: nothing was compared"
         return Result("unjudged", None, reason, notes=tuple(notes), **common)  # type: ignore[arg-type]
     broken = next((d for d in sites if d.key.module == LOOP and d.nonfinite[0]), None)
-    if broken is not None:
+    # What was judged before the reference broke stands.
+    judged = [d for d in sites if broken is None or d.key.step < broken.key.step]
+    outputs = [d for d in judged if d.key.module == LOOP and beyond(d)]
+    births = [d for d in judged if d.verdict == "fail" and d.birth in ("input", "module")]
+    if broken is not None and not outputs and not births:
         reason = f"the reference itself is not finite at {broken.key}"
         return Result("unjudged", None, reason, notes=tuple(notes), **common)  # type: ignore[arg-type]
-    outputs = [d for d in sites if d.key.module == LOOP and beyond(d)]
-    births = [d for d in sites if d.verdict == "fail" and d.birth in ("input", "module")]
     if not outputs and not births:
         reason, told = _pass_reason(sites, steps, differing)
         return Result("pass", None, reason, notes=(*told, *notes), **common)  # type: ignore[arg-type]
     origin = _origin(sites, outputs)
     reason = _fail_reason(sites, origin, outputs)
     return Result("fail", failing, reason, origin=origin, notes=tuple(notes), **common)  # type: ignore[arg-type]
+
+
+def _compared(d: SiteDiff) -> bool:
+    """Whether tensors with elements met at this site, finite or not, and could be judged."""
+    held = all(d.dtypes) and all(math.prod(shape) > 0 for shape in d.shapes)
+    return held and d.verdict not in ("apart", "unjudged")
 
 
 def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin | None:

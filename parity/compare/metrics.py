@@ -36,40 +36,67 @@ class Measure:
 
 def measure(reference: Record, candidate: Record) -> Measure | None:
     """Measure two tensor records; None where they cannot be compared (shapes or frames differ, sketches missing)."""
-    a, b = reference.moments, candidate.moments
-    if a is None or b is None or reference.frame != candidate.frame or reference.rows != candidate.rows:
-        return None
-    # A part of a joint sequence, or rows taken in a frame, line up although the whole tensors' lengths differ.
-    if reference.rows == "" and not reference.key.is_part and reference.shape != candidate.shape:
+    if not comparable_shapes(reference, candidate):
         return None
     if isinstance(reference.value, np.ndarray) and isinstance(candidate.value, np.ndarray):
-        return _from_values(reference.value, candidate.value)
+        return _from_values(reference, candidate)
     if reference.sketch is None or candidate.sketch is None:
         return None
     return _from_sketches(reference, candidate)
 
 
-def _from_values(a: np.ndarray, b: np.ndarray) -> Measure | None:
+def comparable_shapes(reference: Record, candidate: Record) -> bool:
+    """Whether two tensors line up element by element.
+
+    A part of a joint sequence, or rows taken in a frame, do although the whole tensors' lengths differ.
+    """
+    if reference.frame != candidate.frame or reference.rows != candidate.rows:
+        return False
+    return reference.rows != "" or reference.key.is_part or reference.shape == candidate.shape
+
+
+def _from_values(reference: Record, candidate: Record) -> Measure | None:
+    """Exact, but for the row bins, which come from the sketches beside the values, as the floors' do."""
+    a, b = np.asarray(reference.value), np.asarray(candidate.value)
     if a.shape != b.shape:
         return None
     found = compare_values(a, b)
-    return Measure(found.l2, found.scale, _cosine(found.dot, found.scale, found.other), found.largest, np.zeros(0))
+    bins = np.zeros(0)
+    if reference.sketch is not None and candidate.sketch is not None:
+        bins = bin_norms(_apart(reference, candidate), Geometry(*reference.frame))
+    return Measure(found.l2, found.scale, _cosine(found.dot, found.scale, found.other), found.largest, bins)
 
 
 def _from_sketches(reference: Record, candidate: Record) -> Measure:
     assert reference.sketch is not None
     assert candidate.sketch is not None
-    assert reference.moments is not None
     g = Geometry(*reference.frame)
     x, y = reference.sketch.astype(np.float64), candidate.sketch.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = y - x
-        l2, scale, other = norm(apart, g), reference.moments.l2, norm(y, g)
+        apart = _apart(reference, candidate)
+        l2, other = norm(apart, g), norm(y, g)
+        scale = reference.moments.l2 if reference.moments is not None else norm(x, g)
         # |x - y|^2 = |x|^2 + |y|^2 - 2 xy, all three from the same counters
         own = norm(x, g)
         cosine = _cosine((own**2 + other**2 - l2**2) / 2, own, other)
         bins = bin_norms(apart, g)
     return Measure(l2, scale, cosine, NAN, bins)
+
+
+def _apart(reference: Record, candidate: Record) -> np.ndarray:
+    """The difference of two sketches, float64.
+
+    Where both sides hold as many NaNs and as many infinities, counters that are nonfinite alike count as equal: an
+    additive mask holds -inf on both sides.
+    """
+    x, y = np.asarray(reference.sketch, np.float64), np.asarray(candidate.sketch, np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = y - x
+    a, b = reference.moments, candidate.moments
+    if a is None or b is None or (a.nan, a.inf) != (b.nan, b.inf):
+        return apart
+    alike = (np.isnan(x) & np.isnan(y)) | (np.isinf(x) & (x == y))
+    return np.where(alike, 0.0, apart)
 
 
 def _cosine(dot: float, a: float, b: float) -> float:
@@ -85,8 +112,8 @@ def distance(found: Measure, floor: Floor | None) -> Distance:
 
 
 def ratio(value: float, floor: float) -> float:
-    """value / floor; 0 where both are 0, inf where only the floor is, NaN where either is NaN."""
-    if math.isnan(value) or math.isnan(floor):
+    """value / floor; 0 where both are 0, inf where only the floor is, NaN where either is NaN or the floor infinite."""
+    if math.isnan(value) or not math.isfinite(floor):
         return NAN
     if floor == 0.0:
         return 0.0 if value == 0.0 else math.inf

@@ -19,7 +19,7 @@ from parity.diagnose.run import Say
 from parity.errors import UnjudgedError, UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.golden.records import LOOP, StepRecords
-from parity.hooks.sites import plan_sites
+from parity.hooks.sites import SitePlan, plan_sites
 from parity.models.family import family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
@@ -65,13 +65,16 @@ def record(request: RecordRequest, say: Say) -> int:
         not reached, or a chosen site never fired.
     """
     loop = _prepared(request, say)
+    plan = plan_sites(["", *loop.side.modules], request.sites, request.values)
     told = dataclasses.replace(provenance(loop), command=request.command)
     written = 0
     with GoldenWriter(request.where, told, resume=request.resume, overwrite=request.overwrite) as writer:
         done = len(writer.steps_done)
-        for step in _steps(request, loop, done, say):
+        for step in _steps(request, loop, plan, done, say):
             if step.step == done or step.step == 0:
                 loop.side.reached.require()
+            if step.step == done > 0:
+                _require_alike(request.where, Golden.open(request.where).read_step(done - 1), step)
             if step.step >= done:
                 writer.write_step(step)
                 written += 1
@@ -98,8 +101,7 @@ def _prepared(request: RecordRequest, say: Say) -> Loop:
     return prepare(load_candidate(family, case, settings, inputs))
 
 
-def _steps(request: RecordRequest, loop: Loop, done: int, say: Say) -> Iterator[StepRecords]:
-    plan = plan_sites(["", *loop.side.modules], request.sites, request.values)
+def _steps(request: RecordRequest, loop: Loop, plan: SitePlan, done: int, say: Say) -> Iterator[StepRecords]:
     variants = []
     if request.floors:
         say("preparing the floors")
@@ -110,6 +112,28 @@ def _steps(request: RecordRequest, loop: Loop, done: int, say: Say) -> Iterator[
     for step in with_floors(denoise(loop, plan, first=first), variants, plan, None):
         say(f"recording the {request.side}", step.step, request.steps)
         yield step
+
+
+def _require_alike(where: str, held: StepRecords, new: StepRecords) -> None:
+    """Refuse to go on with other sites, values or floors, which the provenance does not hold.
+
+    Raises:
+        UsageError: naming the option that must be as it was.
+    """
+
+    def having(step: StepRecords, what: str) -> set[tuple[str, str, int]]:
+        records = (r for r in step.records if what == "sites" or isinstance(r.value, np.ndarray))
+        keys = step.floors if what == "floors" else (r.key for r in records)
+        return {(key.branch, key.site, key.call) for key in keys}
+
+    for what in ("sites", "values", "floors"):
+        ours, theirs = having(held, what), having(new, what)
+        if ours != theirs:
+            first = min(ours ^ theirs)[1]
+            raise UsageError(
+                f"{where}: cannot resume, this is another run: its steps hold {len(ours)} {what}, those of this run "
+                f"{len(theirs)}, first difference at '{first}'; give --{what} as it was"
+            )
 
 
 def _go_to(loop: Loop, request: RecordRequest, step: int) -> None:

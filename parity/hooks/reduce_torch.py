@@ -77,6 +77,12 @@ def reduce(x: torch.Tensor) -> Reduced:
     Raises:
         TypeError: `x` is sparse, nested, quantised or without data, so that there is nothing to walk.
     """
+    # Function modes (the tap's own among them) would look at each of some forty small operations.
+    with torch._C.DisableTorchFunction():
+        return _reduce(x)
+
+
+def _reduce(x: torch.Tensor) -> Reduced:
     if x.layout is not torch.strided or x.is_quantized or x.is_meta or x.is_nested:
         raise TypeError(f"cannot reduce a tensor of layout {x.layout}, dtype {x.dtype} on {x.device}: pass a dense one")
     x = _real(x.detach())
