@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers.models.attention_dispatch import AttentionBackendName
 
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
@@ -66,7 +67,11 @@ class HunyuanVideo15:
             for block in model.transformer_blocks:
                 block.attn.set_processor(hunyuan.JointAttention(kernel, mask, reached))
         else:
-            reached.mark("attention.kernel")  # diffusers' own processor is sdpa
+            # diffusers' own processor asks a process-wide default which kernel to call: it is sdpa here, whatever
+            # another model or DIFFUSERS_ATTN_BACKEND was set to.
+            for block in model.transformer_blocks:
+                block.attn.processor._attention_backend = AttentionBackendName.NATIVE
+            reached.mark("attention.kernel")
         parameter = next(model.parameters())
         sample = torch.zeros(case.latent_shape, device=parameter.device, dtype=parameter.dtype)
         patch_rope(model.rope, sample, settings, reached)

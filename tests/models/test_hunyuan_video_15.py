@@ -1,0 +1,219 @@
+"""The forward that traces is diffusers' own, bit for bit; other token orders and absent vision states are harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parity.hooks.rows import Part, take
+from parity.models import hunyuan_video_15 as hunyuan
+from parity.models.folder import load_part
+from parity.reached import Reached
+from parity.settings import Settings, parse
+from tests.paths.sides import apart, inputs, tiny
+
+SDPA = "attention.kernel=sdpa"
+"""diffusers' own kernel, so that only the forward differs."""
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """The tiny transformer as diffusers loads it; tests put its forward back."""
+    return load_part(tiny().case.folder, "transformer").eval().requires_grad_(False)
+
+
+def arguments(branch: str, vision: float | None = 0.0) -> dict[str, Any]:
+    """The arguments of a call; vision: what the image embeddings are filled with, None for none."""
+    case = tiny().case
+    settings = parse("torch", ["vision_states=none"] if vision is None else [])
+    noise, timestep = inputs("torch").noise, torch.tensor([987.0])
+    shared = tiny().family.model_arguments(case, settings, noise, timestep, torch.float32)
+    if vision:
+        rng = torch.Generator().manual_seed(1)
+        shared["image_embeds"] = vision * torch.randn(shared["image_embeds"].shape, generator=rng)
+    return {**shared, **inputs("torch").conditions[branch]}
+
+
+def called(model: Any, given: Mapping[str, Any], settings: Settings | None) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The prediction, and the text and mask that the first block is given; settings None for diffusers' own forward."""
+    seen: dict[str, Any] = {}
+
+    def see(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen["text"], seen["mask"] = args[1].clone(), args[3].clone()
+
+    handle = model.transformer_blocks[0].register_forward_pre_hook(see, with_kwargs=True)
+    try:
+        if settings is not None:
+            forward = hunyuan.traceable_forward(settings, Reached(settings), hunyuan.Placement())
+            hunyuan.bind_forward(model, forward)
+        with torch.no_grad():
+            return model(**given, return_dict=False)[0], seen
+    finally:
+        handle.remove()
+        model.__dict__.pop("forward", None)
+
+
+def ours(model: Any, branch: str, *settings: str, vision: float | None = 0.0) -> tuple[torch.Tensor, dict[str, Any]]:
+    return called(model, arguments(branch, vision), parse("torch", [SDPA, *settings]))
+
+
+@pytest.mark.parametrize("branch", ["cond", "uncond"])
+@pytest.mark.parametrize("vision", [0.0, 1.0])
+def test_the_traceable_forward_is_diffusers_bit_for_bit(model: Any, branch: str, vision: float) -> None:
+    given = arguments(branch, vision)
+    expected, _ = called(model, given, None)
+    found, _ = ours(model, branch, vision=vision)
+    assert expected.std() > 0.1
+    assert torch.equal(found, expected)
+
+
+def test_real_vision_states_change_the_prediction(model: Any) -> None:
+    """Or the test above would show nothing of the vision branch."""
+    assert apart(ours(model, "cond")[0].numpy(), ours(model, "cond", vision=1.0)[0].numpy()) > 1e-2
+
+
+@pytest.mark.parametrize("branch", ["cond", "uncond"])
+@pytest.mark.parametrize("vision", [0.0, 1.0])
+def test_the_tokens_come_in_diffusers_order(model: Any, branch: str, vision: float) -> None:
+    _, expected = called(model, arguments(branch, vision), None)
+    _, found = ours(model, branch, vision=vision)
+    mask = expected["mask"].bool()
+    assert torch.equal(found["mask"].bool(), mask)
+    assert torch.equal(found["text"][mask], expected["text"][mask])
+    assert torch.equal(found["text"], expected["text"])
+
+
+@pytest.mark.parametrize("branch", ["cond", "uncond"])
+def test_that_order_is_a_stable_sort_of_the_mask(model: Any, branch: str) -> None:
+    _, sorted_ = ours(model, branch)
+    _, plain = ours(model, branch, "text.reorder=concatenate")
+    mask = plain["mask"][0].bool().numpy()
+    order = np.argsort(~mask, kind="stable")
+    assert not np.array_equal(order, np.arange(len(order)))
+    assert torch.equal(plain["text"][:, torch.from_numpy(order)], sorted_["text"])
+    assert sorted_["mask"][0].bool().tolist() == sorted(mask.tolist(), reverse=True)
+
+
+@pytest.mark.parametrize("branch", ["cond", "uncond"])
+@pytest.mark.parametrize(
+    ("settings", "vision"),
+    [(["text.reorder=concatenate"], 0.0), (["vision_states=none"], None)],
+    ids=["concatenated", "no vision states"],
+)
+def test_what_the_exact_mask_makes_harmless(model: Any, branch: str, settings: list[str], vision: float | None) -> None:
+    expected, _ = ours(model, branch)
+    found, seen = ours(model, branch, *settings, vision=vision)
+    assert apart(expected.numpy(), found.numpy()) < 1e-5
+    tokens = 64 + 32 + (16 if vision is not None else 0)
+    assert seen["text"].shape[1] == tokens
+
+
+def test_the_refiners_mask_is_not_harmless(model: Any) -> None:
+    for branch in ("cond", "uncond"):
+        expected, _ = ours(model, branch)
+        assert apart(expected.numpy(), ours(model, branch, "refiner.mask=none")[0].numpy()) > 1e-3
+
+
+@pytest.mark.parametrize("branch", ["cond", "uncond"])
+def test_frames_line_up_the_valid_rows_of_every_order(model: Any, branch: str) -> None:
+    family, case, condition = tiny().family, tiny().case, inputs("torch").conditions[branch]
+    framed = {}
+    for name, vision in (
+        ("text.reorder=valid_first", 0.0),
+        ("text.reorder=concatenate", 0.0),
+        ("vision_states=none", None),
+    ):
+        settings = parse("torch", [name])
+        _, seen = ours(model, branch, name, vision=vision)
+        frame = family.frames(case, settings, condition)["text"]
+        index, weight = torch.from_numpy(frame.index), torch.from_numpy(frame.weight)
+        valid, padded = take(seen["text"], index, weight)
+        assert torch.equal(valid + padded, seen["text"][:, frame.index])
+        mask, _ = take(seen["mask"].float()[:, :, None], index, weight)
+        framed[name] = valid
+        assert torch.equal(mask[0, :, 0], weight)  # what the frame calls valid is what the side's own mask does
+    first, *others = framed.values()
+    assert first.abs().sum() > 0
+    for other in others:
+        assert torch.equal(other, first)
+
+
+@pytest.mark.parametrize("branch", ["cond", "uncond"])
+def test_frames_count_the_tokens_of_each_stream(branch: str) -> None:
+    condition = inputs("torch").conditions[branch]
+    frames = tiny().family.frames(tiny().case, parse("torch"), condition)
+    qwen = int(condition["encoder_attention_mask"].sum())
+    byt5 = int(condition["encoder_attention_mask_2"].sum())
+    assert {name: int(f.weight.sum()) for name, f in frames.items()} == {
+        "qwen": qwen, "byt5": byt5, "vision": 0, "text": qwen + byt5,
+    }  # fmt: skip
+    assert {name: len(f.index) for name, f in frames.items()} == {"qwen": 64, "byt5": 32, "vision": 16, "text": 112}
+
+
+def test_a_batch_is_what_its_branches_are_alone(model: Any) -> None:
+    """Branches of other lengths in one call, as with dp=2: each is reordered by its own mask."""
+    both = {k: torch.cat([a, arguments("uncond")[k]]) for k, a in arguments("cond").items()}
+    found, _ = called(model, both, parse("torch", [SDPA]))
+    for i, branch in enumerate(("cond", "uncond")):
+        assert apart(ours(model, branch)[0].numpy(), found[i : i + 1].numpy()) < 1e-5
+
+
+# --- which rows are text ---------------------------------------------------------------------------------------
+
+JOINT = (Part("image", 0, 72), Part("text", 72, None, "text"))
+TEXT = (Part(frame="text"),)
+WHOLE = (Part(),)
+
+
+@pytest.mark.parametrize(
+    ("module", "port", "shape", "expected"),
+    [
+        ("transformer_blocks.0.attn.attention", "in.query", (1, 184, 4, 32), JOINT),
+        ("transformer_blocks.3.attn.attention", "out", (1, 184, 4, 32), JOINT),
+        ("transformer_blocks.0", "in.hidden_states", (1, 72, 128), WHOLE),
+        ("transformer_blocks.0", "in.encoder_hidden_states", (1, 112, 128), TEXT),
+        ("transformer_blocks.0", "in.attention_mask", (1, 112), TEXT),
+        ("transformer_blocks.0", "in.temb", (1, 128), WHOLE),
+        ("", "in.encoder_hidden_states", (1, 64, 48), (Part(frame="qwen"),)),
+        ("", "in.encoder_hidden_states_2", (1, 32, 48), (Part(frame="byt5"),)),
+        ("", "in.hidden_states", (1, 65, 3, 4, 6), WHOLE),
+        ("context_embedder", "out", (1, 64, 128), (Part(frame="qwen"),)),
+        ("context_embedder_2", "out", (1, 32, 128), (Part(frame="byt5"),)),
+        ("image_embedder", "out", (1, 16, 128), (Part(frame="vision"),)),
+        ("proj_out", "out", (1, 72, 32), WHOLE),
+        ("time_embed", "out", (1,), WHOLE),
+    ],
+)
+def test_rows_are_told_by_module_and_length(
+    module: str, port: str, shape: tuple[int, ...], expected: tuple[Part, ...]
+) -> None:
+    rule = hunyuan.HunyuanRows(hunyuan.TextLengths(image=72, vision=16, byt5=32, qwen=64, frame=112))
+    assert rule.parts(module, port, shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "port", "is_text"),
+    [
+        ("transformer_blocks.0", "in.hidden_states", False),
+        ("transformer_blocks.0", "in.encoder_hidden_states", True),
+        ("transformer_blocks.0", "in.attention_mask", True),
+        ("transformer_blocks.0", "out.0", False),
+        ("transformer_blocks.0", "out.1", True),
+        ("transformer_blocks.0.norm1_context", "out.0", True),
+        ("transformer_blocks.0.attn", "in.hidden_states", False),
+        ("transformer_blocks.0.attn.to_q", "out", False),
+        ("transformer_blocks.0.attn.add_q_proj", "out", True),
+        ("transformer_blocks.0.attn.norm_added_k", "out", True),
+        ("transformer_blocks.0.attn.to_add_out", "in.input", True),
+        ("transformer_blocks.0.ff_context", "out", True),
+        ("transformer_blocks.0.ff", "out", False),
+    ],
+)
+def test_where_image_and_text_have_as_many_tokens_the_name_decides(module: str, port: str, is_text: bool) -> None:
+    rule = hunyuan.HunyuanRows(hunyuan.TextLengths(image=112, vision=16, byt5=32, qwen=64, frame=112))
+    shape = (1, 112) if "mask" in port else (1, 112, 128)
+    assert rule.parts(module, port, shape) == (TEXT if is_text else WHOLE)

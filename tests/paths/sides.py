@@ -1,0 +1,103 @@
+"""Sides of the tiny model, loaded with given settings; inputs are encoded once and shared."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from parity.golden import Record, StepRecords
+from parity.models.family import Case, Family, family_of, make_case
+from parity.models.folder import resolve_model
+from parity.models.names import DEFAULT_MODEL
+from parity.models.spec import GenerationSpec
+from parity.paths.inputs import Inputs, make_inputs
+from parity.paths.loop import denoise, prepare
+from parity.paths.reference import load_reference
+from parity.paths.side import Side
+from parity.settings import parse
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """The tiny model's case and family."""
+
+    family: Family
+    case: Case
+
+
+@functools.cache
+def tiny() -> Tiny:
+    folder = resolve_model(DEFAULT_MODEL)
+    return Tiny(family_of(folder), make_case(DEFAULT_MODEL, folder, GenerationSpec.load(folder)))
+
+
+@functools.cache
+def _inputs(reference: tuple[str, ...], candidate: tuple[str, ...]) -> tuple[Inputs, Inputs]:
+    made = tiny()
+    ours, theirs = parse("torch", reference), parse("torchax", candidate)
+    return make_inputs(made.family, made.case, ours, theirs, steps=1, seed=0, stage1=None)
+
+
+def inputs(backend: str, settings: Sequence[str] = (), steps: int = 1) -> Inputs:
+    """What a side with these settings starts from beside a partner with none; only the text stage's settings count."""
+    text = tuple(s for s in settings if s.startswith(("text.byt5_dtype=", "dtype=")) and s != "dtype=float32")
+    # A candidate is fed what the reference's dtype gives, so its own counts for nothing here.
+    ours = text if backend == "torch" else ()
+    theirs = tuple(s for s in text if s.startswith("text.")) if backend == "torchax" else ()
+    made = _inputs(ours, theirs)
+    return replace(made[0] if backend == "torch" else made[1], steps=steps)
+
+
+def side(backend: str, *settings: str, steps: int = 1) -> Side:
+    """One loaded side: `torch` is the reference, `torchax` the candidate."""
+    made = tiny()
+    parsed, given = parse(backend, settings), inputs(backend, settings, steps)  # type: ignore[arg-type]
+    if backend == "torch":
+        return load_reference(made.family, made.case, parsed, given)
+    from parity.paths.candidate import load_candidate
+
+    return load_candidate(made.family, made.case, parsed, given)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one side came to.
+
+    Attributes:
+        side: with its proof of what was reached. schedule: timesteps. steps: records of each step.
+    """
+
+    side: Side
+    timesteps: np.ndarray
+    steps: tuple[StepRecords, ...]
+
+    def value(self, port: str, *, step: int = -1, branch: str = "") -> np.ndarray:
+        """One of the loop's own values."""
+        return np.asarray(self.record(f"loop:{port}", step=step, branch=branch).value)
+
+    def record(self, site: str, *, step: int = -1, branch: str = "") -> Record:
+        return next(r for r in self.steps[step].records if r.key.site == site and r.key.branch == branch)
+
+    @property
+    def noise_pred(self) -> np.ndarray:
+        return self.value("noise_pred")
+
+    @property
+    def latents(self) -> np.ndarray:
+        return self.value("latents.after")
+
+
+def walk(loaded: Side, plan: Any = None) -> Outcome:
+    """Run a side alone over all its steps."""
+    loop = prepare(loaded)
+    return Outcome(loaded, loop.schedule.timesteps, tuple(denoise(loop, plan)))
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> float:
+    """Relative L2."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    return float(np.linalg.norm(y - x) / np.linalg.norm(x))

@@ -1,0 +1,103 @@
+"""The reference is diffusers' own pipeline, bit for bit, and its floors know what the loop's values are made of."""
+
+from __future__ import annotations
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+from diffusers.models import attention_dispatch
+from torch.nn.attention import flex_attention
+
+from parity.hooks.sites import plan_sites
+from parity.paths.floors import HALF_ULP, make_variants, with_floors
+from parity.paths.loop import denoise, prepare
+from tests.paths.sides import side, tiny, walk
+
+STEPS = 4
+
+
+@pytest.fixture
+def backend_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """diffusers keeps the last attention backend that any model was set to as the default of all; put it back."""
+    registry = attention_dispatch._AttentionBackendRegistry
+    monkeypatch.setattr(registry, "_active_backend", registry._active_backend)
+
+
+def pipeline_latents(kernel: str, steps: int) -> np.ndarray:
+    """What HunyuanVideo15Pipeline's own call gives for the tiny model's prompt and sizes with seed 0."""
+    case = tiny().case
+    spec = case.spec
+    pipeline = diffusers.HunyuanVideo15Pipeline.from_pretrained(case.folder)
+    pipeline.set_progress_bar_config(disable=True)
+    # The full-size model's lengths are set on the instance, not read from the checkpoint.
+    pipeline.tokenizer_max_length = spec.tokenizer_max_length
+    pipeline.tokenizer_2_max_length = spec.tokenizer_2_max_length
+    pipeline.vision_num_semantic_tokens = spec.vision_num_semantic_tokens
+    pipeline.prompt_template_encode_start_idx = spec.crop_start
+    if kernel == "flex":
+        # Off CUDA torch wraps flex_attention in dynamo; parity switches that off in the same way.
+        flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+        pipeline.transformer.set_attention_backend("flex")
+    out = pipeline(
+        prompt=spec.prompt,
+        negative_prompt=spec.negative_prompt,
+        height=spec.height,
+        width=spec.width,
+        num_frames=spec.num_frames,
+        num_inference_steps=steps,
+        generator=torch.Generator().manual_seed(0),
+        output_type="latent",
+    )
+    assert pipeline.guider.config.guidance_scale > 1  # with guidance, so that both branches count
+    return out.frames.numpy()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of a GPU may take another order each time")
+@pytest.mark.parametrize("kernel", ["sdpa", "flex"])
+@pytest.mark.usefixtures("backend_restored")
+def test_latents_equal_the_pipelines_bit_for_bit(kernel: str) -> None:
+    found = walk(side("torch", f"attention.kernel={kernel}", steps=STEPS)).latents  # before the pipeline sets anything
+    expected = pipeline_latents(kernel, STEPS)
+    assert found.dtype == expected.dtype == np.float32
+    assert found.shape == expected.shape == tiny().case.latent_shape
+    assert np.isfinite(found).all()
+    assert np.array_equal(found, expected)
+
+
+def test_observing_everything_changes_no_bit() -> None:
+    loaded = side("torch", steps=2)
+    unobserved = walk(loaded)
+    again = side("torch", steps=2)
+    observed = walk(again, plan_sites(["", *again.modules], "all", ("transformer_blocks.0",)))
+    assert len(observed.steps[0].records) > 100
+    for step in range(2):
+        for port in ("noise_pred", "latents.after"):
+            assert np.array_equal(observed.value(port, step=step), unobserved.value(port, step=step))
+
+
+def test_the_flex_kernel_computes_what_sdpa_does() -> None:
+    """Two kernels, two roundings: not the same bits, or the test of bit equality above could not tell them apart."""
+    flex, sdpa = walk(side("torch")).noise_pred, walk(side("torch", "attention.kernel=sdpa")).noise_pred
+    assert not np.array_equal(flex, sdpa)
+    assert np.linalg.norm(flex - sdpa) < 1e-4 * np.linalg.norm(flex)
+
+
+@pytest.mark.usefixtures("backend_restored")
+def test_sdpa_is_sdpa_whatever_another_model_was_set_to() -> None:
+    """`set_attention_backend` on any model, and DIFFUSERS_ATTN_BACKEND, change the default of all others."""
+    before = walk(side("torch", "attention.kernel=sdpa")).noise_pred
+    flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+    attention_dispatch._AttentionBackendRegistry.set_active_backend(attention_dispatch.AttentionBackendName.FLEX)
+    assert np.array_equal(walk(side("torch", "attention.kernel=sdpa")).noise_pred, before)
+
+
+def test_the_floor_of_dt_is_that_of_the_sigmas_it_is_the_difference_of() -> None:
+    """A sigma near 1 one float32 step off moves dt by 6e-8, whatever dt's own size; preflight lets that pass."""
+    loaded = side("torch", steps=50)
+    loop = prepare(loaded)
+    first = next(with_floors(denoise(loop, None), make_variants(loaded, seeds=1), None, None))
+    by_site = {key.site: floor for key, floor in first.floors.items() if key.branch == ""}
+    sigma = loop.schedule.sigmas[0]
+    assert by_site["loop:sigma"].l2 >= HALF_ULP * sigma
+    assert by_site["loop:dt"].l2 >= HALF_ULP * sigma

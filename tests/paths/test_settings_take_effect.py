@@ -1,0 +1,176 @@
+"""Each setting, on each side alone, reaches the code it replaces and changes what it should, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from parity.errors import UnjudgedError
+from parity.paths.loop import denoise, prepare
+from parity.reached import Reached
+from parity.settings import CHOICES, parse, render
+from tests.paths.sides import Outcome, apart, side, walk
+
+STEPS = 2
+"""The first timestep, 1000, is exact in bfloat16; the second is not."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """How far a side goes from its own defaults, relative L2, in one of its values.
+
+    Attributes:
+        least, most: bounds, both allowed. of: `noise_pred` or `latents.after` of the last step, `latents.before` of the
+            first, or `timesteps`.
+    """
+
+    least: float
+    most: float
+    of: str = "noise_pred"
+
+
+NOTHING = Effect(0.0, 0.0, "latents.after")
+HARMLESS = Effect(0.0, 1e-5, "latents.after")
+FAULT = Effect(1e-2, 10.0)
+
+BOTH: dict[str, Effect] = {
+    "dtype=bfloat16": Effect(1e-3, 0.5),
+    "dtype=float16": Effect(1e-5, 0.1),
+    "attention.mask=none": FAULT,
+    "attention.mask=zero_kv": FAULT,
+    "attention.mask=zero_kv_rescaled": HARMLESS,
+    "refiner.mask=none": FAULT,
+    "text.reorder=concatenate": HARMLESS,
+    "text.byt5_dtype=float32": NOTHING,
+    "text.byt5_dtype=bfloat16": Effect(1e-5, 0.1),
+    "vision_states=none": HARMLESS,
+    "timestep_dtype=float32": NOTHING,
+    "timestep_dtype=bfloat16": Effect(1e-5, 1.0),
+    "latents_dtype=float32": NOTHING,
+    "latents_dtype=bfloat16": Effect(1e-4, 1e-2, "latents.after"),
+    "schedule_dtype=float32": NOTHING,
+    "schedule_dtype=bfloat16": Effect(1e-5, 1e-2, "timesteps"),
+    "guidance_dtype=float32": NOTHING,
+    "guidance_dtype=bfloat16": Effect(1e-4, 0.1),
+    "norm_dtype=float32": HARMLESS,
+    "norm_dtype=bfloat16": Effect(1e-4, 0.5),
+    "rope=cached": HARMLESS,
+    "rope_dtype=bfloat16": Effect(1e-5, 0.5),
+}
+
+EFFECTS: dict[str, dict[str, Effect]] = {
+    "torch": {
+        **BOTH,
+        "attention.kernel=sdpa": HARMLESS,
+        "matmul_precision=high": Effect(1e-8, 1e-3),
+        "matmul_precision=default": Effect(1e-4, 0.5),
+        "noise.device=device": Effect(0.0, 10.0, "latents.before"),  # on the CPU its generator is the same one
+    },
+    "torchax": {
+        **BOTH,
+        "matmul_precision=high": Effect(0.0, 1e-3),  # XLA on the CPU computes float32 products in float32 anyway
+        "matmul_precision=default": Effect(0.0, 0.5),
+        "noise.device=device": Effect(0.5, 10.0, "latents.before"),
+        "sharding=tp_fc2_replicated": HARMLESS,
+        "jit=false": HARMLESS,
+    },
+}
+
+ELSEWHERE = {"mesh", "scheduler.warmup_steps"}
+"""The mesh needs eight devices (tests/test_run.py); warm-up calls have a test of their own below."""
+
+CASES = [(backend, setting) for backend, effects in EFFECTS.items() for setting in effects]
+
+
+def implemented(backend: str) -> set[str]:
+    """Every value that a side takes and that is not its default, as written."""
+    found = set()
+    for choice in CHOICES:
+        if choice.name in ELSEWHERE:
+            continue
+        values = choice.takes.get(backend, choice.values)  # type: ignore[call-overload]
+        default = render(choice.default_for(backend))  # type: ignore[arg-type]
+        found |= {f"{choice.name}={value}" for value in values if value != default}
+    return found
+
+
+@functools.cache
+def default(backend: str) -> Outcome:
+    return walk(side(backend, steps=STEPS))
+
+
+def value(outcome: Outcome, of: str) -> np.ndarray:
+    if of == "timesteps":
+        return outcome.timesteps
+    return outcome.value(of, step=0 if of == "latents.before" else -1)
+
+
+@pytest.mark.parametrize("backend", ["torch", "torchax"])
+def test_every_implemented_value_is_tried(backend: str) -> None:
+    assert implemented(backend) - {"dtype=float32"} == set(EFFECTS[backend])
+
+
+@pytest.mark.parametrize(("backend", "setting"), CASES)
+def test_a_setting_reaches_its_code_and_takes_effect(backend: str, setting: str) -> None:
+    effect = EFFECTS[backend][setting]
+    found = walk(side(backend, setting, steps=STEPS))
+    name = setting.split("=")[0]
+    assert found.side.reached.expected == (name,)
+    assert found.side.reached.missing == ()
+    distance = apart(value(default(backend), effect.of), value(found, effect.of))
+    assert effect.least <= distance <= effect.most
+    assert math.isfinite(distance)
+    assert all(np.isfinite(found.value("latents.after", step=i)).all() for i in range(STEPS))
+
+
+@pytest.mark.parametrize("backend", ["torch", "torchax"])
+def test_what_a_dtype_setting_names_is_what_the_loop_holds(backend: str) -> None:
+    narrow = walk(side(backend, "latents_dtype=bfloat16"))
+    assert narrow.record("loop:latents.before").dtype == "bfloat16"
+    assert narrow.record("loop:latents.after").dtype == "bfloat16"
+    assert narrow.record("loop:noise_pred").dtype == "float32"
+    whole = walk(side(backend, "dtype=bfloat16"))
+    assert whole.record("loop:noise_pred").dtype == "bfloat16"
+    assert whole.record("loop:latents.after").dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("backend", ["torch", "torchax"])
+def test_warm_up_calls_move_the_scheduler(backend: str) -> None:
+    loaded = side(backend, "scheduler.warmup_steps=1", steps=STEPS)
+    loop = prepare(loaded)
+    assert loop.schedule.step_index == 1
+    assert loaded.reached.missing == ()
+    first = Outcome(loaded, loop.schedule.timesteps, (next(denoise(loop, None)),))
+    expected = default(backend)
+    assert np.array_equal(first.value("noise_pred", step=0), expected.value("noise_pred", step=0))
+    assert apart(expected.value("latents.after", step=0), first.value("latents.after", step=0)) > 1e-2
+
+
+@pytest.mark.parametrize("backend", ["torch", "torchax"])
+def test_the_defaults_expect_nothing_and_run_the_same_twice(backend: str) -> None:
+    outcome = default(backend)
+    assert outcome.side.reached.expected == ()
+    assert np.array_equal(walk(side(backend, steps=STEPS)).latents, outcome.latents)
+
+
+def test_both_sides_defaults_agree() -> None:
+    assert apart(default("torch").latents, default("torchax").latents) < 1e-5
+
+
+@pytest.mark.parametrize("setting", ["attention.mask=none", "attention.mask=zero_kv", "refiner.mask=none"])
+def test_a_fault_is_the_same_on_either_side(setting: str) -> None:
+    """So that a candidate's fault can be reproduced on the reference alone."""
+    ours, theirs = (walk(side(backend, setting)).noise_pred for backend in ("torch", "torchax"))
+    assert apart(ours, theirs) < 1e-5
+
+
+def test_code_that_was_not_reached_is_told() -> None:
+    reached = Reached(parse("torch", ["rope=cached", "norm_dtype=bfloat16"]))
+    reached.mark("rope")
+    assert reached.missing == ("norm_dtype",)
+    with pytest.raises(UnjudgedError, match=r"never reached .* norm_dtype"):
+        reached.require()
