@@ -4,6 +4,7 @@
 #   make test     the tests
 #   make lint     ruff and mypy
 #   make bench    what observing costs
+#   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make install  only the virtual environment
 #
 # PYTHON=python3.12 make install   builds it with another Python (3.11 or later).
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint bench
+.PHONY: install run test lint bench goldens
 
 install: $(STAMP)
 
@@ -38,3 +39,14 @@ lint: install
 
 bench: install
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+# The embeddings are made once and kept: other machines' text encoders round otherwise.
+GOLDENS := tiny-hunyuan-video-1.5
+
+goldens: install $(GOLDENS:%=golden/%.embeddings.safetensors)
+	@set -ex; for model in $(GOLDENS); do \
+	  $(BIN)/parity record golden/$$model --model $$model --steps 1 \
+	    --stage1 golden/$$model.embeddings.safetensors --overwrite; done
+
+golden/%.embeddings.safetensors: | install
+	$(BIN)/python golden/embeddings.py $* $@

@@ -21,7 +21,7 @@ TABLE_LIMIT = 1e-4
 `parity.paths.perturb`), a table rounded to bfloat16 by 2e-3."""
 
 ROUNDING_LIMIT = 1e-2
-"""Relative L2 beyond which no dtype explains a difference: rounding to bfloat16 moves a tensor by 1.7e-3 of its norm."""
+"""Relative L2 beyond which no dtype explains a difference; rounding to bfloat16 moves a tensor by 1.7e-3."""
 
 EMBEDDING_LIMIT = 0.1
 """The same for prompt embeddings: an encoder of many layers, run in bfloat16, adds its roundings up."""
