@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from parity.errors import UsageError
 from parity.settings import CHOICES, differences, parse
 

@@ -102,6 +102,8 @@ def _prepared(request: RecordRequest, say: Say) -> Loop:
 
 
 def _steps(request: RecordRequest, loop: Loop, plan: SitePlan, done: int, say: Say) -> Iterator[StepRecords]:
+    if done >= request.steps:
+        return  # resumed, and nothing is left to do
     variants = []
     if request.floors:
         say("preparing the floors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from parity.compare.result import Origin, Result
 from parity.diagnose.descend import children_plan, suspect_of
 from parity.golden.records import Key

@@ -1,0 +1,35 @@
+"""Writes the prompt embeddings of a model as a port's first stage does: what two machines share by `--stage1`.
+
+    python golden/embeddings.py tiny-hunyuan-video-1.5 golden/tiny-hunyuan-video-1.5.embeddings.safetensors
+
+The two encoders round otherwise on every kind of processor, and a golden of other embeddings is of another run. Cost:
+the text encoders of the model, once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from parity.models.family import family_of, make_case
+from parity.models.folder import resolve_model
+from parity.models.hunyuan_text import write_stage1
+from parity.models.spec import GenerationSpec
+from parity.settings import parse
+
+
+def main(model: str, out: Path) -> None:
+    """Encode the model's own prompt in float32 and write it to `out`."""
+    folder = resolve_model(model)
+    case = make_case(model, folder, GenerationSpec.load(folder))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with torch.no_grad():
+        write_stage1(out, family_of(folder).conditions(case, parse("torch", []), None, device))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(f"usage: python {sys.argv[0]} MODEL OUT.safetensors")
+    main(sys.argv[1], Path(sys.argv[2]))

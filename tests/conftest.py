@@ -1,0 +1,77 @@
+"""What tests that need a model share: the tiny checkpoint, its inputs, and each side loaded once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from parity.models.family import Case
+    from parity.paths.inputs import Inputs
+    from parity.paths.side import Side
+
+# Before torch is imported: on the tiny model two threads gain nothing, and where other processes hold the cores each of
+# thousands of small parallel regions waits for them (measured: a tenfold slower run).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+TINY = "tiny-hunyuan-video-1.5"
+
+
+@pytest.fixture(scope="session")
+def tiny_case() -> Case:
+    """The tiny HunyuanVideo-1.5 with its own sizes and prompt; the checkpoint is made where it is missing."""
+    from parity.models.family import make_case
+    from parity.models.folder import resolve_model
+    from parity.models.spec import GenerationSpec
+
+    folder = resolve_model(TINY)
+    return make_case(TINY, folder, GenerationSpec.load(folder))
+
+
+@pytest.fixture(scope="session")
+def tiny_inputs(tiny_case: Case) -> Callable[..., Inputs]:
+    """`tiny_inputs(dtype="float32", steps=1)`: the explicit inputs of both sides, each made once."""
+    from parity.models.family import family_of
+    from parity.paths.inputs import Inputs, make_inputs
+    from parity.settings import parse
+
+    encoded: dict[str, Inputs] = {}
+
+    def get(dtype: str = "float32", steps: int = 1) -> Inputs:
+        if dtype not in encoded:
+            given = parse("torch", [f"dtype={dtype}"])
+            family = family_of(tiny_case.folder)
+            encoded[dtype], _ = make_inputs(family, tiny_case, given, given, steps=1, seed=0, stage1=None)
+        made = encoded[dtype]
+        return Inputs(made.conditions, made.noise, steps, made.seed)
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tiny_side(tiny_case: Case, tiny_inputs: Callable[..., Inputs]) -> Callable[..., Side]:
+    """`tiny_side("torchax", "jit=false", steps=1)`: a side with these settings, loaded once; its programs stay."""
+    from parity.models.family import family_of
+    from parity.paths.reference import load_reference
+    from parity.settings import parse
+
+    loaded: dict[tuple[str, tuple[str, ...], int], Side] = {}
+
+    def get(backend: str, *assignments: str, steps: int = 1) -> Side:
+        key = (backend, tuple(sorted(assignments)), steps)
+        if key not in loaded:
+            settings = parse("torch" if backend == "torch" else "torchax", assignments)
+            inputs = tiny_inputs(settings.text("dtype"), steps)
+            family = family_of(tiny_case.folder)
+            if backend == "torch":
+                loaded[key] = load_reference(family, tiny_case, settings, inputs)
+            else:
+                from parity.paths.candidate import load_candidate
+
+                loaded[key] = load_candidate(family, tiny_case, settings, inputs)
+        return loaded[key]
+
+    return get

@@ -1,0 +1,141 @@
+"""Floors: the largest difference that any variant shows, at least half an ulp, enough for an innocent backend."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from parity.golden.records import Floor, Key, Moments, Record, StepRecords
+from parity.golden.sketch import Geometry, bin_norms, distance, geometry, sketch
+from parity.hooks.sites import plan_sites
+from parity.paths import floors
+from parity.paths.floors import HALF_ULP, Variant, make_variants, with_floors
+from parity.paths.loop import denoise, prepare
+from parity.paths.side import Side
+
+SITE = Key("transformer", 0, "cond", "block:out")
+
+
+def record(x: np.ndarray, key: Key = SITE, dtype: str = "float32") -> Record:
+    g = geometry(x.shape)
+    moments = Moments(x.size, 0, 0, float(x.min()), float(x.max()), float(x.mean()), float(np.linalg.norm(x)))
+    return Record(key, "tensor", x.shape, dtype, "", (g.rows, g.channels), moments, sketch(x))
+
+
+def noise(seed: int, scale: float = 1.0) -> np.ndarray:
+    return scale * np.random.default_rng(seed).standard_normal((1, 300, 40))
+
+
+def floors_of(
+    monkeypatch: pytest.MonkeyPatch, ours: list[Record], *others: list[Record], step: int = 0
+) -> dict[Key, Floor]:
+    """The floors of one made step beside made variants."""
+    monkeypatch.setattr(floors, "denoise", lambda loop, *ignored, **options: iter([StepRecords(step, tuple(loop))]))
+    variants = [Variant(str(i), other, lambda step: contextlib.nullcontext()) for i, other in enumerate(others)]  # type: ignore[arg-type]
+    steps = with_floors(iter([StepRecords(step, tuple(ours))]), variants, None, None)
+    return dict(next(iter(steps)).floors)
+
+
+def test_the_floor_is_the_largest_of_the_variants_as_a_whole_and_in_each_bin(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = noise(0)
+    a, b = x.copy(), x.copy()
+    a[:, :150] += noise(1, 1e-3)[:, :150]
+    b[:, 150:] += noise(2, 1e-4)[:, 150:]
+    floor = floors_of(monkeypatch, [record(x)], [record(a)], [record(b)])[SITE]
+    g = geometry(x.shape)
+    apart = [distance(sketch(x), sketch(y), g) for y in (a, b)]
+    assert floor.l2 == pytest.approx(max(apart))
+    assert floor.l2 > 5 * min(apart)
+    assert floor.bins is not None
+    each = [bin_norms(sketch(y).astype(np.float64) - sketch(x).astype(np.float64), g) for y in (a, b)]
+    assert np.allclose(floor.bins, np.maximum(*each), rtol=1e-5, atol=2 * HALF_ULP * float(np.linalg.norm(x)))
+    assert floor.bins[0] > 1e-3
+    assert 1e-5 < floor.bins[-1] < 1e-2
+
+
+def test_the_order_of_variants_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = noise(0)
+    near, far = record(x + noise(1, 1e-6)), record(x + noise(2, 1e-3))
+    one, other = (floors_of(monkeypatch, [record(x)], *v)[SITE] for v in (([near], [far]), ([far], [near])))
+    assert one.l2 == other.l2
+    assert np.array_equal(one.bins, other.bins)
+
+
+def test_the_least_floor_is_half_an_ulp(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = noise(0)
+    floor = floors_of(monkeypatch, [record(x)], [record(x)])[SITE]
+    assert floor.l2 == pytest.approx(HALF_ULP * np.linalg.norm(x))
+    assert floor.bins is not None
+    assert (floor.bins > 0).all()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool"])
+def test_integers_and_masks_have_no_least_floor(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    x = np.round(noise(0))
+    assert floors_of(monkeypatch, [record(x, dtype=dtype)], [record(x, dtype=dtype)])[SITE].l2 == 0.0
+
+
+def test_sites_that_a_variant_lacks_keep_their_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = dataclasses.replace(SITE, site="other:out")
+    x = noise(0)
+    found = floors_of(monkeypatch, [record(x), record(x, other)], [record(x + noise(1, 1e-3))])
+    assert found[SITE].l2 > 100 * found[other].l2 > 0
+
+
+def test_values_that_are_no_tensors_have_no_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = Record(dataclasses.replace(SITE, site="block:in.mask"), "none")
+    assert list(floors_of(monkeypatch, [absent, record(noise(0))], [absent])) == [SITE]
+
+
+def test_without_variants_there_are_no_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert floors_of(monkeypatch, [record(noise(0))]) == {}
+
+
+def test_variants_run_within_their_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[int] = []
+
+    @contextlib.contextmanager
+    def around(step: int) -> Iterator[None]:
+        entered.append(step)
+        yield
+
+    x = [record(noise(0))]
+    monkeypatch.setattr(floors, "denoise", lambda loop, *ignored, **options: iter([StepRecords(7, tuple(loop))]))
+    list(with_floors(iter([StepRecords(7, tuple(x))]), [Variant("v", x, around)], None, None))  # type: ignore[arg-type]
+    assert entered == [7]
+
+
+def test_variants_leave_the_reference_as_it_was(tiny_side: Callable[..., Side]) -> None:
+    side = tiny_side("torch")
+    before = next(iter(denoise(prepare(side), None)))
+    scheduler = side.scheduler
+    for variant in make_variants(side, seeds=1):
+        assert variant.loop.side.scheduler is not scheduler
+        with variant.around(0):
+            list(denoise(variant.loop, None))
+    after = next(iter(denoise(prepare(side), None)))
+    for ours, theirs in zip(before.records, after.records, strict=True):
+        assert np.array_equal(ours.value, theirs.value)
+
+
+def test_every_site_of_an_innocent_candidate_is_within_three_floors(tiny_side: Callable[..., Side]) -> None:
+    side = tiny_side("torch")
+    plan = plan_sites(["", *side.modules], "all")
+    step = next(iter(with_floors(denoise(prepare(side), plan), make_variants(side), plan, None)))
+    candidate = {r.key: r for r in next(iter(denoise(prepare(tiny_side("torchax")), plan))).records}
+    ratios: dict[Key, float] = {}
+    for ours in step.records:
+        theirs = candidate.get(ours.key)
+        if ours.sketch is None or theirs is None or theirs.sketch is None:
+            continue
+        apart = distance(ours.sketch, theirs.sketch, Geometry(*ours.frame))
+        if apart:
+            floor = step.floors[ours.key].l2
+            ratios[ours.key] = apart / floor if floor else np.inf
+    assert len(ratios) > 500
+    worst = max(ratios, key=lambda key: ratios[key])
+    assert ratios[worst] < 3, f"{worst}: {ratios[worst]:.2f} times its floor"

@@ -1,0 +1,134 @@
+"""What observing promises (DESIGN section 5): it never changes the result, and records compare by name everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parity.golden.records import Key, Record
+from parity.golden.sketch import Geometry, distance
+from parity.paths.side import Side
+from tests.paths.observing import loop_values, step_of
+
+Sides = Callable[..., Side]
+
+ALONE, BATCHED, SHARDED = "dp=1,sp=1,tp=1", "dp=2,sp=1,tp=1", "dp=2,sp=2,tp=2"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("path", "sites"),
+    # Eager hooks are the same ones whatever is chosen; compiled, each choice is another program.
+    [("torch", "all"), ("torchax", "blocks"), ("torchax", "all"), ("torchax jit=false", "all")],
+)
+def test_observed_is_bitwise_unobserved(tiny_side: Sides, path: str, sites: str, dtype: str) -> None:
+    backend, *settings = path.split()
+    side = tiny_side(backend, *settings, f"dtype={dtype}")
+    unobserved = loop_values(step_of(side, None))
+    observed = step_of(side, sites)
+    assert len(observed) > (1000 if sites == "all" else 200)
+    values = loop_values(observed)
+    assert values.keys() == unobserved.keys()
+    for name, value in unobserved.items():
+        apart = np.abs(value.astype(np.float64) - values[name].astype(np.float64)).max()
+        assert value.tobytes() == values[name].tobytes(), f"{name}: observing moves it by {apart:.1e}"
+
+
+def test_observing_twice_gives_the_same_records(tiny_side: Sides) -> None:
+    first, second = (step_of(tiny_side("torchax"), "blocks") for _ in range(2))
+    assert list(first) == list(second)
+    for key, record in first.items():
+        assert record.moments == second[key].moments
+        assert record.sketch is None or np.array_equal(record.sketch, second[key].sketch)
+
+
+def test_records_of_jit_and_eager_have_the_same_keys(tiny_side: Sides) -> None:
+    compiled = step_of(tiny_side("torchax", "dtype=float32"), "all")
+    eager = step_of(tiny_side("torchax", "jit=false", "dtype=float32"), "all")
+    assert list(compiled) == list(eager)
+    for key, record in compiled.items():
+        other = eager[key]
+        assert (record.kind, record.shape, record.dtype, record.rows, record.frame) == (
+            *(other.kind, other.shape, other.dtype),
+            *(other.rows, other.frame),
+        ), key
+
+
+def test_torch_and_torchax_blocks_are_named_alike(tiny_side: Sides) -> None:
+    reference, candidate = step_of(tiny_side("torch"), "blocks"), step_of(tiny_side("torchax"), "blocks")
+    assert set(reference) == set(candidate)
+
+
+def test_values_come_from_within_the_program(tiny_side: Sides) -> None:
+    glob = "transformer_blocks.0:out"
+    ours = step_of(tiny_side("torch"), glob, (glob,))
+    theirs = step_of(tiny_side("torchax"), glob, (glob,))
+    held = [key for key, r in theirs.items() if key.module != "loop" and r.value is not None]
+    assert {key.branch for key in held} == {"cond", "uncond"}
+    for key in held:
+        x, y = np.asarray(ours[key].value), np.asarray(theirs[key].value)
+        assert x.shape == y.shape
+        assert np.linalg.norm(x - y) < 1e-4 * np.linalg.norm(x)
+        assert np.linalg.norm(y) == pytest.approx(theirs[key].moments.l2, rel=1e-5)
+
+
+@pytest.fixture(scope="session")
+def on_meshes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Key, Record]]:
+    """Block records of one step by mesh, taken in a process of eight host devices."""
+    folder = tmp_path_factory.mktemp("meshes")
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}
+    meshes = [ALONE, BATCHED, SHARDED]
+    subprocess.run(
+        [sys.executable, "-m", "tests.paths.record_on_meshes", str(folder), *meshes],
+        check=True, env=environment, cwd=root, timeout=600,
+    )  # fmt: skip
+    return {mesh: _read(folder / f"{i}.npz") for i, mesh in enumerate(meshes)}
+
+
+def _read(path: Path) -> dict[Key, Record]:
+    with np.load(path) as arrays:
+        told = json.loads(arrays["told"].tobytes())
+        return {
+            Key(*key): Record(Key(*key), kind, tuple(shape), frame=tuple(frame), sketch=arrays.get(str(i)))
+            for i, (key, kind, shape, frame) in enumerate(told)
+        }
+
+
+def test_branches_batched_by_dp_compare_by_name(on_meshes: dict[str, dict[Key, Record]]) -> None:
+    apart, batched = on_meshes[ALONE], on_meshes[BATCHED]
+    assert set(apart) == set(batched)
+    assert {key.branch for key in batched} == {"cond", "uncond", ""}
+    assert {key: r.shape for key, r in apart.items()} == {key: r.shape for key, r in batched.items()}
+    _close(apart, batched)
+    # By position they would be each other's: the branches are not alike.
+    key = Key("transformer", 0, "cond", "transformer_blocks.0:out.0")
+    other = Key("transformer", 0, "uncond", "transformer_blocks.0:out.0")
+    assert _relative(apart[key], batched[other]) > 1e-2
+
+
+def test_sketches_are_equal_on_any_mesh(on_meshes: dict[str, dict[Key, Record]]) -> None:
+    _close(on_meshes[ALONE], on_meshes[SHARDED])
+
+
+def _close(ours: dict[Key, Record], theirs: dict[Key, Record]) -> None:
+    compared = 0
+    for key, record in ours.items():
+        if record.sketch is not None:
+            assert _relative(record, theirs[key]) < 1e-4, key
+            compared += 1
+    assert compared > 100
+
+
+def _relative(a: Record, b: Record) -> float:
+    assert a.sketch is not None
+    assert b.sketch is not None
+    return distance(a.sketch, b.sketch, Geometry(*a.frame)) / max(float(np.linalg.norm(a.sketch)), 1e-30)

@@ -1,0 +1,228 @@
+"""Monte Carlo rounding moves what rounds, by one ulp, and leaves the model as it was."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from parity.hooks.attach import attached
+from parity.paths.perturb import perturbed
+from parity.paths.side import Side
+from tests.hooks.seen import gathered, make_tap
+
+
+class Keeps(torch.nn.Module):
+    """Remembers what its forward was given and what its parameters were then; returns its input."""
+
+    def __init__(self, *, parameters: bool = True, fails: bool = False) -> None:
+        super().__init__()
+        if parameters:
+            self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 12).reshape(3, 4))
+            self.bias = torch.nn.Parameter(torch.zeros(4))
+        self.fails = fails
+        self.given: list[Any] = []
+        self.used: list[dict[str, torch.Tensor]] = []
+
+    def forward(self, x: Any) -> Any:
+        self.given.append(x)
+        self.used.append({name: p.detach().clone() for name, p in self._parameters.items() if p is not None})
+        if self.fails:
+            raise RuntimeError("inside")
+        return x
+
+
+class Pair(torch.nn.Module):
+    """A module within a module, both with parameters."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(2, 2))
+        self.inner = Keeps(fails=fails)
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+def values(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def neighbours(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The next number below and above each."""
+    below, above = (torch.full_like(x, v) for v in (-torch.inf, torch.inf))
+    return torch.nextafter(x, below), torch.nextafter(x, above)
+
+
+def moved_by_one_ulp(before: torch.Tensor, after: torch.Tensor) -> bool:
+    down, up = neighbours(before)
+    return bool(((after == down) | (after == up)).all()) and bool((after == up).any()) and bool((after == down).any())
+
+
+def given(module: Keeps, x: Any, seed: int = 0) -> Any:
+    with perturbed(module, seed):
+        module(x)
+    return module.given[-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_every_other_float_tensor_moves_by_exactly_one_ulp(dtype: torch.dtype) -> None:
+    x = values(5, 7, dtype=dtype)
+    seen = given(Keeps().to(dtype), x)
+    assert seen.dtype == dtype
+    assert moved_by_one_ulp(x, seen)
+
+
+def test_zeros_stay_zero() -> None:
+    x = values(6, 6)
+    x[2:4] = 0
+    seen = given(Keeps(), x)
+    assert torch.equal(seen == 0, x == 0)
+
+
+def test_vectors_numbers_and_integers_stay() -> None:
+    things = {"vector": values(6), "number": torch.tensor(1.5), "tokens": torch.arange(6).reshape(2, 3), "none": None}
+    seen = given(Keeps(), {**things, "flag": True, "nest": (values(3, 3), ["text", 2.0])})
+    assert all(torch.equal(seen[name], things[name]) for name in ("vector", "number", "tokens"))
+    assert (seen["none"], seen["flag"], seen["nest"][1]) == (None, True, ["text", 2.0])
+    assert moved_by_one_ulp(values(3, 3), seen["nest"][0])
+
+
+def test_the_tensor_itself_is_not_written_to() -> None:
+    x = values(4, 4)
+    before = x.clone()
+    given(Keeps(), x)
+    assert torch.equal(x, before)
+
+
+def test_outputs_move_as_well() -> None:
+    x = values(4, 4)
+    module = Keeps()
+    with perturbed(module, 0):
+        out = module(x)
+    assert moved_by_one_ulp(module.given[0], out)
+
+
+def test_parameters_move_during_the_call_only() -> None:
+    module = Pair()
+    before = {name: (p, p.detach().clone()) for name, p in module.named_parameters()}
+    with perturbed(module, 0):
+        module(values(4, 4))
+        assert all(p is before[name][0] for name, p in module.named_parameters())
+    used = module.inner.used[0]
+    assert moved_by_one_ulp(before["inner.weight"][1], used["weight"])
+    assert not used["bias"].any()
+    for name, p in module.named_parameters():
+        assert p is before[name][0]
+        assert torch.equal(p, before[name][1])
+
+
+@pytest.mark.parametrize("caught", [True, False], ids=["caught within", "caught outside"])
+def test_parameters_and_hooks_are_restored_after_exceptions(caught: bool) -> None:
+    module = Pair(fails=True)
+    before = {name: (p, p.detach().clone()) for name, p in module.named_parameters()}
+    if caught:
+        with perturbed(module, 0):
+            with pytest.raises(RuntimeError, match="inside"):
+                module(values(4, 4))
+            assert all(p is before[name][0] for name, p in module.named_parameters())
+    else:
+        with pytest.raises(RuntimeError, match="inside"), perturbed(module, 0):
+            module(values(4, 4))
+    for name, p in module.named_parameters():
+        assert p is before[name][0]
+        assert torch.equal(p, before[name][1])
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
+    x = values(4, 4)
+    with pytest.raises(RuntimeError, match="inside"):
+        module(x)
+    assert module.inner.given[-1] is x
+
+
+class Waves(torch.nn.Module):
+    """No parameters and no children: its table comes from constants, and nothing at its boundary shows it."""
+
+    def __init__(self, fails: bool = False) -> None:
+        super().__init__()
+        self.fails = fails
+        self.table = torch.zeros(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = torch.sin(torch.linspace(0.1, 3, 64).reshape(8, 8))
+        if self.fails:
+            raise RuntimeError("inside")
+        return x
+
+
+def with_weights(waves: Waves) -> torch.nn.Module:
+    """A model that has parameters elsewhere."""
+    return torch.nn.Sequential(waves, torch.nn.Linear(2, 2))
+
+
+def test_elementary_functions_move_in_modules_of_constants() -> None:
+    waves = Waves()
+    model = with_weights(waves)
+    model(values(2, 2))
+    exact = waves.table
+    with perturbed(model, 0):
+        model(values(2, 2))
+    assert moved_by_one_ulp(exact, waves.table)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_elementary_functions_are_themselves_afterwards(fails: bool) -> None:
+    model = with_weights(Waves(fails))
+    x = torch.linspace(0.1, 3, 64).reshape(8, 8)
+    exact = torch.sin(x)
+    expected = pytest.raises(RuntimeError, match="inside") if fails else contextlib.nullcontext()
+    with expected, perturbed(model, 0):
+        model(values(2, 2))
+    assert torch.equal(torch.sin(x), exact)
+
+
+def test_the_same_seed_gives_the_same_result_and_another_seed_another() -> None:
+    module, x = torch.nn.Linear(8, 8), values(4, 8)
+    results = []
+    for seed in (0, 0, 1):
+        with perturbed(module, seed):
+            results.append(module(x))
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+def test_global_random_state_is_left_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    given(Keeps(), values(4, 4))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_tap_sees_what_the_module_is_given() -> None:
+    module, x = Keeps(), values(4, 4)
+    tap = make_tap(module, values=(":in", ":out"))
+    with perturbed(module, 0), attached(module, tap):
+        out = module(x)
+    seen = gathered(tap)
+    assert torch.equal(torch.from_numpy(seen.at(":in.x").value), module.given[0])
+    assert torch.equal(torch.from_numpy(seen.at(":out").value), out)
+
+
+def test_the_tiny_models_prediction_moves_by_rounding_only(tiny_side: Callable[..., Side]) -> None:
+    side = tiny_side("torch")
+    model = side.backend.module()
+    parameters = dict(model.named_parameters())
+    arguments = side.family.model_arguments(
+        side.case, side.settings, side.inputs.noise, torch.tensor([500.0]), side.backend.dtype
+    )
+    with side.backend.scope():
+        exact = model(**arguments, **side.inputs.conditions["cond"], return_dict=False)[0]
+        with perturbed(model, 0):
+            moved = model(**arguments, **side.inputs.conditions["cond"], return_dict=False)[0]
+        again = model(**arguments, **side.inputs.conditions["cond"], return_dict=False)[0]
+    assert 1e-8 < float((moved - exact).norm() / exact.norm()) < 1e-4
+    assert torch.equal(again, exact)
+    assert all(p is parameters[name] for name, p in model.named_parameters())
