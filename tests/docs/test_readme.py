@@ -56,7 +56,7 @@ def test_every_other_command_installs_or_makes() -> None:
     assert all(c.startswith(("make ", "pip install ")) for c in others)
 
 
-@pytest.mark.parametrize("document", sorted(ROOT.glob("docs/*.md")) + [ROOT / "README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("document", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=lambda p: p.name)
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
         assert (document.parent / target).exists(), target

@@ -16,6 +16,17 @@ def step_of(side: Side, sites: str | None, values: tuple[str, ...] = ()) -> dict
     return {r.key: r for r in next(iter(denoise(prepare(side), plan))).records}
 
 
+_DONE: dict[tuple[int, str | None], dict[Key, Record]] = {}
+
+
+def once(side: Side, sites: str | None) -> dict[Key, Record]:
+    """`step_of`, run once for each side of `tiny_side` (which lives as long as the session) and choice of sites."""
+    key = id(side), sites
+    if key not in _DONE:
+        _DONE[key] = step_of(side, sites)
+    return _DONE[key]
+
+
 def loop_values(records: dict[Key, Record]) -> dict[str, np.ndarray]:
     """The loop's own values: noise_pred of each branch and guided, latents before and after."""
     return {str(key): np.asarray(r.value) for key, r in records.items() if key.module == "loop"}
