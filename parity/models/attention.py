@@ -17,12 +17,16 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from parity.hooks.attach import attention_call
+
+SETTLE: ContextVar[Callable[..., Any]] = ContextVar("parity_settle", default=lambda *tensors: tensors)
+"""How a compiling backend pins query, key and value, observed or not: see `parity.paths.candidate`."""
 
 QUERY_CHUNK = 4096
 """Query rows whose scores are held at once where a log-sum-exp is computed by hand."""
@@ -41,6 +45,7 @@ def attend(
     Returns:
         [B, L, heads, head dim] in the dtype of value.
     """
+    query, key, value = SETTLE.get()(query, key, value)
     with attention_call() as seen:
         out = _attend(query, key, value, valid, kernel, mask)
         seen(query, key, value, out)

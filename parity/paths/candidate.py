@@ -32,12 +32,13 @@ from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reduced, Tap
 from parity.hooks.transfer import to_records
+from parity.models.attention import SETTLE
 from parity.models.family import Case, Family
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import Inputs
 from parity.paths.mesh import Devices, make_devices
-from parity.paths.reference import STAGE, mark_text_settings, module_tree, named_tensors
+from parity.paths.reference import STAGE, mark_text_settings, module_tree, named_tensors, silenced
 from parity.paths.safe_attention import use_safe_attention
 from parity.paths.side import Side
 from parity.reached import Reached
@@ -166,14 +167,19 @@ class TorchaxBackend:
     ) -> tuple[jax.Array, tuple[Entry, ...], Any]:
         """One call of the model on jax arrays, traced or not: prediction, static entries, their reductions."""
         tensors = interop.torch_view(arguments)
-        with self.env, torch.no_grad(), stateless._reparametrize_module(self.model, interop.torch_view(params)):
+        with (
+            _pinned_attention(),
+            self.env,
+            torch.no_grad(),
+            stateless._reparametrize_module(self.model, interop.torch_view(params)),
+        ):
             if plan is None:
                 return array_of(self.model(**tensors, return_dict=False)[0]), (), ()
             reducer = BatchingReducer()
             tap = Tap(plan, reducer, rule, group, interop.torch_view(frames))
             with attached(self.model, tap):
                 out = self.model(**tensors, return_dict=False)[0]
-            require_fired(tap, plan.must_fire - self._silenced())
+            require_fired(tap, plan.must_fire - silenced(self.reached.settings))
         slots = [e.reduced.stats if e.reduced is not None else None for e in tap.entries]
         values = [e.reduced.value for e in tap.entries if e.reduced is not None]
         # What stays of an entry outside the trace is where its reductions will be found.
@@ -182,10 +188,6 @@ class TorchaxBackend:
             for e, slot in zip(tap.entries, slots, strict=True)
         )
         return array_of(out), static, (reducer.finish(), values)
-
-    def _silenced(self) -> frozenset[str]:
-        """Modules that a setting of this side keeps from being called."""
-        return frozenset({"image_embedder"}) if self.reached.settings.text("vision_states") == "none" else frozenset()
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
@@ -200,6 +202,27 @@ class TorchaxBackend:
 
     def module(self) -> torch.nn.Module:
         return self.model
+
+
+@contextlib.contextmanager
+def _pinned_attention() -> Iterator[None]:
+    """Within it, query, key and value are computed before they are used, whether they are observed or not.
+
+    Otherwise XLA fuses the rotary embedding into what reads it, and compiles it again, with other fused
+    multiply-adds, where a reduction reads it too: observing would move the result by an ulp.
+    """
+
+    def pin(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pinned: tuple[torch.Tensor, ...] = interop.torch_view(
+            jax.lax.optimization_barrier(tuple(map(array_of, tensors)))
+        )
+        return pinned
+
+    token = SETTLE.set(pin)
+    try:
+        yield
+    finally:
+        SETTLE.reset(token)
 
 
 def _records(entries: tuple[Entry, ...], reduced: Any, step: int) -> list[Record]:

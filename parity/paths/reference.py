@@ -92,7 +92,7 @@ class TorchBackend:
             tap = Tap(plan, TorchReducer(), self.rules[branch], (branch,), self.frames)
             with attached(self.model, tap):
                 predictions[branch] = self.model(**shared, **own, return_dict=False)[0]
-            require_fired(tap, plan.must_fire)
+            require_fired(tap, plan.must_fire - silenced(self.reached.settings))
             records += torch_records(tap.entries, STAGE, step)
         return predictions, records
 
@@ -151,6 +151,11 @@ def mark_text_settings(reached: Reached, inputs: Inputs) -> None:
     """The text stage has run by the time a side is loaded; its setting took effect where there is ByT5 text."""
     if any("encoder_hidden_states_2" in condition for condition in inputs.conditions.values()):
         reached.mark("text.byt5_dtype")
+
+
+def silenced(settings: Settings) -> frozenset[str]:
+    """Modules that a setting keeps from being called, so that their silence is no error."""
+    return frozenset({"image_embedder"}) if settings.text("vision_states") == "none" else frozenset()
 
 
 def module_tree(model: torch.nn.Module) -> dict[str, str]:

@@ -217,8 +217,11 @@ def uninterrupted(folder: Path) -> Callable[[str], Path]:
         if floors not in made:
             where = folder / f"whole-{floors}"
             where.mkdir()
-            ran = parity(*four_steps(floors), cwd=where)
-            assert ran.returncode == 0, ran.stderr
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(where)
+                patch.setattr(sys, "argv", ["parity", *four_steps(floors)])  # the command is kept in the golden
+                sites = four_steps(floors)[-1]
+                record("golden", steps=4, floors=floors, sites=sites)
             made[floors] = where / "golden"
         return made[floors]
 
@@ -267,7 +270,7 @@ def test_killed_and_resumed_is_as_if_never_killed(
 
 def test_every_unfinished_state_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     """Whatever number of steps were finished, and on the candidate too, whose steps are compiled."""
-    for side, floors in (("reference", "none"), ("candidate", "none"), ("reference", "rounding")):
+    for side, floors in (("reference", "none"), ("candidate", "none"), ("reference", "fp64")):
         whole = tmp_path / f"{side}-{floors}"
         record(whole, side=side, steps=3, floors=floors)
         golden = Golden.open(whole)

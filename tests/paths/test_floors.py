@@ -1,4 +1,4 @@
-"""Floors: the largest difference that any variant shows, at least half an ulp, enough for an innocent backend."""
+"""Floors: the largest difference that any variant shows, never nothing, and enough for an innocent backend."""
 
 from __future__ import annotations
 
@@ -65,18 +65,12 @@ def test_the_order_of_variants_does_not_matter(monkeypatch: pytest.MonkeyPatch) 
     assert np.array_equal(one.bins, other.bins)
 
 
-def test_the_least_floor_is_half_an_ulp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_floor_is_above_half_an_ulp_and_far_below_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     x = noise(0)
     floor = floors_of(monkeypatch, [record(x)], [record(x)])[SITE]
-    assert floor.l2 == pytest.approx(HALF_ULP * np.linalg.norm(x))
+    assert HALF_ULP < floor.l2 / np.linalg.norm(x) < 1e-6
     assert floor.bins is not None
     assert (floor.bins > 0).all()
-
-
-@pytest.mark.parametrize("dtype", ["int64", "bool"])
-def test_integers_and_masks_have_no_least_floor(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    x = np.round(noise(0))
-    assert floors_of(monkeypatch, [record(x, dtype=dtype)], [record(x, dtype=dtype)])[SITE].l2 == 0.0
 
 
 def test_sites_that_a_variant_lacks_keep_their_floor(monkeypatch: pytest.MonkeyPatch) -> None:
