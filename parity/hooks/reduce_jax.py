@@ -10,8 +10,8 @@ are hashed from iotas in the program. Everything is an elementwise product and a
 TPUs round its operands to bfloat16. The moments are plain sums and extrema, which XLA reduces fast and as trees; only
 where their sums are not finite does a `lax.cond` count NaNs and infinities and mask them out.
 
-Cost. On a CPU one read of the tensor for each of four moments and one for the sketch, on accelerators two in all, as
-XLA merges reductions of one array there; some thirty small operations. `benchmarks/reduce.py` measures.
+Cost. On a CPU one read of the tensor for each of four moments and one for the sketch; some thirty small operations. Not
+measured on an accelerator. `benchmarks/reduce.py` measures.
 
     extra = reduce(y)                      # in a traced function: return it beside the function's own result
     moments, sketch = to_host(extra)       # outside, with concrete arrays
