@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import socket
+import uuid
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,3 +77,37 @@ def tiny_side(tiny_case: Case, tiny_inputs: Callable[..., Inputs]) -> Callable[.
         return loaded[key]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """moto's S3 server on a free port of the loopback. One for all tests: its buckets are global to the process."""
+    server_module = pytest.importorskip("moto.server")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = server_module.ThreadedMotoServer("127.0.0.1", port, verbose=False)
+    server.start()
+    yield f"http://127.0.0.1:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a bucket, with the environment set so that s3fs finds the server."""
+    fsspec = pytest.importorskip("fsspec")
+    pytest.importorskip("s3fs")
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    name = f"goldens-{uuid.uuid4().hex}"
+    fsspec.filesystem("s3", skip_instance_cache=True).mkdir(name)
+    yield f"s3://{name}"
+    fsspec.get_filesystem_class("s3").clear_instance_cache()

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -387,33 +386,6 @@ def test_wrong_usage_leaves_nothing_behind(tmp_path: Path, options: dict[str, An
     with pytest.raises(UsageError, match=re.escape(said)):
         record(tmp_path / "g", **options)
     assert not (tmp_path / "g").exists()
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """moto's S3 server on a free port of the loopback, with one bucket."""
-    fsspec = pytest.importorskip("fsspec")
-    server_module = pytest.importorskip("moto.server")
-    pytest.importorskip("s3fs")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = server_module.ThreadedMotoServer("127.0.0.1", port, verbose=False)
-    server.start()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "NO_PROXY": "127.0.0.1",
-        "no_proxy": "127.0.0.1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    fsspec.filesystem("s3", skip_instance_cache=True).mkdir("goldens")
-    yield "s3://goldens"
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    server.stop()
 
 
 def test_recorded_to_a_bucket_and_diffed_from_it(bucket: str, tmp_path: Path) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,37 +18,9 @@ Make = Callable[..., StepRecords]
 fsspec = pytest.importorskip("fsspec")
 
 
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    """moto's S3 server on a free port of the loopback, with one bucket."""
-    server_module = pytest.importorskip("moto.server")
-    pytest.importorskip("s3fs")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = server_module.ThreadedMotoServer("127.0.0.1", port, verbose=False)
-    server.start()
-    variables = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "NO_PROXY": "127.0.0.1",
-        "no_proxy": "127.0.0.1",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("goldens")
-        yield "s3://goldens"
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    server.stop()
-
-
 @pytest.fixture(params=["memory", "s3"])
 def url(request: pytest.FixtureRequest) -> str:
-    root = "memory://goldens" if request.param == "memory" else request.getfixturevalue("s3_server")
+    root = "memory://goldens" if request.param == "memory" else request.getfixturevalue("bucket")
     return f"{root}/{uuid.uuid4().hex}"
 
 
@@ -153,7 +124,7 @@ def test_no_golden_at_a_url(url: str) -> None:
         Golden.open(url)
 
 
-def test_a_bucket_that_is_not_there(s3_server: str, provenance: Provenance) -> None:
+def test_a_bucket_that_is_not_there(bucket: str, provenance: Provenance) -> None:
     with pytest.raises(UsageError, match=r"s3://nowhere/a/golden\.json: .*bucket"):
         GoldenWriter("s3://nowhere/a", provenance)
 
