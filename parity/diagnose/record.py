@@ -23,7 +23,7 @@ from parity.hooks.sites import SitePlan, plan_sites
 from parity.models.family import family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
-from parity.paths.floors import KINDS, make_variants, with_floors
+from parity.paths.floors import DEFAULT_KINDS, KINDS, make_variants, with_floors
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.provenance import provenance
@@ -50,7 +50,7 @@ class RecordRequest:
     stage1: Path | None = None
     sites: str = "blocks"
     values: tuple[str, ...] = ()
-    floors: tuple[str, ...] = KINDS
+    floors: tuple[str, ...] = DEFAULT_KINDS
     prompt: str | None = None
     resume: bool = False
     overwrite: bool = False
@@ -155,7 +155,7 @@ def check_floors(text: str, side: str) -> tuple[str, ...]:
         UsageError: an unknown name, or floors for the candidate.
     """
     if text == "default":
-        return KINDS if side == "reference" else ()
+        return DEFAULT_KINDS if side == "reference" else ()
     names = tuple(n for n in text.split(",") if n and n != "none")
     unknown = [n for n in names if n not in KINDS]
     if unknown:
