@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
-import numpy as np
-
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
 from parity.compare.judge import Judge, beyond
@@ -19,10 +17,11 @@ from parity.compare.result import Check, Result
 from parity.diagnose.descend import descend
 from parity.diagnose.pairing import Pairing, Request, Say, pair
 from parity.diagnose.preflight import failed
-from parity.diagnose.walk import Walk, latents_before, walk
+from parity.diagnose.walk import Walk, walk
 from parity.golden.records import StepRecords
 from parity.hooks.sites import plan_sites
 from parity.paths.floors import make_variants
+from parity.paths.loop import State, state_of
 from parity.reached import Reached
 
 __all__ = ["NoSink", "Pairing", "Request", "Say", "Sink", "pair", "run"]
@@ -67,12 +66,12 @@ def run(request: Request, say: Say, sink: Sink | None = None) -> Result:
     variants = make_variants(pairing.reference.side)
     collected = Collected()
     judge = Judge(excuses(d.setting for d in pairing.differing))
-    parted: np.ndarray | None = None
+    parted: State | None = None
     for reference, candidate in walk(pairing, variants, Walk(plan, request.forcing, 0, request.steps), say):
         sink.step(reference, candidate)
         sites = judge.step(reference, candidate)
         if parted is None and any(beyond(d) and d.verdict == "fail" for d in sites):
-            parted = latents_before(reference)
+            parted = state_of(reference, "before")
         collected.add(reference, candidate, sites)
     sink.finish(pairing)
     checks = (*pairing.checks, _reached_check(pairing))

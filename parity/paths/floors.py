@@ -74,9 +74,7 @@ def make_variants(side: Side, kinds: Sequence[str] = KINDS, seeds: int = SEEDS) 
 
 def _fresh(side: Side) -> Side:
     """The same path with a scheduler of its own, which keeps state."""
-    scheduler = type(side.scheduler).from_config(side.scheduler.config)
-    guider = type(side.guider).from_config(side.guider.config)
-    return replace(side, scheduler=scheduler, guider=guider)
+    return replace(side, sampler=side.sampler.fresh())
 
 
 def with_floors(
