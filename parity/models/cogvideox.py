@@ -88,10 +88,12 @@ class JointAttention:
         attn: Any,
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
         image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         from diffusers.models.embeddings import apply_rotary_emb
 
+        assert attention_mask is None, "CogVideoX's transformer gives its attention no mask"
         text = encoder_hidden_states.shape[1]
         joint = torch.cat([encoder_hidden_states, hidden_states], dim=1)
 

@@ -116,7 +116,7 @@ class CogVideoXSampler:
 
     def guide(self, predictions: Mapping[str, torch.Tensor], step: int, dtype: torch.dtype | None) -> torch.Tensor:
         # The pipeline's `noise_pred.float()`; only the float64 variant of a floor is wider, and stays so.
-        own = torch.promote_types(predictions["cond"].dtype, torch.float32)
+        own = torch.float64 if predictions["cond"].dtype == torch.float64 else torch.float32
         cond, uncond = (predictions[b].to(dtype or own) for b in ("cond", "uncond"))
         return (uncond + self._scale(step) * (cond - uncond)).to(own)
 
