@@ -57,9 +57,9 @@ class KeepRun:
             side = loop.side
             write_stage2(
                 self.where / f"{side.role}_latents.safetensors",
-                side.backend.to_torch(loop.latents),
+                side.family.stage2(side.case, side.backend.to_torch(loop.latents)),
                 seed=self.request.seed,
-                guidance_scale=float(side.guider.config.get("guidance_scale", 1.0)),
+                guidance_scale=side.sampler.guidance_scale,
                 num_frames=side.case.spec.num_frames,
                 num_inference_steps=self.request.steps,
             )

@@ -24,10 +24,13 @@ JUMP = 30.0
 what they bound, so ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later
 blocks)."""
 
+_STEPPED = (("", "latents.before"), ("", "pred_original.before"), ("", "sigma"), ("", "dt"))
+
 _LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     # what each of the loop's values is computed from: (branch, port)
     "noise_pred": (("cond", "noise_pred"), ("uncond", "noise_pred")),
-    "latents.after": (("", "noise_pred"), ("", "latents.before"), ("", "sigma"), ("", "dt")),
+    "latents.after": (("", "noise_pred"), *_STEPPED),
+    "pred_original.after": (("", "noise_pred"), *_STEPPED),
 }
 _LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 

@@ -22,11 +22,10 @@ from parity.compare.judge import Judge
 from parity.compare.result import Result
 from parity.diagnose.pairing import Pairing, Request, Say
 from parity.diagnose.sink import Sink, reached_check
-from parity.diagnose.walk import latents_before
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.floors import make_variants, widen, with_floors
-from parity.paths.loop import Forced, Loop, denoise, prepare
+from parity.paths.loop import Forced, Loop, denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
 from parity.settings import BITS, NEUTRAL, Settings
@@ -72,7 +71,7 @@ def _walk(
     pairing: Pairing, plan: SitePlan, truth: Truth, request: Request, say: Say
 ) -> Iterator[tuple[StepRecords, StepRecords, StepRecords]]:
     """(reference, candidate, truth with the floors of this round) of each step."""
-    starts = {step.step: latents_before(step) for step in truth}
+    starts = {step.step: state_of(step, "before") for step in truth}
     forced: Forced | None = starts.get if request.forcing == "step" else None
     loops = [pairing.reference, *_coarse(pairing)]
     runs = [denoise(loop, plan, forced) for loop in loops]

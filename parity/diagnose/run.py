@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
-
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
 from parity.compare.judge import Judge, beyond
@@ -25,9 +23,10 @@ from parity.diagnose.pairing import Pairing, Request, Say, pair
 from parity.diagnose.precision import Truth, precision, truth_alone
 from parity.diagnose.preflight import failed
 from parity.diagnose.sink import REACHED, NoSink, Sink, reached_check
-from parity.diagnose.walk import Walk, latents_before, walk
+from parity.diagnose.walk import Walk, walk
 from parity.hooks.sites import plan_sites
 from parity.paths.floors import make_variants
+from parity.paths.loop import State, state_of
 
 __all__ = ["NoSink", "Pairing", "Request", "Say", "Sink", "pair", "run"]
 
@@ -78,12 +77,12 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     variants = make_variants(pairing.reference.side)
     collected, truth = Collected(), []
     judge = Judge(excuses(d.setting for d in pairing.differing))
-    parted: np.ndarray | None = None
+    parted: State | None = None
     for reference, candidate in walk(pairing, variants, Walk(plan, request.forcing, 0, request.steps), say):
         sink.step(reference, candidate)
         sites = judge.step(reference, candidate)
         if parted is None and any(beyond(d) and d.verdict == "fail" for d in sites):
-            parted = latents_before(reference)
+            parted = state_of(reference, "before")
         collected.add(reference, candidate, sites)
         truth.append(reference)
     sink.finish(pairing)

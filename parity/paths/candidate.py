@@ -40,7 +40,7 @@ from parity.paths.inputs import Inputs
 from parity.paths.mesh import Devices, make_devices
 from parity.paths.reference import STAGE, mark_text_settings, module_tree, named_tensors, silenced
 from parity.paths.safe_attention import use_safe_attention
-from parity.paths.side import Side
+from parity.paths.side import Side, batched
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -73,6 +73,8 @@ class TorchaxBackend:
         self.model, self.reached, self.devices = model, reached, devices
         self.dtype = DTYPES[settings.text("dtype")]
         self.jit = bool(settings["jit"])
+        every = tuple(branch for group in family.batches for branch in group)
+        self.groups = (every,) if devices.shape[0] > 1 else family.batches
         self.params = {n: self._place_weight(n, x) for n, x in named_tensors(model)}
         reached.mark("mesh")
         reached.mark("sharding")
@@ -111,11 +113,10 @@ class TorchaxBackend:
     def call(
         self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
-        groups = [tuple(branches)] if self.devices.shape[0] > 1 else [(b,) for b in branches]
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
-        for group in groups:
-            arguments = _batched([branches[b] for b in group], shared)
+        for group in self.groups:
+            arguments = batched([branches[b] for b in group], shared)
             arguments = {k: None if x is None else self._place_input(array_of(x)) for k, x in arguments.items()}
             frames = {b: self.frames[b] for b in group}
             program = self._program(group, arguments, frames, plan)
@@ -244,14 +245,6 @@ def _signature(tree: Any) -> tuple[Any, ...]:
     return (structure, tuple((x.shape, str(x.dtype)) for x in leaves))
 
 
-def _batched(branches: list[Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of one call: the branches' own stacked along the batch, the shared ones repeated."""
-    n = len(branches)
-    own = {k: branches[0][k] if n == 1 else torch.cat([b[k] for b in branches]) for k in branches[0]}
-    both = {k: x if x is None or n == 1 else torch.cat([x] * n) for k, x in shared.items()}
-    return {**both, **own}
-
-
 def to_jax(x: torch.Tensor) -> jax.Array:
     """A CPU tensor as a jax array, bfloat16 included; float64 and int64 become 32 bits wide, as JAX has them."""
     x = x.detach().cpu().contiguous()
@@ -285,8 +278,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
         settings,
         inputs,
         backend,
-        load_part(case.folder, "scheduler"),
-        load_part(case.folder, "guider"),
+        family.sampler(case, inputs.seed),
         reached,
         module_tree(model),
     )

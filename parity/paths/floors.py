@@ -100,9 +100,7 @@ def _load_like(side: Side, settings: Settings, dtype: torch.dtype | None = None)
 
 def _fresh(side: Side) -> Side:
     """The same path with a scheduler of its own, which keeps state."""
-    scheduler = type(side.scheduler).from_config(side.scheduler.config)
-    guider = type(side.guider).from_config(side.guider.config)
-    return replace(side, scheduler=scheduler, guider=guider)
+    return replace(side, sampler=side.sampler.fresh())
 
 
 def with_floors(

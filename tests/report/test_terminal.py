@@ -293,7 +293,9 @@ def test_a_narrow_terminal_gets_lines_rather_than_cut_numbers() -> None:
 def test_a_terminal_of_eighty_columns_cuts_no_number() -> None:
     text = shown(failing(), width=80)
     assert "\u2026" not in text
-    assert re.search(r"^ +0 +999 +0\.9995 +-0\.02 +noise_pred +6\.70e-02 +3\.50e-06 +1\.9e\+04x +3\.9/24 *$", text, re.MULTILINE)
+    assert re.search(
+        r"^ +0 +999 +0\.9995 +-0\.02 +noise_pred +6\.70e-02 +3\.50e-06 +1\.9e\+04x +3\.9/24 *$", text, re.MULTILINE
+    )
     assert re.search(r"^ +latents +1\.10e-07 +1\.00e-06 +0\.1x +- *$", text, re.MULTILINE)
 
 
