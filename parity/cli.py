@@ -56,7 +56,11 @@ def run(
         ),
     ] = "both",
     forcing: Annotated[
-        str, typer.Option(help="none: free run; step: each step starts from the reference's latents.")
+        str,
+        typer.Option(
+            help="none: free run; step: each step starts from the reference's latents; module: each block is also run "
+            "on the reference's inputs."
+        ),
     ] = "none",
     sites: Annotated[str, typer.Option(help="blocks, all, or a glob over module or module:port.")] = "blocks",
     values: Annotated[

@@ -13,7 +13,7 @@ from parity.report.progress import progress
 from parity.report.terminal import print_result
 from parity.settings import parse
 
-FORCINGS = ("none", "step")
+FORCINGS = ("none", "step", "module")
 ROUNDS = ("both", "structure", "precision")
 
 
@@ -41,7 +41,7 @@ def run_command(
     ours, theirs = parse("torch", reference), parse("torchax", candidate)
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
     if forcing not in FORCINGS:
-        raise UsageError(f"--forcing takes {' or '.join(FORCINGS)}, found '{forcing}'")
+        raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")
     if rounds not in ROUNDS:
         raise UsageError(f"--rounds takes {', '.join(ROUNDS)}, found '{rounds}'")
     quieten()

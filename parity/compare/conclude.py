@@ -178,7 +178,8 @@ def _fail_reason(sites: Sequence[SiteDiff], origin: Origin | None, outputs: Sequ
         "input": "this input differs although everything before it agrees",
         "amplified": "the difference only grew there",
     }[origin.birth]
-    number = f" (relative L2 {at.distance.rel_l2:.2e}, {at.distance.ratio:.0f} x its floor)"
+    far, kind = (at.distance, "") if math.isnan(at.local.ratio) else (at.local, "local ")
+    number = f" ({kind}relative L2 {far.rel_l2:.2e}, {far.ratio:.0f} x its floor)"
     detail = f" ({at.note})" if at.note else number
     end = ""
     if not outputs:

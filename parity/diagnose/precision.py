@@ -20,6 +20,7 @@ from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
 from parity.compare.result import Result
+from parity.diagnose.local import LocalPass
 from parity.diagnose.pairing import Pairing, Request, Say
 from parity.diagnose.sink import Sink, reached_check
 from parity.golden.records import Floor, Key, StepRecords
@@ -57,9 +58,13 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
     plan = plan_sites(["", *pairing.reference.side.modules], request.sites, request.values)
     judge = Judge(excuses(d.setting for d in pairing.differing))
     collected = Collected()
+    local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
     for reference, candidate, judged in _walk(pairing, plan, truth, request, say):
         sink.step(StepRecords(reference.step, reference.records, judged.floors), candidate)
-        collected.add(judged, candidate, judge.step(judged, candidate))
+        sites = judge.step(judged, candidate)
+        if local is not None:
+            sites = local.step(judged.step, state_of(reference, "before"), sites, candidate)
+        collected.add(judged, candidate, sites)
     sink.finish(pairing)
     only = tuple(d for d in pairing.differing if d.setting in NEUTRAL)
     checks = (*pairing.checks, reached_check(pairing))

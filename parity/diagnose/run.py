@@ -16,14 +16,16 @@ import dataclasses
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
-from parity.compare.judge import Judge, beyond
+from parity.compare.judge import Judge
 from parity.compare.result import Check, Result, Round
 from parity.diagnose.descend import descend
+from parity.diagnose.local import LocalPass
 from parity.diagnose.pairing import Pairing, Request, Say, pair
 from parity.diagnose.precision import Truth, precision, truth_alone
 from parity.diagnose.preflight import failed
 from parity.diagnose.sink import REACHED, NoSink, Sink, reached_check
 from parity.diagnose.walk import Walk, walk
+from parity.golden.records import StepRecords
 from parity.hooks.sites import plan_sites
 from parity.paths.floors import make_variants
 from parity.paths.loop import State, state_of
@@ -77,20 +79,27 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     variants = make_variants(pairing.reference.side)
     collected, truth = Collected(), []
     judge = Judge(excuses(d.setting for d in pairing.differing))
+    local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
     parted: State | None = None
+    where = StepRecords(0, ())
     for reference, candidate in walk(pairing, variants, Walk(plan, request.forcing, 0, request.steps), say):
         sink.step(reference, candidate)
         sites = judge.step(reference, candidate)
-        if parted is None and any(beyond(d) and d.verdict == "fail" for d in sites):
-            parted = state_of(reference, "before")
+        if local is not None:
+            sites = local.step(reference.step, state_of(reference, "before"), sites, candidate)
+        if parted is None and any(d.verdict == "fail" for d in sites):
+            parted, where = state_of(reference, "before"), candidate
         collected.add(reference, candidate, sites)
         truth.append(reference)
     sink.finish(pairing)
     checks = (*pairing.checks, reached_check(pairing))
     result = conclude(collected, model=request.model, differing=pairing.differing, preflight=checks)
-    if parted is not None and request.sites == "blocks" and result.verdict == "fail":
-        closer, inside = descend(result, pairing, variants, parted, say)
-        result = dataclasses.replace(closer, closer=inside)
+    if parted is None or request.sites != "blocks" or result.verdict != "fail":
+        return result, tuple(truth)
+    closer, inside = descend(result, pairing, variants, parted, say)
+    result = dataclasses.replace(closer, closer=inside)
+    if local is not None:
+        result = local.descend(result, parted, where)
     return result, tuple(truth)
 
 

@@ -123,7 +123,7 @@ class TorchaxBackend:
             out, reduced = program.run(self.params, arguments, frames)
             for i, branch in enumerate(group):
                 predictions[branch] = interop.torch_view(out[i : i + 1])
-            records += _records(program.entries, reduced, step)
+            records += jax_records(program.entries, reduced, step)
         return predictions, records
 
     def _place_input(self, x: jax.Array) -> jax.Array:
@@ -131,7 +131,7 @@ class TorchaxBackend:
 
     def _program(self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None) -> Program:
         """The program for this group and these shapes, compiled (or, without jit, run eagerly at each call)."""
-        signature = (len(group), plan, _signature(arguments), _signature(list(frames.values())))
+        signature = (len(group), plan, signature_of(arguments), signature_of(list(frames.values())))
         rule = self.rules[group[0]]
         if not self.jit:
             self.reached.mark("jit")
@@ -169,7 +169,7 @@ class TorchaxBackend:
         """One call of the model on jax arrays, traced or not: prediction, static entries, their reductions."""
         tensors = interop.torch_view(arguments)
         with (
-            _pinned_attention(),
+            pinned_attention(),
             self.env,
             torch.no_grad(),
             stateless._reparametrize_module(self.model, interop.torch_view(params)),
@@ -181,14 +181,8 @@ class TorchaxBackend:
             with attached(self.model, tap):
                 out = self.model(**tensors, return_dict=False)[0]
             require_fired(tap, plan.must_fire - silenced(self.reached.settings))
-        slots = [e.reduced.stats if e.reduced is not None else None for e in tap.entries]
-        values = [e.reduced.value for e in tap.entries if e.reduced is not None]
-        # What stays of an entry outside the trace is where its reductions will be found.
-        static = tuple(
-            replace(e, reduced=None if slot is None else Reduced(slot))
-            for e, slot in zip(tap.entries, slots, strict=True)
-        )
-        return array_of(out), static, (reducer.finish(), values)
+        static, reduced = split(tap, reducer)
+        return array_of(out), static, reduced
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
@@ -205,8 +199,19 @@ class TorchaxBackend:
         return self.model
 
 
+def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
+    """What a tap saw inside a trace: the entries, which stay outside it, and the reductions that it returns."""
+    slots = [e.reduced.stats if e.reduced is not None else None for e in tap.entries]
+    values = [e.reduced.value for e in tap.entries if e.reduced is not None]
+    # What stays of an entry outside the trace is where its reductions will be found.
+    static = tuple(
+        replace(e, reduced=None if slot is None else Reduced(slot)) for e, slot in zip(tap.entries, slots, strict=True)
+    )
+    return static, (reducer.finish(), values)
+
+
 @contextlib.contextmanager
-def _pinned_attention() -> Iterator[None]:
+def pinned_attention() -> Iterator[None]:
     """Within it, query, key and value are computed before they are used, whether they are observed or not.
 
     Otherwise XLA fuses the rotary embedding into what reads it, and compiles it again, with other fused
@@ -226,7 +231,7 @@ def _pinned_attention() -> Iterator[None]:
         SETTLE.reset(token)
 
 
-def _records(entries: tuple[Entry, ...], reduced: Any, step: int) -> list[Record]:
+def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int) -> list[Record]:
     if not entries:
         return []
     groups, values = jax.device_get(reduced)
@@ -240,7 +245,7 @@ def _widen(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
 
 
-def _signature(tree: Any) -> tuple[Any, ...]:
+def signature_of(tree: Any) -> tuple[Any, ...]:
     leaves, structure = jax.tree.flatten(tree)
     return (structure, tuple((x.shape, str(x.dtype)) for x in leaves))
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -90,17 +90,12 @@ def make_variants(side: Side, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int =
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:
             return perturbed(model, 1_000_003 * (seed + 1) + step)
 
-        variants.append(Variant(f"rounding {seed}", prepare(_fresh(side)), around))
+        variants.append(Variant(f"rounding {seed}", prepare(side.with_fresh_sampler()), around))
     return variants
 
 
 def _load_like(side: Side, settings: Settings, dtype: torch.dtype | None = None) -> Side:
     return load_reference(side.family, side.case, settings, side.inputs, dtype=dtype)
-
-
-def _fresh(side: Side) -> Side:
-    """The same path with a scheduler of its own, which keeps state."""
-    return replace(side, sampler=side.sampler.fresh())
 
 
 def with_floors(
@@ -117,7 +112,7 @@ def with_floors(
     """
     runs = [(v, denoise(v.loop, plan, forced, first=first)) for v in variants]
     for step in steps:
-        floors: dict[Key, Floor] = {r.key: _least(r) for r in step.records if r.kind == "tensor"} if runs else {}
+        floors: dict[Key, Floor] = {r.key: least(r) for r in step.records if r.kind == "tensor"} if runs else {}
         centre = step.records
         for variant, run in runs:
             with variant.around(step.step):
@@ -127,7 +122,7 @@ def with_floors(
         yield StepRecords(step.step, step.records, floors)
 
 
-def _least(record: Record) -> Floor:
+def least(record: Record) -> Floor:
     """What no site is judged below: the rounding of the sketches themselves, and of the loop's own numbers.
 
     Two backends sum the same bits in different orders. Measured on bit-equal tensors, torch's and jax's sketches

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,10 @@ from parity.reached import Reached
 from parity.settings import Settings
 
 STAGE = "transformer"
+
+
+def _unheard(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 class TorchReducer:
@@ -52,6 +56,7 @@ class TorchBackend:
         self.device = next(model.parameters()).device
         self.reached = reached
         self.groups = family.batches
+        self.listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]] = _unheard
         settings = reached.settings
         self.rules: dict[str, RowRule] = {}
         self.frames: dict[str, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
@@ -90,7 +95,7 @@ class TorchBackend:
         for group in self.groups:
             arguments = batched([branches[b] for b in group], shared)
             tap = None if plan is None else Tap(plan, TorchReducer(), self.rules[group[0]], group, self.frames)
-            with contextlib.nullcontext() if tap is None else attached(self.model, tap):
+            with contextlib.nullcontext() if tap is None else attached(self.model, tap), self.listen(group):
                 out = self.model(**arguments, return_dict=False)[0]
             for i, branch in enumerate(group):
                 predictions[branch] = out[i : i + 1]
@@ -98,6 +103,15 @@ class TorchBackend:
                 require_fired(tap, plan.must_fire - silenced(self.reached.settings))
                 records += torch_records(tap.entries, STAGE, step)
         return predictions, records
+
+    @contextlib.contextmanager
+    def listening(self, listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
+        """Within it, each call of the model, of these branches, is made in the context that `listen` gives."""
+        before, self.listen = self.listen, listen
+        try:
+            yield
+        finally:
+            self.listen = before
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in named_tensors(self.model):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,6 +96,10 @@ class Side:
     sampler: Sampler
     reached: Reached
     modules: Mapping[str, str]
+
+    def with_fresh_sampler(self) -> Side:
+        """The same path with a sampler of its own, which keeps state."""
+        return replace(self, sampler=self.sampler.fresh())
 
 
 def batched(branches: list[Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,9 @@ def _site(site: SiteDiff) -> Json:
     document = {
         **_place(site.key),
         **_distance(site.distance),
-        "local_rel_l2": number(site.local_rel_l2),
+        "local_rel_l2": number(site.local.rel_l2),
+        "local_floor": number(site.local.floor),
+        "local_ratio": number(site.local.ratio),
         "cosine": number(site.cosine),
         "max_abs": number(site.max_abs),
         "shapes": [list(shape) for shape in site.shapes],

@@ -242,8 +242,8 @@ def remarks(site: SiteDiff) -> Iterator[str]:
     """What explains a failure at a glance: birth, local error, note, and what the two sides do not share."""
     if site.birth is not None:
         yield site.birth
-    if not math.isnan(site.local_rel_l2):
-        yield f"local {small(site.local_rel_l2)}"
+    if not math.isnan(site.local.ratio):
+        yield f"local {small(site.local.rel_l2)} ({times(site.local.ratio)})"
     if site.note:
         yield site.note
     if site.shapes[0] != site.shapes[1]:
