@@ -141,10 +141,15 @@ class _Told:
         self._say(f"commit {commit}")
 
     def judged(self, commit: Commit, outcome: Outcome, evidence: str, log: Path, left: str) -> None:
-        self._errors.print(f"commit {commit}: {outcome} ({evidence}); {left}", soft_wrap=True)
+        self._errors.print(f"commit {commit}: {_word(outcome)} ({evidence}); {left}", soft_wrap=True)
         if outcome == "bad":
             for line in tail(log):
                 self._errors.print(f"    {line}", soft_wrap=True)
+
+
+def _word(outcome: Outcome) -> str:
+    """As git calls it."""
+    return "skipped" if outcome == "unresolved" else outcome
 
 
 def tail(log: Path) -> list[str]:
@@ -165,7 +170,7 @@ def document(found: Found, state: Path) -> dict[str, Any]:
         "candidates": [commit.sha for commit in found.candidates],
         "searched": found.searched,
         "probes": [
-            {"commit": p.subject[0], "outcome": p.outcome, "evidence": p.evidence, "seconds": p.seconds}
+            {"commit": p.subject[0], "outcome": _word(p.outcome), "evidence": p.evidence, "seconds": p.seconds}
             for p in found.probes
         ],
         "good": [commit.sha for commit in found.good],

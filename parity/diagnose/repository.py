@@ -74,7 +74,10 @@ class Repository:
         Raises:
             UsageError: it names none; `option` says where it was given.
         """
-        found = self._run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        # In two steps: to `:/text` a suffix would belong to the text.
+        found = self._run("rev-parse", "--verify", "--quiet", "--end-of-options", revision)
+        if not found.returncode:
+            found = self._run("rev-parse", "--verify", "--quiet", f"{found.stdout.strip()}^{{commit}}")
         if found.returncode:
             raise UsageError(f"{option}: '{revision}' names no commit of {self.name}; `git log` lists them")
         return self._log("--no-walk", found.stdout.strip())[0]
