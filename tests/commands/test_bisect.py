@@ -223,7 +223,10 @@ def test_a_command_that_is_nowhere_is_the_users_mistake_and_one_that_is_gone_is_
     judge = "test ! -e broken && sh ./tool || exit 127"
     subject, document = found(repo, bisect(repo, "--run", judge, "--json"))
     assert subject == "commit 5"
-    assert len(document["good"]) == len(set(document["good"]))
+    probed = [p["commit"] for p in document["probes"]]
+    assert len(probed) == len(set(probed))
+    assert subjects(repo, probed).count("commit 0") == 1  # tried once, though more than one commit gave 127
+    assert len(document["bad"]) > 1
 
 
 def test_ends_are_checked_where_asked(tmp_path: Path, bisect: Bisect) -> None:
@@ -231,6 +234,7 @@ def test_ends_are_checked_where_asked(tmp_path: Path, bisect: Bisect) -> None:
     subject, document = found(repo, bisect(repo, "--run", WHOLE, "--check-ends", "--json"))
     assert subject == "commit 5"
     assert subjects(repo, [p["commit"] for p in document["probes"]])[:2] == ["commit 0", "commit 8"]
+    assert len(bisect(repo, "--run", WHOLE, "--check-ends")[2].splitlines()) == 1  # known, all of it
     for judge, said in (("exit 1", "--good"), ("exit 0", "--bad")):
         code, _, err = bisect(repo, "--run", judge, "--check-ends")
         assert code == 2

@@ -69,7 +69,10 @@ def test_a_plan_takes_the_references_value_where_the_candidates_backend_can() ->
 def test_a_value_that_only_the_reference_can_have_is_stood_in_for() -> None:
     mine = parse("torchax", ["mesh=dp=1,sp=2,tp=1"])
     assert plan(parse("torch"), mine).swaps == (Swap("mesh", "dp=1,sp=1,tp=1", "dp=1,sp=2,tp=1"),)
-    # flex is torch's alone: the candidate's default stands in, and is what the candidate has anyway.
+    # flex is torch's alone: the candidate's default stands in.
+    tpu = Settings("torchax", {**parse("torchax").values, "attention.kernel": "splash"})
+    assert plan(parse("torch"), tpu).swaps == (Swap("attention.kernel", "sdpa", "splash"),)
+    # Where that is what the candidate has anyway there is nothing to vary.
     odd = Settings("torch", {**parse("torch").values, "attention.softmax_dtype": "bfloat16"})
     searched = plan(odd, parse("torchax", ["attention.mask=none"]))
     assert searched.kept == ("attention.softmax_dtype",)
