@@ -140,13 +140,14 @@ class _Search:
 
     def left(self) -> tuple[str, ...]:
         """The commits that may be the first bad one, the best to try first and a bad one last."""
-        bad = (self.bad.sha, *self.probed("bad"))[-1]  # each is contained in the one before
-        return self.repository.by_use(bad, [self.good.sha, *self.probed("good")])
+        # Each bad one is contained in the one before, but for the end, which may be checked at any time.
+        bad = [self.bad.sha, *(sha for sha in self.probed("bad") if sha != self.bad.sha)]
+        return self.repository.by_use(bad[-1], [self.good.sha, *self.probed("good")])
 
     def next(self) -> Commit | None:
         """What to try; None where nothing is left to be tried."""
-        skipped = set(self.probed("unresolved"))
-        return next((self._by_sha[sha] for sha in self.left()[:-1] if sha not in skipped), None)
+        probed = {p.subject[0] for p in self.state.probes}
+        return next((self._by_sha[sha] for sha in self.left()[:-1] if sha not in probed), None)
 
     def progress(self) -> str:
         left = len(self.left())
@@ -166,7 +167,8 @@ class _Search:
         )
 
     def _in_order(self, shas: Sequence[str]) -> tuple[Commit, ...]:
-        return tuple(commit for sha, commit in self._by_sha.items() if sha in set(shas))
+        wanted = set(shas)
+        return tuple(commit for sha, commit in self._by_sha.items() if sha in wanted)
 
 
 class _Probing:

@@ -235,6 +235,10 @@ def test_ends_are_checked_where_asked(tmp_path: Path, bisect: Bisect) -> None:
     assert subject == "commit 5"
     assert subjects(repo, [p["commit"] for p in document["probes"]])[:2] == ["commit 0", "commit 8"]
     assert len(bisect(repo, "--run", WHOLE, "--check-ends")[2].splitlines()) == 1  # known, all of it
+    known = found(repo, bisect(repo, "--run", f"true; {WHOLE}", "--json"))[1]["probes"]
+    subject, document = found(repo, bisect(repo, "--run", f"true; {WHOLE}", "--check-ends", "--json"))
+    assert subject == "commit 5"
+    assert document["probes"][:-2] == known
     for judge, said in (("exit 1", "--good"), ("exit 0", "--bad")):
         code, _, err = bisect(repo, "--run", judge, "--check-ends")
         assert code == 2
