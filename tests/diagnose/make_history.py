@@ -36,7 +36,7 @@ def repository(folder: Path, commits: Sequence[Made]) -> Path:
         parents = made.parents if made.parents is not None else (commits[mark - 2].subject,) * (mark > 1)
         stream += ["commit refs/heads/main", f"mark :{mark}", f"committer n <e> {10**9 + mark} +0000"]
         stream += [f"data {len(made.subject.encode())}", made.subject]
-        stream += [f"{word} :{marks[p]}" for word, p in zip(["from", *["merge"] * 9], parents, strict=False)]
+        stream += [f"{word} :{marks[p]}" for word, p in zip(["from", *["merge"] * 15], parents, strict=False)]
         for name, content in {"number": str(mark), **made.files}.items():
             stream += [f"M 100644 inline {name}", f"data {len(content.encode())}", content]
         marks[made.subject] = mark
