@@ -51,8 +51,18 @@ def run(
     candidate: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
     ] = None,
+    rounds: Annotated[
+        str,
+        typer.Option(
+            help="structure: float32, dtype settings neutralised; precision: as given, against the float32 truth; both."
+        ),
+    ] = "both",
     forcing: Annotated[
-        str, typer.Option(help="none: free run; step: each step starts from the reference's latents.")
+        str,
+        typer.Option(
+            help="none: free run; step: each step starts from the reference's latents; module: each block is also run "
+            "on the reference's inputs."
+        ),
     ] = "none",
     sites: Annotated[str, typer.Option(help="blocks, all, or a glob over module or module:port.")] = "blocks",
     values: Annotated[
@@ -75,6 +85,7 @@ def run(
         steps=steps,
         reference=reference or [],
         candidate=candidate or [],
+        rounds=rounds,
         forcing=forcing,
         sites=sites,
         values=values or [],
@@ -106,7 +117,10 @@ def record(
         list[str] | None, typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
     ] = None,
     floors: Annotated[
-        str, typer.Option(help="fp64, rounding (comma-separated) or none; the reference measures both by default.")
+        str,
+        typer.Option(
+            help="fp64, rounding, dtype, kernel (comma-separated) or none; default: all but kernel, on the reference."
+        ),
     ] = "default",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished golden of the same run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a golden that is there.")] = False,
