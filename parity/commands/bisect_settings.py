@@ -45,7 +45,8 @@ def settings(
     candidate: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
     ] = None,
-    forcing: Annotated[str, typer.Option(help="As for `parity run`: none or step.")] = "none",
+    rounds: Annotated[str, typer.Option(help="As for `parity run`: both, structure or precision.")] = "both",
+    forcing: Annotated[str, typer.Option(help="As for `parity run`: none, step or module.")] = "none",
     stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
     prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
     seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
@@ -57,7 +58,7 @@ def settings(
 
     What the state file knows is of the code and the weights it was asked with: --restart after changing them.
     """
-    from parity.commands.run import FORCINGS, check_common, quieten, require_extras
+    from parity.commands.run import FORCINGS, ROUNDS, check_common, quieten, require_extras
     from parity.diagnose.bisect_settings import bisect_settings, plan
     from parity.diagnose.bisect_state import State
     from parity.report.console import make_consoles
@@ -66,12 +67,15 @@ def settings(
     ours, theirs = parse("torch", reference or []), parse("torchax", candidate or [])
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
     if forcing not in FORCINGS:
-        raise UsageError(f"--forcing takes {' or '.join(FORCINGS)}, found '{forcing}'")
+        raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")
+    if rounds not in ROUNDS:
+        raise UsageError(f"--rounds takes {', '.join(ROUNDS)}, found '{rounds}'")
     searched = plan(ours, theirs)
     question = {
         "model": model,
         "steps": str(steps),
         "seed": str(seed),
+        "rounds": rounds,
         "forcing": forcing,
         "inputs": _inputs(stage1, prompt),
         "reference": _words(ours),
@@ -86,7 +90,7 @@ def settings(
             require_extras()
             from parity.diagnose.run import Request
 
-            request = Request(model, ours, theirs, steps, seed, stage1, forcing=forcing, prompt=prompt)
+            request = Request(model, ours, theirs, steps, seed, stage1, forcing=forcing, prompt=prompt, rounds=rounds)
             found = bisect_settings(searched, _judge(request, say), opened, _Told(errors, say))
         path = opened.path
     if as_json:

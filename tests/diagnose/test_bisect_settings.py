@@ -166,6 +166,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert document["bad"] == [["attention.mask", "vision_states"], ["attention.mask"]]
     assert call("--steps", "2")[0] == 2
     assert call("--steps", "0")[0] == 2
+    assert call("--rounds", "three")[2].startswith("parity: --rounds takes both, structure, precision")
     assert call("--candidate", "rope=cached")[2].startswith(f"parity: {tmp_path}/s: this state file belongs to another")
     judge.faults = {"attention.mask": "zero_kv"}
     code, _, err = call("--restart")
