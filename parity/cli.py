@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from parity.commands import bisect as bisect_command
 from parity.commands import diff as diff_command
 from parity.commands import doctor as doctor_command
 from parity.commands import golden as golden_command
@@ -30,6 +31,7 @@ app.command("doctor")(doctor_command.doctor)
 app.command("diff")(diff_command.diff)
 app.command("inspect")(golden_command.inspect)
 app.command("merge")(golden_command.merge)
+app.add_typer(bisect_command.app, name="bisect")
 
 
 @app.callback()
