@@ -2,11 +2,11 @@
 
     python benchmarks/fault_bench.py [--only NAME]... [--innocents] [--state FILE] [--markdown FILE]
 
-Every fault of `fault_catalogue` is run on tiny-hunyuan-video-1.5 through the tool's own rounds, in float32 (the structure
-round, as `parity run` does it) and in bfloat16 (the precision round alone with `--forcing module`, so that what the
-structure round would find anyway does not count), and every innocent variant with five seeds in both. Beside it the
-same outputs are judged by the rules that others use. The reference and its floors are measured once for each dtype and
-number of steps. Rows are kept in the state file as they come, so that a stopped run goes on.
+Every fault of `fault_catalogue` is run on tiny-hunyuan-video-1.5 through the tool's own rounds, in float32 (the
+structure round, as `parity run` does it) and in bfloat16 (the precision round alone with `--forcing module`, so that
+what the structure round would find anyway does not count), and every innocent variant with five seeds in both. Beside
+it the same outputs are judged by the rules that others use. The reference and its floors are measured once for each
+dtype and number of steps. Rows are kept in the state file as they come, so that a stopped run goes on.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Known:
 
         with (
             mock.patch.object(runner, "walk", walk),
-            mock.patch.object(runner, "make_variants", lambda side: [_restarted(v) for v in self.variants]),
+            mock.patch.object(runner, "make_variants", return_value=[_restarted(v) for v in self.variants]),
         ):
             result, _ = runner._structure(pairing, self.request, taken, quiet)
         return result, taken.records
@@ -177,6 +177,7 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
         except ParityError as error:
             return {"verdict": "error", "reason": str(error)}
     origin = result.origin.key.site if result.origin is not None else result.failed or ""
+    local = [d.local.ratio for d in (*result.sites, *result.closer) if not np.isnan(d.local.ratio)]
     noise = max((s.noise_pred.rel_l2 for s in result.steps), default=float("nan"))
     return {
         "verdict": result.verdict,
@@ -184,9 +185,7 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
         "birth": result.origin.birth if result.origin is not None else "",
         "right": result.verdict == "fail" and right(fault, origin),
         "noise_pred": noise,
-        "local": max(
-            (d.local.ratio for d in (*result.sites, *result.closer) if d.local.ratio == d.local.ratio), default=None
-        ),
+        "local": max(local, default=None),
         "reason": result.reason,
         "rivals": rivals(known, theirs),
         "seconds": round(time.perf_counter() - began, 1),
@@ -195,7 +194,7 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
 
 def right(fault: Fault, origin: str) -> bool:
     """Whether the origin is the exact module, its attention call or its direct parent."""
-    found, _, port = origin.partition(":")
+    found = origin.partition(":")[0]
     if fault.at in ("preflight", "loop"):
         return found == fault.at
     parent = fault.at.rpartition(".")[0]
@@ -247,8 +246,8 @@ def run_faults(state: State, only: list[str]) -> None:
                 return fault_row(known[key], fault)
 
             row = state.row(f"{dtype}/{fault.name}", make)
-            print(dtype, fault.name, row.get("verdict"), "right" if row.get("right") else f"ORIGIN {row.get('origin')}",
-                  f"noise_pred {row.get('noise_pred', float('nan')):.1e}", row.get("reason", "")[:90], flush=True)  # fmt: skip
+            where = "right" if row.get("right") else f"ORIGIN {row.get('origin')}"
+            print(dtype, fault.name, row["verdict"], where, row.get("noise_pred"), row["reason"][:90], flush=True)
 
 
 def run_innocents(state: State, only: list[str]) -> None:

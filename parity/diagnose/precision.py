@@ -25,7 +25,7 @@ from parity.diagnose.pairing import Pairing, Request, Say
 from parity.diagnose.sink import Sink, reached_check
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.floors import make_variants, widen, with_floors
+from parity.paths.floors import level, make_variants, widen, with_floors
 from parity.paths.loop import Forced, Loop, denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
@@ -87,6 +87,7 @@ def _walk(
         floors = dict(true.floors)
         for other in references:
             widen(floors, true.records, other.records)
+        level(floors, true.records)
         say("candidate" + (" (tracing and compiling)" if true.step == 0 else ""), true.step, request.steps)
         theirs = next(candidate)
         if true.step == 0:

@@ -21,7 +21,7 @@ from parity.hooks.calls import Call, calls_of, mapped, retyped
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, single_output
 from parity.hooks.transfer import torch_records
-from parity.paths.floors import SEEDS, least, widen
+from parity.paths.floors import SEEDS, least, level, widen
 from parity.paths.loop import State, denoise, prepare
 from parity.paths.perturb import perturbed
 from parity.paths.reference import STAGE, TorchBackend, TorchReducer
@@ -78,6 +78,7 @@ def _truth(
             widen(floors, truth, seen(rerun(module, call, wide)))
     if theirs is not call:
         widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
+    level(floors, truth)
     return StepRecords(step, tuple(truth), floors)
 
 
