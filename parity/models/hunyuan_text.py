@@ -85,7 +85,9 @@ def encode_prompt(
     del encoder  # so that the two encoders never lie in memory together
 
     tokenizer_2 = load_component(transformers.ByT5Tokenizer, folder, "tokenizer_2")
-    encoder_2 = load_component(transformers.T5EncoderModel, folder, "text_encoder_2", dtype=byt5_dtype).to(device).eval()
+    encoder_2 = (
+        load_component(transformers.T5EncoderModel, folder, "text_encoder_2", dtype=byt5_dtype).to(device).eval()
+    )
     for branch, text in prompts.items():
         embeds, mask = pipeline._get_byt5_prompt_embeds(
             tokenizer=tokenizer_2,

@@ -71,8 +71,8 @@ def prepare(side: Side) -> Loop:
         _set_schedule(side)
         latents = _initial_latents(side)
         _warm_up(side, latents)
-        numbers = (_numbers(side, x) for x in (sampler.timesteps, sampler.sigmas))
-        schedule = Schedule(*numbers, sampler.step_index, sampler.end)
+        timesteps, sigmas = _numbers(side, sampler.timesteps), _numbers(side, sampler.sigmas)
+        schedule = Schedule(timesteps, sigmas, sampler.step_index, sampler.end)
     return Loop(side, schedule, latents)
 
 
