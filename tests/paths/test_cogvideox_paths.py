@@ -16,6 +16,7 @@ import torch
 from parity.compare.result import Result
 from parity.diagnose import run as run_module
 from parity.diagnose.pairing import Pairing, Request, pair
+from parity.hooks.sites import plan_sites
 from parity.models import cogvideox
 from parity.models.cogvideox_sampler import CogVideoXSampler
 from parity.models.family import Case, family_of, make_case
@@ -156,6 +157,16 @@ def test_the_candidate_takes_them_too_and_agrees_with_the_reference() -> None:
         assert found.side.reached.missing == ()
     assert apart(default_latents(NEW), ours.latents) > 0.1
     assert apart(ours.latents, theirs.latents) < 0.05  # what bfloat16 leaves of it
+
+
+@pytest.mark.parametrize("load", [reference, candidate])
+def test_observing_changes_no_bit(load: Callable[..., Side]) -> None:
+    side = load(NEW, steps=1)
+    unobserved, observed = walk(side), walk(side, plan_sites(["", *side.modules], "blocks"))
+    assert len(observed.steps[0].records) > 100
+    for branch in ("cond", "uncond", ""):
+        ours, theirs = (found.value("noise_pred", branch=branch) for found in (unobserved, observed))
+        assert np.array_equal(ours, theirs)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------
