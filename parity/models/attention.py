@@ -122,7 +122,9 @@ def _attend(
     out, lse = _run(q, k, v, visible, how, rescaled, mark)
     if lse is not None:
         zeroed = (~valid).sum(dim=1)[:, None, None].to(lse.dtype)
-        out = (out / (1.0 - zeroed * torch.exp(-lse if logit is None else logit - lse))[..., None]).to(v.dtype)
+        share = 1.0 - zeroed * torch.exp(-lse if logit is None else logit - lse)
+        # Without any valid key there is nothing to share, and every value is 0.
+        out = (out / share.masked_fill(share == 0.0, 1.0)[..., None]).to(v.dtype)
     if visible is not None and not visible.segments:
         out = out.masked_fill(~visible.queries[:, None, :, None], 0.0)  # not times 0, which would keep a NaN
     return out.permute(0, 2, 1, 3)

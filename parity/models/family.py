@@ -57,7 +57,14 @@ class Family(Protocol):
         ...
 
     def adapt(
-        self, model: Any, case: Case, settings: Settings, reached: Reached, *, traced: bool, first: Condition
+        self,
+        model: Any,
+        case: Case,
+        settings: Settings,
+        reached: Reached,
+        *,
+        traced: bool,
+        first: Condition | None = None,
     ) -> None:
         """Realise the settings on a loaded model.
 

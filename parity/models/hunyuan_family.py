@@ -58,7 +58,14 @@ class HunyuanVideo15:
         return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in made.items()}
 
     def adapt(
-        self, model: Any, case: Case, settings: Settings, reached: Reached, *, traced: bool, first: Condition
+        self,
+        model: Any,
+        case: Case,
+        settings: Settings,
+        reached: Reached,
+        *,
+        traced: bool,
+        first: Condition | None = None,
     ) -> None:
         own = traced or any(settings.changed(name) for name in _OWN_FORWARD)
         if own:
@@ -67,7 +74,10 @@ class HunyuanVideo15:
             hunyuan.bind_forward(model, hunyuan.traceable_forward(settings, reached, place))
         how = AttentionSettings.of(settings)
         if traced or how != AttentionSettings("sdpa"):
-            ids = self._first_row(case, settings, first) if how.mask == "segment_ids_first_row" else None
+            ids = None
+            if how.mask == "segment_ids_first_row":
+                assert first is not None, "this mask needs the first branch's condition"
+                ids = self._first_row(case, settings, first)
             for block in model.transformer_blocks:
                 block.attn.set_processor(hunyuan.JointAttention(how, reached, ids))
         else:
