@@ -120,9 +120,10 @@ def _block_mask(visible: Visible, device: torch.device) -> Any:
 
 
 def narrow_softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, lse: bool) -> Result:
-    """Attention whose softmax is in bfloat16: every result of it is rounded there, sums are accumulated wider.
+    """Attention whose softmax takes and gives bfloat16, and computes wider, as torch's does and XLA's where it is fused.
 
-    Rounded are the scores, their distances from the row's largest, the exponentials, their sum, and the weights.
+    Scores and weights are rounded, exponentials and their sum are not: a rounded sum is one number that moves a whole
+    row where it falls to the other side, and no two programs could be compared.
     """
     outs, lses = [], []
     for start in range(0, q.shape[2], QUERY_CHUNK):
@@ -132,8 +133,8 @@ def narrow_softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: V
             scores = scores.masked_fill(~visible.mask(start, stop), -math.inf)
         top = scores.amax(dim=-1, keepdim=True)
         top = top.masked_fill(top == -math.inf, 0.0)
-        weights = _round(torch.exp(_round(scores - top)))
-        total = _round(weights.sum(dim=-1, keepdim=True))
+        weights = torch.exp(scores - top)
+        total = weights.sum(dim=-1, keepdim=True)
         outs.append(_round(weights / total.masked_fill(total == 0.0, 1.0)).to(v.dtype) @ v)
         lses.append((top + torch.log(total))[..., 0])
     return torch.cat(outs, dim=2), torch.cat(lses, dim=-1) if lse else None
