@@ -120,7 +120,7 @@ def _block_mask(visible: Visible, device: torch.device) -> Any:
 
 
 def narrow_softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, lse: bool) -> Result:
-    """Attention whose softmax takes and gives bfloat16, and computes wider, as torch's does and XLA's where it is fused.
+    """Attention whose softmax takes and gives bfloat16, and computes wider, as torch's does, and XLA's where fused.
 
     Scores and weights are rounded, exponentials and their sum are not: a rounded sum is one number that moves a whole
     row where it falls to the other side, and no two programs could be compared.
