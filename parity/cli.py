@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from parity.commands import bisect as bisect_command
 from parity.commands import diff as diff_command
 from parity.commands import doctor as doctor_command
 from parity.commands import golden as golden_command
@@ -30,6 +31,7 @@ app.command("doctor")(doctor_command.doctor)
 app.command("diff")(diff_command.diff)
 app.command("inspect")(golden_command.inspect)
 app.command("merge")(golden_command.merge)
+app.add_typer(bisect_command.app, name="bisect")
 
 
 @app.callback()
@@ -49,8 +51,18 @@ def run(
     candidate: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
     ] = None,
+    rounds: Annotated[
+        str,
+        typer.Option(
+            help="structure: float32, dtype settings neutralised; precision: as given, against the float32 truth; both."
+        ),
+    ] = "both",
     forcing: Annotated[
-        str, typer.Option(help="none: free run; step: each step starts from the reference's latents.")
+        str,
+        typer.Option(
+            help="none: free run; step: each step starts from the reference's latents; module: each block is also run "
+            "on the reference's inputs."
+        ),
     ] = "none",
     sites: Annotated[str, typer.Option(help="blocks, all, or a glob over module or module:port.")] = "blocks",
     values: Annotated[
@@ -73,6 +85,7 @@ def run(
         steps=steps,
         reference=reference or [],
         candidate=candidate or [],
+        rounds=rounds,
         forcing=forcing,
         sites=sites,
         values=values or [],
@@ -104,7 +117,10 @@ def record(
         list[str] | None, typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
     ] = None,
     floors: Annotated[
-        str, typer.Option(help="fp64, rounding (comma-separated) or none; the reference measures both by default.")
+        str,
+        typer.Option(
+            help="fp64, rounding, dtype, kernel (comma-separated) or none; default: all but kernel, on the reference."
+        ),
     ] = "default",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished golden of the same run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a golden that is there.")] = False,

@@ -186,6 +186,23 @@ CHOICES: tuple[Choice, ...] = (
 
 _BY_NAME = {choice.name: choice for choice in CHOICES}
 
+BITS: Mapping[str, int] = {"float32": 24, "float16": 11, "bfloat16": 8}
+"""Significant bits of a dtype, the hidden one included."""
+
+NEUTRAL: Mapping[str, Value] = {
+    "dtype": "float32",
+    "matmul_precision": "highest",
+    "attention.softmax_dtype": "float32",
+    "text.byt5_dtype": "same",
+    "timestep_dtype": MODEL,
+    "latents_dtype": MODEL,
+    "schedule_dtype": MODEL,
+    "guidance_dtype": MODEL,
+    "norm_dtype": MODEL,
+    "rope_dtype": "float32",
+}
+"""The settings that only round, each at the value that rounds least: what the structure round gives both sides."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -223,6 +240,31 @@ class Settings:
         by_field = {c.field: c.name for c in CHOICES}
         return Settings(self.backend, {**self.values, **{by_field[k]: v for k, v in changes.items()}})
 
+    @property
+    def neutral(self) -> Settings:
+        """The same choices in float32 throughout, with the highest matmul precision."""
+        return Settings(self.backend, {**self.values, **NEUTRAL})
+
+    @property
+    def working_bits(self) -> int:
+        """Significant bits of the coarsest arithmetic that a network of this path computes in: 24, 16, 11 or 8.
+
+        A single quantity kept in bfloat16 (latents, schedule, rotary tables, ...) is no working dtype: it is judged
+        against the floor of the dtype that the networks have.
+        """
+        used = [BITS[self.text("dtype")]]
+        if self.values["text.byt5_dtype"] in BITS:
+            used.append(BITS[self.text("text.byt5_dtype")])
+        if self.values["dtype"] == "float32":
+            # The operands of float32 products (`parity.paths.precision`); 16-bit operands are exact in any precision.
+            used.append({"highest": 24, "high": 16, "default": 8}[self.text("matmul_precision")])
+        return min(used)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the transformer computes in float32 with exact operands, so that its run is the truth itself."""
+        return self.values["dtype"] == "float32" and self.values["matmul_precision"] == "highest"
+
     def as_text(self) -> dict[str, str]:
         """Every setting as written on the command line."""
         return {name: render(value) for name, value in self.values.items()}
@@ -239,6 +281,12 @@ class Difference:
     setting: str
     reference: str
     candidate: str
+
+
+def kernels(backend: Backend) -> tuple[str, ...]:
+    """The attention kernels that a backend can take today."""
+    choice = _BY_NAME["attention.kernel"]
+    return choice.takes.get(backend, choice.values)
 
 
 def render(value: Value) -> str:

@@ -4,7 +4,8 @@
     DIR/reference_latents.safetensors  DIR/candidate_latents.safetensors      the final latents, stage-2 convention
     DIR/result.json                                   what `--json` prints
 
-Goldens are written step by step, so a killed run leaves what it had finished.
+A precision round after a structure round is kept the same way in DIR/precision/. Goldens are written step by step, so
+a killed run leaves what it had finished.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ class KeepRun:
     def __init__(self, out: Path, request: Request) -> None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(f"--out: '{out}' exists and is not an empty folder; name another")
-        self.out, self.request = out, request
+        self.out, self.where, self.request = out, out, request
         self.writers: dict[str, GoldenWriter] = {}
 
-    def begin(self, pairing: Pairing) -> None:
+    def begin(self, pairing: Pairing, name: str) -> None:
+        if self.writers:
+            self.where = self.out / name
         try:
-            self.out.mkdir(parents=True, exist_ok=True)
+            self.where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"--out: cannot make '{self.out}': {error.strerror}") from None
+            raise UsageError(f"--out: cannot make '{self.where}': {error.strerror}") from None
         for loop in (pairing.reference, pairing.candidate):
             role = loop.side.role
-            self.writers[role] = GoldenWriter(self.out / role, provenance(loop))
+            self.writers[role] = GoldenWriter(self.where / role, provenance(loop))
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
         self.writers["reference"].write_step(reference)
@@ -53,10 +56,10 @@ class KeepRun:
         for loop in (pairing.reference, pairing.candidate):
             side = loop.side
             write_stage2(
-                self.out / f"{side.role}_latents.safetensors",
-                side.backend.to_torch(loop.latents),
+                self.where / f"{side.role}_latents.safetensors",
+                side.family.stage2(side.case, side.backend.to_torch(loop.latents)),
                 seed=self.request.seed,
-                guidance_scale=float(side.guider.config.get("guidance_scale", 1.0)),
+                guidance_scale=side.sampler.guidance_scale,
                 num_frames=side.case.spec.num_frames,
                 num_inference_steps=self.request.steps,
             )

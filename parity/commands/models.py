@@ -21,10 +21,14 @@ from parity.report.console import make_consoles
 from parity.report.terminal import Section, Table, print_sections
 from parity.settings import CHOICES, Backend, Choice, render
 
-FAMILIES = {"HunyuanVideo-1.5": "HunyuanVideo15Transformer3DModel"}
+FAMILIES = {"HunyuanVideo-1.5": "HunyuanVideo15Transformer3DModel", "CogVideoX": "CogVideoXTransformer3DModel"}
 """Family -> the transformer class it runs; a test holds it to `parity.models.family`, which needs torch."""
 
-MODEL_FAMILIES = {"tiny-hunyuan-video-1.5": "HunyuanVideo-1.5"}
+MODEL_FAMILIES = {
+    "tiny-hunyuan-video-1.5": "HunyuanVideo-1.5",
+    "tiny-cogvideox-1.0": "CogVideoX",
+    "tiny-cogvideox-1.5": "CogVideoX",
+}
 """Built-in model -> family."""
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)

@@ -13,7 +13,8 @@ from parity.report.progress import progress
 from parity.report.terminal import print_result
 from parity.settings import parse
 
-FORCINGS = ("none", "step")
+FORCINGS = ("none", "step", "module")
+ROUNDS = ("both", "structure", "precision")
 
 
 def run_command(
@@ -22,6 +23,7 @@ def run_command(
     steps: int,
     reference: list[str],
     candidate: list[str],
+    rounds: str,
     forcing: str,
     sites: str,
     values: list[str],
@@ -39,7 +41,9 @@ def run_command(
     ours, theirs = parse("torch", reference), parse("torchax", candidate)
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
     if forcing not in FORCINGS:
-        raise UsageError(f"--forcing takes {' or '.join(FORCINGS)}, found '{forcing}'")
+        raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")
+    if rounds not in ROUNDS:
+        raise UsageError(f"--rounds takes {', '.join(ROUNDS)}, found '{rounds}'")
     quieten()
     console, errors = make_consoles()
     with progress(errors, quiet=as_json) as say:
@@ -48,9 +52,7 @@ def run_command(
         from parity.commands.keep import KeepRun
         from parity.diagnose.run import Request, run
 
-        request = Request(
-            model, ours, theirs, steps, seed, stage1, sites, tuple(values), forcing=forcing, prompt=prompt
-        )
+        request = Request(model, ours, theirs, steps, seed, stage1, sites, tuple(values), forcing, prompt, rounds)
         sink = None if out is None else KeepRun(out, request)
         result = run(request, say, sink)
         if sink is not None:

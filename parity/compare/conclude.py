@@ -27,6 +27,7 @@ from parity.compare.result import (
     StepDiff,
 )
 from parity.golden.records import LOOP, Record, StepRecords
+from parity.settings import BITS
 
 
 @dataclass
@@ -59,6 +60,8 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
         return ours.get(name, NAN), theirs.get(name, NAN)
 
     unknown = Distance(NAN, NAN, NAN)
+    predicted = next(d for d in sites if (d.key.module, d.key.branch, d.key.port) == (LOOP, "", "noise_pred"))
+    of = min(BITS.get(dtype, 0) for dtype in predicted.dtypes)
     return StepDiff(
         reference.step,
         pair("timestep"),
@@ -68,7 +71,16 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
         by_port.get(("", "latents.after"), unknown),
         by_port.get(("", "latents.before"), unknown),
         {branch: d for (branch, port), d in by_port.items() if port == "noise_pred" and branch},
+        bits_of_agreement(predicted.distance.rel_l2, of),
+        of,
     )
+
+
+def bits_of_agreement(rel_l2: float, of: int) -> float:
+    """Leading bits in which two values agree: -log2 of their relative L2, at most those that the dtype has."""
+    if math.isnan(rel_l2):
+        return NAN
+    return float(of) if rel_l2 <= 2.0**-of else max(0.0, -math.log2(rel_l2)) if math.isfinite(rel_l2) else 0.0
 
 
 def _scalars(records: Sequence[Record]) -> dict[str, float]:
@@ -149,7 +161,7 @@ def _pass_reason(
     for difference in differing:
         told.append(
             f"harmless: {difference.setting} differs ({difference.reference} against {difference.candidate}) and "
-            f"noise_pred and latents stay within their floors{_worst(steps)}"
+            f"noise_pred and latents stay below the floor{_worst(steps)}"
         )
     grown = sum(d.verdict == "fail" for d in sites)
     if grown:
@@ -166,7 +178,8 @@ def _fail_reason(sites: Sequence[SiteDiff], origin: Origin | None, outputs: Sequ
         "input": "this input differs although everything before it agrees",
         "amplified": "the difference only grew there",
     }[origin.birth]
-    number = f" (relative L2 {at.distance.rel_l2:.2e}, {at.distance.ratio:.0f} x its floor)"
+    far, kind = (at.distance, "") if math.isnan(at.local.ratio) else (at.local, "local ")
+    number = f" ({kind}relative L2 {far.rel_l2:.2e}, {far.ratio:.0f} x its floor)"
     detail = f" ({at.note})" if at.note else number
     end = ""
     if not outputs:

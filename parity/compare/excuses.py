@@ -12,6 +12,11 @@ EXCUSES: Mapping[str, tuple[str, ...]] = {
     "vision_states": (":in.image_embeds", "image_embedder", "image_embedder.*", "cond_type_embed"),
     # ByT5's embeddings enter through their own projection.
     "text.byt5_dtype": (":in.encoder_hidden_states_2", "context_embedder_2", "context_embedder_2.*"),
+    # A quantity that one side keeps coarser, where it is made.
+    "timestep_dtype": (":in.timestep", "time_embed", "time_embed.*", "*time_text_embed*"),
+    "norm_dtype": ("*norm*",),
+    "rope_dtype": ("rope", "rope.*"),
+    "attention.softmax_dtype": ("*.attention",),
 }
 """Setting -> globs over `module` or `module:port`."""
 

@@ -24,10 +24,13 @@ JUMP = 30.0
 what they bound, so ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later
 blocks)."""
 
+_STEPPED = (("", "latents.before"), ("", "pred_original.before"), ("", "sigma"), ("", "dt"))
+
 _LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     # what each of the loop's values is computed from: (branch, port)
     "noise_pred": (("cond", "noise_pred"), ("uncond", "noise_pred")),
-    "latents.after": (("", "noise_pred"), ("", "latents.before"), ("", "sigma"), ("", "dt")),
+    "latents.after": (("", "noise_pred"), *_STEPPED),
+    "pred_original.after": (("", "noise_pred"), *_STEPPED),
 }
 _LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 
@@ -107,6 +110,7 @@ class Judge:
     def _births(self, diffs: Sequence[SiteDiff]) -> list[SiteDiff]:
         inputs = _input_ratios(diffs)
         seen: dict[str, float] = {}
+        inside: dict[object, float] = {}
         judged = []
         for d in diffs:
             if d.key.is_padding:
@@ -116,9 +120,12 @@ class Judge:
                 judged.append(d)
                 continue
             excuse = excused(d.key, self.excuses)
-            birth = _birth(d, inputs, self._before(d, seen))
+            birth = _birth(d, inputs, self._before(d, seen), inside.get((d.key.branch, d.key.module), 0.0))
             judged.append(replace(d, birth=birth, verdict="harmless" if excuse else "fail"))
             seen[d.key.branch] = max(seen.get(d.key.branch, 0.0), severity(d))
+            for module in _above(d.key.module):
+                where = (d.key.branch, module)
+                inside[where] = max(inside.get(where, 0.0), severity(d))
         return judged
 
     def _before(self, d: SiteDiff, seen: Mapping[str, float]) -> float:
@@ -146,11 +153,25 @@ def severity(d: SiteDiff) -> float:
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 
-def _birth(d: SiteDiff, inputs: Mapping[object, float], before: float) -> Birth:
-    """How the divergence at a site beyond its floor starts; `before` is the worst severity upstream."""
+def _above(module: str) -> Iterable[str]:
+    """The modules around this one, the top one last; none for the loop."""
+    while module and module != LOOP:
+        module = module.rpartition(".")[0]
+        yield module
+
+
+def _birth(d: SiteDiff, inputs: Mapping[object, float], before: float, inside: float) -> Birth:
+    """How the divergence at a site beyond its floor starts.
+
+    Args:
+        before: the worst severity upstream. inside: the worst within this module, whose output hands on what one of
+            its children did.
+    """
     if d.key.is_input or (d.key.module == LOOP and d.key.port not in _LOOP_INPUTS):
         return "input" if severity(d) > JUMP * before else "amplified"
     given = inputs.get(_call(d.key))
+    if severity(d) <= JUMP * inside:
+        return "amplified"
     if given is None:
         return "module" if severity(d) > JUMP * before else "amplified"
     # An input just within its limit and an output just beyond it is growth, not a birth.

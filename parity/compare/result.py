@@ -27,6 +27,7 @@ __all__ = [
     "Failed",
     "Origin",
     "Result",
+    "Round",
     "SettingDifference",
     "SiteDiff",
     "SiteVerdict",
@@ -75,6 +76,8 @@ class StepDiff:
         noise_pred, latents: guided noise prediction; latents after the step.
         latents_before: latents the step started from.
         branches: noise prediction of each guidance branch by name.
+        bits: leading bits in which noise_pred agrees: -log2 of its relative L2, from 0 to `bits_of`.
+        bits_of: significant bits of its dtype on the coarser side: 24 for float32, 8 for bfloat16; 0 if unknown.
     """
 
     step: int
@@ -85,6 +88,8 @@ class StepDiff:
     latents: Distance
     latents_before: Distance
     branches: dict[str, Distance] = field(default_factory=dict)
+    bits: float = NAN
+    bits_of: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class SiteDiff:
         cosine: of the two values; NaN where unknown. max_abs: largest absolute difference, NaN unless values are held.
         shapes, dtypes: (reference, candidate). nonfinite: (reference, candidate) count of NaN and Inf.
         bins: ratio to the floor of each row bin, largest first index kept by position; empty where there are none.
-        local_rel_l2: the module's own error, fed the reference's input; NaN where it was not measured.
+        local: how far the module's own output is, fed the reference's input; NaN where it was not measured.
         birth: how the divergence starts here; None where it does not start here.
         verdict: `pass`; `fail`; `harmless` (a declared setting explains it and the outputs stay within their floors);
             `apart` (padded rows, which never decide); `unjudged` (it differs, and no floor says how much is rounding).
@@ -111,7 +116,7 @@ class SiteDiff:
     dtypes: tuple[str, str] = ("", "")
     nonfinite: tuple[int, int] = (0, 0)
     bins: tuple[float, ...] = ()
-    local_rel_l2: float = NAN
+    local: Distance = Distance(NAN, NAN, NAN)
     birth: Birth | None = None
     verdict: SiteVerdict = "pass"
     note: str = ""
@@ -147,6 +152,23 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a run.
+
+    Attributes:
+        name: `structure` (float32, every dtype setting neutralised) or `precision` (everything as given).
+        verdict, reason: of this round. steps: against its truth: the reference itself in the structure round, the
+            reference in float32 in the precision round. origin: where the paths part.
+    """
+
+    name: Literal["structure", "precision"]
+    verdict: Verdict
+    reason: str
+    steps: tuple[StepDiff, ...] = ()
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """A whole comparison.
 
@@ -154,6 +176,7 @@ class Result:
         verdict, failed, reason: the answer in one word, what failed, and one sentence for a tired person.
         model: as named. notes: further sentences (sites never fired, a differing setting that did no harm, ...).
         differing_settings, preflight, steps, sites, origin, causes: as in the JSON document; lists in execution order.
+        rounds: those that were run; `steps`, `sites` and `origin` are of the last of them.
         closer: sites inside the block where the divergence is born, observed in a second look; empty without one.
     """
 
@@ -167,6 +190,7 @@ class Result:
     sites: tuple[SiteDiff, ...] = ()
     origin: Origin | None = None
     causes: tuple[Cause, ...] = ()
+    rounds: tuple[Round, ...] = ()
     closer: tuple[SiteDiff, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
-
 from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
 from parity.compare.result import Origin, Result, SiteDiff
@@ -19,6 +17,7 @@ from parity.diagnose.walk import Walk, stand_before, walk
 from parity.golden.records import LOOP, Key
 from parity.hooks.sites import SitePlan, block_of
 from parity.paths.floors import Variant
+from parity.paths.loop import State
 
 
 def suspect_of(result: Result) -> str | None:
@@ -36,12 +35,12 @@ def children_plan(suspect: str, modules: tuple[str, ...]) -> SitePlan | None:
 
 
 def descend(
-    result: Result, pairing: Pairing, variants: list[Variant], latents: np.ndarray, say: Say
+    result: Result, pairing: Pairing, variants: list[Variant], state: State, say: Say
 ) -> tuple[Result, tuple[SiteDiff, ...]]:
     """Refine the origin of a failing result; returns it with the sites seen inside the suspect.
 
     Args:
-        latents: of the reference, before the step of the origin.
+        state: of the reference, before the step of the origin.
     """
     suspect = suspect_of(result)
     plan = children_plan(suspect, tuple(pairing.reference.side.modules)) if suspect is not None else None
@@ -51,10 +50,10 @@ def descend(
     say(f"looking closer at {suspect}")
     closer = dataclasses.replace(
         pairing,
-        reference=stand_before(pairing.reference, step, latents),
-        candidate=stand_before(pairing.candidate, step, latents),
+        reference=stand_before(pairing.reference, step, state),
+        candidate=stand_before(pairing.candidate, step, state),
     )
-    runs = [dataclasses.replace(v, loop=stand_before(v.loop, step, latents)) for v in variants]
+    runs = [dataclasses.replace(v, loop=stand_before(v.loop, step, state)) for v in variants]
     judge = Judge(excuses(d.setting for d in pairing.differing))
     ((reference, candidate),) = walk(closer, runs, Walk(plan, "step", step, step + 1), say)
     sites = tuple(d for d in judge.step(reference, candidate) if d.key.module != LOOP)

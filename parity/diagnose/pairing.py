@@ -33,7 +33,8 @@ class Request:
         model: tiny name, folder or hub name. reference, candidate: settings of the two sides.
         steps: denoising steps. seed: of the initial noise. stage1: a port's embeddings in place of the prompt.
         sites: `blocks`, `all` or a glob. values: globs of sites whose values are kept.
-        forcing: `none` or `step`. prompt: in place of the model's own, None to keep it.
+        rounds: `structure`, `precision` or `both`.
+        forcing: `none`, `step` or `module`. prompt: in place of the model's own, None to keep it.
     """
 
     model: str
@@ -46,6 +47,7 @@ class Request:
     values: tuple[str, ...] = ()
     forcing: str = "none"
     prompt: str | None = None
+    rounds: str = "both"
 
 
 @dataclass(frozen=True)

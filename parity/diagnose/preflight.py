@@ -154,7 +154,7 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
 
 
 def _walkable(side: str, schedule: Schedule) -> Check:
-    """Timesteps strictly fall, sigmas strictly fall to 0, and the steps between them add up to -sigma[0]."""
+    """Timesteps strictly fall, sigmas strictly fall, and the steps between them add up to their fall to the end."""
     name = f"{side} schedule"
     t, sigma = schedule.timesteps, schedule.sigmas
     if not (np.isfinite(t).all() and np.isfinite(sigma).all()):
@@ -170,7 +170,7 @@ def _walkable(side: str, schedule: Schedule) -> Check:
     if (dt >= 0).any():
         i = int(np.flatnonzero(dt >= 0)[0])
         return Check(name, "fail", f"dt at step {i} is {dt[i]:g}: sigmas {sigma[i]:g} and {sigma[i + 1]:g}")
-    total, expected = float(dt.sum()), float(-sigma[0])
+    total, expected = float(dt.sum()), float(schedule.end - sigma[0])
     if abs(total - expected) > 1e-5:
         return Check(name, "fail", f"the steps dt sum to {total:.6f}, not {expected:.6f}")
     return Check(name, "pass", f"{t.size} steps fall from {t[0]:g} to {t[-1]:g}; dt sums to {total:.6f}")

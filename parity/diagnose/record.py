@@ -18,14 +18,14 @@ import numpy as np
 from parity.diagnose.run import Say
 from parity.errors import UnjudgedError, UsageError
 from parity.golden import Golden, GoldenWriter
-from parity.golden.records import LOOP, StepRecords
+from parity.golden.records import StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.models.family import family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
-from parity.paths.floors import KINDS, make_variants, with_floors
+from parity.paths.floors import DEFAULT_KINDS, KINDS, make_variants, with_floors
 from parity.paths.inputs import make_inputs
-from parity.paths.loop import Loop, denoise, prepare
+from parity.paths.loop import LATENTS, Loop, denoise, prepare, state_of
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
 from parity.settings import Settings
@@ -50,7 +50,7 @@ class RecordRequest:
     stage1: Path | None = None
     sites: str = "blocks"
     values: tuple[str, ...] = ()
-    floors: tuple[str, ...] = KINDS
+    floors: tuple[str, ...] = DEFAULT_KINDS
     prompt: str | None = None
     resume: bool = False
     overwrite: bool = False
@@ -139,13 +139,11 @@ def _require_alike(where: str, held: StepRecords, new: StepRecords) -> None:
 
 
 def _go_to(loop: Loop, request: RecordRequest, step: int) -> None:
-    """Put a loop where the last recorded step left it: its latents, and the scheduler's own counter."""
-    site = f"{LOOP}:latents.after"
-    records = Golden.open(request.where).read_step(step - 1).records
-    latents = next((r.value for r in records if r.key.site == site), None)
-    if not isinstance(latents, np.ndarray):
+    """Put a loop where the last recorded step left it: its latents, and the scheduler's own state."""
+    state = state_of(Golden.open(request.where).read_step(step - 1), "after")
+    if LATENTS not in state:
         raise UnjudgedError(f"'{request.where}' holds no latents of step {step - 1}: record it anew")
-    loop.continue_from(step, np.array(latents))
+    loop.continue_from(step, state)
 
 
 def check_floors(text: str, side: str) -> tuple[str, ...]:
@@ -155,7 +153,7 @@ def check_floors(text: str, side: str) -> tuple[str, ...]:
         UsageError: an unknown name, or floors for the candidate.
     """
     if text == "default":
-        return KINDS if side == "reference" else ()
+        return DEFAULT_KINDS if side == "reference" else ()
     names = tuple(n for n in text.split(",") if n and n != "none")
     unknown = [n for n in names if n not in KINDS]
     if unknown:

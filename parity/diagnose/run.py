@@ -1,51 +1,36 @@
-"""`parity run`: both paths side by side, judged step by step.
+"""`parity run`: both paths side by side, judged step by step, in two rounds.
 
-Prepares two sides from explicit inputs, checks them before any forward, then walks both loops together. Nothing is
-kept but the comparison; with a sink both sides' records are written while they are made. A failing run looks closer
-by itself: the block in which the divergence is born is observed module by module.
+The structure round gives both sides float32 and the highest matmul precision, every dtype setting neutralised: what is
+left to differ is logic. The precision round runs everything as given and judges it three ways, against the float32
+truth of the first round (`parity.diagnose.precision`). Where nothing is there to neutralise the two are the same, and
+one is run.
+
+Preflight checks both sides as given before any forward. Nothing is kept but the comparison; with a sink both sides'
+records are written while they are made. A failing structure round looks closer by itself: the block in which the
+divergence is born is observed module by module.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
-
-import numpy as np
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
-from parity.compare.judge import Judge, beyond
-from parity.compare.result import Check, Result
+from parity.compare.judge import Judge
+from parity.compare.result import Check, Result, Round
 from parity.diagnose.descend import descend
+from parity.diagnose.local import LocalPass
 from parity.diagnose.pairing import Pairing, Request, Say, pair
+from parity.diagnose.precision import Truth, precision, truth_alone
 from parity.diagnose.preflight import failed
-from parity.diagnose.walk import Walk, latents_before, walk
+from parity.diagnose.sink import REACHED, NoSink, Sink, reached_check
+from parity.diagnose.walk import Walk, walk
 from parity.golden.records import StepRecords
 from parity.hooks.sites import plan_sites
 from parity.paths.floors import make_variants
-from parity.reached import Reached
+from parity.paths.loop import State, state_of
 
 __all__ = ["NoSink", "Pairing", "Request", "Say", "Sink", "pair", "run"]
-
-
-class Sink(Protocol):
-    """Takes the records of a run as they are made."""
-
-    def begin(self, pairing: Pairing) -> None: ...
-
-    def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
-
-    def finish(self, pairing: Pairing) -> None: ...
-
-
-class NoSink:
-    """Keeps nothing."""
-
-    def begin(self, pairing: Pairing) -> None: ...
-
-    def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
-
-    def finish(self, pairing: Pairing) -> None: ...
 
 
 def run(request: Request, say: Say, sink: Sink | None = None) -> Result:
@@ -56,39 +41,77 @@ def run(request: Request, say: Say, sink: Sink | None = None) -> Result:
     """
     sink = sink or NoSink()
     pairing = pair(request, say)
+    differing = pairing.differing
     problem = failed(pairing.checks)
     if problem is not None:
         reason = f"preflight: {problem.check}: {problem.detail}"
-        found = {"model": request.model, "differing_settings": pairing.differing, "preflight": pairing.checks}
-        return Result("fail", "preflight", reason, **found)  # type: ignore[arg-type]
-    sink.begin(pairing)
+        return Result("fail", "preflight", reason, request.model, differing, pairing.checks)
+    plan_sites(["", *pairing.reference.side.modules], request.sites, request.values)  # refuses before anything runs
+    exact = dataclasses.replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
+    checks = pairing.checks
+    if exact == request:
+        result, _ = _structure(pairing, request, sink, say)
+        if request.rounds == "precision":
+            result = dataclasses.replace(result, failed="precision" if result.failed else None)
+        return _with_rounds(result, checks, request.rounds)
+    if request.rounds == "structure":
+        del pairing
+        result, _ = _structure(pair(exact, say), request, sink, say)
+        return _with_rounds(dataclasses.replace(result, differing_settings=differing), checks, "structure")
+    if request.rounds == "precision":
+        truth = truth_alone(pairing, request, say)
+        return _with_rounds(precision(pairing, request, truth, sink, say), checks, "precision")
+    # Both: the pair as given makes room for the exact one, and is loaded again; weights can be large.
+    del pairing
+    first, truth = _structure(pair(exact, say), request, sink, say)
+    first = dataclasses.replace(first, differing_settings=differing)
+    if first.verdict != "pass":
+        return _with_rounds(first, checks, "structure")
+    second = precision(pair(request, say), request, truth, sink, say)
+    return _with_rounds(second, checks, "precision", first)
+
+
+def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tuple[Result, Truth]:
+    """Judge a pair two ways, against the reference and its float32 floors; returns what the reference computed too."""
+    sink.begin(pairing, "structure")
     plan = plan_sites(["", *pairing.reference.side.modules], request.sites, request.values)
     say("preparing the floors")
     variants = make_variants(pairing.reference.side)
-    collected = Collected()
+    collected, truth = Collected(), []
     judge = Judge(excuses(d.setting for d in pairing.differing))
-    parted: np.ndarray | None = None
+    local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
+    parted: State | None = None
+    where = StepRecords(0, ())
     for reference, candidate in walk(pairing, variants, Walk(plan, request.forcing, 0, request.steps), say):
         sink.step(reference, candidate)
         sites = judge.step(reference, candidate)
-        if parted is None and any(beyond(d) and d.verdict == "fail" for d in sites):
-            parted = latents_before(reference)
+        if local is not None:
+            sites = local.step(reference.step, state_of(reference, "before"), sites, candidate)
+        if parted is None and any(d.verdict == "fail" for d in sites):
+            parted, where = state_of(reference, "before"), candidate
         collected.add(reference, candidate, sites)
+        truth.append(reference)
     sink.finish(pairing)
-    checks = (*pairing.checks, _reached_check(pairing))
+    checks = (*pairing.checks, reached_check(pairing))
     result = conclude(collected, model=request.model, differing=pairing.differing, preflight=checks)
     if parted is None or request.sites != "blocks" or result.verdict != "fail":
-        return result
+        return result, tuple(truth)
     closer, inside = descend(result, pairing, variants, parted, say)
-    return dataclasses.replace(closer, closer=inside)
+    result = dataclasses.replace(closer, closer=inside)
+    if local is not None:
+        result = local.descend(result, parted, where)
+    return result, tuple(truth)
 
 
-def _reached_check(pairing: Pairing) -> Check:
-    """One line that says which settings proved that their code ran."""
-
-    def names(reached: Reached) -> str:
-        return ", ".join(reached.expected) or "none given"
-
-    sides = (pairing.reference.side, pairing.candidate.side)
-    detail = "; ".join(f"{s.role}: {names(s.reached)}" for s in sides)
-    return Check("settings reached", "pass", f"code replaced by settings ran ({detail})")
+def _with_rounds(result: Result, checks: tuple[Check, ...], last: str, first: Result | None = None) -> Result:
+    """The result of the last round, with what each round found and the preflight of the sides as given."""
+    held = (*checks, *(c for c in result.preflight if c.check == REACHED))
+    both = [("structure", first)] if first is not None else []
+    names = ["structure", "precision"] if last == "both" else [last]
+    both += [(name, result) for name in names]
+    rounds = tuple(Round(name, r.verdict, r.reason, r.steps, r.origin) for name, r in both)  # type: ignore[arg-type]
+    if first is None:
+        return dataclasses.replace(result, preflight=held, rounds=rounds)
+    reason = f"structure agrees; precision: {result.reason}"
+    notes = (*first.notes, *result.notes)
+    return dataclasses.replace(result, preflight=held, rounds=rounds, reason=reason, notes=notes)

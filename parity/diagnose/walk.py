@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from parity.diagnose.pairing import Pairing, Say
-from parity.golden.records import LOOP, StepRecords
+from parity.golden.records import StepRecords
 from parity.hooks.sites import SitePlan
 from parity.paths.floors import Variant, with_floors
-from parity.paths.loop import Loop, denoise, prepare
+from parity.paths.loop import Loop, State, denoise, prepare, state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +35,12 @@ def walk(pairing: Pairing, variants: list[Variant], how: Walk, say: Say) -> Iter
     Raises:
         UnjudgedError: one did not, or a chosen site never fired.
     """
-    latents: dict[int, np.ndarray] = {}
-    forced = latents.get if how.forcing == "step" else None
+    states: dict[int, State] = {}
+    forced = states.get if how.forcing == "step" else None
 
     def remembered() -> Iterator[StepRecords]:
         for step in denoise(pairing.reference, how.plan, first=how.first, stop=how.stop):
-            latents[step.step] = latents_before(step)
+            states[step.step] = state_of(step, "before")
             say("reference and its floors", step.step, how.stop)
             yield step
 
@@ -54,18 +52,12 @@ def walk(pairing: Pairing, variants: list[Variant], how: Walk, say: Say) -> Iter
         if step == how.first:
             pairing.reference.side.reached.require()
             pairing.candidate.side.reached.require()
-        latents.pop(step, None)
+        states.pop(step, None)
         yield reference_step, candidate_step
 
 
-def latents_before(step: StepRecords) -> np.ndarray:
-    """The latents a step started from."""
-    site = f"{LOOP}:latents.before"
-    return next(np.asarray(r.value) for r in step.records if r.key.site == site)
-
-
-def stand_before(loop: Loop, step: int, latents: np.ndarray) -> Loop:
-    """The same side with its schedule set anew, standing before `step` with these latents."""
+def stand_before(loop: Loop, step: int, state: State) -> Loop:
+    """The same side with its schedule set anew, standing before `step` with this state."""
     again = prepare(loop.side)
-    again.continue_from(step, latents)
+    again.continue_from(step, state)
     return again

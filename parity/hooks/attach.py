@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from parity.errors import UnjudgedError
 from parity.hooks.sites import ATTENTION, matches
-from parity.hooks.tap import Tap
+from parity.hooks.tap import Tap, single_output
 
 
 class _Active:
@@ -102,10 +102,7 @@ def _after(active: _Active, path: str) -> Callable[..., None]:
     def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         _, call = active.stack.pop()
         if active.tap.plan.wants_module(path):
-            # ModelOutput is a dict in field order; with return_dict=False the same model returns a tuple of one.
-            value = tuple(output.values()) if isinstance(output, Mapping) else output
-            single = isinstance(value, (tuple, list)) and len(value) == 1
-            active.tap.see(path, call, "out", value[0] if single else value)
+            active.tap.see(path, call, "out", single_output(output))
 
     return hook
 

@@ -162,6 +162,12 @@ class Tap:
         return memo.done
 
 
+def single_output(output: Any) -> Any:
+    """A module's output as it is observed: a ModelOutput's values in field order, the item of a tuple of one."""
+    value = tuple(output.values()) if isinstance(output, Mapping) else output
+    return value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
+
+
 @dataclass(frozen=True, slots=True)
 class _Memo:
     """The reductions of one live tensor; `version` changes when it is written to in place."""

@@ -17,6 +17,7 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
 from parity.models.folder import read_config
+from parity.models.sampler import Sampler
 from parity.models.spec import GenerationSpec
 from parity.reached import Reached
 from parity.settings import Settings
@@ -42,9 +43,18 @@ class Case:
 
 
 class Family(Protocol):
-    """What a model family provides."""
+    """What a model family provides.
+
+    Attributes:
+        title: its name. batches: the guidance branches that its pipeline puts through one call, in its order.
+    """
 
     title: str
+    batches: tuple[tuple[str, ...], ...]
+
+    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Setting -> why it has no meaning for a transformer with this config."""
+        ...
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         """Shape of the latents of one video."""
@@ -78,10 +88,21 @@ class Family(Protocol):
         """Have activations placed on a mesh."""
         ...
 
+    def sampler(self, case: Case, seed: int) -> Sampler:
+        """The checkpoint's schedule, guidance and scheduler, new."""
+        ...
+
+    def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
+        """The final latents as ports write them: [B, C, T, H, W], of the video's own frames."""
+        ...
+
     def model_arguments(
         self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
     ) -> dict[str, Any]:
-        """The transformer's arguments besides the condition, for latents [B, ...] and a timestep [B]."""
+        """The transformer's arguments besides the condition, for the sampler's latents [B, ...] and timestep [B].
+
+        The timestep is the scheduler's, or already in `timestep_dtype` where that is set.
+        """
         ...
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -103,9 +124,13 @@ def family_of(folder: Path) -> Family:
     Raises:
         UsageError: no family knows the transformer's class.
     """
+    from parity.models.cogvideox_family import CogVideoX
     from parity.models.hunyuan_family import HunyuanVideo15
 
-    families: dict[str, Family] = {"HunyuanVideo15Transformer3DModel": HunyuanVideo15()}
+    families: dict[str, Family] = {
+        "HunyuanVideo15Transformer3DModel": HunyuanVideo15(),
+        "CogVideoXTransformer3DModel": CogVideoX(),
+    }
     name = str(read_config(folder, "transformer").get("_class_name", ""))
     if name not in families:
         raise UsageError(
@@ -118,3 +143,17 @@ def make_case(name: str, folder: Path, spec: GenerationSpec) -> Case:
     """Gather what both sides agree on."""
     config = read_config(folder, "transformer")
     return Case(name, folder, config, spec, family_of(folder).latent_shape(folder, spec))
+
+
+def require_meaning(family: Family, case: Case, settings: Settings) -> None:
+    """Refuse settings that this model has no place for.
+
+    Raises:
+        UsageError: one is not at its default.
+    """
+    for name, why in family.without(case.config).items():
+        if settings.changed(name):
+            raise UsageError(
+                f"the {settings.backend} path was given '{name}={settings.as_text()[name]}', which has no meaning for "
+                f"'{case.name}' ({family.title}): {why}; leave it at its default"
+            )

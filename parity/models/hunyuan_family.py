@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from parity.models.family import Case, Condition, Constrain
 from parity.models.folder import read_config
 from parity.models.hunyuan_text import encode_prompt, read_stage1
 from parity.models.patches import DTYPES, patch_norms, patch_rope, patch_timestep_embedding
+from parity.models.sampler import FlowMatchSampler
 from parity.models.spec import GenerationSpec
 from parity.reached import Reached
 from parity.settings import Settings
@@ -28,6 +30,10 @@ class HunyuanVideo15:
     """See `parity.models.family.Family`."""
 
     title = "HunyuanVideo-1.5"
+    batches = (("cond",), ("uncond",))
+
+    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
+        return {}
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         vae = read_config(folder, "vae")
@@ -95,12 +101,20 @@ class HunyuanVideo15:
     def constrain(self, model: Any, place: Constrain) -> None:
         model.parity_placement.place = place
 
+    def sampler(self, case: Case, seed: int) -> FlowMatchSampler:
+        return FlowMatchSampler.load(case.folder, case.spec)
+
+    def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
+        return latents
+
     def model_arguments(
         self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
     ) -> dict[str, Any]:
         """Latents, then the condition latents and their mask, both zero in text-to-video, along the channels."""
         x = latents.to(dtype)
         zeros = torch.zeros_like(x)
+        if not settings.changed("timestep_dtype"):
+            timestep = timestep.to(dtype)  # as the pipeline does
         arguments = {"hidden_states": torch.cat([x, zeros, zeros[:, :1]], dim=1), "timestep": timestep}
         if settings.text("vision_states") == "none":
             return {**arguments, "image_embeds": None}

@@ -70,8 +70,8 @@ def encode_prompt(
     prompts = {"cond": prompt, "uncond": negative_prompt}
     conditions: Conditions = {}
 
-    tokenizer = _load(transformers.Qwen2Tokenizer, folder, "tokenizer")
-    encoder = _load(transformers.Qwen2_5_VLTextModel, folder, "text_encoder", dtype=dtype).to(device).eval()
+    tokenizer = load_component(transformers.Qwen2Tokenizer, folder, "tokenizer")
+    encoder = load_component(transformers.Qwen2_5_VLTextModel, folder, "text_encoder", dtype=dtype).to(device).eval()
     for branch, text in prompts.items():
         embeds, mask = pipeline._get_mllm_prompt_embeds(
             text_encoder=encoder,
@@ -84,8 +84,10 @@ def encode_prompt(
         conditions[branch] = {"encoder_hidden_states": embeds.to(dtype), "encoder_attention_mask": mask.to(dtype)}
     del encoder  # so that the two encoders never lie in memory together
 
-    tokenizer_2 = _load(transformers.ByT5Tokenizer, folder, "tokenizer_2")
-    encoder_2 = _load(transformers.T5EncoderModel, folder, "text_encoder_2", dtype=byt5_dtype).to(device).eval()
+    tokenizer_2 = load_component(transformers.ByT5Tokenizer, folder, "tokenizer_2")
+    encoder_2 = (
+        load_component(transformers.T5EncoderModel, folder, "text_encoder_2", dtype=byt5_dtype).to(device).eval()
+    )
     for branch, text in prompts.items():
         embeds, mask = pipeline._get_byt5_prompt_embeds(
             tokenizer=tokenizer_2,
@@ -124,7 +126,7 @@ def read_stage1(path: pathlib.Path, config: Mapping[str, Any]) -> Conditions:
                 embeds = file.read(embeds_name, (1, length, dim), FLOATS)
                 length = embeds.shape[1]  # the mask and the other branch are padded to it
                 mask = file.read(mask_name, (1, length), MASKS)
-                _check_finite(path, embeds_name, embeds)
+                check_finite(path, embeds_name, embeds)
                 _check_mask(path, mask_name, mask, may_be_empty=embeds_key == "encoder_hidden_states_2")
                 conditions[branch][embeds_key], conditions[branch][mask_key] = embeds, mask
     return conditions
@@ -148,7 +150,7 @@ def write_stage1(path: pathlib.Path, conditions: Mapping[str, Mapping[str, torch
     write_stage_file(path, tensors, {})
 
 
-def _load(kind: Any, folder: pathlib.Path, subfolder: str, **options: Any) -> Any:
+def load_component(kind: Any, folder: pathlib.Path, subfolder: str, **options: Any) -> Any:
     """Load one component by its class's `from_pretrained`, with a message that names the folder where it fails."""
     if not (folder / subfolder).is_dir():
         raise UsageError(f"{folder}: expected a subfolder {subfolder!r} with a {kind.__name__}, found none")
@@ -158,14 +160,15 @@ def _load(kind: Any, folder: pathlib.Path, subfolder: str, **options: Any) -> An
         raise UsageError(f"{folder / subfolder}: cannot be loaded as {kind.__name__}: {error}") from error
 
 
-def _check_finite(path: pathlib.Path, name: str, tensor: torch.Tensor) -> None:
+def check_finite(path: pathlib.Path, name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor of a file that has a NaN or an infinity in it."""
     bad = int((~tensor.isfinite()).sum())
     if bad:
         raise UsageError(f"{path}: tensor {name!r}: expected finite values, found {bad} NaN or Inf of {tensor.numel()}")
 
 
 def _check_mask(path: pathlib.Path, name: str, mask: torch.Tensor, *, may_be_empty: bool) -> None:
-    _check_finite(path, name, mask)
+    check_finite(path, name, mask)
     if not bool(((mask == 0) | (mask == 1)).all()):
         other = mask[(mask != 0) & (mask != 1)][0].item()
         raise UsageError(f"{path}: tensor {name!r}: expected a mask of 0 and 1, found {other}")

@@ -2,7 +2,8 @@
 
 diffusers' HunyuanVideo-1.5 pipeline hard-codes these for the full-size model (1000 text tokens, a template prefix of
 108), so a smaller checkpoint cannot say otherwise in any file that diffusers knows. A folder may therefore carry a
-`parity.json`; without one the pipeline's own numbers hold. Nothing is loaded but two or three small JSON files.
+`parity.json`; without one the pipeline's own numbers hold (CogVideoX's stand in its transformer's config). Nothing is
+loaded but two or three small JSON files.
 
     spec = GenerationSpec.load(folder)
     spec = dataclasses.replace(spec, prompt="A cat walks on the grass")
@@ -36,6 +37,7 @@ class GenerationSpec:
         prompt: what to show; a quoted part of it is drawn as text and goes to the second encoder.
         negative_prompt: what not to show.
         guidance_scale: takes the place of the checkpoint's own where it is not None.
+        dynamic_guidance: whether the scale changes with the timestep (CogVideoX's `use_dynamic_cfg`).
     """
 
     tokenizer_max_length: int = 1000
@@ -48,6 +50,7 @@ class GenerationSpec:
     prompt: str = ""
     negative_prompt: str = ""
     guidance_scale: float | None = None
+    dynamic_guidance: bool = False
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -61,7 +64,7 @@ class GenerationSpec:
         """Return the defaults of a checkpoint folder: its `parity.json` over the full-size pipeline's numbers.
 
         Height and width default to what the pipeline computes from the transformer's `target_size` for 16:9, and to
-        720 x 1280 where the folder does not say.
+        720 x 1280 where the folder does not say. CogVideoX's lengths and sizes are its transformer's `sample_*`.
 
         Raises:
             UsageError: a file that is not JSON, an unknown key, a value of the wrong type or out of range.
@@ -72,8 +75,10 @@ class GenerationSpec:
         unknown = sorted(set(given) - set(known))
         if unknown:
             raise UsageError(f"{path}: unknown key {unknown[0]!r}; known are: {', '.join(known)}")
-        if not {"height", "width"} <= given.keys():
-            given = {**_default_size(folder), **given}
+        own = _cogvideox_defaults(folder)
+        if not own and not {"height", "width"} <= given.keys():
+            own = _default_size(folder)
+        given = {**own, **given}
         try:
             return cls(**given)
         except UsageError as error:
@@ -85,6 +90,8 @@ def _fault(name: str, value: Any) -> str | None:
     if name in ("prompt", "negative_prompt"):
         return None if isinstance(value, str) else "a string"
     is_bool = isinstance(value, bool)  # a bool is an int to Python, but not to whoever wrote the file
+    if name == "dynamic_guidance":
+        return None if is_bool else "true or false"
     if name == "guidance_scale":
         is_number = isinstance(value, int | float) and not is_bool and -math.inf < value < math.inf
         return None if value is None or is_number else "a finite number or null"
@@ -103,6 +110,21 @@ def _default_size(folder: pathlib.Path) -> dict[str, int]:
     factor = _read_json(folder / "vae" / "config.json").get("spatial_compression_ratio", 16)
     height, width = HunyuanVideo15ImageProcessor(vae_scale_factor=factor).calculate_default_height_width(9, 16, target)
     return {"height": int(height), "width": int(width)}
+
+
+def _cogvideox_defaults(folder: pathlib.Path) -> dict[str, int]:
+    """Return what CogVideoXPipeline takes from the transformer's config; empty for another transformer."""
+    config = _read_json(folder / "transformer" / "config.json")
+    if config.get("_class_name") != "CogVideoXTransformer3DModel":
+        return {}
+    levels = _read_json(folder / "vae" / "config.json").get("block_out_channels", [0] * 4)
+    space = 2 ** (len(levels) - 1)
+    return {
+        "tokenizer_max_length": config.get("max_text_seq_length", 226),
+        "height": config.get("sample_height", 60) * space,
+        "width": config.get("sample_width", 90) * space,
+        "num_frames": config.get("sample_frames", 49),
+    }
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:

@@ -10,21 +10,17 @@ are uniform numbers, scaled and shifted: integers over 2^24 and one IEEE roundin
 generator's bytes depend on the CPU's vector unit. Each tensor has a seed of its own, taken from its name, so that
 neither the order of construction nor an added tensor moves the others.
 
-Cost: `ensure_tiny` takes a few seconds and about 42 MB of disk the first time, and nothing afterwards.
+Cost: `ensure_tiny` takes a few seconds and about 42 MB of disk (CogVideoX: 15) the first time, and nothing afterwards.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import json
-import math
 import os
 import pathlib
-import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,47 +28,11 @@ import torch
 from parity.cache import cache_dir
 from parity.errors import UsageError
 from parity.models import tiny_text
+from parity.models.tiny_cogvideox import make_cogvideox_10, make_cogvideox_15
+from parity.models.tiny_weights import Rule, fill
 
 # Part of the folder's name: raise it whenever a byte of a checkpoint changes, so that no run mixes two of them.
 _VERSION = 1
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
-    """How the parameters whose name matches are drawn: uniform with this mean and standard deviation.
-
-    Attributes:
-        pattern: regular expression, searched in the parameter's name; the first rule that matches counts.
-        std: standard deviation; for `fan_in` rules that of the output for an input of rms one.
-        mean: mean, e.g. 1 for the weight of a norm.
-        fan_in: whether `std` is divided by the square root of the inputs to one output.
-    """
-
-    pattern: str
-    std: float
-    mean: float = 0.0
-    fan_in: bool = False
-
-
-def fill(module: torch.nn.Module, component: str, rules: Sequence[Rule]) -> None:
-    """Overwrite every parameter of `module` in place by the first rule that matches its name.
-
-    Args:
-        module: float32, on the CPU.
-        component: enters each tensor's seed beside its name, e.g. `transformer`.
-        rules: must cover every parameter; one that none matches is a `LookupError`, a defect of this package.
-    """
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            rule = next((rule for rule in rules if re.search(rule.pattern, name)), None)
-            if rule is None:
-                raise LookupError(f"no rule says how to draw {component}.{name}")
-            std = rule.std / math.sqrt(parameter[0].numel()) if rule.fan_in else rule.std
-            digest = hashlib.sha256(f"{component}.{name}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:6], "big"))
-            unit = torch.rand(parameter.shape, generator=generator) - 0.5
-            # Two operations, not one fused multiply-add, whose single rounding would depend on the machine.
-            parameter.copy_(unit.mul_(std * math.sqrt(12.0)).add_(rule.mean))
 
 
 # Logits of unit-rms queries and keys over the square root of the head dimension have standard deviation
@@ -179,6 +139,8 @@ def _make_hunyuan_video_15(folder: pathlib.Path) -> None:
 
 _MAKERS: dict[str, Callable[[pathlib.Path], None]] = {
     "tiny-hunyuan-video-1.5": _make_hunyuan_video_15,
+    "tiny-cogvideox-1.0": make_cogvideox_10,
+    "tiny-cogvideox-1.5": make_cogvideox_15,
 }
 
 TINY_MODELS: tuple[str, ...] = tuple(_MAKERS)

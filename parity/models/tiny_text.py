@@ -1,4 +1,4 @@
-"""The text side of the tiny HunyuanVideo-1.5: tokenizers and encoders, small but of the real classes.
+"""The text side of the tiny checkpoints: tokenizers and encoders, small but of the real classes.
 
 A prompt has to become embeddings and masks by the road the full-size model takes (chat template, cropping, glyph
 extraction, padding), without a download. So the tokenizers are built here: Qwen's byte-level BPE with a few hundred
@@ -92,11 +92,28 @@ def make_qwen(vocabulary_size: int) -> transformers.Qwen2_5_VLTextModel:
 
 def make_byt5() -> transformers.T5EncoderModel:
     """Return a T5 encoder of width 48 with 2 layers and ByT5's gated GELU, float32, in evaluation mode."""
+    return _make_t5(384, width=48, head=12)
+
+
+def make_t5_tokenizer() -> transformers.T5Tokenizer:
+    """Return a T5 tokenizer: a unigram vocabulary of whole words and single characters, `</s>` at the end."""
+    special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
+    words = [("▁" + word, -3.0) for word in dict.fromkeys(_WORDS.split())]
+    characters = [(chr(code), -10.0) for code in range(33, 127)]
+    return transformers.T5Tokenizer(vocab=[*special, *words, *characters], extra_ids=0)
+
+
+def make_t5(vocabulary_size: int) -> transformers.T5EncoderModel:
+    """Return a T5 encoder of width 64 with 2 layers, float32, in evaluation mode."""
+    return _make_t5(vocabulary_size, width=64, head=16)
+
+
+def _make_t5(vocabulary_size: int, *, width: int, head: int) -> transformers.T5EncoderModel:
     config = transformers.T5Config(
-        vocab_size=384,
-        d_model=48,
-        d_kv=12,
-        d_ff=96,
+        vocab_size=vocabulary_size,
+        d_model=width,
+        d_kv=head,
+        d_ff=2 * width,
         num_layers=2,
         num_heads=4,
         feed_forward_proj="gated-gelu",

@@ -41,7 +41,7 @@ from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.mesh import Devices, make_devices
 from parity.paths.reference import STAGE, mark_text_settings, module_tree, named_tensors, silenced
 from parity.paths.safe_attention import use_safe_attention
-from parity.paths.side import Side
+from parity.paths.side import Side, batched
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -74,6 +74,8 @@ class TorchaxBackend:
         self.model, self.reached, self.devices = model, reached, devices
         self.dtype = DTYPES[settings.text("dtype")]
         self.jit = bool(settings["jit"])
+        every = tuple(branch for group in family.batches for branch in group)
+        self.groups = (every,) if devices.shape[0] > 1 else family.batches
         self.params = {n: self._place_weight(n, x) for n, x in named_tensors(model)}
         reached.mark("mesh")
         reached.mark("sharding")
@@ -112,18 +114,17 @@ class TorchaxBackend:
     def call(
         self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
-        groups = [tuple(branches)] if self.devices.shape[0] > 1 else [(b,) for b in branches]
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
-        for group in groups:
-            arguments = _batched([branches[b] for b in group], shared)
+        for group in self.groups:
+            arguments = batched([branches[b] for b in group], shared)
             arguments = {k: None if x is None else self._place_input(array_of(x)) for k, x in arguments.items()}
             frames = {b: self.frames[b] for b in group}
             program = self._program(group, arguments, frames, plan)
             out, reduced = program.run(self.params, arguments, frames)
             for i, branch in enumerate(group):
                 predictions[branch] = interop.torch_view(out[i : i + 1])
-            records += _records(program.entries, reduced, step)
+            records += jax_records(program.entries, reduced, step)
         return predictions, records
 
     def _place_input(self, x: jax.Array) -> jax.Array:
@@ -131,7 +132,7 @@ class TorchaxBackend:
 
     def _program(self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None) -> Program:
         """The program for this group and these shapes, compiled (or, without jit, run eagerly at each call)."""
-        signature = (len(group), plan, _signature(arguments), _signature(list(frames.values())))
+        signature = (len(group), plan, signature_of(arguments), signature_of(list(frames.values())))
         rule = self.rules[group[0]]
         if not self.jit:
             self.reached.mark("jit")
@@ -169,7 +170,7 @@ class TorchaxBackend:
         """One call of the model on jax arrays, traced or not: prediction, static entries, their reductions."""
         tensors = interop.torch_view(arguments)
         with (
-            _pinned_attention(),
+            pinned_attention(),
             splash.on_mesh(self.devices.mesh),
             self.env,
             torch.no_grad(),
@@ -181,15 +182,11 @@ class TorchaxBackend:
             tap = Tap(plan, reducer, rule, group, interop.torch_view(frames))
             with attached(self.model, tap):
                 out = self.model(**tensors, return_dict=False)[0]
-            require_fired(tap, plan.must_fire - silenced(self.reached.settings))
-        slots = [e.reduced.stats if e.reduced is not None else None for e in tap.entries]
-        values = [e.reduced.value for e in tap.entries if e.reduced is not None]
-        # What stays of an entry outside the trace is where its reductions will be found.
-        static = tuple(
-            replace(e, reduced=None if slot is None else Reduced(slot))
-            for e, slot in zip(tap.entries, slots, strict=True)
-        )
-        return array_of(out), static, (reducer.finish(), values)
+            if plan.choice != "blocks":
+                # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
+                require_fired(tap, plan.must_fire - silenced(self.reached.settings))
+        static, reduced = split(tap, reducer)
+        return array_of(out), static, reduced
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
@@ -206,8 +203,19 @@ class TorchaxBackend:
         return self.model
 
 
+def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
+    """What a tap saw inside a trace: the entries, which stay outside it, and the reductions that it returns."""
+    slots = [e.reduced.stats if e.reduced is not None else None for e in tap.entries]
+    values = [e.reduced.value for e in tap.entries if e.reduced is not None]
+    # What stays of an entry outside the trace is where its reductions will be found.
+    static = tuple(
+        replace(e, reduced=None if slot is None else Reduced(slot)) for e, slot in zip(tap.entries, slots, strict=True)
+    )
+    return static, (reducer.finish(), values)
+
+
 @contextlib.contextmanager
-def _pinned_attention() -> Iterator[None]:
+def pinned_attention() -> Iterator[None]:
     """Within it, query, key and value are computed before they are used, whether they are observed or not.
 
     Otherwise XLA fuses the rotary embedding into what reads it, and compiles it again, with other fused
@@ -227,7 +235,7 @@ def _pinned_attention() -> Iterator[None]:
         SETTLE.reset(token)
 
 
-def _records(entries: tuple[Entry, ...], reduced: Any, step: int) -> list[Record]:
+def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int) -> list[Record]:
     if not entries:
         return []
     groups, values = jax.device_get(reduced)
@@ -241,17 +249,9 @@ def _widen(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
 
 
-def _signature(tree: Any) -> tuple[Any, ...]:
+def signature_of(tree: Any) -> tuple[Any, ...]:
     leaves, structure = jax.tree.flatten(tree)
     return (structure, tuple((x.shape, str(x.dtype)) for x in leaves))
-
-
-def _batched(branches: list[Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of one call: the branches' own stacked along the batch, the shared ones repeated."""
-    n = len(branches)
-    own = {k: branches[0][k] if n == 1 else torch.cat([b[k] for b in branches]) for k in branches[0]}
-    both = {k: x if x is None or n == 1 else torch.cat([x] * n) for k, x in shared.items()}
-    return {**both, **own}
 
 
 def to_jax(x: torch.Tensor) -> jax.Array:
@@ -287,8 +287,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
         settings,
         inputs,
         backend,
-        load_part(case.folder, "scheduler"),
-        load_part(case.folder, "guider"),
+        family.sampler(case, inputs.seed),
         reached,
         module_tree(model),
     )

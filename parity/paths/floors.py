@@ -1,11 +1,16 @@
 """Floors: the difference that rounding alone explains, measured on the reference.
 
-The float32 rule (DESIGN section 7): at each site the larger of |float32 - float64| and the spread under Monte Carlo
-rounding (`parity.paths.perturb`), never less than what the sketches themselves round. The variants walk the loop beside
-the reference, so that the floors of later steps hold what rounding has grown to by then; with `--forcing step` they
-start each step from the reference's latents, as the candidate does.
+The float32 rule (DESIGN section 7): at each site the larger of |float32 - float64| (`fp64`) and the spread under Monte
+Carlo rounding (`rounding`, `parity.paths.perturb`), never less than what the sketches themselves round. For a
+reference in bfloat16 or float16, or with rounded matrix products, |working dtype - float32| (`dtype`), never below the
+float32 floor, which is then measured around the float32 run, the truth. Optionally the spread over other attention
+kernels (`kernel`).
 
-Cost: one float64 run and `SEEDS` perturbed runs of the reference, two copies of the weights.
+The variants walk the loop beside the reference, so that the floors of later steps hold what rounding has grown to by
+then; with `--forcing step` they start each step from the reference's latents, as the candidate does.
+
+Cost: one float64 run and `SEEDS` perturbed runs of the reference, two copies of the weights; a third, and one run more,
+where the truth is not the reference itself.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,9 +30,12 @@ from parity.paths.loop import Forced, Loop, denoise, prepare
 from parity.paths.perturb import perturbed
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
+from parity.settings import Settings, kernels
 
-KINDS = ("fp64", "rounding")
+KINDS = ("fp64", "rounding", "dtype", "kernel")
 """What floors are measured from; DESIGN section 7 has the rule."""
+
+DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 
 SEEDS = 3
 """Perturbed runs; DESIGN section 7 measured with three."""
@@ -44,39 +52,50 @@ class Variant:
     """A run of the reference that rounds otherwise.
 
     Attributes:
-        name: `float64` or `rounding <seed>`. loop: its own. around: context of its model calls.
+        name: `float64`, `rounding <seed>`, `float32`, or a kernel's. loop: its own. around: context of its model calls.
+        is_truth: whether the variants after it are variants of this one, not of the reference.
     """
 
     name: str
     loop: Loop
     around: Callable[[int], contextlib.AbstractContextManager[None]]
+    is_truth: bool = False
 
 
-def make_variants(side: Side, kinds: Sequence[str] = KINDS, seeds: int = SEEDS) -> list[Variant]:
-    """The variants of a loaded reference: its weights in float64 (`fp64`), perturbed calls of its model (`rounding`).
+def _as_it_is(step: int) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def make_variants(side: Side, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int = SEEDS) -> list[Variant]:
+    """The variants of a loaded reference, the truth (where it is another run) before those that are measured around it.
 
     Args:
-        kinds: of `KINDS`. seeds: perturbed runs.
+        kinds: of `KINDS`. `dtype` asks for nothing where the reference is the float32 truth itself.
+        seeds: perturbed runs.
     """
     variants = []
+    if "kernel" in kinds:
+        for kernel in sorted(set(kernels("torch")) - {side.settings.text("attention.kernel")}):
+            other = _load_like(side, side.settings.replace(attention_kernel=kernel))
+            variants.append(Variant(kernel, prepare(other), _as_it_is))
+    if "dtype" in kinds and not side.settings.exact:
+        side = _load_like(side, side.settings.replace(dtype="float32", matmul_precision="highest"))
+        variants.append(Variant("float32", prepare(side), _as_it_is, is_truth=True))
     if "fp64" in kinds:
-        double = load_reference(side.family, side.case, side.settings, side.inputs, dtype=torch.float64)
-        variants.append(Variant("float64", prepare(double), lambda step: contextlib.nullcontext()))
+        double = _load_like(side, side.settings, torch.float64)
+        variants.append(Variant("float64", prepare(double), _as_it_is))
     model = side.backend.module()
     for seed in range(seeds if "rounding" in kinds else 0):
 
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:
             return perturbed(model, 1_000_003 * (seed + 1) + step)
 
-        variants.append(Variant(f"rounding {seed}", prepare(_fresh(side)), around))
+        variants.append(Variant(f"rounding {seed}", prepare(side.with_fresh_sampler()), around))
     return variants
 
 
-def _fresh(side: Side) -> Side:
-    """The same path with a scheduler of its own, which keeps state."""
-    scheduler = type(side.scheduler).from_config(side.scheduler.config)
-    guider = type(side.guider).from_config(side.guider.config)
-    return replace(side, scheduler=scheduler, guider=guider)
+def _load_like(side: Side, settings: Settings, dtype: torch.dtype | None = None) -> Side:
+    return load_reference(side.family, side.case, settings, side.inputs, dtype=dtype)
 
 
 def with_floors(
@@ -93,15 +112,18 @@ def with_floors(
     """
     runs = [(v, denoise(v.loop, plan, forced, first=first)) for v in variants]
     for step in steps:
-        floors: dict[Key, Floor] = {r.key: _least(r) for r in step.records if r.kind == "tensor"} if runs else {}
+        floors: dict[Key, Floor] = {r.key: least(r) for r in step.records if r.kind == "tensor"} if runs else {}
+        centre = step.records
         for variant, run in runs:
             with variant.around(step.step):
                 other = next(run)
-            _widen(floors, step.records, other.records)
+            widen(floors, centre, other.records)
+            centre = other.records if variant.is_truth else centre
+        level(floors, centre)
         yield StepRecords(step.step, step.records, floors)
 
 
-def _least(record: Record) -> Floor:
+def least(record: Record) -> Floor:
     """What no site is judged below: the rounding of the sketches themselves, and of the loop's own numbers.
 
     Two backends sum the same bits in different orders. Measured on bit-equal tensors, torch's and jax's sketches
@@ -118,8 +140,30 @@ def _least(record: Record) -> Floor:
     return Floor(l2 * relative, bins)
 
 
-def _widen(floors: dict[Key, Floor], ours: tuple[Record, ...], theirs: tuple[Record, ...]) -> None:
-    """Raise each floor to the distance between the reference and one variant; what is not finite says nothing."""
+def level(floors: dict[Key, Floor], records: Sequence[Record]) -> None:
+    """Give each row bin at least its share of the tensor's floor, by the size of what it holds.
+
+    A bin is eight counters of a few runs: the norm of what a run rounded there has a spread of a quarter, and where a
+    16-bit floor rests on one run, a bin of 700 sites times 64 falls far below what rounding does to it now and then
+    (bfloat16 pair, all innocent: 5 x in one bin of `x_embedder`, whose tensor was at 1.4 x). Rounding is relative to
+    the values, so no bin is taken to be more exact than the tensor is as a whole.
+    """
+    for record in records:
+        floor = floors.get(record.key)
+        if floor is None or floor.bins is None or record.sketch is None:
+            continue
+        g = Geometry(*record.frame)
+        with np.errstate(invalid="ignore", over="ignore"):
+            held = bin_norms(record.sketch, g)
+            whole = math.sqrt(float((held**2).sum()))
+        if not math.isfinite(whole) or whole == 0.0:
+            continue
+        share = (floor.l2 / whole * held).astype(np.float32)
+        floors[record.key] = Floor(floor.l2, np.maximum(floor.bins, share), floor.local_l2)
+
+
+def widen(floors: dict[Key, Floor], ours: Sequence[Record], theirs: Sequence[Record]) -> None:
+    """Raise each floor to the distance between two runs of the reference; what is not finite says nothing."""
     others = {r.key: r for r in theirs}
     for record in ours:
         other = others.get(record.key)
@@ -129,7 +173,9 @@ def _widen(floors: dict[Key, Floor], ours: tuple[Record, ...], theirs: tuple[Rec
         with np.errstate(invalid="ignore", over="ignore"):
             apart = other.sketch.astype(np.float64) - record.sketch.astype(np.float64)
             l2, bins = norm(apart, g), bin_norms(apart, g).astype(np.float32)
-        known = floors[record.key]
+        known = floors.get(record.key)
+        if known is None:
+            continue
         bins = np.where(np.isfinite(bins), bins, 0.0).astype(np.float32)
         bins = bins if known.bins is None else np.maximum(known.bins, bins)
-        floors[record.key] = Floor(max(known.l2, l2) if math.isfinite(l2) else known.l2, bins)
+        floors[record.key] = Floor(max(known.l2, l2) if math.isfinite(l2) else known.l2, bins, known.local_l2)

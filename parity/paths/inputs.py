@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from parity.models.family import Case, Family
+from parity.models.family import Case, Family, require_meaning
 from parity.settings import Settings
 
 BRANCHES = ("cond", "uncond")
@@ -37,7 +37,13 @@ class Inputs:
 def make_inputs(
     family: Family, case: Case, reference: Settings, candidate: Settings, *, steps: int, seed: int, stage1: Path | None
 ) -> tuple[Inputs, Inputs]:
-    """Inputs of both sides: the same objects, unless a setting of the text stage makes the candidate's its own."""
+    """Inputs of both sides: the same objects, unless a setting of the text stage makes the candidate's its own.
+
+    Raises:
+        UsageError: a setting that the model has no place for, or a stage-1 file that does not fit it.
+    """
+    for settings in (reference, candidate):
+        require_meaning(family, case, settings)
     noise = draw_noise(case.latent_shape, seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ours = family.conditions(case, reference, stage1, device)

@@ -7,7 +7,7 @@ whole: they are small. One step's records are handed out at a time, so memory do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,13 @@ from parity.paths.inputs import BRANCHES
 from parity.paths.side import Side
 
 STAGE = "transformer"
+LATENTS = "latents"
 
-Forced = Callable[[int], np.ndarray | None]
-"""Step -> the latents it must start from, or None for its own."""
+State = Mapping[str, np.ndarray]
+"""What a step starts from: `latents`, and what the family's sampler carries beside them."""
+
+Forced = Callable[[int], State | None]
+"""Step -> the state it must start from, or None for its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +36,16 @@ class Schedule:
     """A side's schedule, as it will be walked.
 
     Attributes:
-        timesteps: float64 [steps]. sigmas: float64 [steps + 1].
+        timesteps: float64 [steps].
+        sigmas: float64 [steps + 1], the standard deviation of the noise before each step and after the last.
         step_index: the scheduler's own step counter before the first step; None is what it should be.
+        end: what the last sigma should be.
     """
 
     timesteps: np.ndarray
     sigmas: np.ndarray
     step_index: int | None
+    end: float = 0.0
 
 
 @dataclass
@@ -47,41 +54,43 @@ class Loop:
 
     side: Side
     schedule: Schedule
-    timesteps: torch.Tensor
     latents: torch.Tensor
 
-    def continue_from(self, step: int, latents: np.ndarray) -> None:
-        """Stand before `step` with these latents, as the step before it left them."""
+    def continue_from(self, step: int, state: State) -> None:
+        """Stand before `step` with this state, as the step before it left it."""
         with self.side.backend.scope():
-            self.latents = self.side.backend.tensor(torch.from_numpy(latents)).to(self.latents.dtype)
-        self.side.scheduler._step_index = step  # its own counter; there is no public way to set it
+            placed = _placed(self.side, state)
+            self.latents = placed.pop(LATENTS).to(self.latents.dtype)
+        self.side.sampler.stand_before(step, placed)
 
 
 def prepare(side: Side) -> Loop:
     """Set the schedule and place the initial latents; no forward yet."""
+    sampler = side.sampler
     with side.backend.scope():
-        timesteps = _set_schedule(side)
+        _set_schedule(side)
         latents = _initial_latents(side)
-        _warm_up(side, timesteps, latents)
-        schedule = Schedule(
-            side.backend.host(timesteps).astype(np.float64),
-            side.backend.host(side.scheduler.sigmas).astype(np.float64),
-            side.scheduler.step_index,
-        )
-    return Loop(side, schedule, timesteps, latents)
+        _warm_up(side, latents)
+        timesteps, sigmas = _numbers(side, sampler.timesteps), _numbers(side, sampler.sigmas)
+        schedule = Schedule(timesteps, sigmas, sampler.step_index, sampler.end)
+    return Loop(side, schedule, latents)
 
 
-def _set_schedule(side: Side) -> torch.Tensor:
-    steps = side.inputs.steps
-    # The pipeline's own sigmas (HunyuanVideo15Pipeline.__call__, step 4).
-    sigmas = np.linspace(1.0, 0.0, steps + 1)[:-1]
-    side.scheduler.set_timesteps(sigmas=sigmas, device=side.backend.device)
+def _numbers(side: Side, x: torch.Tensor) -> np.ndarray:
+    """A schedule's numbers, which a sampler may keep on the CPU."""
+    plain = type(x) is torch.Tensor and x.device.type == "cpu"
+    return (x.double().numpy() if plain else side.backend.host(x)).astype(np.float64)
+
+
+def _placed(side: Side, state: State) -> dict[str, torch.Tensor]:
+    return {name: side.backend.tensor(torch.from_numpy(np.array(x))) for name, x in state.items()}
+
+
+def _set_schedule(side: Side) -> None:
     dtype = setting_dtype(side.settings, "schedule_dtype")
+    side.sampler.set_schedule(side.inputs.steps, side.backend.device, side.backend.tensor, dtype)
     if dtype is not None:
-        side.scheduler.sigmas = side.scheduler.sigmas.to(dtype)
-        side.scheduler.timesteps = side.scheduler.timesteps.to(dtype)
         side.reached.mark("schedule_dtype")
-    return side.scheduler.timesteps
 
 
 def _initial_latents(side: Side) -> torch.Tensor:
@@ -90,18 +99,18 @@ def _initial_latents(side: Side) -> torch.Tensor:
         side.reached.mark("noise.device")
     else:
         noise = side.backend.tensor(side.inputs.noise)
-    return noise.to(_latents_dtype(side))
+    return side.sampler.start(noise.to(_latents_dtype(side)))
 
 
 def _latents_dtype(side: Side) -> torch.dtype:
     return setting_dtype(side.settings, "latents_dtype") or side.backend.dtype
 
 
-def _warm_up(side: Side, timesteps: torch.Tensor, latents: torch.Tensor) -> None:
+def _warm_up(side: Side, latents: torch.Tensor) -> None:
     """Warm-up calls as ports make them to compile ahead, forgetting that the scheduler counts its steps."""
     warmup = int(side.settings["scheduler.warmup_steps"])
     for i in range(min(warmup, side.inputs.steps)):
-        side.scheduler.step(torch.zeros_like(latents), timesteps[i], latents, return_dict=False)
+        side.sampler.step(torch.zeros_like(latents), latents, i)
         side.reached.mark("scheduler.warmup_steps")
 
 
@@ -112,7 +121,7 @@ def denoise(
 
     Args:
         plan: what to observe in the transformer; None for only the loop's own values.
-        forced: latents to start a step from (`--forcing step`).
+        forced: the state to start a step from (`--forcing step`).
         first: step to start at, for a loop that was put there by `continue_from`. stop: step to end before.
     """
     for step in range(first, loop.side.inputs.steps if stop is None else stop):
@@ -122,39 +131,51 @@ def denoise(
         yield records  # outside the scope: the other side runs while this one is suspended
 
 
-def _step(loop: Loop, step: int, plan: SitePlan | None, given: np.ndarray | None) -> StepRecords:
+def _step(loop: Loop, step: int, plan: SitePlan | None, given: State | None) -> StepRecords:
     side = loop.side
-    backend, settings, schedule = side.backend, side.settings, loop.schedule
+    backend, settings, schedule, sampler = side.backend, side.settings, loop.schedule, side.sampler
     if given is not None:
         # Not rounded to `latents_dtype`: forced inputs are equal, and what this step does to them shows after it.
-        loop.latents = backend.tensor(torch.from_numpy(np.array(given)))
-    t = loop.timesteps[step]
+        placed = _placed(side, given)
+        loop.latents = placed.pop(LATENTS)
+        sampler.stand_before(step, placed)
     sigma = schedule.sigmas[step]
     records = [
         _scalar(step, "timestep", schedule.timesteps[step]),
         _scalar(step, "sigma", sigma),
         _scalar(step, "dt", schedule.sigmas[step + 1] - sigma),
-        _value(step, "", "latents.before", backend.host(loop.latents), loop.latents),
+        *_state_records(loop, step, "before"),
     ]
+    latents, timestep = sampler.model_input(loop.latents, step)
     timestep_dtype = setting_dtype(settings, "timestep_dtype")
     if timestep_dtype is not None:
+        timestep = timestep.to(timestep_dtype)
         side.reached.mark("timestep_dtype")
-    # The pipeline casts the timestep to the latents' dtype.
-    timestep = t.expand(loop.latents.shape[0]).to(timestep_dtype or backend.dtype)
-    shared = side.family.model_arguments(side.case, settings, loop.latents, timestep, backend.dtype)
+    shared = side.family.model_arguments(side.case, settings, latents, timestep, backend.dtype)
     predictions, seen = backend.call(_conditions(side), shared, plan, step)
     records += seen
     for branch, x in predictions.items():
         records.append(_value(step, branch, "noise_pred", backend.host(x), x))
-    side.guider.set_state(step=step, num_inference_steps=side.inputs.steps, timestep=t)
-    guided = _guide(side, predictions)
+    guidance_dtype = setting_dtype(settings, "guidance_dtype")
+    guided = sampler.guide(predictions, step, guidance_dtype)
+    if guidance_dtype is not None:
+        side.reached.mark("guidance_dtype")
     records.append(_value(step, "", "noise_pred", backend.host(guided), guided))
-    stepped = side.scheduler.step(guided, t, loop.latents, return_dict=False)[0]
-    loop.latents = stepped.to(_latents_dtype(side))
+    loop.latents = sampler.step(guided, loop.latents, step).to(_latents_dtype(side))
     if settings.changed("latents_dtype"):
         side.reached.mark("latents_dtype")
-    records.append(_value(step, "", "latents.after", backend.host(loop.latents), loop.latents))
-    return StepRecords(step, tuple(records))
+    return StepRecords(step, (*records, *_state_records(loop, step, "after")))
+
+
+def state_of(step: StepRecords, when: str) -> State:
+    """The state a step started from (`before`) or left (`after`), from its records; empty where they hold none."""
+    values = ((r.key, r.value) for r in step.records if r.key.module == LOOP and r.key.port.endswith(f".{when}"))
+    return {key.port.rpartition(".")[0]: np.asarray(x) for key, x in values if isinstance(x, np.ndarray)}
+
+
+def _state_records(loop: Loop, step: int, when: str) -> list[Record]:
+    state = {LATENTS: loop.latents, **loop.side.sampler.state}
+    return [_value(step, "", f"{name}.{when}", loop.side.backend.host(x), x) for name, x in state.items()]
 
 
 def _conditions(side: Side) -> dict[str, dict[str, torch.Tensor]]:
@@ -162,16 +183,6 @@ def _conditions(side: Side) -> dict[str, dict[str, torch.Tensor]]:
         branch: {k: side.backend.tensor(x.to(side.backend.dtype)) for k, x in side.inputs.conditions[branch].items()}
         for branch in BRANCHES
     }
-
-
-def _guide(side: Side, predictions: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Combine the branches with diffusers' guider, in `guidance_dtype` where that is set."""
-    dtype = setting_dtype(side.settings, "guidance_dtype")
-    parts = {b: x if dtype is None else x.to(dtype) for b, x in predictions.items()}
-    if dtype is not None:
-        side.reached.mark("guidance_dtype")
-    guided = side.guider.forward(parts["cond"], parts["uncond"]).pred
-    return guided.to(predictions["cond"].dtype)
 
 
 def _scalar(step: int, name: str, value: Any) -> Record:

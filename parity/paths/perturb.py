@@ -24,9 +24,13 @@ from parity.hooks.attach import callable_modules
 
 
 @contextlib.contextmanager
-def perturbed(model: torch.nn.Module, seed: int) -> Iterator[None]:
-    """Within it, calls of `model` round as drawn from `seed`. Parameters and hooks are as before on leaving."""
-    run = _Run(next(model.parameters()).device, seed)
+def perturbed(model: torch.nn.Module, seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Within it, calls of `model` round as drawn from `seed`. Parameters and hooks are as before on leaving.
+
+    Args:
+        device: where its tensors are; needed for a module without parameters.
+    """
+    run = _Run(device or next(model.parameters()).device, seed)
     handles = []
     try:
         for module in callable_modules(model).values():

@@ -24,6 +24,8 @@ _PRODUCTS = {
     torch.Tensor.__matmul__,
     torch.bmm,
     torch.Tensor.bmm,
+    torch.nn.functional.conv2d,
+    torch.conv2d,
     torch.nn.functional.conv3d,
     torch.conv3d,
     torch.nn.functional.scaled_dot_product_attention,

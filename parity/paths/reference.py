@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,15 @@ from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.precision import rounded_matmuls
-from parity.paths.side import Side
+from parity.paths.side import Side, batched
 from parity.reached import Reached
 from parity.settings import Settings
 
 STAGE = "transformer"
+
+
+def _unheard(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 class TorchReducer:
@@ -39,7 +43,8 @@ class TorchReducer:
 
 
 class TorchBackend:
-    """Calls a transformer eagerly, one guidance branch at a time; see `parity.paths.side.Backend`."""
+    """Calls a transformer eagerly, with the branches batched as the family's pipeline does; see
+    `parity.paths.side.Backend`."""
 
     name = "torch"
 
@@ -50,6 +55,8 @@ class TorchBackend:
         self.dtype = dtype
         self.device = next(model.parameters()).device
         self.reached = reached
+        self.groups = family.batches
+        self.listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]] = _unheard
         settings = reached.settings
         self.rules: dict[str, RowRule] = {}
         self.frames: dict[str, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
@@ -85,16 +92,26 @@ class TorchBackend:
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
-        for branch, own in branches.items():
-            if plan is None:
-                predictions[branch] = self.model(**shared, **own, return_dict=False)[0]
-                continue
-            tap = Tap(plan, TorchReducer(), self.rules[branch], (branch,), self.frames)
-            with attached(self.model, tap):
-                predictions[branch] = self.model(**shared, **own, return_dict=False)[0]
-            require_fired(tap, plan.must_fire - silenced(self.reached.settings))
-            records += torch_records(tap.entries, STAGE, step)
+        for group in self.groups:
+            arguments = batched([branches[b] for b in group], shared)
+            tap = None if plan is None else Tap(plan, TorchReducer(), self.rules[group[0]], group, self.frames)
+            with contextlib.nullcontext() if tap is None else attached(self.model, tap), self.listen(group):
+                out = self.model(**arguments, return_dict=False)[0]
+            for i, branch in enumerate(group):
+                predictions[branch] = out[i : i + 1]
+            if tap is not None and plan is not None:
+                require_fired(tap, plan.must_fire - silenced(self.reached.settings))
+                records += torch_records(tap.entries, STAGE, step)
         return predictions, records
+
+    @contextlib.contextmanager
+    def listening(self, listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
+        """Within it, each call of the model, of these branches, is made in the context that `listen` gives."""
+        before, self.listen = self.listen, listen
+        try:
+            yield
+        finally:
+            self.listen = before
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in named_tensors(self.model):
@@ -134,8 +151,7 @@ def load_reference(
         settings,
         inputs,
         backend,
-        load_part(case.folder, "scheduler"),
-        load_part(case.folder, "guider"),
+        family.sampler(case, inputs.seed),
         reached,
         module_tree(model),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from parity.golden.records import Record
 from parity.hooks.sites import SitePlan
 from parity.models.family import Case, Family
+from parity.models.sampler import Sampler
 from parity.paths.inputs import Inputs
 from parity.reached import Reached
 from parity.settings import Settings
@@ -82,7 +83,7 @@ class Side:
 
     Attributes:
         role: `reference` or `candidate`. family, case, settings, inputs: what it runs.
-        backend: where. scheduler, guider: diffusers' own objects, of this side alone.
+        backend: where. sampler: diffusers' own scheduler and guidance, of this side alone.
         reached: proof that settings took effect. modules: module path -> parent's path.
     """
 
@@ -92,7 +93,18 @@ class Side:
     settings: Settings
     inputs: Inputs
     backend: Backend
-    scheduler: Any
-    guider: Any
+    sampler: Sampler
     reached: Reached
     modules: Mapping[str, str]
+
+    def with_fresh_sampler(self) -> Side:
+        """The same path with a sampler of its own, which keeps state."""
+        return replace(self, sampler=self.sampler.fresh())
+
+
+def batched(branches: list[Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of one call: the branches' own stacked along the batch, the shared ones repeated."""
+    n = len(branches)
+    own = {k: branches[0][k] if n == 1 else torch.cat([b[k] for b in branches]) for k in branches[0]}
+    both = {k: x if x is None or n == 1 else torch.cat([x] * n) for k, x in shared.items()}
+    return {**both, **own}

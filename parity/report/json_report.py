@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parity.compare.result import Cause, Distance, Origin, Result, SiteDiff, StepDiff
+from parity.compare.result import Cause, Distance, Origin, Result, Round, SiteDiff, StepDiff
 from parity.golden.records import Key
 from parity.golden.strict import number
 
@@ -48,6 +48,7 @@ def to_json(result: Result) -> Json:
         "sites": [_site(site) for site in result.sites],
         "origin": None if result.origin is None else _origin(result.origin),
         "causes": [_cause(cause) for cause in result.causes],
+        "rounds": [_round(r) for r in result.rounds],
         "closer": [_site(site) for site in result.closer],
         "notes": list(result.notes),
     }
@@ -84,6 +85,18 @@ def _step(step: StepDiff) -> Json:
         "noise_pred": _distance(step.noise_pred),
         "branches": {branch: _distance(distance) for branch, distance in step.branches.items()},
         "latents": _distance(step.latents),
+        "bits": number(step.bits),
+        "bits_of": step.bits_of,
+    }
+
+
+def _round(found: Round) -> Json:
+    return {
+        "round": found.name,
+        "verdict": found.verdict,
+        "reason": found.reason,
+        "origin": None if found.origin is None else _origin(found.origin),
+        "steps": [_step(step) for step in found.steps],
     }
 
 
@@ -95,7 +108,9 @@ def _site(site: SiteDiff) -> Json:
     document = {
         **_place(site.key),
         **_distance(site.distance),
-        "local_rel_l2": number(site.local_rel_l2),
+        "local_rel_l2": number(site.local.rel_l2),
+        "local_floor": number(site.local.floor),
+        "local_ratio": number(site.local.ratio),
         "cosine": number(site.cosine),
         "max_abs": number(site.max_abs),
         "shapes": [list(shape) for shape in site.shapes],

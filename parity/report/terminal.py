@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from parity.compare.result import Check, Distance, Origin, Result, SettingDifference, SiteDiff, StepDiff
+from parity.compare.result import Check, Distance, Origin, Result, Round, SettingDifference, SiteDiff, StepDiff
 from parity.golden.records import LOOP, Key
 
 MOST_SITES = 12
@@ -99,6 +99,7 @@ def summary(result: Result) -> Facts:
     rows = [("verdict", f"{verdict}: {result.model}" if result.model else verdict)]
     if result.reason:
         rows.append(("reason", result.reason))
+    rows += [("round", _round(found)) for found in result.rounds]
     if result.origin is not None:
         rows.append(("first divergence", _origin(result.origin)))
     rows += [("differs", _difference(d, result.notes)) for d in result.differing_settings]
@@ -106,6 +107,15 @@ def summary(result: Result) -> Facts:
     told = {note for d in result.differing_settings for note in result.notes if _names(note, d.setting)}
     rows += [("note", note) for note in result.notes if note not in told]
     return Facts(tuple(rows))
+
+
+def _round(found: Round) -> str:
+    """`pass: structure, noise_pred agrees in 18.4 of 24 bits`: the worst step's."""
+    worst = min((step for step in found.steps if step.bits_of), key=lambda step: step.bits, default=None)
+    if worst is None:
+        return f"{found.verdict}: {found.name}"
+    where = f" at step {worst.step}" if len(found.steps) > 1 else ""
+    return f"{found.verdict}: {found.name}, noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
 
 
 def _origin(origin: Origin) -> str:
@@ -150,7 +160,7 @@ def _check(check: Check) -> str:
 
 def steps_table(steps: Sequence[StepDiff]) -> Table:
     """One row for each value of each step: the guided noise prediction, each branch's, the latents after the step."""
-    columns = ("step", "timestep", "sigma", "dt", "value", "rel L2", "floor", "ratio")
+    columns = ("step", "timestep", "sigma", "dt", "value", "rel L2", "floor", "ratio", "bits")
     rows = tuple(row for step in steps for row in _step_rows(step))
     return Table("Steps (relative L2 of candidate against reference)", "step", columns, rows, repeats=4)
 
@@ -158,7 +168,8 @@ def steps_table(steps: Sequence[StepDiff]) -> Table:
 def _step_rows(step: StepDiff) -> Iterator[Cells]:
     loop = tuple(both(*pair) for pair in (step.timestep, step.sigma, step.dt))
     for value, distance in (("noise_pred", step.noise_pred), *step.branches.items(), ("latents", step.latents)):
-        yield (str(step.step), *loop, value, *distance_cells(distance))
+        agree = f"{step.bits:.1f}/{step.bits_of}" if value == "noise_pred" and step.bits_of else "-"
+        yield (str(step.step), *loop, value, *distance_cells(distance), agree)
 
 
 def shown_step(result: Result) -> int | None:
@@ -231,8 +242,8 @@ def remarks(site: SiteDiff) -> Iterator[str]:
     """What explains a failure at a glance: birth, local error, note, and what the two sides do not share."""
     if site.birth is not None:
         yield site.birth
-    if not math.isnan(site.local_rel_l2):
-        yield f"local {small(site.local_rel_l2)}"
+    if not math.isnan(site.local.ratio):
+        yield f"local {small(site.local.rel_l2)} ({times(site.local.ratio)})"
     if site.note:
         yield site.note
     if site.shapes[0] != site.shapes[1]:

@@ -106,9 +106,9 @@ def test_variants_run_within_their_context(monkeypatch: pytest.MonkeyPatch) -> N
 def test_variants_leave_the_reference_as_it_was(tiny_side: Callable[..., Side]) -> None:
     side = tiny_side("torch")
     before = next(iter(denoise(prepare(side), None)))
-    scheduler = side.scheduler
+    sampler = side.sampler
     for variant in make_variants(side, seeds=1):
-        assert variant.loop.side.scheduler is not scheduler
+        assert variant.loop.side.sampler is not sampler
         with variant.around(0):
             list(denoise(variant.loop, None))
     after = next(iter(denoise(prepare(side), None)))

@@ -28,6 +28,6 @@ def test_bit_equal_tensors_are_within_the_least_floor(shape: tuple[int, ...], of
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32) + np.float32(offset)
     ours = record(x, reduce_torch.to_host_many([reduce_torch.reduce(torch.from_numpy(x))])[0])
     theirs = record(x, reduce_jax.to_host(jax.device_get(jax.jit(reduce_jax.reduce)(jnp.asarray(x)))))
-    reference = StepRecords(0, (ours,), {ours.key: floors._least(ours)})
+    reference = StepRecords(0, (ours,), {ours.key: floors.least(ours)})
     (found,) = Judge().step(reference, StepRecords(0, (theirs,)))
     assert found.birth is None, (found.distance.ratio, max(found.bins, default=0.0))

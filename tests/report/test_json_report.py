@@ -66,7 +66,7 @@ def document(result: Result = RESULT) -> dict[str, Any]:
 def test_every_key_of_the_contract_is_there_in_order() -> None:
     assert list(document()) == [
         "format", "verdict", "failed", "reason", "model", "differing_settings", "preflight", "steps", "sites",
-        "origin", "causes", "closer", "notes",
+        "origin", "causes", "rounds", "closer", "notes",
     ]  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_a_step() -> None:
             "step": 0, "timestep": 999.0, "sigma": 1.0, "dt": -0.1,
             "candidate": {"timestep": 1000.0, "sigma": 0.9, "dt": "nan"},
             "latents_before": FAR, "noise_pred": FAR, "branches": {"cond": FAR},
-            "latents": {"rel_l2": 1.0, "floor": 2.0, "ratio": 0.5},
+            "latents": {"rel_l2": 1.0, "floor": 2.0, "ratio": 0.5}, "bits": "nan", "bits_of": 0,
         }
     ]  # fmt: skip
 

@@ -57,6 +57,8 @@ def step_diff(step: int = 0, noise: Distance = GOOD, timesteps: tuple[float, flo
         Distance(1.1e-7, 1e-6, 0.11),
         Distance(0.0, 0.0, NAN),
         {"cond": noise, "uncond": Distance(3.1e-6, 3e-6, 1.03)},
+        3.9 if noise is BAD else 18.4,
+        24,
     )
 
 
@@ -159,12 +161,14 @@ def test_the_plain_form_of_a_pass() -> None:
         "differs: text.reorder: valid_first -> concatenate; text.reorder did no harm: 1.1x the floor at most\n"
         "note: jit compiled once\n"
         "preflight: 2 checks pass\n"
-        "step 0: timestep 999; sigma 0.9995; dt -0.02; value noise_pred; rel L2 2.80e-06; floor 3.50e-06; ratio 0.8x\n"
+        "step 0: timestep 999; sigma 0.9995; dt -0.02; value noise_pred; rel L2 2.80e-06; floor 3.50e-06; ratio 0.8x; "
+        "bits 18.4/24\n"
         "step 0: timestep 999; sigma 0.9995; dt -0.02; value cond; rel L2 2.80e-06; floor 3.50e-06; "
-        "ratio 0.8x\n"
+        "ratio 0.8x; bits -\n"
         "step 0: timestep 999; sigma 0.9995; dt -0.02; value uncond; rel L2 3.10e-06; floor 3.00e-06; "
-        "ratio 1.0x\n"
-        "step 0: timestep 999; sigma 0.9995; dt -0.02; value latents; rel L2 1.10e-07; floor 1.00e-06; ratio 0.1x\n"
+        "ratio 1.0x; bits -\n"
+        "step 0: timestep 999; sigma 0.9995; dt -0.02; value latents; rel L2 1.10e-07; floor 1.00e-06; "
+        "ratio 0.1x; bits -\n"
         "block x_embedder: cond out 0.8x; cond in -; uncond out -; uncond in -; verdict pass\n"
         "block transformer_blocks.0: cond out 1.1x; cond in 0.8x; uncond out 0.8x; uncond in 0.8x; verdict pass\n"
     )
@@ -289,8 +293,10 @@ def test_a_narrow_terminal_gets_lines_rather_than_cut_numbers() -> None:
 def test_a_terminal_of_eighty_columns_cuts_no_number() -> None:
     text = shown(failing(), width=80)
     assert "\u2026" not in text
-    assert re.search(r"^ +0 +999 +0\.9995 +-0\.02 +noise_pred +6\.70e-02 +3\.50e-06 +1\.9e\+04x *$", text, re.MULTILINE)
-    assert re.search(r"^ +latents +1\.10e-07 +1\.00e-06 +0\.1x *$", text, re.MULTILINE)
+    assert re.search(
+        r"^ +0 +999 +0\.9995 +-0\.02 +noise_pred +6\.70e-02 +3\.50e-06 +1\.9e\+04x +3\.9/24 *$", text, re.MULTILINE
+    )
+    assert re.search(r"^ +latents +1\.10e-07 +1\.00e-06 +0\.1x +- *$", text, re.MULTILINE)
 
 
 def test_names_of_somebody_else_cannot_write_to_the_terminal() -> None:

@@ -1,0 +1,301 @@
+"""The fault bench: does the verdict find what is wrong, where it is, and nothing where nothing is?
+
+    python benchmarks/fault_bench.py [--only NAME]... [--innocents] [--state FILE] [--markdown FILE]
+
+Every fault of `fault_catalogue` is run on tiny-hunyuan-video-1.5 through the tool's own rounds, in float32 (the
+structure round, as `parity run` does it) and in bfloat16 (the precision round alone with `--forcing module`, so that
+what the structure round would find anyway does not count), and every innocent variant with five seeds in both. Beside
+it the same outputs are judged by the rules that others use. The reference and its floors are measured once for each
+dtype and number of steps. Rows are kept in the state file as they come, so that a stopped run goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+warnings.filterwarnings("ignore")
+
+import numpy as np  # noqa: E402
+
+from parity.commands.run import quieten, require_extras  # noqa: E402
+
+quieten()
+require_extras()
+
+from fault_catalogue import FAULTS, Fault  # noqa: E402
+from innocents import INNOCENTS, Innocent  # noqa: E402
+
+import parity.diagnose.run as runner  # noqa: E402
+from parity.compare.result import Result  # noqa: E402
+from parity.diagnose.pairing import Pairing, Request  # noqa: E402
+from parity.diagnose.precision import Truth, precision, truth_alone  # noqa: E402
+from parity.diagnose.preflight import failed, preflight  # noqa: E402
+from parity.diagnose.sink import NoSink  # noqa: E402
+from parity.errors import ParityError  # noqa: E402
+from parity.golden.records import Record, StepRecords  # noqa: E402
+from parity.hooks.sites import plan_sites  # noqa: E402
+from parity.models.family import family_of, make_case  # noqa: E402
+from parity.models.folder import resolve_model  # noqa: E402
+from parity.models.names import DEFAULT_MODEL  # noqa: E402
+from parity.models.spec import GenerationSpec  # noqa: E402
+from parity.paths.candidate import load_candidate  # noqa: E402
+from parity.paths.facts import gather  # noqa: E402
+from parity.paths.floors import Variant, make_variants, with_floors  # noqa: E402
+from parity.paths.inputs import make_inputs  # noqa: E402
+from parity.paths.loop import denoise, prepare  # noqa: E402
+from parity.paths.reference import load_reference  # noqa: E402
+from parity.paths.side import Side  # noqa: E402
+from parity.settings import differences, parse  # noqa: E402
+
+DTYPES = ("float32", "bfloat16")
+VALUES = ("*:out",)
+SEEDS = range(5)
+
+
+def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
+    del text, done, total
+
+
+class Known:
+    """A reference with its floors, measured once and judged against many times."""
+
+    def __init__(self, dtype: str, steps: int, seed: int = 0) -> None:
+        folder = resolve_model(DEFAULT_MODEL)
+        self.case = make_case(DEFAULT_MODEL, folder, GenerationSpec.load(folder))
+        self.family = family_of(folder)
+        given = [f"dtype={dtype}"]
+        self.settings, self.theirs = parse("torch", given), parse("torchax", given)
+        forcing = "none" if dtype == "float32" else "module"
+        self.request = Request(DEFAULT_MODEL, self.settings, self.theirs, steps, seed, values=VALUES, forcing=forcing)
+        ours, _ = make_inputs(self.family, self.case, self.settings, self.theirs, steps=steps, seed=seed, stage1=None)
+        self.inputs = ours
+        self.side = load_reference(self.family, self.case, self.settings, ours)
+        self.plan = plan_sites(["", *self.side.modules], "blocks", VALUES)
+        self.variants: list[Variant] = []
+        self.steps: Truth = ()
+        if dtype == "float32":
+            self.variants = make_variants(self.side)
+            loop = prepare(self.side)
+            self.steps = tuple(with_floors(denoise(loop, self.plan), self.variants, self.plan, None))
+        else:
+            self.steps = truth_alone(self.pairing(self.side), self.request, quiet)
+
+    def pairing(self, candidate: Side) -> Pairing:
+        ours, theirs = prepare(self.side.with_fresh_sampler()), prepare(candidate)
+        differing = differences(self.settings, candidate.settings) if candidate is not self.side else ()
+        checks = preflight(gather(ours), gather(theirs), [d.setting for d in differing])
+        return Pairing(ours, theirs, differing, checks)
+
+    def candidate(self, *settings: str) -> Side:
+        given = parse("torchax", [f"dtype={self.settings.text('dtype')}", *settings])
+        return load_candidate(self.family, self.case, given, self.inputs)
+
+    def judge(self, candidate: Side) -> tuple[Result, list[Record]]:
+        """The tool's result, and what the candidate computed."""
+        pairing = self.pairing(candidate)
+        problem = failed(pairing.checks)
+        if problem is not None:
+            return Result("fail", "preflight", f"{problem.check}: {problem.detail}"), []
+        taken = _Taken()
+        if self.settings.text("dtype") != "float32":
+            return precision(pairing, self.request, self.steps, taken, quiet), taken.records
+        known = self
+
+        def walk(pair: Pairing, variants: Any, how: Any, say: Any) -> Iterator[tuple[StepRecords, StepRecords]]:
+            candidates = denoise(pair.candidate, how.plan, None)
+            for ours in known.steps:
+                theirs = next(candidates)
+                yield ours, theirs
+
+        with (
+            mock.patch.object(runner, "walk", walk),
+            mock.patch.object(runner, "make_variants", return_value=[_restarted(v) for v in self.variants]),
+        ):
+            result, _ = runner._structure(pairing, self.request, taken, quiet)
+        return result, taken.records
+
+
+def _restarted(variant: Variant) -> Variant:
+    return dataclasses.replace(variant, loop=prepare(variant.loop.side.with_fresh_sampler()))
+
+
+class _Taken(NoSink):
+    """Keeps the candidate's outputs, for the rules that others use."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
+        self.records += [r for r in candidate.records if isinstance(r.value, np.ndarray) and r.shape]
+
+
+# --- the rules that others use -----------------------------------------------------------------------------------
+
+
+def rivals(known: Known, theirs: list[Record]) -> dict[str, bool]:
+    """Whether each rule raises an alarm at any output, on the same values."""
+    ours = {r.key: r for step in known.steps for r in step.records}
+    floors = {key: floor for step in known.steps for key, floor in step.floors.items()}
+    raised = dict.fromkeys(("allclose 1e-2", "PCC 0.99", "cosine 0.99", "1.5 x noise"), False)
+    for record in theirs:
+        other = ours.get(record.key)
+        if other is None or not isinstance(other.value, np.ndarray) or other.value.shape != record.value.shape:
+            continue
+        a, b = (np.asarray(x, np.float64).ravel() for x in (other.value, record.value))
+        if not a.any():
+            continue
+        raised["allclose 1e-2"] |= not np.allclose(b, a, rtol=1e-2, atol=1e-5)
+        raised["cosine 0.99"] |= not a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) >= 0.99
+        if a.size > 1:
+            raised["PCC 0.99"] |= not np.corrcoef(a, b)[0, 1] >= 0.99
+        floor = floors.get(record.key)
+        if floor is not None:
+            raised["1.5 x noise"] |= not np.linalg.norm(b - a) <= 1.5 * floor.l2
+    return raised
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+
+def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
+    began = time.perf_counter()
+    side = known.candidate()
+    with fault.apply(side):
+        try:
+            result, theirs = known.judge(side)
+        except ParityError as error:
+            return {"verdict": "error", "reason": str(error)}
+    origin = result.origin.key.site if result.origin is not None else result.failed or ""
+    local = [d.local.ratio for d in (*result.sites, *result.closer) if not np.isnan(d.local.ratio)]
+    noise = max((s.noise_pred.rel_l2 for s in result.steps), default=float("nan"))
+    return {
+        "verdict": result.verdict,
+        "origin": origin,
+        "birth": result.origin.birth if result.origin is not None else "",
+        "right": result.verdict == "fail" and right(fault, origin),
+        "noise_pred": noise,
+        "local": max(local, default=None),
+        "reason": result.reason,
+        "rivals": rivals(known, theirs),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def right(fault: Fault, origin: str) -> bool:
+    """Whether the origin is the exact module, its attention call or its direct parent."""
+    found = origin.partition(":")[0]
+    if fault.at in ("preflight", "loop"):
+        return found == fault.at
+    parent = fault.at.rpartition(".")[0]
+    if parent.rpartition(".")[2] in ("net", "transformer_blocks", "to_out"):
+        parent = parent.rpartition(".")[0]  # a list of modules is no module
+    return found in {fault.at, f"{fault.at}.attention", parent}
+
+
+def innocent_row(known: Known, side: Side) -> dict[str, Any]:
+    try:
+        result, theirs = known.judge(side)
+    except ParityError as error:
+        return {"verdict": "error", "reason": str(error)}
+    worst = max((d.distance.ratio for d in result.sites if d.verdict != "apart"), default=0.0)
+    return {
+        "verdict": result.verdict,
+        "worst": worst,
+        "origin": result.origin.key.site if result.origin else "",
+        "reason": result.reason,
+        "rivals": rivals(known, theirs),
+    }
+
+
+class State:
+    """Rows by name, kept as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def row(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        if name not in self.rows:
+            self.rows[name] = make()
+            self.path.write_text(json.dumps(self.rows, indent=1))
+        return self.rows[name]
+
+
+def run_faults(state: State, only: list[str]) -> None:
+    known: dict[tuple[str, int], Known] = {}
+    for dtype in DTYPES:
+        for fault in FAULTS:
+            if only and fault.name not in only:
+                continue
+
+            def make(fault: Fault = fault, dtype: str = dtype) -> dict[str, Any]:
+                key = (dtype, fault.steps)
+                if key not in known:
+                    known[key] = Known(dtype, fault.steps)
+                return fault_row(known[key], fault)
+
+            row = state.row(f"{dtype}/{fault.name}", make)
+            where = "right" if row.get("right") else f"ORIGIN {row.get('origin')}"
+            print(dtype, fault.name, row["verdict"], where, row.get("noise_pred"), row["reason"][:90], flush=True)
+
+
+def run_innocents(state: State, only: list[str]) -> None:
+    for dtype in DTYPES:
+        sides: dict[str, Side] = {}
+        for seed in SEEDS:
+            names = [f"{dtype}/{seed}/{i.name}" for i in INNOCENTS if not only or i.name in only]
+            if all(n in state.rows for n in names):
+                continue
+            known = Known(dtype, 1, seed)
+            known.request = dataclasses.replace(known.request, forcing="none")
+            for innocent in INNOCENTS:
+                if only and innocent.name not in only:
+                    continue
+
+                def make(
+                    innocent: Innocent = innocent, known: Known = known, sides: dict[str, Side] = sides
+                ) -> dict[str, Any]:
+                    if innocent.name not in sides:
+                        sides[innocent.name] = known.candidate(*innocent.settings)
+                    side = dataclasses.replace(sides[innocent.name], inputs=known.inputs)
+                    with innocent.apply(side):
+                        return innocent_row(known, side)
+
+                row = state.row(f"{dtype}/{seed}/{innocent.name}", make)
+                print(
+                    dtype, seed, innocent.name, row["verdict"], row.get("worst"), row.get("reason", "")[:90], flush=True
+                )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--skip-faults", action="store_true")
+    parser.add_argument("--innocents", action="store_true")
+    parser.add_argument("--state", type=Path, default=Path("fault_bench.json"))
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    state = State(options.state)
+    if not options.skip_faults:
+        run_faults(state, options.only)
+    if options.innocents:
+        run_innocents(state, options.only)
+    if options.markdown is not None:
+        from fault_table import markdown
+
+        options.markdown.write_text(markdown(state.rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""`parity bisect`: what brought a difference. Each search has a state file and goes on where it was stopped.
+
+Exit codes: 0 found, 125 it cannot be told, 2 wrong usage. Progress goes to stderr; stdout has the answer alone.
+
+Cost. Starting: numpy and typer; the searches import what they need when they run.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from parity.commands.bisect_commits import commits
+from parity.commands.bisect_settings import settings
+
+app = typer.Typer(no_args_is_help=True, help="Find what brought a difference. A killed search goes on where it was.")
+
+app.command("settings")(settings)
+app.command("commits")(commits)

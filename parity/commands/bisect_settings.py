@@ -1,0 +1,182 @@
+"""`parity bisect settings`: the fewest of the candidate's differing settings that make `parity run` fail."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parity.commands.bisect_common import (
+    FORMAT,
+    JsonOption,
+    RestartOption,
+    StateOption,
+    default_state,
+    plural,
+    say_state,
+    word,
+)
+from parity.errors import UsageError
+from parity.models.names import DEFAULT_MODEL
+from parity.settings import Settings, parse
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from parity.diagnose.bisect_settings import Found, Judge, Plan
+    from parity.diagnose.bisect_state import Probe
+    from parity.diagnose.ddmin import Outcome
+    from parity.diagnose.run import Request
+    from parity.report.progress import Say
+
+
+def settings(
+    model: Annotated[
+        str, typer.Option(help="Built-in model, folder in diffusers layout, or hub name.")
+    ] = DEFAULT_MODEL,
+    steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
+    reference: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
+    ] = None,
+    candidate: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
+    ] = None,
+    rounds: Annotated[str, typer.Option(help="As for `parity run`: both, structure or precision.")] = "both",
+    forcing: Annotated[str, typer.Option(help="As for `parity run`: none, step or module.")] = "none",
+    stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
+    state: StateOption = None,
+    restart: RestartOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the fewest settings of the candidate that make the run fail.
+
+    What the state file knows is of the code and the weights it was asked with: --restart after changing them.
+    """
+    from parity.commands.run import FORCINGS, ROUNDS, check_common, quieten, require_extras
+    from parity.diagnose.bisect_settings import bisect_settings, plan
+    from parity.diagnose.bisect_state import State
+    from parity.report.console import make_consoles
+    from parity.report.progress import progress
+
+    ours, theirs = parse("torch", reference or []), parse("torchax", candidate or [])
+    check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
+    if forcing not in FORCINGS:
+        raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")
+    if rounds not in ROUNDS:
+        raise UsageError(f"--rounds takes {', '.join(ROUNDS)}, found '{rounds}'")
+    searched = plan(ours, theirs)
+    question = {
+        "model": model,
+        "steps": str(steps),
+        "seed": str(seed),
+        "rounds": rounds,
+        "forcing": forcing,
+        "inputs": _inputs(stage1, prompt),
+        "reference": _words(ours),
+        "candidate": _words(theirs),
+    }
+    quieten()
+    console, errors = make_consoles()
+    with State.open(state or default_state("settings", question), "settings", question, restart) as opened:
+        say_state(errors, opened.path, len(opened.probes))
+        with progress(errors, quiet=not errors.is_terminal) as say:
+            say("loading torch and diffusers")
+            require_extras()
+            from parity.diagnose.run import Request
+
+            request = Request(model, ours, theirs, steps, seed, stage1, forcing=forcing, prompt=prompt, rounds=rounds)
+            found = bisect_settings(searched, _judge(request, say), opened, _Told(errors, say))
+        path = opened.path
+    if as_json:
+        print(json.dumps(document(found, searched, path), indent=1))
+    else:
+        console.print(text(found, searched), soft_wrap=True)
+
+
+def _inputs(stage1: Path | None, prompt: str | None) -> str:
+    """What the run is given, by content."""
+    if stage1 is None:
+        return "the model's own prompt" if prompt is None else f"prompt {prompt}"
+    try:
+        with stage1.open("rb") as opened:
+            return f"stage1 {hashlib.file_digest(opened, 'sha256').hexdigest()[:16]}"
+    except OSError as error:
+        raise UsageError(f"--stage1: cannot read '{stage1}': {error.strerror}") from None
+
+
+def _words(chosen: Settings) -> str:
+    return " ".join(f"{name}={value}" for name, value in chosen.as_text().items() if chosen.changed(name))
+
+
+def _judge(request: Request, say: Say) -> Judge:
+    """Judges by a run."""
+    from parity.diagnose.run import run
+
+    outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "unjudged": "unresolved"}
+
+    def judge(candidate: Settings) -> tuple[Outcome, str]:
+        result = run(replace(request, candidate=candidate), say)
+        return outcomes[result.verdict], f"{result.verdict}: {result.reason}"
+
+    return judge
+
+
+class _Told:
+    """Says what happens on stderr; see `parity.diagnose.bisect_settings.Told`."""
+
+    def __init__(self, errors: Console, say: Say) -> None:
+        self._errors, self._say = errors, say
+
+    def probing(self, names: tuple[str, ...]) -> None:
+        self._say(f"running with {listed(names)}")
+
+    def judged(self, probe: Probe, left: int) -> None:
+        told = f"with {listed(probe.subject)}: {word(probe.outcome)} ({probe.evidence})"
+        self._errors.print(f"{told}; {plural(left, 'setting')} left", soft_wrap=True)
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Names for a sentence."""
+    return ", ".join(names) or "none of the settings"
+
+
+def document(found: Found, searched: Plan, state: Path) -> dict[str, Any]:
+    """What `--json` prints: settings in the order of `parity models`, probes in the order they were made."""
+    sorted_out = {
+        name: [list(p.subject) for p in found.probes if word(p.outcome) == name] for name in ("good", "bad", "skipped")
+    }
+    return {
+        "format": FORMAT,
+        "bisected": "settings",
+        "culprits": [asdict(swap) for swap in found.culprits],
+        "searched": [asdict(swap) for swap in searched.swaps],
+        "kept": list(searched.kept),
+        "probes": [
+            {"settings": list(p.subject), "outcome": word(p.outcome), "evidence": p.evidence, "seconds": p.seconds}
+            for p in found.probes
+        ],
+        **sorted_out,
+        "state": str(state),
+    }
+
+
+def text(found: Found, searched: Plan) -> str:
+    """The answer in words, after what was seen, sorted."""
+    lines = []
+    for name in ("good", "bad", "skipped"):
+        held = [p for p in found.probes if word(p.outcome) == name]
+        lines += [f"{name}:", *(f"  {listed(p.subject)}" for p in held)] if held else []
+    if searched.kept:
+        lines.append(f"the candidate's own in every run: {listed(searched.kept)}")
+    probes = f"({plural(len(found.probes), 'probe')} of {plural(len(searched.swaps), 'setting')})"
+    if not found.culprits:
+        return "\n".join([*lines, f"no setting is at fault: the run fails without any of them {probes}"])
+    changes = "; ".join(f"{swap.setting}: {swap.without} -> {swap.candidate}" for swap in found.culprits)
+    together = " together" if len(found.culprits) > 1 else ""
+    return "\n".join([*lines, f"the run fails{together} with {changes} {probes}"])

@@ -1,0 +1,140 @@
+"""CogVideoX 1.0 and 1.5 as a family: inputs, settings, rows. Its schedule and steps are in `cogvideox_sampler`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.errors import UsageError
+from parity.hooks.rows import RowFrame, RowRule
+from parity.models import cogvideox
+from parity.models.attention import AttentionSettings
+from parity.models.cogvideox_sampler import CogVideoXSampler
+from parity.models.cogvideox_text import encode_prompt, read_stage1
+from parity.models.family import Case, Condition, Constrain
+from parity.models.folder import read_config
+from parity.models.patches import DTYPES, patch_norms, patch_rope
+from parity.models.spec import GenerationSpec
+from parity.reached import Reached
+from parity.settings import Settings
+
+_NO_MASK = "its text has no mask, padding takes part in the attention"
+_WITHOUT: Mapping[str, str] = {
+    "attention.mask": _NO_MASK,
+    "refiner.mask": "it has no text refiner",
+    "text.reorder": _NO_MASK,
+    "text.byt5_dtype": "it has no ByT5 encoder",
+    "vision_states": "it takes no vision states",
+    "scheduler.warmup_steps": "its schedulers count no steps, so that warm-up calls leave no trace",
+}
+_NO_ROTARY = "its positions are added to the tokens, not rotary"
+
+
+class CogVideoX:
+    """See `parity.models.family.Family`."""
+
+    title = "CogVideoX"
+    batches = (("uncond", "cond"),)
+
+    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
+        if _is_rotary(config):
+            return _WITHOUT
+        return {**_WITHOUT, "rope": _NO_ROTARY, "rope_dtype": _NO_ROTARY}
+
+    def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
+        """[1, T, C, H, W], T filled up to a multiple of `patch_size_t` as the pipeline does."""
+        config, vae = read_config(folder, "transformer"), read_config(folder, "vae")
+        channels, patch_t = int(config["in_channels"]), int(config.get("patch_size_t") or 1)
+        if config.get("ofs_embed_dim") or channels != int(vae["latent_channels"]):
+            raise UsageError(f"'{folder}' is an image-to-video CogVideoX; only text-to-video runs yet")
+        space = _space(vae)
+        size = space * int(config["patch_size"])
+        if spec.height % size or spec.width % size or (spec.num_frames - 1) % _time(vae):
+            raise UsageError(
+                f"a video of {spec.num_frames} x {spec.height} x {spec.width} does not fit the model: height and width "
+                f"must be multiples of {size}, frames one more than a multiple of {_time(vae)}"
+            )
+        frames = (spec.num_frames - 1) // _time(vae) + 1
+        return (1, -(-frames // patch_t) * patch_t, channels, spec.height // space, spec.width // space)
+
+    def conditions(
+        self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
+    ) -> dict[str, dict[str, torch.Tensor]]:
+        dtype = DTYPES[settings.text("dtype")]
+        if stage1 is None:
+            made = encode_prompt(case.folder, case.spec, dtype=dtype, device=device)
+        else:
+            made = read_stage1(stage1, case.config)
+        return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in made.items()}
+
+    def adapt(
+        self,
+        model: Any,
+        case: Case,
+        settings: Settings,
+        reached: Reached,
+        *,
+        traced: bool,
+        first: Condition | None = None,
+    ) -> None:
+        how = dataclasses.replace(AttentionSettings.of(settings), mask="none")
+        if traced or how != AttentionSettings("sdpa", "none"):
+            for block in model.transformer_blocks:
+                block.attn1.set_processor(cogvideox.JointAttention(how, reached))
+        else:
+            reached.mark("attention.kernel")  # what diffusers' own processor calls
+        if _is_rotary(case.config):
+            model.rope = cogvideox.Rotary(case.config)
+            model.register_forward_pre_hook(cogvideox.give_rotary, with_kwargs=True)
+            parameter = next(model.parameters())
+            sample = torch.zeros(case.latent_shape, device=parameter.device, dtype=parameter.dtype)
+            patch_rope(model.rope, sample, settings, reached)
+        patch_norms(model, settings, reached)
+
+    def constrain(self, model: Any, place: Constrain) -> None:
+        cogvideox.constrain_outputs(model, place)
+
+    def sampler(self, case: Case, seed: int) -> CogVideoXSampler:
+        return CogVideoXSampler.load(case.folder, case.spec, seed)
+
+    def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
+        """The frames that were filled up stand first and are dropped, as the pipeline does before it decodes."""
+        frames = (case.spec.num_frames - 1) // _time(read_config(case.folder, "vae")) + 1
+        return latents[:, latents.shape[1] - frames :].permute(0, 2, 1, 3, 4)
+
+    def model_arguments(
+        self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        return {"hidden_states": latents.to(dtype), "timestep": timestep}
+
+    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
+        if not hasattr(model, "rope"):
+            return {}
+        cos, sin = model.rope(latents)
+        return {"cos": cos, "sin": sin}
+
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+        _, frames, _, height, width = case.latent_shape
+        patch, patch_t = int(case.config["patch_size"]), int(case.config.get("patch_size_t") or 1)
+        image = (frames // patch_t) * (height // patch) * (width // patch)
+        return cogvideox.CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
+
+    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
+        return {}
+
+
+def _is_rotary(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("use_rotary_positional_embeddings", False))
+
+
+def _space(vae: Mapping[str, Any]) -> int:
+    """Pixels to a latent, as the pipeline counts them."""
+    return int(2 ** (len(vae["block_out_channels"]) - 1))
+
+
+def _time(vae: Mapping[str, Any]) -> int:
+    return int(vae["temporal_compression_ratio"])

@@ -1,0 +1,92 @@
+"""A candidate's modules run alone, compiled, on calls that the reference made; see `parity.paths.local`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import torch
+from torch.nn.utils import stateless
+from torch.utils import _pytree as pytree
+from torchax import interop
+
+from parity.golden.records import Record
+from parity.hooks.batch_jax import BatchingReducer
+from parity.hooks.calls import Call
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Entry, Tap, single_output
+from parity.models import splash
+from parity.paths.candidate import TorchaxBackend, jax_records, pinned_attention, signature_of, split, to_jax
+
+
+@dataclass
+class LocalModules:
+    """The modules of a loaded candidate, each a program of its own; one is compiled for both branches.
+
+    Attributes:
+        backend: the candidate's.
+    """
+
+    backend: TorchaxBackend
+    _programs: dict[Any, tuple[Callable[..., Any], tuple[Entry, ...]]] = field(default_factory=dict)
+
+    def has(self, module: str) -> bool:
+        try:
+            self.backend.model.get_submodule(module)
+        except AttributeError:
+            return False
+        return True
+
+    def records(self, call: Call, step: int) -> list[Record]:
+        """What this path's module gives for a call, observed at its outputs."""
+        backend = self.backend
+        leaves, structure = pytree.tree_flatten((call.args, dict(call.kwargs)))
+        fixed = tuple(None if isinstance(x, torch.Tensor) else x for x in leaves)
+        tensors = [jax.device_put(to_jax(x), backend.devices.replicated) for x in leaves if isinstance(x, torch.Tensor)]
+        names = call.branches if len(call.branches) > 1 else ("",)
+        frames = {name: backend.frames[b] for name, b in zip(names, call.branches, strict=True)}
+        prefix = f"{call.module}."
+        params = {n.removeprefix(prefix): x for n, x in backend.params.items() if n.startswith(prefix)}
+        key = (call.module, call.number, names, str(structure), repr(fixed), signature_of((tensors, frames)))
+        with backend.scope():
+            if key not in self._programs:
+                self._programs[key] = self._program(call, names, leaves, structure, (params, tensors, frames))
+            run, entries = self._programs[key]
+            reduced = run(params, tensors, frames)
+        if len(names) == 1:
+            entries = tuple(replace(e, branch=call.branches[0]) for e in entries)
+        return jax_records(entries, reduced, step)
+
+    def _program(
+        self, call: Call, names: tuple[str, ...], leaves: list[Any], structure: Any, arguments: tuple[Any, Any, Any]
+    ) -> tuple[Callable[..., Any], tuple[Entry, ...]]:
+        backend, module = self.backend, self.backend.model.get_submodule(call.module)
+        plan = SitePlan("all", (), frozenset({call.module}))
+        seen: list[Entry] = []
+
+        def run(params: Any, tensors: Any, frames: Any) -> Any:
+            views = iter(interop.torch_view(tensors))
+            given = [next(views) if isinstance(x, torch.Tensor) else x for x in leaves]
+            args, kwargs = pytree.tree_unflatten(given, structure)
+            weights = interop.torch_view(params)
+            with (
+                pinned_attention(),
+                splash.on_mesh(backend.devices.mesh),
+                backend.env,
+                torch.no_grad(),
+                stateless._reparametrize_module(module, weights),
+            ):
+                reducer = BatchingReducer()
+                tap = Tap(plan, reducer, backend.rules[call.branches[0]], names, interop.torch_view(frames))
+                tap.see(call.module, call.number, "out", single_output(module(*args, **kwargs)))
+                entries, reduced = split(tap, reducer)
+            seen[:] = entries
+            return reduced
+
+        if not backend.jit:
+            run(*arguments)  # once more than needed: the entries are known only when it has run
+            return run, tuple(seen)
+        compiled = jax.jit(run).lower(*arguments).compile()
+        return compiled, tuple(seen)

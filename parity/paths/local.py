@@ -1,0 +1,123 @@
+"""Local errors: each module run on the reference's own inputs, so that nothing is inherited.
+
+While the reference runs, each call of a target module is handed over with its inputs and output; the candidate's module
+of the same name is run on those inputs (compiled alone), and the reference's own is run again in float64, under Monte
+Carlo rounding and, where dtypes are in play, in float32 and in the candidate's dtype. So local floors are measured as
+those of the free run are, module by module, and are tighter by what rounding grows along a network.
+
+Cost: five to seven runs of each target module; memory of one module's weights and activations more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from parity.golden.records import Floor, Key, Record, StepRecords
+from parity.hooks.calls import Call, calls_of, mapped, retyped
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Tap, single_output
+from parity.hooks.transfer import torch_records
+from parity.paths.floors import SEEDS, least, level, widen
+from parity.paths.loop import State, denoise, prepare
+from parity.paths.perturb import perturbed
+from parity.paths.reference import STAGE, TorchBackend, TorchReducer
+from parity.paths.side import Side
+
+Take = Callable[[Call, StepRecords], None]
+"""Takes one call of the reference, with its inputs in the candidate's dtypes, and the truth's records of its outputs,
+with their local floors."""
+
+Dtypes = Mapping[str, torch.dtype]
+"""Input site (`module:in.name`) -> the dtype that the candidate has there, where its working dtype is another."""
+
+
+def local_calls(side: Side, step: int, state: State, targets: Sequence[str], take: Take, dtypes: Dtypes) -> None:
+    """Run one step of a loaded reference and hand over each call of the targets.
+
+    Args:
+        state: what the step starts from. dtypes: empty where both sides work in one dtype.
+    """
+    again = prepare(side.with_fresh_sampler())
+    again.continue_from(step, state)
+    backend = side.backend
+    assert isinstance(backend, TorchBackend)
+
+    def handle(call: Call) -> None:
+        module = backend.model.get_submodule(call.module)
+        theirs = retyped(module, call, dtypes) if dtypes else call
+        take(theirs, _truth(backend, module, call, theirs, step, side.settings.exact))
+
+    def listen(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
+        return calls_of(backend.model, targets, branches, handle)
+
+    with backend.listening(listen):
+        for _ in denoise(again, None, first=step, stop=step + 1):
+            pass
+
+
+def _truth(
+    backend: TorchBackend, module: torch.nn.Module, call: Call, theirs: Call, step: int, exact: bool
+) -> StepRecords:
+    """What the module gives in float32 (what it gave, where it is exact), with the floors of this call."""
+
+    def seen(output: Any) -> list[Record]:
+        return observe(backend, call, output, step)
+
+    given = seen(call.output)
+    wide = None if exact else torch.float32
+    truth = given if exact else seen(rerun(module, call, wide))
+    floors: dict[Key, Floor] = {r.key: least(r) for r in truth if r.kind == "tensor"}
+    widen(floors, truth, given)
+    widen(floors, truth, seen(rerun(module, call, torch.float64)))
+    for seed in range(SEEDS):
+        with perturbed(module, 7_919 * (seed + 1), backend.device):
+            widen(floors, truth, seen(rerun(module, call, wide)))
+    if theirs is not call:
+        widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
+    level(floors, truth)
+    return StepRecords(step, tuple(truth), floors)
+
+
+def _coarsest(call: Call) -> torch.dtype:
+    """The narrowest floating dtype among a call's inputs: that of the weights it meets."""
+    found = [torch.float32]
+    mapped(lambda x: found.append(x.dtype) if x.is_floating_point() else None, (call.args, dict(call.kwargs)))
+    return min(found, key=lambda dtype: dtype.itemsize)
+
+
+def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inputs: bool = True) -> Any:
+    """Run a module again on a call's inputs, its weights and (`inputs`) its inputs in another dtype; None: as it is."""
+    if dtype is None:
+        return module(*call.args, **call.kwargs)
+
+    def cast(x: torch.Tensor) -> torch.Tensor:
+        return x.to(dtype) if x.is_floating_point() else x
+
+    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    tensors.update(module.named_buffers(remove_duplicate=False))
+    weights = {name: cast(x.detach()) for name, x in tensors.items()}
+    change = cast if inputs else lambda x: x
+    return torch.func.functional_call(module, weights, mapped(change, call.args), mapped(change, dict(call.kwargs)))
+
+
+def observe(backend: TorchBackend, call: Call, output: Any, step: int) -> list[Record]:
+    """Records of a module's outputs, under the keys that the free run gives them."""
+    plan = SitePlan("all", (), frozenset({call.module}))
+    tap = Tap(plan, TorchReducer(), backend.rules[call.branches[0]], call.branches, backend.frames)
+    tap.see(call.module, call.number, "out", single_output(output))
+    return torch_records(tap.entries, STAGE, step)
+
+
+def children_of(parent: str, modules: Sequence[str]) -> tuple[str, ...]:
+    """The callable modules directly below one, those inside its lists too; below the top one for `""`."""
+    inside = [m for m in modules if m and (not parent or m.startswith(parent + "."))]
+    return tuple(m for m in inside if not any(m != n and m.startswith(n + ".") for n in inside))
+
+
+def targets_of(plan: SitePlan, modules: Sequence[str]) -> Iterator[str]:
+    """The planned modules that can be run alone: all but the top one."""
+    return (m for m in modules if m and m in plan.modules)
