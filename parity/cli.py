@@ -145,6 +145,29 @@ def record(
     )
 
 
+@app.command()
+def replay(
+    golden: Annotated[str, typer.Argument(metavar="GOLDEN", help="Folder or URL of a golden with recorded inputs.")],
+    side: Annotated[str, typer.Option(help="Which of this machine's paths: candidate (torchax) or reference.")] = (
+        "candidate"
+    ),
+    setting: Annotated[
+        list[str] | None, typer.Option("--setting", metavar="K=V", help="Setting of the path; repeatable.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="In place of the golden's own.")] = None,
+    stage1: Annotated[Path | None, typer.Option(help="The embeddings that the golden was recorded with.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+) -> None:
+    """Run a golden's recorded inputs through this machine's modules, one at a time: their local errors.
+
+    Record them with `parity record DIR --values 'transformer_blocks.?:in'`. Exit codes as of `parity run`.
+    """
+    from parity.commands.replay import replay_command
+
+    code = replay_command(golden=golden, side=side, settings=setting or [], model=model, stage1=stage1, as_json=as_json)
+    raise typer.Exit(code)
+
+
 def main() -> None:
     """Entry point of the `parity` script: errors that a user can mend are one message without a traceback."""
     try:

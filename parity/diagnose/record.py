@@ -15,19 +15,23 @@ from typing import Literal
 
 import numpy as np
 
-from parity.diagnose.run import Say
+from parity.diagnose.pairing import Say
+from parity.diagnose.replay_inputs import recorded_calls
 from parity.errors import UnjudgedError, UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.golden.records import StepRecords
+from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.models.family import family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.floors import DEFAULT_KINDS, KINDS, make_variants, with_floors
 from parity.paths.inputs import make_inputs
+from parity.paths.local import local_calls
 from parity.paths.loop import LATENTS, Loop, denoise, prepare, state_of
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
+from parity.paths.side import Side
 from parity.settings import Settings
 
 
@@ -73,6 +77,8 @@ def record(request: RecordRequest, say: Say) -> int:
         for step in _steps(request, loop, plan, done, say):
             if step.step == done or step.step == 0:
                 loop.side.reached.require()
+            if request.floors and request.side == "reference":
+                step = _with_local_floors(loop.side, step, say)
             if step.step == done > 0:
                 _require_alike(request.where, Golden.open(request.where).read_step(done - 1), step)
             if step.step >= done:
@@ -114,6 +120,23 @@ def _steps(request: RecordRequest, loop: Loop, plan: SitePlan, done: int, say: S
     for step in with_floors(denoise(loop, plan, first=first), variants, plan, None):
         say(f"recording the {request.side}", step.step, request.steps)
         yield step
+
+
+def _with_local_floors(side: Side, step: StepRecords, say: Say) -> StepRecords:
+    """The step with local floors at the outputs of the modules whose inputs it holds whole, for `parity replay`."""
+    targets = sorted({call.module for call, _ in recorded_calls(step)})
+    if not targets:
+        return step
+    say("local floors", step.step, side.inputs.steps)
+    floors = dict(step.floors)
+
+    def take(call: Call, truth: StepRecords) -> None:
+        for key, local in truth.floors.items():
+            if key in floors:
+                floors[key] = dataclasses.replace(floors[key], local_l2=local.l2)
+
+    local_calls(side, step.step, state_of(step, "before"), targets, take, {})
+    return StepRecords(step.step, step.records, floors)
 
 
 def _require_alike(where: str, held: StepRecords, new: StepRecords) -> None:

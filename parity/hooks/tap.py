@@ -142,7 +142,9 @@ class Tap:
         for frame, (reduced, shape) in done.items():
             padding = frame == PADDING
             g = geometry(shape)
-            value = self.reducer.value(pieces[frame]) if keep and not padding else None
+            # Padded rows of an input are kept too: to run the module again, all of what it was given is needed.
+            whole = keep and (not padding or entry.site.partition(":")[2].startswith("in."))
+            value = self.reducer.value(pieces[frame]) if whole else None
             site = f"{entry.site}@{PADDING}" if padding else entry.site
             self.entries.append(
                 replace(

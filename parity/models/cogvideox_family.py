@@ -38,7 +38,7 @@ class CogVideoX:
     """See `parity.models.family.Family`."""
 
     title = "CogVideoX"
-    batches = (("uncond", "cond"),)
+    batches: tuple[tuple[str, ...], ...] = (("uncond", "cond"),)
 
     def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
         if _is_rotary(config):

@@ -97,13 +97,19 @@ class CogVideoXSampler:
         """Timesteps are indices into alphas_cumprod and stay integers; `dtype` narrows what they point at.
 
         Raises:
-            UsageError: more steps than the model was trained with.
+            UsageError: more steps than the model was trained with, or a number that diffusers' spacing gets wrong.
         """
         trained = int(self.scheduler.config.num_train_timesteps)
         if steps > trained:
             raise UsageError(f"--steps {steps}: the scheduler has {trained} training steps")
         self.scheduler.set_timesteps(steps, device="cpu")
         self.timesteps, self.state, self._place = self.scheduler.timesteps, {}, place
+        if len(self.timesteps) != steps:
+            # numpy.arange of a step that is no integer: 61 trailing steps come out as 62, the last at -1.
+            raise UsageError(
+                f"--steps {steps}: diffusers' scheduler makes {len(self.timesteps)} timesteps of it, the last "
+                f"{int(self.timesteps[-1])}; take another number"
+            )
         alphas = (x if dtype is None else x.to(dtype) for x in self._exact)
         self.scheduler.alphas_cumprod, self.scheduler.final_alpha_cumprod = alphas
 

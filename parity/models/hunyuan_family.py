@@ -30,7 +30,7 @@ class HunyuanVideo15:
     """See `parity.models.family.Family`."""
 
     title = "HunyuanVideo-1.5"
-    batches = (("cond",), ("uncond",))
+    batches: tuple[tuple[str, ...], ...] = (("cond",), ("uncond",))
 
     def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
         return {}

@@ -1,4 +1,4 @@
-"""What differs between families in the denoising loop: schedule, guidance and scheduler step, as pipelines do them.
+"""What differs between families in the denoising loop: schedule, guidance and step, as their pipelines do them.
 
 The loop (`parity.paths.loop`) is written once; a sampler holds diffusers' own scheduler (and guider) of one side and
 calls them as the family's pipeline does. It keeps their state, so each side, and each variant of one, has its own.

@@ -209,13 +209,19 @@ def block_of(module: str) -> str:
 
 def _worst(sites: Iterable[SiteDiff], branch: str, is_input: bool) -> str:
     """The largest ratio; without floors the largest difference; `nan` where a site's difference is none."""
-    held = [s.distance for s in sites if s.key.branch == branch and s.key.is_input == is_input]
+    held = [_shown(s) for s in sites if s.key.branch == branch and s.key.is_input == is_input]
     if not held:
         return "-"
     if any(math.isnan(distance.rel_l2) for distance in held):
         return "nan"
     ratios = [distance.ratio for distance in held if not math.isnan(distance.ratio)]
     return times(max(ratios)) if ratios else small(max(distance.rel_l2 for distance in held))
+
+
+def _shown(site: SiteDiff) -> Distance:
+    """The propagated difference; the local one where a module was only run on recorded inputs."""
+    alone = math.isnan(site.distance.rel_l2) and not math.isnan(site.local.rel_l2)
+    return site.local if alone else site.distance
 
 
 def _verdict(sites: Sequence[SiteDiff]) -> str:
@@ -234,7 +240,7 @@ def failures(sites: Sequence[SiteDiff]) -> tuple[Section, ...]:
 
 
 def _failure_cells(site: SiteDiff) -> Cells:
-    far = (small(site.distance.rel_l2), times(site.distance.ratio))
+    far = (small(_shown(site).rel_l2), times(_shown(site).ratio))
     return (_site_name(site.key), _place(site.key), *far, ", ".join(remarks(site)) or "-")
 
 

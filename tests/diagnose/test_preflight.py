@@ -264,6 +264,12 @@ def test_one_step_is_a_schedule() -> None:
     assert verdicts(checked(one, reference=one)) == {}
 
 
+@pytest.mark.parametrize(("end", "verdict"), [(0.03, "pass"), (0.0, "fail")])
+def test_a_schedule_ends_where_its_scheduler_means_it_to(end: float, verdict: str) -> None:
+    made = Schedule(np.array([999.0, 500.0, 142.0]), np.array([1.0, 0.9, 0.4, 0.03]), None, end)
+    assert checked(facts(schedule=made))["candidate schedule"].verdict == verdict
+
+
 @pytest.mark.parametrize("field", ["timesteps", "sigmas"])
 def test_schedules_apart_by_two_roundings_pass_and_by_more_do_not(field: str) -> None:
     base = schedule()

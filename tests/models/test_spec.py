@@ -36,6 +36,7 @@ def test_without_a_file_the_full_size_pipelines_numbers_hold(tmp_path: pathlib.P
         "prompt": "",
         "negative_prompt": "",
         "guidance_scale": None,
+        "dynamic_guidance": False,
     }
 
 
