@@ -152,9 +152,19 @@ def test_both_branches_show_the_lost_mask(run: Run) -> None:
         assert births[0]["site"].split(":")[0] == FIRST_ATTENTION
 
 
+def test_the_first_rows_ids_fail_the_other_branch_alone(run: Run) -> None:
+    done = run("attention.kernel=splash", "attention.mask=segment_ids_first_row")
+    assert (done.code, done.json["verdict"]) == (1, "fail")
+    origin = done.json["origin"]
+    assert (origin["branch"], origin["site"].split(":")[0], origin["birth"]) == ("uncond", FIRST_ATTENTION, "module")
+    assert "segment_ids_first_row" in str(done.json["differing_settings"])
+    assert {s["verdict"] for s in sites(done.json, branch="cond")} <= {"pass", "apart", "harmless"}
+
+
 @pytest.mark.parametrize(
     ("setting", "reference", "candidate"),
     [
+        ("attention.kernel", "flex", "splash"),
         ("attention.mask", "exact", "zero_kv_rescaled"),
         ("text.reorder", "valid_first", "concatenate"),
         ("vision_states", "zeros", "none"),
@@ -300,8 +310,8 @@ def test_latents_in_bfloat16_drift_while_noise_pred_of_equal_inputs_is_equal(run
 PROGRAM = """
 import sys
 from parity import cli
-for mesh in sys.argv[1:]:
-    sys.argv = ["parity", "run", "--json", "--candidate", f"mesh={mesh}"]
+for given in sys.argv[1:]:
+    sys.argv = ["parity", "run", "--json", *(word for setting in given.split() for word in ("--candidate", setting))]
     try:
         cli.main()
     except SystemExit as ended:
@@ -310,7 +320,8 @@ for mesh in sys.argv[1:]:
 
 
 def test_meshes_of_eight_devices_pass() -> None:
-    meshes = ["dp=1,sp=1,tp=2", "dp=2,sp=2,tp=2"]
+    splash = "attention.kernel=splash attention.mask=segment_ids"
+    meshes = ["mesh=dp=1,sp=1,tp=2", f"mesh=dp=2,sp=2,tp=2 {splash}"]
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *meshes], env=environment, capture_output=True, text=True, check=True
@@ -321,10 +332,10 @@ def test_meshes_of_eight_devices_pass() -> None:
         code, rest = rest[end:].lstrip().split("\n", 1)
         assert code == "exit 0", mesh
         assert document["verdict"] == "pass"
-        assert document["differing_settings"][0]["candidate"] == mesh
+        assert {f"{d['setting']}={d['candidate']}" for d in document["differing_settings"]} == set(mesh.split())
         assert document["steps"][0]["noise_pred"]["rel_l2"] < 1e-5
         (reached,) = [c for c in document["preflight"] if c["check"] == "settings reached"]
-        assert "candidate: mesh" in reached["detail"]
+        assert all(setting.split("=")[0] in reached["detail"] for setting in mesh.split())
     assert rest == ""
 
 

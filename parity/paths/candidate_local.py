@@ -17,6 +17,7 @@ from parity.hooks.batch_jax import BatchingReducer
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, single_output
+from parity.models import splash
 from parity.paths.candidate import TorchaxBackend, jax_records, pinned_attention, signature_of, split, to_jax
 
 
@@ -70,7 +71,13 @@ class LocalModules:
             given = [next(views) if isinstance(x, torch.Tensor) else x for x in leaves]
             args, kwargs = pytree.tree_unflatten(given, structure)
             weights = interop.torch_view(params)
-            with pinned_attention(), backend.env, torch.no_grad(), stateless._reparametrize_module(module, weights):
+            with (
+                pinned_attention(),
+                splash.on_mesh(backend.devices.mesh),
+                backend.env,
+                torch.no_grad(),
+                stateless._reparametrize_module(module, weights),
+            ):
                 reducer = BatchingReducer()
                 tap = Tap(plan, reducer, backend.rules[call.branches[0]], names, interop.torch_view(frames))
                 tap.see(call.module, call.number, "out", single_output(module(*args, **kwargs)))
