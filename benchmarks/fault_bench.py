@@ -183,7 +183,6 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
         "verdict": result.verdict,
         "origin": origin,
         "birth": result.origin.birth if result.origin is not None else "",
-        "right": result.verdict == "fail" and right(fault, origin),
         "noise_pred": noise,
         "local": max(local, default=None),
         "reason": result.reason,
@@ -192,15 +191,30 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
     }
 
 
-def right(fault: Fault, origin: str) -> bool:
-    """Whether the origin is the exact module, its attention call or its direct parent."""
-    found = origin.partition(":")[0]
+def right(fault: Fault, row: dict[str, Any]) -> bool:
+    """Whether a row's origin is the exact module, its attention call or its direct parent.
+
+    Where a module's own code gives a child the wrong input, that input is the exact place; rotary tables are compared
+    by preflight.
+    """
+    found = row.get("origin", "").partition(":")[0]
+    if row["verdict"] != "fail":
+        return False
     if fault.at in ("preflight", "loop"):
-        return found == fault.at
-    parent = fault.at.rpartition(".")[0]
-    if parent.rpartition(".")[2] in ("net", "transformer_blocks", "to_out"):
-        parent = parent.rpartition(".")[0]  # a list of modules is no module
-    return found in {fault.at, f"{fault.at}.attention", parent}
+        return bool(found == fault.at)
+    if found == "preflight":
+        return fault.at == "rope" and row["reason"].startswith("rotary tables")
+    above = parent(found) if row.get("birth") == "input" else None
+    return found in {fault.at, f"{fault.at}.attention", parent(fault.at)} or above == fault.at
+
+
+def parent(module: str) -> str:
+    """The callable module above; a list of modules is none."""
+    above = module.rpartition(".")[0]
+    return parent(above) if above.rpartition(".")[2] in LISTS else above
+
+
+LISTS = ("net", "transformer_blocks", "to_out", "refiner_blocks")
 
 
 def innocent_row(known: Known, side: Side) -> dict[str, Any]:
@@ -246,7 +260,7 @@ def run_faults(state: State, only: list[str]) -> None:
                 return fault_row(known[key], fault)
 
             row = state.row(f"{dtype}/{fault.name}", make)
-            where = "right" if row.get("right") else f"ORIGIN {row.get('origin')}"
+            where = "right" if right(fault, row) else f"ORIGIN {row.get('origin')}"
             print(dtype, fault.name, row["verdict"], where, row.get("noise_pred"), row["reason"][:90], flush=True)
 
 
