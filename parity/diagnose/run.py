@@ -20,6 +20,7 @@ from parity.compare.judge import Judge
 from parity.compare.result import Check, Result, Round
 from parity.diagnose.descend import descend
 from parity.diagnose.local import LocalPass
+from parity.diagnose.operations import operations_of_origin
 from parity.diagnose.pairing import Pairing, Request, Say, pair
 from parity.diagnose.precision import Truth, precision, truth_alone
 from parity.diagnose.preflight import failed
@@ -100,7 +101,7 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     result = dataclasses.replace(closer, closer=inside)
     if local is not None:
         result = local.descend(result, parted, where)
-    return result, tuple(truth)
+    return operations_of_origin(result, pairing, parted, say), tuple(truth)
 
 
 def _with_rounds(result: Result, checks: tuple[Check, ...], last: str, first: Result | None = None) -> Result:
