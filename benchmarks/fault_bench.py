@@ -175,7 +175,9 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
         try:
             result, theirs = known.judge(side)
         except ParityError as error:
-            return {"verdict": "error", "reason": str(error)}
+            return {"verdict": "unjudged", "reason": str(error)}
+        except Exception as error:  # a patch that does not run is no fault
+            return {"verdict": "broken", "reason": f"{type(error).__name__}: {error}"}
     origin = result.origin.key.site if result.origin is not None else result.failed or ""
     local = [d.local.ratio for d in (*result.sites, *result.closer) if not np.isnan(d.local.ratio)]
     noise = max((s.noise_pred.rel_l2 for s in result.steps), default=float("nan"))

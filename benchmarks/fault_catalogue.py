@@ -393,7 +393,7 @@ def logits_soft_capped(side: Side) -> Any:
 def causal_by_accident(side: Side) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
-        order = torch.arange(q.shape[2])
+        order = torch.arange(q.shape[2], device=valid.device)
         keep = valid[:, None, None, :] & (order[None, :] <= order[:, None])[None, None]
         return torch.softmax(scores.masked_fill(~keep, float("-inf")), dim=-1) @ v * valid[:, None, :, None].to(v.dtype)
 
