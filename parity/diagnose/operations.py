@@ -24,7 +24,6 @@ from parity.paths.loop import State, denoise, prepare
 from parity.paths.perturb import perturbed
 from parity.paths.reference import TorchBackend
 
-
 SEED = 104_729
 
 

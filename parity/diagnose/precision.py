@@ -22,7 +22,7 @@ from parity.compare.judge import Judge
 from parity.compare.result import Result
 from parity.diagnose.local import LocalPass
 from parity.diagnose.pairing import Pairing, Request, Say
-from parity.diagnose.sink import Sink, reached_check
+from parity.diagnose.sink import Sink, reached_check, token_grid
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.floors import level, make_variants, widen, with_floors
@@ -68,7 +68,15 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
     sink.finish(pairing)
     only = tuple(d for d in pairing.differing if d.setting in NEUTRAL)
     checks = (*pairing.checks, reached_check(pairing))
-    result = conclude(collected, model=request.model, differing=only, preflight=checks, failing="precision")
+    side = pairing.reference.side
+    result = conclude(
+        collected,
+        model=request.model,
+        differing=only,
+        preflight=checks,
+        failing="precision",
+        grid=token_grid(side),
+    )
     return dataclasses.replace(result, differing_settings=pairing.differing)
 
 

@@ -24,7 +24,7 @@ from parity.diagnose.operations import operations_of_origin
 from parity.diagnose.pairing import Pairing, Request, Say, pair
 from parity.diagnose.precision import Truth, precision, truth_alone
 from parity.diagnose.preflight import failed
-from parity.diagnose.sink import REACHED, NoSink, Sink, reached_check
+from parity.diagnose.sink import REACHED, NoSink, Sink, reached_check, token_grid
 from parity.diagnose.walk import Walk, walk
 from parity.golden.records import StepRecords
 from parity.hooks.sites import plan_sites
@@ -94,7 +94,9 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
         truth.append(reference)
     sink.finish(pairing)
     checks = (*pairing.checks, reached_check(pairing))
-    result = conclude(collected, model=request.model, differing=pairing.differing, preflight=checks)
+    side = pairing.reference.side
+    grid = token_grid(side)
+    result = conclude(collected, model=request.model, differing=pairing.differing, preflight=checks, grid=grid)
     if parted is None or request.sites != "blocks" or result.verdict != "fail":
         return result, tuple(truth)
     closer, inside = descend(result, pairing, variants, parted, say)

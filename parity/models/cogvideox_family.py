@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -117,10 +118,13 @@ class CogVideoX:
         cos, sin = model.rope(latents)
         return {"cos": cos, "sin": sin}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+    def token_grid(self, case: Case) -> tuple[int, int, int]:
         _, frames, _, height, width = case.latent_shape
         patch, patch_t = int(case.config["patch_size"]), int(case.config.get("patch_size_t") or 1)
-        image = (frames // patch_t) * (height // patch) * (width // patch)
+        return frames // patch_t, height // patch, width // patch
+
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+        image = math.prod(self.token_grid(case))
         return cogvideox.CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:

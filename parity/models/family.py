@@ -60,6 +60,10 @@ class Family(Protocol):
         """Shape of the latents of one video."""
         ...
 
+    def token_grid(self, case: Case) -> tuple[int, int, int] | None:
+        """Frames, height and width of the image tokens, in tokens; None where they have no such order."""
+        ...
+
     def conditions(
         self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
     ) -> dict[str, dict[str, torch.Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -136,12 +137,14 @@ class HunyuanVideo15:
         mask: list[bool] = hunyuan.joint_mask(first, self._lengths(case, settings, first)).tolist()
         return sorted(mask, reverse=True) if settings.text("text.reorder") == "valid_first" else mask
 
-    def _lengths(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.TextLengths:
+    def token_grid(self, case: Case) -> tuple[int, int, int]:
         p_t, p = int(case.config["patch_size_t"]), int(case.config["patch_size"])
         _, _, frames, height, width = case.latent_shape
+        return frames // p_t, height // p, width // p
+
+    def _lengths(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.TextLengths:
         qwen = condition["encoder_attention_mask"].shape[1]
         byt5 = condition["encoder_attention_mask_2"].shape[1]
         vision = case.spec.vision_num_semantic_tokens
         given = vision if settings.text("vision_states") == "zeros" else 0
-        image = (frames // p_t) * (height // p) * (width // p)
-        return hunyuan.TextLengths(image, given, byt5, qwen, vision + byt5 + qwen)
+        return hunyuan.TextLengths(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)
