@@ -117,7 +117,8 @@ def search(
     """Known faults whose joint run has the unknown error: forward selection by simulation.
 
     The first is the single fault that leaves least. Each further one is chosen among those that regression on what is
-    left ranks highest, by running it together with those taken: errors do not simply add up.
+    left ranks highest, and those that do nothing alone, by running it together with those taken: errors do not simply
+    add up, and what is harmless alone (tokens that nobody sees) can count beside a fault (once they are seen).
 
     Args:
         together: the error of a run with several faults; None where it cannot be run. noise: norm that rounding gives.
@@ -129,7 +130,9 @@ def search(
     now, left = np.zeros_like(error), whole
     while len(order) < MOST and left > 3.0 * noise:
         rest = {n: v for n, v in singles.items() if n.split("=")[0] not in {t.split("=")[0] for t in taken}}
-        ranked = sorted(rest, key=lambda n: _leaves(error - now, rest[n]))[: TRIED if order else len(rest)]
+        silent = [n for n in rest if float(np.linalg.norm(rest[n])) <= 3.0 * noise]
+        loud = sorted((n for n in rest if n not in silent), key=lambda n: _leaves(error - now, rest[n]))
+        ranked = [*loud[:TRIED], *silent] if order else loud
         best: tuple[float, str, Vector] | None = None
         for name in ranked:
             joint = rest[name] if not order else together(taken | {name})

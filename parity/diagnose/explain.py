@@ -21,6 +21,7 @@ import numpy as np
 
 from parity.compare.diff import diff
 from parity.compare.gauges import gauges
+from parity.compare.judge import L2_LIMIT
 from parity.compare.regress import Explained, common_keys, error_vector, noise_norm, search
 from parity.compare.result import NAN, Cause, Result, Witness
 from parity.diagnose.advice import remedy, sentence
@@ -40,7 +41,7 @@ from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare
-from parity.settings import Settings, parse
+from parity.settings import BITS, NEUTRAL, Settings, Value, parse
 
 ALIKE = 0.02
 """Two faults whose errors differ by less than this share, or by rounding, cannot be told apart."""
@@ -56,6 +57,7 @@ class ExplainRequest:
         reference, candidate: goldens. kept: the kept run's folder where they are of one, whose settings are known.
         model: in place of the golden's. stage1: the embeddings both were recorded with, where they were given a file.
         prompt: the prompt, where it was not the model's own.
+        rounding: (setting, candidate's value) of the differing settings that the round of these goldens neutralised.
     """
 
     reference: str
@@ -64,6 +66,7 @@ class ExplainRequest:
     model: str | None = None
     stage1: Path | None = None
     prompt: str | None = None
+    rounding: tuple[tuple[str, str], ...] = ()
 
 
 def of_run(where: Path) -> ExplainRequest:
@@ -75,15 +78,17 @@ def of_run(where: Path) -> ExplainRequest:
     try:
         told = json.loads((where / "request.json").read_text())
         stage1, prompt = told["stage1"], told["prompt"]
+        differing = json.loads((where / "result.json").read_text())["differing_settings"]
+        rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"'{where}' is no kept run: make one with `parity run --out DIR`") from None
     at = where / "precision" if (where / "precision").is_dir() else where
     if not (at / "reference").is_dir():
         raise UsageError(f"'{where}' holds no records: it ended in preflight; its result.json says why")
     stage = Path(stage1) if isinstance(stage1, str) else None
-    return ExplainRequest(
-        str(at / "reference"), str(at / "candidate"), where, None, stage, prompt if isinstance(prompt, str) else None
-    )
+    given = prompt if isinstance(prompt, str) else None
+    left = rounding if at == where else ()
+    return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, None, stage, given, left)
 
 
 def explain(request: ExplainRequest, say: Say) -> Result:
@@ -150,6 +155,13 @@ class _Machine:
             say(f"this machine encodes '{other[0]}' otherwise than the golden's did")
         return cls(family, case, told, settings, request.stage1, say)
 
+    def settings_on(self, candidate: Settings) -> dict[str, Value]:
+        """The reference's choices on the candidate's backend."""
+        try:
+            return dict(plan(self.settings, candidate).with_only(()).values)
+        except UsageError:
+            return dict(candidate.values)
+
     def simulated(self, step: int) -> Simulated:
         told = self.provenance
         return Simulated(self.family, self.case, self.settings, told.steps, told.seed, step, self.stage1, self.say)
@@ -181,7 +193,6 @@ def _signatures(
             "the golden's"
         )
     singles = {name: error_vector(base, run, keys) for name, run in runs.items()}
-    singles = {name: v for name, v in singles.items() if float(np.linalg.norm(v)) > 3.0 * noise}
 
     def together(faults: frozenset[str]) -> np.ndarray | None:
         try:
@@ -205,7 +216,12 @@ def _unknown(explained: Explained) -> str:
 def _named(name: str, explained: Explained, singles: dict[str, np.ndarray], machine: _Machine, noise: float) -> Cause:
     setting, _, value = name.partition("=")
     fit = explained.fits[name]
-    near = max(ALIKE * float(np.linalg.norm(singles[name])), 3.0 * noise)
+    size = float(np.linalg.norm(singles[name]))
+    if size <= 3.0 * noise:
+        text = f"beside the fault, {sentence(setting, value)}: harmless alone"
+        witness = Witness("signature", 0.0, f"alone {size / noise if noise else 0.0:.2g} x what rounding gives")
+        return Cause(text, setting, machine.settings.as_text()[setting], value, 0.0, (witness,))
+    near = max(ALIKE * size, 3.0 * noise)
     alike = [n for n, v in singles.items() if n != name and float(np.linalg.norm(v - singles[name])) <= near]
     group = f" (or {', '.join(alike)}, whose errors are the same)" if alike else ""
     detail = (
@@ -239,7 +255,42 @@ def _counterfactuals(
     def run(settings: Settings) -> np.ndarray:
         return error_vector(ours, _candidate_step(machine, settings, step), keys)
 
-    return [_swapped(share) for share in shares(searched, run, noise)]
+    found = [_swapped(share) for share in shares(searched, run, noise)]
+    return [*found, *_neutralised(machine, request, candidate, ours, keys, step, notes)]
+
+
+def _neutralised(
+    machine: _Machine,
+    request: ExplainRequest,
+    candidate: Settings,
+    ours: StepRecords,
+    keys: Sequence[Key],
+    step: int,
+    notes: list[str],
+) -> list[Cause]:
+    """The differing settings that only round, of a run that failed before they came into play: each alone.
+
+    Their floor is what the coarser working dtype costs the reference, as in the precision round.
+    """
+    found = []
+    for setting, value in request.rounding:
+        given = parse("torchax", [f"{setting}={value}"])
+        alone = Settings("torchax", {**machine.settings_on(candidate), setting: given[setting]})
+        if alone.values == candidate.values:
+            continue
+        error = error_vector(ours, _candidate_step(machine, alone, step), keys)
+        noise = noise_norm(ours, keys)
+        if alone.working_bits < machine.settings.working_bits:
+            name = f"dtype={next(n for n, bits in BITS.items() if bits <= alone.working_bits)}"
+            coarse = error_vector(ours, machine.simulated(step).run(frozenset({name})), keys)
+            noise = max(noise, float(np.linalg.norm(coarse)))
+        ratio = float(np.linalg.norm(error)) / noise
+        harmless = ratio <= L2_LIMIT
+        text = f"{'harmless, below the floor: ' if harmless else ''}{sentence(setting, value)}"
+        detail = f"wrong alone, noise_pred is {ratio:.2g} x the floor of its working dtype"
+        share = 0.0 if harmless else NAN
+        found.append(Cause(text, setting, "", value, share, (Witness("counterfactual", ratio, detail),)))
+    return found
 
 
 def _candidate_step(machine: _Machine, settings: Settings, step: int) -> StepRecords:
