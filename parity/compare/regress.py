@@ -34,18 +34,17 @@ def _counts(record: Record) -> bool:
 
 
 def error_vector(reference: StepRecords, other: StepRecords, keys: Sequence[Key]) -> Vector:
-    """The errors of `other` at these sites; a site that cannot be compared, or is not finite, counts as zero."""
+    """The errors of `other` at these sites; one that is absent, of another shape or not finite counts as zero."""
     ours, theirs = ({r.key: r for r in step.records} for step in (reference, other))
-    return np.concatenate([_error(ours[key], theirs[key]) for key in keys]) if keys else np.zeros(0)
+    return np.concatenate([_error(ours[key], theirs.get(key)) for key in keys]) if keys else np.zeros(0)
 
 
-def _error(a: Record, b: Record) -> Vector:
+def _error(a: Record, b: Record | None) -> Vector:
     assert a.sketch is not None
-    assert b.sketch is not None
     g = Geometry(*a.frame)
     counters = a.sketch.size if g.exact else TOTAL
     scale = norm(a.sketch, g)
-    if not comparable_shapes(a, b) or not math.isfinite(scale) or scale == 0.0:
+    if b is None or b.sketch is None or not comparable_shapes(a, b) or not math.isfinite(scale) or scale == 0.0:
         return np.zeros(counters)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = (b.sketch[:counters].astype(np.float64) - a.sketch[:counters].astype(np.float64)) / scale
@@ -105,8 +104,9 @@ class Explained:
     fits: Mapping[str, Fit]
 
 
-GAIN = 0.5
-"""A fault more is taken only where it at least halves what is left: two draws of rounding never do."""
+GAIN = 0.85
+"""A fault more is taken only where it leaves less than this of what was left: one of three equal ones leaves 0.82, a
+fault that has nothing to do with an error of thousands of counters leaves nearly all."""
 MOST = 4
 TRIED = 6
 

@@ -40,7 +40,9 @@ class Phantoms:
     def is_certain(self) -> bool:
         """Whether it is a whole number of keys, one or more, at nearly every query."""
         whole = round(self.count)
-        return whole >= 1 and self.share > 0.95 and abs(self.count - whole) <= max(3 * self.spread, 2e-3 * whole)
+        # A gain that is the same everywhere gives a count that varies with Z.
+        constant = self.spread <= 5e-3 * whole and self.share > 0.95
+        return whole >= 1 and constant and abs(self.count - whole) <= max(3 * self.spread, 2e-3 * whole)
 
     def meaning(self) -> str:
         """What that many keys are: padded text tokens, or what fills a block."""
