@@ -26,7 +26,7 @@ from parity.diagnose.sink import Sink, reached_check, token_grid
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.floors import level, make_variants, widen, with_floors
-from parity.paths.loop import Forced, Loop, denoise, prepare, state_of
+from parity.paths.loop import Forced, Loop, State, denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
 from parity.settings import BITS, NEUTRAL, Settings
@@ -59,11 +59,14 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
     judge = Judge(excuses(d.setting for d in pairing.differing))
     collected = Collected()
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
+    parted: tuple[State, StepRecords] | None = None
     for reference, candidate, judged in _walk(pairing, plan, truth, request, say):
         sink.step(StepRecords(reference.step, reference.records, judged.floors), candidate)
         sites = judge.step(judged, candidate)
         if local is not None:
             sites = local.step(judged.step, state_of(reference, "before"), sites, candidate)
+        if parted is None and any(d.verdict == "fail" for d in sites):
+            parted = state_of(reference, "before"), candidate
         collected.add(judged, candidate, sites)
     sink.finish(pairing)
     only = tuple(d for d in pairing.differing if d.setting in NEUTRAL)
@@ -77,6 +80,8 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
         failing="precision",
         grid=token_grid(side),
     )
+    if local is not None and parted is not None and result.verdict == "fail":
+        result = local.descend(result, *parted)
     return dataclasses.replace(result, differing_settings=pairing.differing)
 
 

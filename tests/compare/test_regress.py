@@ -1,4 +1,4 @@
-"""Errors regressed on known ones: coefficients, intervals, joint faults found by simulation, unknown ones left unknown."""
+"""Errors regressed on known ones: coefficients, intervals, joint faults by simulation, unknown ones left unknown."""
 
 from __future__ import annotations
 
