@@ -21,9 +21,9 @@ from fault_catalogue import FAULTS, Fault
 
 from parity.compare.regress import common_keys, error_vector, noise_norm, search
 from parity.diagnose.bisect_settings import plan
-from parity.diagnose.counterfactual import shares
-from parity.diagnose.explain import UNKNOWN
 from parity.diagnose.known_faults import Simulated, known_faults
+from parity.diagnose.shares import shares
+from parity.diagnose.signatures import UNKNOWN
 from parity.golden.records import StepRecords
 from parity.paths.candidate import load_candidate
 from parity.paths.inputs import make_inputs

@@ -16,7 +16,7 @@ from parity.paths.loop import denoise
 from parity.settings import Settings, parse
 
 if TYPE_CHECKING:
-    from parity.diagnose.explain import ExplainRequest
+    from parity.diagnose.machine import ExplainRequest
 
 
 def attention_values(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parity.diagnose.bisect_settings import plan
-from parity.diagnose.counterfactual import shares
+from parity.diagnose.shares import shares
 from parity.settings import Settings, parse
 
 A, B, C = (np.random.default_rng(i).standard_normal(2000) / 45 for i in range(3))

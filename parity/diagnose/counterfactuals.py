@@ -1,0 +1,108 @@
+"""The counterfactual witness: the candidate of a kept run, run again with its settings swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from parity.compare.judge import L2_LIMIT
+from parity.compare.regress import common_keys, error_vector, noise_norm
+from parity.compare.result import NAN, Cause, Witness
+from parity.diagnose.advice import remedy, sentence
+from parity.diagnose.bisect_settings import plan
+from parity.diagnose.machine import ExplainRequest, Machine
+from parity.diagnose.shares import Share, shares
+from parity.errors import UsageError
+from parity.golden import Golden
+from parity.golden.records import Key, StepRecords
+from parity.paths.inputs import make_inputs
+from parity.paths.loop import denoise, prepare
+from parity.settings import BITS, Settings, parse
+
+
+def counterfactuals(
+    machine: Machine, request: ExplainRequest, ours: StepRecords, step: int, notes: list[str]
+) -> list[Cause]:
+    """Causes from running the candidate with one setting swapped at a time."""
+    told = Golden.open(request.candidate).provenance
+    if told.backend != "torchax":
+        notes.append("counterfactuals are skipped: the candidate is not parity's own path")
+        return []
+    candidate = parse("torchax", [f"{k}={v}" for k, v in told.settings.items()])
+    try:
+        searched = plan(machine.settings, candidate)
+    except UsageError as error:
+        notes.append(f"counterfactuals are skipped: {error}")
+        return []
+    keys = tuple(k for k in common_keys(ours) if k.site == "loop:noise_pred")
+    noise = noise_norm(ours, keys)
+
+    def run(settings: Settings) -> np.ndarray:
+        return error_vector(ours, _candidate_step(machine, settings, step), keys)
+
+    found = [_swapped(share) for share in shares(searched, run, noise)]
+    return [*found, *_neutralised(machine, request, candidate, ours, keys, step, notes)]
+
+
+def _neutralised(
+    machine: Machine,
+    request: ExplainRequest,
+    candidate: Settings,
+    ours: StepRecords,
+    keys: Sequence[Key],
+    step: int,
+    notes: list[str],
+) -> list[Cause]:
+    """The differing settings that only round, of a run that failed before they came into play: each alone.
+
+    Their floor is what the coarser working dtype costs the reference, as in the precision round.
+    """
+    found = []
+    for setting, value in request.rounding:
+        given = parse("torchax", [f"{setting}={value}"])
+        alone = Settings("torchax", {**machine.settings_on(candidate), setting: given[setting]})
+        if alone.values == candidate.values:
+            continue
+        error = error_vector(ours, _candidate_step(machine, alone, step), keys)
+        noise = noise_norm(ours, keys)
+        if alone.working_bits < machine.settings.working_bits:
+            name = f"dtype={next(n for n, bits in BITS.items() if bits <= alone.working_bits)}"
+            coarse = error_vector(ours, machine.simulated(step).run(frozenset({name})), keys)
+            noise = max(noise, float(np.linalg.norm(coarse)))
+        ratio = float(np.linalg.norm(error)) / noise
+        harmless = ratio <= L2_LIMIT
+        text = f"{'harmless, below the floor: ' if harmless else ''}{sentence(setting, value)}"
+        detail = f"wrong alone, noise_pred is {ratio:.2g} x the floor of its working dtype"
+        share = 0.0 if harmless else NAN
+        found.append(Cause(text, setting, "", value, share, (Witness("counterfactual", ratio, detail),)))
+    return found
+
+
+def _candidate_step(machine: Machine, settings: Settings, step: int) -> StepRecords:
+    from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
+
+    machine.say("candidate with swapped settings")
+    told = machine.provenance
+    _, theirs = make_inputs(
+        machine.family, machine.case, machine.settings, settings, steps=told.steps, seed=told.seed,
+        stage1=machine.stage1,
+    )  # fmt: skip
+    loop = prepare(load_candidate(machine.family, machine.case, settings, theirs))
+    *_, last = denoise(loop, None, stop=step + 1)
+    return last
+
+
+def _swapped(found: Share) -> Cause:
+    swap = found.swap
+    if found.harmless:
+        text = f"harmless: {sentence(swap.setting, swap.candidate)}"
+        detail = f"wrong alone, noise_pred is {found.alone:.2g} x what rounding gives"
+    else:
+        text = f"{sentence(swap.setting, swap.candidate)}: {remedy(swap.setting)}"
+        detail = (
+            f"swapped back, {found.recovered:.2%} of the error of noise_pred goes; share {found.share:.3f} +- "
+            f"{found.half:.1g}; confirm: parity run without --candidate {swap.setting}={swap.candidate}"
+        )
+    witness = Witness("counterfactual", found.recovered, detail)
+    return Cause(text, swap.setting, swap.without, swap.candidate, found.share, (witness,))

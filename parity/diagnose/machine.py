@@ -1,0 +1,89 @@
+"""The model of a golden on this machine, for the witnesses that run it again."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from parity.diagnose.bisect_settings import plan
+from parity.diagnose.known_faults import Simulated
+from parity.diagnose.pairing import Say
+from parity.errors import UsageError
+from parity.golden.fingerprint import fingerprint
+from parity.golden.records import Provenance
+from parity.models.family import Case, Family, family_of, make_case
+from parity.models.folder import resolve_model
+from parity.models.spec import GenerationSpec
+from parity.paths.inputs import make_inputs
+from parity.settings import Settings, Value, parse
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRequest:
+    """What `parity explain` was asked for.
+
+    Attributes:
+        reference, candidate: goldens. kept: the kept run's folder where they are of one, whose settings are known.
+        model: in place of the golden's. stage1: the embeddings both were recorded with, where they were given a file.
+        prompt: the prompt, where it was not the model's own.
+        rounding: (setting, candidate's value) of the differing settings that the round of these goldens neutralised.
+    """
+
+    reference: str
+    candidate: str
+    kept: Path | None = None
+    model: str | None = None
+    stage1: Path | None = None
+    prompt: str | None = None
+    rounding: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The model of a golden on this machine."""
+
+    family: Family
+    case: Case
+    provenance: Provenance
+    settings: Settings
+    stage1: Path | None
+    say: Say
+
+    @classmethod
+    def of(cls, request: ExplainRequest, told: Provenance, say: Say) -> Machine:
+        """Raises ParityError where the model, its weights or its inputs are not the golden's."""
+        name = request.model or told.model
+        folder = resolve_model(name)
+        spec = GenerationSpec.load(folder)
+        if request.prompt is not None:
+            spec = dataclasses.replace(spec, prompt=request.prompt)
+        case, family = make_case(name, folder, spec), family_of(folder)
+        if told.backend != "torch":
+            raise UsageError("the reference golden was not recorded by a torch path of parity's")
+        settings = parse("torch", [f"{k}={v}" for k, v in told.settings.items()])
+        inputs, _ = make_inputs(
+            family, case, settings, settings, steps=told.steps, seed=told.seed, stage1=request.stage1
+        )
+        own = {
+            f"{branch}.{n}": fingerprint(np.asarray(x.float().numpy()))
+            for branch, condition in inputs.conditions.items()
+            for n, x in condition.items()
+        }
+        other = [n for n, known in told.inputs.items() if n in own and own[n] != known]
+        if other:
+            say(f"this machine encodes '{other[0]}' otherwise than the golden's did")
+        return cls(family, case, told, settings, request.stage1, say)
+
+    def settings_on(self, candidate: Settings) -> dict[str, Value]:
+        """The reference's choices on the candidate's backend."""
+        try:
+            return dict(plan(self.settings, candidate).with_only(()).values)
+        except UsageError:
+            return dict(candidate.values)
+
+    def simulated(self, step: int) -> Simulated:
+        told = self.provenance
+        return Simulated(self.family, self.case, self.settings, told.steps, told.seed, step, self.stage1, self.say)
