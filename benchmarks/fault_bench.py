@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+if __name__ == "__main__":  # before jax is imported
+    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
 import numpy as np  # noqa: E402

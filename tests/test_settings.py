@@ -96,3 +96,31 @@ def test_typed_values() -> None:
     assert settings.mesh_shape == (2, 2, 2)
     assert settings["jit"] is False
     assert settings["scheduler.warmup_steps"] == 3
+
+
+def test_the_neutral_settings_keep_every_choice_but_the_dtypes() -> None:
+    given = parse("torchax", ["dtype=bfloat16", "rope_dtype=bfloat16", "attention.mask=zero_kv", "jit=false"])
+    neutral = given.neutral
+    assert neutral.text("attention.mask") == "zero_kv"
+    assert neutral["jit"] is False
+    assert {neutral.text(name) for name in ("dtype", "rope_dtype")} == {"float32"}
+    assert neutral.exact
+    assert neutral.neutral == neutral
+    assert parse("torch").neutral == parse("torch")  # the defaults only round where they must
+
+
+@pytest.mark.parametrize(
+    ("given", "bits"),
+    [
+        ((), 24),
+        (("dtype=bfloat16",), 8),
+        (("dtype=float16",), 11),
+        (("matmul_precision=default",), 8),
+        (("matmul_precision=high",), 16),
+        (("text.byt5_dtype=bfloat16",), 8),
+        (("dtype=float16", "matmul_precision=default"), 11),
+        (("latents_dtype=bfloat16", "rope_dtype=bfloat16"), 24),
+    ],
+)
+def test_the_working_dtype_is_the_networks_coarsest(given: tuple[str, ...], bits: int) -> None:
+    assert parse("torch", given).working_bits == bits
