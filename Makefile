@@ -30,7 +30,7 @@ run: install
 	$(BIN)/parity run --steps 1
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: install
 	$(BIN)/ruff check
