@@ -71,6 +71,10 @@ def run(
     stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
     prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
     seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Tensors by argument name, for a transformer that no family knows."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Keep the run in this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
 ) -> None:
@@ -94,6 +98,7 @@ def run(
         seed=seed,
         out=out,
         as_json=as_json,
+        inputs=inputs,
     )
     raise typer.Exit(code)
 

@@ -32,6 +32,7 @@ def run_command(
     seed: int,
     out: Path | None,
     as_json: bool,
+    inputs: Path | None = None,
 ) -> int:
     """Run both paths and print the comparison; returns the exit code.
 
@@ -52,7 +53,9 @@ def run_command(
         from parity.commands.keep import KeepRun
         from parity.diagnose.run import Request, run
 
-        request = Request(model, ours, theirs, steps, seed, stage1, sites, tuple(values), forcing, prompt, rounds)
+        request = Request(
+            model, ours, theirs, steps, seed, stage1, sites, tuple(values), forcing, prompt, rounds, inputs
+        )
         sink = None if out is None else KeepRun(out, request)
         result = run(request, say, sink)
         if sink is not None:

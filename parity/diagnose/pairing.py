@@ -11,6 +11,7 @@ from parity.compare.result import Check
 from parity.diagnose.preflight import preflight
 from parity.models.family import family_of, make_case
 from parity.models.folder import resolve_model
+from parity.models.generic_family import Generic
 from parity.models.spec import GenerationSpec
 from parity.paths.facts import gather
 from parity.paths.inputs import make_inputs
@@ -35,6 +36,7 @@ class Request:
         sites: `blocks`, `all` or a glob. values: globs of sites whose values are kept.
         rounds: `structure`, `precision` or `both`.
         forcing: `none`, `step` or `module`. prompt: in place of the model's own, None to keep it.
+        inputs: tensors by argument name, for a transformer that no family knows.
     """
 
     model: str
@@ -48,6 +50,7 @@ class Request:
     forcing: str = "none"
     prompt: str | None = None
     rounds: str = "both"
+    inputs: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ def pair(request: Request, say: Say) -> Pairing:
     spec = GenerationSpec.load(folder)
     if request.prompt is not None:
         spec = dataclasses.replace(spec, prompt=request.prompt)
-    case, family = make_case(request.model, folder, spec), family_of(folder)
+    family = family_of(folder, request.inputs)
+    case = make_case(request.model, folder, spec, request.inputs)
     say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     ours, theirs = make_inputs(
         family,
@@ -87,4 +91,6 @@ def pair(request: Request, say: Say) -> Pairing:
     say("preflight")
     differing = differences(request.reference, request.candidate)
     checks = preflight(gather(reference), gather(candidate), [d.setting for d in differing])
+    if isinstance(family, Generic):
+        checks = (Check("inputs", "pass", family.remarks(case)), *checks)
     return Pairing(reference, candidate, differing, checks)

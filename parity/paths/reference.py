@@ -56,6 +56,7 @@ class TorchBackend:
         self.device = next(model.parameters()).device
         self.reached = reached
         self.groups = family.batches
+        self.may_be_silent = getattr(family, "may_be_silent", False)
         self.listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]] = _unheard
         settings = reached.settings
         self.rules: dict[str, RowRule] = {}
@@ -100,7 +101,8 @@ class TorchBackend:
             for i, branch in enumerate(group):
                 predictions[branch] = out[i : i + 1]
             if tap is not None and plan is not None:
-                require_fired(tap, plan.must_fire - silenced(self.reached.settings))
+                lenient = self.may_be_silent and plan.choice == "blocks"
+                require_fired(tap, frozenset() if lenient else plan.must_fire - silenced(self.reached.settings))
                 records += torch_records(tap.entries, STAGE, step)
         return predictions, records
 
