@@ -21,6 +21,7 @@ from parity.compare.result import Check, Result, Round
 from parity.diagnose.descend import descend
 from parity.diagnose.local import LocalPass
 from parity.diagnose.pairing import Pairing, Request, Say, pair
+from parity.diagnose.ports import require_common
 from parity.diagnose.precision import Truth, precision, truth_alone
 from parity.diagnose.preflight import failed
 from parity.diagnose.sink import REACHED, NoSink, Sink, reached_check
@@ -78,7 +79,7 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     say("preparing the floors")
     variants = make_variants(pairing.reference.side)
     collected, truth = Collected(), []
-    judge = Judge(excuses(d.setting for d in pairing.differing))
+    judge = Judge(excuses(d.setting for d in pairing.differing), strict_sites=pairing.strict)
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
     parted: State | None = None
     where = StepRecords(0, ())
@@ -94,6 +95,7 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     sink.finish(pairing)
     checks = (*pairing.checks, reached_check(pairing))
     result = conclude(collected, model=request.model, differing=pairing.differing, preflight=checks)
+    result = require_common(result, pairing.candidate.side, pairing.reference.side.modules)
     if parted is None or request.sites != "blocks" or result.verdict != "fail":
         return result, tuple(truth)
     closer, inside = descend(result, pairing, variants, parted, say)

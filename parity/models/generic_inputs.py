@@ -243,17 +243,20 @@ ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
 """Argument -> how to make it; None where this config has no use for it."""
 
 
-def read_inputs(path: Path, signature: Signature) -> dict[str, torch.Tensor]:
+def read_inputs(path: Path, signature: Signature | None) -> dict[str, torch.Tensor]:
     """The tensors of an `--inputs` file; a `timestep` of one axis is the timesteps of the steps, in falling order.
+
+    Args:
+        signature: of the transformer; None where any name is taken.
 
     Raises:
         UsageError: no whole safetensors file, a tensor that is no argument, or one that is not finite.
     """
-    known = (*signature.required, *signature.optional)
+    known = None if signature is None else (*signature.required, *signature.optional)
     found: dict[str, torch.Tensor] = {}
     with StageFile(path) as file:
         for name in file.names:
-            if name not in known:
+            if signature is not None and known is not None and name not in known:
                 raise UsageError(f"{path}: '{name}' is no argument of {signature.name}.forward: {', '.join(known)}")
             found[name] = file.read(name, file.shape(name), MASKS)
             if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
