@@ -30,8 +30,11 @@ class PortInputs(Generic):
     def model_arguments(
         self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
     ) -> dict[str, Any]:
-        made = super().model_arguments(case, settings, latents, timestep, dtype)
-        return made if TIMESTEP in self.given else {LATENT: made[LATENT]}
+        if TIMESTEP not in self.given:
+            return {LATENT: latents.to(dtype)}
+        if not settings.changed("timestep_dtype"):
+            timestep = timestep.to(dtype)  # with all other inputs; a plain module has nothing that would cast it
+        return {LATENT: latents.to(dtype), TIMESTEP: timestep}
 
 
 def inputs_of(entry: Entry, port: Port, file: Path | None) -> PortInputs:

@@ -31,6 +31,7 @@ from parity.models.patches import DTYPES
 from parity.paths.candidate import TorchaxBackend, _widen, split, use_compilation_cache
 from parity.paths.inputs import Inputs
 from parity.paths.mesh import make_devices
+from parity.paths.port_load import PassingError
 from parity.paths.ported import Ported, check_output, guarded, moved, wrong_output
 from parity.paths.side import Side
 from parity.port import Port, listening
@@ -108,8 +109,8 @@ class JaxPort(TorchaxBackend):
         return out
 
 
-class _InsideJitError(BaseException):
-    """A tap fired inside a trace of the port's own; not an Exception, so that no port takes it."""
+class _InsideJitError(PassingError):
+    """A tap fired inside a trace of the port's own."""
 
 
 class _Heard:

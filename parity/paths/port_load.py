@@ -110,8 +110,12 @@ def _import(option: str, file: Path, timeout: float) -> ModuleType:
     return module
 
 
-class _TookTooLongError(BaseException):
-    """Not an Exception: a port's own `except Exception` must not take it."""
+class PassingError(BaseException):
+    """Parity's own, on its way through a port's code; not an Exception, so that no `except Exception` takes it."""
+
+
+class _TookTooLongError(PassingError):
+    """The time limit of an import."""
 
 
 @contextlib.contextmanager
@@ -142,7 +146,7 @@ def failures(doing: str, file: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (ParityError, KeyboardInterrupt, _TookTooLongError):
+    except (ParityError, KeyboardInterrupt, PassingError):
         raise
     except BaseException as error:
         if os.environ.get("PARITY_DEBUG") == "1":
