@@ -59,7 +59,8 @@ from parity.paths.side import Side  # noqa: E402
 from parity.settings import differences, parse  # noqa: E402
 
 DTYPES = ("float32", "bfloat16")
-VALUES = ("*:out",)
+VALUES = {"float32": ("*:out",), "bfloat16": ("transformer_blocks.?:out", "x_embedder:out", "proj_out:out")}
+"""Outputs that the rules of others judge; in bfloat16 fewer, since each observed module is run alone too."""
 SEEDS = range(5)
 
 
@@ -77,11 +78,13 @@ class Known:
         given = [f"dtype={dtype}"]
         self.settings, self.theirs = parse("torch", given), parse("torchax", given)
         forcing = "none" if dtype == "float32" else "module"
-        self.request = Request(DEFAULT_MODEL, self.settings, self.theirs, steps, seed, values=VALUES, forcing=forcing)
+        self.request = Request(
+            DEFAULT_MODEL, self.settings, self.theirs, steps, seed, values=VALUES[dtype], forcing=forcing
+        )
         ours, _ = make_inputs(self.family, self.case, self.settings, self.theirs, steps=steps, seed=seed, stage1=None)
         self.inputs = ours
         self.side = load_reference(self.family, self.case, self.settings, ours)
-        self.plan = plan_sites(["", *self.side.modules], "blocks", VALUES)
+        self.plan = plan_sites(["", *self.side.modules], "blocks", VALUES[dtype])
         self.variants: list[Variant] = []
         self.steps: Truth = ()
         if dtype == "float32":
@@ -175,7 +178,9 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
         try:
             result, theirs = known.judge(side)
         except ParityError as error:
-            return {"verdict": "error", "reason": str(error)}
+            return {"verdict": "unjudged", "reason": str(error)}
+        except Exception as error:  # a patch that does not run is no fault
+            return {"verdict": "broken", "reason": f"{type(error).__name__}: {error}"}
     origin = result.origin.key.site if result.origin is not None else result.failed or ""
     local = [d.local.ratio for d in (*result.sites, *result.closer) if not np.isnan(d.local.ratio)]
     noise = max((s.noise_pred.rel_l2 for s in result.steps), default=float("nan"))
@@ -183,7 +188,6 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
         "verdict": result.verdict,
         "origin": origin,
         "birth": result.origin.birth if result.origin is not None else "",
-        "right": result.verdict == "fail" and right(fault, origin),
         "noise_pred": noise,
         "local": max(local, default=None),
         "reason": result.reason,
@@ -192,15 +196,30 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
     }
 
 
-def right(fault: Fault, origin: str) -> bool:
-    """Whether the origin is the exact module, its attention call or its direct parent."""
-    found = origin.partition(":")[0]
+def right(fault: Fault, row: dict[str, Any]) -> bool:
+    """Whether a row's origin is the exact module, its attention call or its direct parent.
+
+    Where a module's own code gives a child the wrong input, that input is the exact place; rotary tables are compared
+    by preflight.
+    """
+    found = row.get("origin", "").partition(":")[0]
+    if row["verdict"] != "fail":
+        return False
     if fault.at in ("preflight", "loop"):
-        return found == fault.at
-    parent = fault.at.rpartition(".")[0]
-    if parent.rpartition(".")[2] in ("net", "transformer_blocks", "to_out"):
-        parent = parent.rpartition(".")[0]  # a list of modules is no module
-    return found in {fault.at, f"{fault.at}.attention", parent}
+        return bool(found == fault.at)
+    if found == "preflight":
+        return fault.at == "rope" and row["reason"].startswith("rotary tables")
+    above = parent(found) if row.get("birth") == "input" else None
+    return found in {fault.at, f"{fault.at}.attention", parent(fault.at)} or above == fault.at
+
+
+def parent(module: str) -> str:
+    """The callable module above; a list of modules is none."""
+    above = module.rpartition(".")[0]
+    return parent(above) if above.rpartition(".")[2] in LISTS else above
+
+
+LISTS = ("net", "transformer_blocks", "to_out", "refiner_blocks")
 
 
 def innocent_row(known: Known, side: Side) -> dict[str, Any]:
@@ -246,7 +265,7 @@ def run_faults(state: State, only: list[str]) -> None:
                 return fault_row(known[key], fault)
 
             row = state.row(f"{dtype}/{fault.name}", make)
-            where = "right" if row.get("right") else f"ORIGIN {row.get('origin')}"
+            where = "right" if right(fault, row) else f"ORIGIN {row.get('origin')}"
             print(dtype, fault.name, row["verdict"], where, row.get("noise_pred"), row["reason"][:90], flush=True)
 
 

@@ -90,13 +90,13 @@ def attention(change: Callable[..., torch.Tensor], only: int | None = None) -> c
     original = hunyuan.attend
     calls = [0]
 
-    def attend(query: Any, key: Any, value: Any, valid: Any, **options: Any) -> Any:
+    def attend(query: Any, key: Any, value: Any, valid: Any, *rest: Any) -> Any:
         if not hasattr(query, "jax"):
-            return original(query, key, value, valid, **options)
+            return original(query, key, value, valid, *rest)
         number = calls[0] % 4
         calls[0] += 1
         if only is not None and number != only:
-            return original(query, key, value, valid, **options)
+            return original(query, key, value, valid, *rest)
         query, key, value = SETTLE.get()(query, key, value)
         with attention_call() as seen:
             out = change(*(x.permute(0, 2, 1, 3) for x in (query, key, value)), valid).permute(0, 2, 1, 3)
@@ -273,8 +273,9 @@ def rotary_cache_of_another_size(side: Side) -> Any:
 def rotary_missing_on_keys(side: Side) -> Any:
     from diffusers.models.embeddings import apply_rotary_emb
 
+    cos, sin = module(side, "rope")(side.backend.tensor(torch.zeros(side.case.latent_shape)))
+
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
-        cos, sin = side.backend.module().rope(side.backend.tensor(torch.zeros(side.case.latent_shape)))
         n = cos.shape[0]
         image = apply_rotary_emb(k[:, :, :n], (cos, -sin), sequence_dim=2)
         return plain(q, torch.cat([image, k[:, :, n:]], dim=2), v, valid)
@@ -392,7 +393,7 @@ def logits_soft_capped(side: Side) -> Any:
 def causal_by_accident(side: Side) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
-        order = torch.arange(q.shape[2])
+        order = torch.arange(q.shape[2], device=valid.device)
         keep = valid[:, None, None, :] & (order[None, :] <= order[:, None])[None, None]
         return torch.softmax(scores.masked_fill(~keep, float("-inf")), dim=-1) @ v * valid[:, None, :, None].to(v.dtype)
 

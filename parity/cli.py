@@ -186,6 +186,26 @@ def replay(
     raise typer.Exit(code)
 
 
+@app.command()
+def explain(
+    first: Annotated[str, typer.Argument(metavar="RUN|REFERENCE", help="A kept run, or the reference golden.")],
+    second: Annotated[str | None, typer.Argument(metavar="[CANDIDATE]", help="The candidate golden.")] = None,
+    model: Annotated[str | None, typer.Option(help="In place of the reference golden's own.")] = None,
+    stage1: Annotated[Path | None, typer.Option(help="The embeddings that both were recorded with.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="The prompt, where it was not the model's own.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+) -> None:
+    """Name the causes of a difference, with shares and evidence: of a kept run, or of two goldens.
+
+    Exit codes as of `parity diff`.
+    """
+    from parity.commands.explain import explain_command
+
+    raise typer.Exit(
+        explain_command(first=first, second=second, model=model, stage1=stage1, prompt=prompt, as_json=as_json)
+    )
+
+
 def main() -> None:
     """Entry point of the `parity` script: errors that a user can mend are one message without a traceback."""
     try:

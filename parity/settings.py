@@ -94,8 +94,8 @@ def _dtype_choice(name: str, meaning: str) -> Choice:
     return Choice(name, meaning, values=(MODEL, *_FLOATS), default=MODEL)
 
 
-_ONLY_FALSE: dict[Backend, tuple[str, ...]] = {"torch": ("false",), "torchax": ("false",)}
-_MASKS = ("exact", "none", "zero_kv", "zero_kv_rescaled")
+SPLASH_BLOCK = 128
+"""Rows of a block of splash where none are given; its blocks of keys are multiples of it."""
 
 CHOICES: tuple[Choice, ...] = (
     Choice("dtype", "parameters and activations", ("float32", "bfloat16", "float16"), default="float32"),
@@ -109,28 +109,25 @@ CHOICES: tuple[Choice, ...] = (
         "attention.kernel",
         "implementation of the joint attention",
         ("flex", "sdpa", "splash"),
-        takes={"torch": ("flex", "sdpa"), "torchax": ("sdpa",)},
+        takes={"torch": ("flex", "sdpa"), "torchax": ("sdpa", "splash")},
         default={"torch": "flex", "torchax": "sdpa"},
     ),
     Choice(
         "attention.mask",
         "how padded text is kept out of the joint attention",
-        (*_MASKS, "segment_ids", "segment_ids_first_row"),
-        takes={"torch": _MASKS, "torchax": _MASKS},
+        ("exact", "none", "zero_kv", "zero_kv_rescaled", "segment_ids", "segment_ids_first_row"),
         default="exact",
     ),
     Choice("refiner.mask", "the text refiner's own attention and its pooled mean", ("exact", "none"), default="exact"),
     Choice(
         "attention.block_q",
         "query block of a blocked kernel (0: the kernel's own)",
-        takes={"torch": ("0",), "torchax": ("0",)},
         default=0,
         integer=True,
     ),
     Choice(
         "attention.block_kv",
         "key block of a blocked kernel (0: the kernel's own)",
-        takes={"torch": ("0",), "torchax": ("0",)},
         default=0,
         integer=True,
     ),
@@ -138,17 +135,10 @@ CHOICES: tuple[Choice, ...] = (
         "attention.block_padding",
         "whether keys added to fill a block are masked",
         ("masked", "unmasked"),
-        takes={"torch": ("masked",), "torchax": ("masked",)},
         default="masked",
     ),
-    Choice("attention.k_smooth", "subtract the mean key", ("false", "true"), takes=_ONLY_FALSE, default=False),
-    Choice(
-        "attention.softmax_dtype",
-        "dtype of the softmax",
-        _FLOATS,
-        takes={"torch": ("float32",), "torchax": ("float32",)},
-        default="float32",
-    ),
+    Choice("attention.k_smooth", "subtract the mean key", ("false", "true"), default=False),
+    Choice("attention.softmax_dtype", "dtype of the softmax", _FLOATS, default="float32"),
     Choice("text.reorder", "order of the text tokens", ("valid_first", "concatenate"), default="valid_first"),
     Choice("text.byt5_dtype", "dtype the ByT5 encoder runs in", ("same", *_FLOATS), default="same"),
     Choice("vision_states", "image embeddings of text-to-video", ("zeros", "none"), default="zeros"),
@@ -308,7 +298,8 @@ def parse(backend: Backend, assignments: Iterable[str] = ()) -> Settings:
     """Settings of a backend from `name=value` texts over its defaults.
 
     Raises:
-        UsageError: an unknown name (with the nearest known one), a value out of range, or a repeated name.
+        UsageError: an unknown name (with the nearest known one), a value out of range, a repeated name, or values that
+            mean nothing together.
     """
     values: dict[str, Any] = {c.name: c.default_for(backend) for c in CHOICES}
     seen: set[str] = set()
@@ -324,7 +315,41 @@ def parse(backend: Backend, assignments: Iterable[str] = ()) -> Settings:
             raise UsageError(f"setting '{name}' is given twice")
         seen.add(name)
         values[name] = _BY_NAME[name].parse(value, backend)
-    return Settings(backend, values)
+    settings = Settings(backend, values)
+    _check_together(settings)
+    return settings
+
+
+def _check_together(settings: Settings) -> None:
+    """Refuse settings that mean nothing beside one another. The reference emulates blocks, so it takes them all.
+
+    Raises:
+        UsageError: naming the setting, and the kernel that takes it.
+    """
+    if settings.backend == "torch":
+        return
+    splash = settings.text("attention.kernel") == "splash"
+    for name in ("attention.block_q", "attention.block_kv", "attention.block_padding"):
+        if settings.changed(name) and not splash:
+            raise UsageError(
+                f"'{name}={render(settings[name])}' needs a kernel with blocks: give attention.kernel=splash too "
+                f"(this side's is {settings.text('attention.kernel')})"
+            )
+    if not splash:
+        return
+    for name, unit in (("attention.block_q", 8), ("attention.block_kv", SPLASH_BLOCK)):
+        if int(settings[name]) % unit:
+            raise UsageError(f"splash takes '{name}' in multiples of {unit}, found {settings[name]}")
+    if settings.text("attention.softmax_dtype") != "float32":
+        raise UsageError(
+            "splash always computes its softmax in float32: "
+            "'attention.softmax_dtype=bfloat16' needs attention.kernel=sdpa"
+        )
+    if settings.text("matmul_precision") == "high":
+        raise UsageError(
+            "splash has no three-pass products: 'matmul_precision=high' needs attention.kernel=sdpa "
+            "(splash takes: highest, default)"
+        )
 
 
 def differences(reference: Settings, candidate: Settings) -> tuple[Difference, ...]:

@@ -44,6 +44,39 @@ def test_what_a_side_cannot_take_is_refused_with_what_it_can(text: str, message:
         parse("torch", [text])
 
 
+SPLASH = "attention.kernel=splash"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["attention.block_q=64"], r"'attention.block_q=64' needs a kernel with blocks.* attention.kernel=splash"),
+        (["attention.block_kv=256"], "'attention.block_kv=256' needs a kernel with blocks"),
+        (["attention.block_padding=unmasked"], r"'attention.block_padding=unmasked' needs .*\(this side's is sdpa\)"),
+        ([SPLASH, "attention.block_kv=200"], "'attention.block_kv' in multiples of 128, found 200"),
+        ([SPLASH, "attention.block_q=60"], "'attention.block_q' in multiples of 8, found 60"),
+        ([SPLASH, "attention.softmax_dtype=bfloat16"], "float32: .* needs attention.kernel=sdpa"),
+        ([SPLASH, "matmul_precision=high"], "'matmul_precision=high' needs attention.kernel=sdpa"),
+    ],
+)
+def test_what_the_kernel_has_no_meaning_for_is_refused_with_the_kernel_that_has(given: list[str], message: str) -> None:
+    for order in (given, given[::-1]):
+        with pytest.raises(UsageError, match=message):
+            parse("torchax", order)
+
+
+def test_splash_takes_what_it_has_a_meaning_for() -> None:
+    given = [SPLASH, "attention.block_q=64", "attention.block_kv=256", "attention.block_padding=unmasked"]
+    settings = parse("torchax", [*given, "attention.k_smooth=true", "matmul_precision=default"])
+    assert settings["attention.block_kv"] == 256
+
+
+def test_the_reference_emulates_blocks_of_any_size_whatever_its_kernel() -> None:
+    given = ["attention.block_q=60", "attention.block_kv=200", "attention.block_padding=unmasked"]
+    for kernel in ("flex", "sdpa"):
+        assert parse("torch", [*given, f"attention.kernel={kernel}"])["attention.block_kv"] == 200
+
+
 def test_a_repeated_setting_is_refused() -> None:
     with pytest.raises(UsageError, match="given twice"):
         parse("torch", ["dtype=float32", "dtype=bfloat16"])

@@ -2,6 +2,7 @@
 
     DIR/reference/  DIR/candidate/                    goldens (`parity inspect`, `parity diff`)
     DIR/reference_latents.safetensors  DIR/candidate_latents.safetensors      the final latents, stage-2 convention
+    DIR/request.json                                  prompt and embeddings that were given, for `parity explain`
     DIR/result.json                                   what `--json` prints
 
 A precision round after a structure round is kept the same way in DIR/precision/. Goldens are written step by step, so
@@ -10,6 +11,7 @@ a killed run leaves what it had finished.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from parity.compare.result import Result
@@ -42,6 +44,8 @@ class KeepRun:
             self.where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--out: cannot make '{self.where}': {error.strerror}") from None
+        given = {"stage1": None if self.request.stage1 is None else str(self.request.stage1.resolve())}
+        (self.out / "request.json").write_text(json.dumps({**given, "prompt": self.request.prompt}) + "\n")
         for loop in (pairing.reference, pairing.candidate):
             role = loop.side.role
             self.writers[role] = GoldenWriter(self.where / role, provenance(loop))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from parity.compare.findings import Grid, findings
 from parity.compare.judge import beyond
 from parity.compare.result import (
     NAN,
@@ -97,11 +98,12 @@ def conclude(
     preflight: Sequence[Check],
     notes: Sequence[str] = (),
     failing: Failed = "structure",
+    grid: Grid | None = None,
 ) -> Result:
     """The verdict over all steps.
 
     Args:
-        failing: which round these steps belong to.
+        failing: which round these steps belong to. grid: how the model's image tokens lie, for the findings.
     """
     sites, steps = tuple(collected.sites), tuple(collected.steps)
     common = {
@@ -127,7 +129,8 @@ def conclude(
         return Result("pass", None, reason, notes=(*told, *notes), **common)  # type: ignore[arg-type]
     origin = _origin(sites, outputs)
     reason = _fail_reason(sites, origin, outputs)
-    return Result("fail", failing, reason, origin=origin, notes=tuple(notes), **common)  # type: ignore[arg-type]
+    found = findings(sites, origin, [d.setting for d in differing], grid)
+    return Result("fail", failing, reason, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
 
 
 def _compared(d: SiteDiff) -> bool:

@@ -84,6 +84,8 @@ class Judge:
             shapes=(a.shape, b.shape),
             dtypes=(a.dtype, b.dtype),
             nonfinite=(_nonfinite(a), _nonfinite(b)),
+            frame=a.frame,
+            rows=a.rows,
         )
         if found is not None:
             return replace(

@@ -101,6 +101,7 @@ class SiteDiff:
         cosine: of the two values; NaN where unknown. max_abs: largest absolute difference, NaN unless values are held.
         shapes, dtypes: (reference, candidate). nonfinite: (reference, candidate) count of NaN and Inf.
         bins: ratio to the floor of each row bin, largest first index kept by position; empty where there are none.
+        frame, rows: the (rows, channels) that were compared, and the name of the row frame they were taken in.
         local: how far the module's own output is, fed the reference's input; NaN where it was not measured.
         birth: how the divergence starts here; None where it does not start here.
         verdict: `pass`; `fail`; `harmless` (a declared setting explains it and the outputs stay within their floors);
@@ -116,6 +117,8 @@ class SiteDiff:
     dtypes: tuple[str, str] = ("", "")
     nonfinite: tuple[int, int] = (0, 0)
     bins: tuple[float, ...] = ()
+    frame: tuple[int, int] = (0, 0)
+    rows: str = ""
     local: Distance = Distance(NAN, NAN, NAN)
     birth: Birth | None = None
     verdict: SiteVerdict = "pass"

@@ -22,11 +22,11 @@ from parity.compare.judge import Judge
 from parity.compare.result import Result
 from parity.diagnose.local import LocalPass
 from parity.diagnose.pairing import Pairing, Request, Say
-from parity.diagnose.sink import Sink, reached_check
+from parity.diagnose.sink import Sink, reached_check, token_grid
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.floors import level, make_variants, widen, with_floors
-from parity.paths.loop import Forced, Loop, denoise, prepare, state_of
+from parity.paths.loop import Forced, Loop, State, denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
 from parity.settings import BITS, NEUTRAL, Settings
@@ -59,16 +59,29 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
     judge = Judge(excuses(d.setting for d in pairing.differing), strict_sites=pairing.strict)
     collected = Collected()
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
+    parted: tuple[State, StepRecords] | None = None
     for reference, candidate, judged in _walk(pairing, plan, truth, request, say):
         sink.step(StepRecords(reference.step, reference.records, judged.floors), candidate)
         sites = judge.step(judged, candidate)
         if local is not None:
             sites = local.step(judged.step, state_of(reference, "before"), sites, candidate)
+        if parted is None and any(d.verdict == "fail" for d in sites):
+            parted = state_of(reference, "before"), candidate
         collected.add(judged, candidate, sites)
     sink.finish(pairing)
     only = tuple(d for d in pairing.differing if d.setting in NEUTRAL)
     checks = (*pairing.checks, reached_check(pairing))
-    result = conclude(collected, model=request.model, differing=only, preflight=checks, failing="precision")
+    side = pairing.reference.side
+    result = conclude(
+        collected,
+        model=request.model,
+        differing=only,
+        preflight=checks,
+        failing="precision",
+        grid=token_grid(side),
+    )
+    if local is not None and parted is not None and result.verdict == "fail":
+        result = local.descend(result, *parted)
     return dataclasses.replace(result, differing_settings=pairing.differing)
 
 

@@ -20,11 +20,12 @@ from parity.compare.judge import Judge
 from parity.compare.result import Check, Result, Round
 from parity.diagnose.descend import descend
 from parity.diagnose.local import LocalPass
+from parity.diagnose.operations import operations_of_origin
 from parity.diagnose.pairing import Pairing, Request, Say, pair
 from parity.diagnose.ports import require_common
 from parity.diagnose.precision import Truth, precision, truth_alone
 from parity.diagnose.preflight import failed
-from parity.diagnose.sink import REACHED, NoSink, Sink, reached_check
+from parity.diagnose.sink import REACHED, NoSink, Sink, reached_check, token_grid
 from parity.diagnose.walk import Walk, walk
 from parity.golden.records import StepRecords
 from parity.hooks.sites import plan_sites
@@ -94,14 +95,18 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
         truth.append(reference)
     sink.finish(pairing)
     checks = (*pairing.checks, reached_check(pairing))
-    result = conclude(collected, model=request.model, differing=pairing.differing, preflight=checks)
-    result = require_common(result, pairing.candidate.side, pairing.reference.side.modules)
+    side = pairing.reference.side
+    grid = token_grid(side)
+    result = conclude(collected, model=request.model, differing=pairing.differing, preflight=checks, grid=grid)
+    result = require_common(result, pairing.candidate.side, side.modules)
     if parted is None or request.sites != "blocks" or result.verdict != "fail":
         return result, tuple(truth)
     closer, inside = descend(result, pairing, variants, parted, say)
     result = dataclasses.replace(closer, closer=inside)
     if local is not None:
         result = local.descend(result, parted, where)
+    if pairing.strict:  # a port's modules are its own
+        result = operations_of_origin(result, pairing, parted, say)
     return result, tuple(truth)
 
 

@@ -1,12 +1,14 @@
-"""Where the records of a run go while they are made, and what proves that its settings took effect."""
+"""What a round needs beside its pair: where its records go, the proof that settings took effect, its token grid."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from parity.compare.findings import Grid
 from parity.compare.result import Check
 from parity.diagnose.pairing import Pairing
 from parity.golden.records import StepRecords
+from parity.paths.side import Side
 from parity.reached import Reached
 
 REACHED = "settings reached"
@@ -42,3 +44,9 @@ def reached_check(pairing: Pairing) -> Check:
     sides = (pairing.reference.side, pairing.candidate.side)
     detail = "; ".join(f"{s.role}: {names(s.reached)}" for s in sides)
     return Check(REACHED, "pass", f"code replaced by settings ran ({detail})")
+
+
+def token_grid(side: Side) -> Grid | None:
+    """How a side's image tokens lie, so that a difference in their rows can be placed in frames."""
+    grid = side.family.token_grid(side.case)
+    return None if grid is None else Grid(*grid)

@@ -1,140 +1,188 @@
-"""Joint attention of image and text tokens in every way that ports keep padded text out of it.
+"""Joint attention of image and text tokens in every way that ports compute it and keep padded text out of it.
 
-Written once in torch's functions, so that torchax runs the same code on JAX. The masks of DESIGN section 4:
+Written once in torch's functions, so that torchax runs the same code on JAX; the kernels are in `attention_kernels`
+and, for JAX alone, `splash`. The masks of DESIGN section 4:
 
 - `exact`: padded keys get no weight; the outputs of padded queries are 0 (as in diffusers' own processor).
 - `none`: nothing is masked.
 - `zero_kv`: padded keys and values are multiplied by 0. Each still has logit 0 and takes weight exp(0): not a mask.
 - `zero_kv_rescaled`: undoes that exactly: with lse the log-sum-exp over all keys and n the number of zeroed keys,
   out / (1 - n * exp(-lse)).
+- `segment_ids`: valid tokens see valid tokens, padded ones see padded ones. Equal to `exact` in every valid row.
+- `segment_ids_first_row`: the ids of the first row of the batch serve for all rows. A fault in itself, so it takes
+  effect however the model is called: the first row is that of the first guidance branch (`parity.paths.inputs.BRANCHES`
+  names it: `cond`), and where branches are called one by one the model's family hands each call that branch's mask.
 
-Cost: `flex` on CUDA is one fused kernel; everywhere else, and for `zero_kv_rescaled` with sdpa, scores are
-materialised for `QUERY_CHUNK` query rows at a time.
+The other settings, in the order in which a port comes to them: padded keys and values are zeroed; `k_smooth` subtracts
+the mean over all keys, which softmax does not see; then the sequence is filled up to whole blocks. A masked filling
+changes nothing; with `block_padding=unmasked` the added keys count as valid tokens with logit 0 and value 0. They come
+after smoothing, so smoothing is innocent in everything but them.
 """
 
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from parity.hooks.attach import attention_call
+from parity.models import attention_kernels as kernels
+from parity.models.attention_kernels import Visible
+from parity.settings import SPLASH_BLOCK, Settings
 
 SETTLE: ContextVar[Callable[..., Any]] = ContextVar("parity_settle", default=lambda *tensors: tensors)
 """How a compiling backend pins query, key and value, observed or not: see `parity.paths.candidate`."""
 
-QUERY_CHUNK = 4096
-"""Query rows whose scores are held at once where a log-sum-exp is computed by hand."""
+Mark = Callable[[str], None]
+"""Takes the name of a setting whose code was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSettings:
+    """How attention is computed; each attribute is the setting `attention.<name>`.
+
+    Attributes:
+        kernel: `flex`, `sdpa` or, on JAX, `splash`. mask: see the module.
+        block_q, block_kv: of a blocked kernel, 0 for splash's own. block_padding: `masked` or `unmasked`.
+        k_smooth: whether the mean key is subtracted. softmax_dtype: `float32`, or `bfloat16`, computed by hand.
+    """
+
+    kernel: str
+    mask: str = "exact"
+    block_q: int = 0
+    block_kv: int = 0
+    block_padding: str = "masked"
+    k_smooth: bool = False
+    softmax_dtype: str = "float32"
+
+    @classmethod
+    def of(cls, settings: Settings) -> AttentionSettings:
+        """The choice that a side's settings make."""
+        return cls(
+            kernel=settings.text("attention.kernel"),
+            mask=settings.text("attention.mask"),
+            block_q=int(settings["attention.block_q"]),
+            block_kv=int(settings["attention.block_kv"]),
+            block_padding=settings.text("attention.block_padding"),
+            k_smooth=bool(settings["attention.k_smooth"]),
+            softmax_dtype=settings.text("attention.softmax_dtype"),
+        )
+
+    def added_keys(self, length: int) -> int:
+        """How many keys an unmasked filling adds to a sequence of this length: -length mod block."""
+        return -length % (self.block_kv or SPLASH_BLOCK) if self.block_padding == "unmasked" else 0
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor, *, kernel: str, mask: str
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    valid: torch.Tensor,
+    how: AttentionSettings,
+    mark: Mark = lambda name: None,
 ) -> torch.Tensor:
     """Attention over the tokens of a joint sequence.
 
     Args:
         query, key, value: [B, L, heads, head dim], one dtype.
-        valid: bool [B, L], False for padding.
-        kernel: `flex` or `sdpa`. mask: `exact`, `none`, `zero_kv` or `zero_kv_rescaled`.
+        valid: bool [B, L], False for padding. how: kernel, mask and the rest. mark: told each setting that is reached.
 
     Returns:
-        [B, L, heads, head dim] in the dtype of value.
+        [B, L, heads, head dim] in the dtype of value. Padded queries give 0 under `exact` and finite numbers, which no
+        valid row reads, under the others.
     """
     query, key, value = SETTLE.get()(query, key, value)
     with attention_call() as seen:
-        out = _attend(query, key, value, valid, kernel, mask)
+        out = _attend(query, key, value, valid, how, mark)
         seen(query, key, value, out)
     return out
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor, kernel: str, mask: str
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor, how: AttentionSettings, mark: Mark
 ) -> torch.Tensor:
     q, k, v = (x.permute(0, 2, 1, 3) for x in (query, key, value))
-    if mask in ("zero_kv", "zero_kv_rescaled"):
+    mark("attention.mask")
+    rescaled = how.mask == "zero_kv_rescaled"
+    if rescaled or how.mask == "zero_kv":
         keep = valid[:, None, :, None].to(k.dtype)
         k, v = k * keep, v * keep
-    run = _flex if kernel == "flex" else _sdpa
-    out, lse = run(q, k, v, valid if mask == "exact" else None, mask == "zero_kv_rescaled")
+    logit = None
+    if how.k_smooth:
+        mark("attention.k_smooth")
+        mean = k.mean(dim=2, keepdim=True)
+        k = k - mean
+        logit = -_scaled_product(q, mean)  # of a key that was 0 before
+    k, v, visible = _fill(k, v, _visible(valid, how.mask), how, mark)
+    out, lse = _run(q, k, v, visible, how, rescaled, mark)
     if lse is not None:
-        phantoms = (~valid).sum(dim=1)[:, None, None].to(lse.dtype)
-        out = (out / (1.0 - phantoms * torch.exp(-lse))[..., None]).to(v.dtype)
+        zeroed = (~valid).sum(dim=1)[:, None, None].to(lse.dtype)
+        share = 1.0 - zeroed * torch.exp(-lse if logit is None else logit - lse)
+        # Without any valid key there is nothing to share, and every value is 0.
+        out = (out / share.masked_fill(share == 0.0, 1.0)[..., None]).to(v.dtype)
+    if visible is not None and not visible.segments:
+        out = out.masked_fill(~visible.queries[:, None, :, None], 0.0)  # not times 0, which would keep a NaN
     return out.permute(0, 2, 1, 3)
 
 
-def _sdpa(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, valid: torch.Tensor | None, want_lse: bool
+def _scaled_product(q: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Logits [B, heads, L] of one key [B, heads, 1, head dim] for every query, in float32 or wider."""
+    wide = kernels.wide(q)
+    return (q.to(wide) * key.to(wide)).sum(dim=-1) / math.sqrt(q.shape[-1])
+
+
+def _visible(valid: torch.Tensor, mask: str) -> Visible | None:
+    """Who sees whom; None where every query sees every key."""
+    if mask == "exact":
+        return Visible(valid, valid, segments=False)
+    if mask == "segment_ids":
+        return Visible(valid, valid, segments=True)
+    if mask == "segment_ids_first_row":
+        first = valid[:1].expand(valid.shape[0], -1)
+        return Visible(first, first, segments=True)
+    return None
+
+
+def _fill(
+    k: torch.Tensor, v: torch.Tensor, visible: Visible | None, how: AttentionSettings, mark: Mark
+) -> tuple[torch.Tensor, torch.Tensor, Visible | None]:
+    """Append the keys and values of an unmasked filling to whole blocks."""
+    if how.kernel != "splash":
+        # Blocks are only a matter of what is computed together, but for what fills the last one.
+        mark("attention.block_q")
+        mark("attention.block_kv")
+    mark("attention.block_padding")
+    added = how.added_keys(k.shape[2])
+    if not added:
+        return k, v, visible
+    if visible is not None:
+        visible = Visible(visible.queries, F.pad(visible.keys, (0, added), value=True), visible.segments)
+    return F.pad(k, (0, 0, 0, added)), F.pad(v, (0, 0, 0, added)), visible
+
+
+def _run(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    visible: Visible | None,
+    how: AttentionSettings,
+    lse: bool,
+    mark: Mark,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """scaled_dot_product_attention; the mask is per key, so nothing of size L x L is built for it."""
-    attn_mask = None if valid is None else valid[:, None, None, :]
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
-    if valid is not None:
-        out = out * valid[:, None, :, None].to(out.dtype)
-    return out, _lse(q, k) if want_lse else None
+    """Attention [B, heads, L, head dim] by the chosen kernel and, where asked, its log-sum-exp [B, heads, L]."""
+    mark("attention.kernel")
+    if how.softmax_dtype == "bfloat16":
+        mark("attention.softmax_dtype")
+        return kernels.narrow_softmax(q, k, v, visible, lse)
+    if how.kernel == "splash":
+        from parity.models import splash  # jax, only from here on
 
-
-def _lse(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Log-sum-exp of the scaled scores over all keys, float32 [B, heads, L]."""
-    scale = 1.0 / math.sqrt(q.shape[-1])
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    keys = k.to(wide).transpose(-1, -2)
-    chunks = [
-        torch.logsumexp((q[:, :, i : i + QUERY_CHUNK].to(wide) @ keys) * scale, dim=-1)
-        for i in range(0, q.shape[2], QUERY_CHUNK)
-    ]
-    return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=-1)
-
-
-def _flex(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, valid: torch.Tensor | None, want_lse: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """flex_attention: compiled on CUDA, torch's unfused implementation elsewhere."""
-    block_mask = None if valid is None else _block_mask(valid, q.shape[2], q.device)
-    run = _flex_function(q.device.type)
-    if want_lse:
-        from torch.nn.attention.flex_attention import AuxRequest
-
-        out, aux = run(q, k, v, block_mask=block_mask, return_aux=AuxRequest(lse=True))
-        return out, aux.lse
-    return run(q, k, v, block_mask=block_mask), None
-
-
-def _flex_function(device: str) -> Callable[..., Any]:
-    """flex_attention for a device, compiled once for CUDA."""
-    from torch.nn.attention import flex_attention as module
-
-    if device == "cuda":
-        global _COMPILED_FLEX
-        if _COMPILED_FLEX is None:
-            _COMPILED_FLEX = torch.compile(module.flex_attention, dynamic=False)
-        return _COMPILED_FLEX
-    # Off CUDA torch wraps even the unfused implementation in torch.compile(backend="eager"), which adds seconds and
-    # fails once torchax is imported (dynamo asks the accelerator for its stream). This is torch's own switch for it.
-    module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
-    return module.flex_attention
-
-
-_COMPILED_FLEX: Callable[..., Any] | None = None
-_BLOCK_MASKS: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
-
-
-def _block_mask(valid: torch.Tensor, length: int, device: torch.device) -> Any:
-    """The block mask in which valid queries see valid keys, made once for each mask tensor alive."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    known = _BLOCK_MASKS.get(id(valid))
-    if known is not None and known[0]() is valid:
-        return known[1]
-
-    def both_valid(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return valid[batch, query] & valid[batch, key]
-
-    made = create_block_mask(both_valid, valid.shape[0], None, length, length, device=device)
-    _BLOCK_MASKS.clear()
-    _BLOCK_MASKS[id(valid)] = (weakref.ref(valid), made)
-    return made
+        mark("attention.block_q")
+        mark("attention.block_kv")
+        return splash.attention(q, k, v, visible, block_q=how.block_q, block_kv=how.block_kv, lse=lse)
+    return (kernels.flex if how.kernel == "flex" else kernels.sdpa)(q, k, v, visible, lse)

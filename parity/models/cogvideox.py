@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from parity.hooks.rows import WHOLE, Part
-from parity.models.attention import attend
+from parity.models.attention import AttentionSettings, attend
 from parity.reached import Reached
 
 
@@ -75,13 +75,13 @@ def give_rotary(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 
 
 class JointAttention:
-    """Attention processor of the blocks with a choice of kernel.
+    """Attention processor of the blocks with a choice of kernel and the rest; nothing is masked.
 
     Projections, norms and rotary embedding in the order of diffusers' CogVideoXAttnProcessor2_0.
     """
 
-    def __init__(self, kernel: str, reached: Reached) -> None:
-        self.kernel, self.reached = kernel, reached
+    def __init__(self, how: AttentionSettings, reached: Reached) -> None:
+        self.how, self.reached = how, reached
 
     def __call__(
         self,
@@ -110,8 +110,7 @@ class JointAttention:
         key = key if attn.norm_k is None else attn.norm_k(key)
         query, key, value = (x.transpose(1, 2) for x in (turned(query), turned(key), value))
         valid = torch.ones_like(joint[:, :, 0], dtype=torch.bool)  # padding of the prompt attends and is attended to
-        out = attend(query, key, value, valid, kernel=self.kernel, mask="none")
-        self.reached.mark("attention.kernel")
+        out = attend(query, key, value, valid, self.how, self.reached.mark)
         out = attn.to_out[1](attn.to_out[0](out.flatten(2, 3).to(query.dtype)))
         return out[:, text:], out[:, :text]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
 from parity.models import cogvideox
+from parity.models.attention import AttentionSettings
 from parity.models.cogvideox_sampler import CogVideoXSampler
 from parity.models.cogvideox_text import encode_prompt, read_stage1
 from parity.models.family import Case, Condition, Constrain
@@ -69,11 +72,20 @@ class CogVideoX:
             made = read_stage1(stage1, case.config)
         return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in made.items()}
 
-    def adapt(self, model: Any, case: Case, settings: Settings, reached: Reached, *, traced: bool) -> None:
-        kernel = settings.text("attention.kernel")
-        if traced or kernel != "sdpa":
+    def adapt(
+        self,
+        model: Any,
+        case: Case,
+        settings: Settings,
+        reached: Reached,
+        *,
+        traced: bool,
+        first: Condition | None = None,
+    ) -> None:
+        how = dataclasses.replace(AttentionSettings.of(settings), mask="none")
+        if traced or how != AttentionSettings("sdpa", "none"):
             for block in model.transformer_blocks:
-                block.attn1.set_processor(cogvideox.JointAttention(kernel, reached))
+                block.attn1.set_processor(cogvideox.JointAttention(how, reached))
         else:
             reached.mark("attention.kernel")  # what diffusers' own processor calls
         if _is_rotary(case.config):
@@ -106,10 +118,13 @@ class CogVideoX:
         cos, sin = model.rope(latents)
         return {"cos": cos, "sin": sin}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+    def token_grid(self, case: Case) -> tuple[int, int, int]:
         _, frames, _, height, width = case.latent_shape
         patch, patch_t = int(case.config["patch_size"]), int(case.config.get("patch_size_t") or 1)
-        image = (frames // patch_t) * (height // patch) * (width // patch)
+        return frames // patch_t, height // patch, width // patch
+
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+        image = math.prod(self.token_grid(case))
         return cogvideox.CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:

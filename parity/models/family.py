@@ -60,14 +60,32 @@ class Family(Protocol):
         """Shape of the latents of one video."""
         ...
 
+    def token_grid(self, case: Case) -> tuple[int, int, int] | None:
+        """Frames, height and width of the image tokens, in tokens; None where they have no such order."""
+        ...
+
     def conditions(
         self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
     ) -> dict[str, dict[str, torch.Tensor]]:
         """Branch -> keyword -> tensor on the CPU, from the prompt or from a port's stage-1 file."""
         ...
 
-    def adapt(self, model: Any, case: Case, settings: Settings, reached: Reached, *, traced: bool) -> None:
-        """Realise the settings on a loaded model; `traced` where it will run under jax.jit or torchax."""
+    def adapt(
+        self,
+        model: Any,
+        case: Case,
+        settings: Settings,
+        reached: Reached,
+        *,
+        traced: bool,
+        first: Condition | None = None,
+    ) -> None:
+        """Realise the settings on a loaded model.
+
+        Args:
+            traced: whether it will run under jax.jit or torchax. first: the first branch's condition, for the setting
+                that uses its mask in every branch.
+        """
         ...
 
     def constrain(self, model: Any, place: Constrain) -> None:

@@ -79,6 +79,9 @@ class Generic:
         given = {} if inputs is None else read_inputs(inputs, signature)
         return Generic(signature, given, make_arguments(signature, given))
 
+    def token_grid(self, case: Case) -> tuple[int, int, int] | None:
+        return None
+
     def remarks(self, case: Case) -> str:
         """What a reader must know of how this was run."""
         names = [n for n in (LATENT, TIMESTEP, *self.made.tensors, *self.made.static) if n not in self.given]
@@ -100,7 +103,16 @@ class Generic:
         own = {n: x for n, x in self.made.tensors.items() if n != LATENT and not (n == TIMESTEP and x.ndim == 1)}
         return {"cond": {n: x.to(dtype) if x.is_floating_point() else x for n, x in own.items()}}
 
-    def adapt(self, model: Any, case: Case, settings: Settings, reached: Reached, *, traced: bool) -> None:
+    def adapt(
+        self,
+        model: Any,
+        case: Case,
+        settings: Settings,
+        reached: Reached,
+        *,
+        traced: bool,
+        first: Condition | None = None,
+    ) -> None:
         patch_norms(model, settings, reached)
         patch_timestep_embedding(model, settings, reached)
         model.forward = _guarded(model.forward, self, traced and bool(settings["jit"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from diffusers.models.attention_dispatch import AttentionBackendName
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
 from parity.models import hunyuan_video_15 as hunyuan
+from parity.models.attention import AttentionSettings
 from parity.models.family import Case, Condition, Constrain
 from parity.models.folder import read_config
 from parity.models.hunyuan_text import encode_prompt, read_stage1
@@ -62,16 +64,29 @@ class HunyuanVideo15:
                 branch["encoder_hidden_states_2"] = branch["encoder_hidden_states_2"].to(byt5_dtype)
         return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in made.items()}
 
-    def adapt(self, model: Any, case: Case, settings: Settings, reached: Reached, *, traced: bool) -> None:
+    def adapt(
+        self,
+        model: Any,
+        case: Case,
+        settings: Settings,
+        reached: Reached,
+        *,
+        traced: bool,
+        first: Condition | None = None,
+    ) -> None:
         own = traced or any(settings.changed(name) for name in _OWN_FORWARD)
         if own:
             place = hunyuan.Placement()
             model.parity_placement = place
             hunyuan.bind_forward(model, hunyuan.traceable_forward(settings, reached, place))
-        kernel, mask = settings.text("attention.kernel"), settings.text("attention.mask")
-        if traced or kernel != "sdpa" or mask != "exact":
+        how = AttentionSettings.of(settings)
+        if traced or how != AttentionSettings("sdpa"):
+            ids = None
+            if how.mask == "segment_ids_first_row":
+                assert first is not None, "this mask needs the first branch's condition"
+                ids = self._first_row(case, settings, first)
             for block in model.transformer_blocks:
-                block.attn.set_processor(hunyuan.JointAttention(kernel, mask, reached))
+                block.attn.set_processor(hunyuan.JointAttention(how, reached, ids))
         else:
             # diffusers' own processor asks a process-wide default which kernel to call: it is sdpa here, whatever
             # another model or DIFFUSERS_ATTN_BACKEND was set to.
@@ -117,12 +132,19 @@ class HunyuanVideo15:
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
         return hunyuan.text_frames(condition, self._lengths(case, settings, condition), settings)
 
-    def _lengths(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.TextLengths:
+    def _first_row(self, case: Case, settings: Settings, first: Condition) -> list[bool]:
+        """The text mask of the first branch, in the order in which this side has the text tokens."""
+        mask: list[bool] = hunyuan.joint_mask(first, self._lengths(case, settings, first)).tolist()
+        return sorted(mask, reverse=True) if settings.text("text.reorder") == "valid_first" else mask
+
+    def token_grid(self, case: Case) -> tuple[int, int, int]:
         p_t, p = int(case.config["patch_size_t"]), int(case.config["patch_size"])
         _, _, frames, height, width = case.latent_shape
+        return frames // p_t, height // p, width // p
+
+    def _lengths(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.TextLengths:
         qwen = condition["encoder_attention_mask"].shape[1]
         byt5 = condition["encoder_attention_mask_2"].shape[1]
         vision = case.spec.vision_num_semantic_tokens
         given = vision if settings.text("vision_states") == "zeros" else 0
-        image = (frames // p_t) * (height // p) * (width // p)
-        return hunyuan.TextLengths(image, given, byt5, qwen, vision + byt5 + qwen)
+        return hunyuan.TextLengths(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from parity.hooks.rows import WHOLE, Part, RowFrame
-from parity.models.attention import attend
+from parity.models.attention import AttentionSettings, attend
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -112,7 +112,7 @@ def text_frames(condition: Condition, lengths: TextLengths, settings: Settings) 
     """
     qwen = _mask(condition["encoder_attention_mask"])
     byt5 = _mask(condition["encoder_attention_mask_2"])
-    joint = np.concatenate([np.zeros(lengths.vision, bool), byt5, qwen])
+    joint = joint_mask(condition, lengths)
     # The row of the side at which each token of [vision, byt5, qwen] stands, then the frame's order over tokens.
     reordered = np.argsort(~joint, kind="stable")
     index = np.arange(len(joint)) if settings.text("text.reorder") == "valid_first" else reordered
@@ -127,6 +127,12 @@ def text_frames(condition: Condition, lengths: TextLengths, settings: Settings) 
     }
 
 
+def joint_mask(condition: Condition, lengths: TextLengths) -> np.ndarray:
+    """bool [text tokens], True where valid, in the order vision (all padding in text-to-video), ByT5, Qwen."""
+    streams = (condition["encoder_attention_mask_2"], condition["encoder_attention_mask"])
+    return np.concatenate([np.zeros(lengths.vision, bool), *(_mask(x) for x in streams)])
+
+
 def _frame(index: np.ndarray, weight: np.ndarray) -> RowFrame:
     return RowFrame(index.astype(np.int32), weight.astype(np.float32))
 
@@ -136,13 +142,16 @@ def _mask(x: torch.Tensor) -> np.ndarray:
 
 
 class JointAttention:
-    """Attention processor of the transformer blocks with a choice of kernel and mask.
+    """Attention processor of the transformer blocks with a choice of kernel, mask and the rest.
 
     Projections, norms and rotary embedding in the order of diffusers' HunyuanVideo15AttnProcessor2_0.
+
+    Args:
+        first: the text mask that takes the place of every call's own (`segment_ids_first_row`), None for none.
     """
 
-    def __init__(self, kernel: str, mask: str, reached: Reached) -> None:
-        self.kernel, self.mask, self.reached = kernel, mask, reached
+    def __init__(self, how: AttentionSettings, reached: Reached, first: Sequence[bool] | None = None) -> None:
+        self.how, self.reached, self.first = how, reached, first
 
     def __call__(
         self,
@@ -169,10 +178,11 @@ class JointAttention:
         key = torch.cat([key, text_key], dim=1)
         value = torch.cat([value, text_value], dim=1)
         length = query.shape[1]
+        if self.first is not None:
+            given = torch.tensor(self.first, device=attention_mask.device)
+            attention_mask = given.expand(attention_mask.shape[0], -1)
         valid = F.pad(attention_mask, (length - attention_mask.shape[1], 0), value=True).bool()
-        out = attend(query, key, value, valid, kernel=self.kernel, mask=self.mask)
-        self.reached.mark("attention.kernel")
-        self.reached.mark("attention.mask")
+        out = attend(query, key, value, valid, self.how, self.reached.mark)
         out = out.flatten(2, 3).to(query.dtype)
         text = encoder_hidden_states.shape[1]
         image_out, text_out = out[:, :-text], out[:, -text:]

@@ -32,11 +32,12 @@ from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reduced, Tap
 from parity.hooks.transfer import to_records
+from parity.models import splash
 from parity.models.attention import SETTLE
 from parity.models.family import Case, Family
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
-from parity.paths.inputs import Inputs
+from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.mesh import Devices, make_devices
 from parity.paths.reference import (
     STAGE,
@@ -181,6 +182,7 @@ class TorchaxBackend:
         tensors = interop.torch_view(arguments)
         with (
             pinned_attention(),
+            splash.on_mesh(self.devices.mesh),
             self.env,
             torch.no_grad(),
             stateless._reparametrize_module(self.model, interop.torch_view(params)),
@@ -287,7 +289,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     reached.mark("dtype")
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(backend.params)):
-        family.adapt(model, case, settings, reached, traced=True)
+        family.adapt(model, case, settings, reached, traced=True, first=inputs.conditions[BRANCHES[0]])
     if settings.changed("mesh"):
         family.constrain(model, lambda x: _constrained(x, devices))
     mark_text_settings(reached, inputs)

@@ -13,10 +13,13 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.golden.records import Record
-from parity.hooks.batch_jax import BatchingReducer
-from parity.hooks.calls import Call
+from parity.hooks import reduce_jax
+from parity.hooks.batch_jax import BatchingReducer, array_of
+from parity.hooks.calls import Call, mapped
+from parity.hooks.operations import Operation, Operations
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, single_output
+from parity.models import splash
 from parity.paths.candidate import TorchaxBackend, jax_records, pinned_attention, signature_of, split, to_jax
 
 
@@ -70,7 +73,13 @@ class LocalModules:
             given = [next(views) if isinstance(x, torch.Tensor) else x for x in leaves]
             args, kwargs = pytree.tree_unflatten(given, structure)
             weights = interop.torch_view(params)
-            with pinned_attention(), backend.env, torch.no_grad(), stateless._reparametrize_module(module, weights):
+            with (
+                pinned_attention(),
+                splash.on_mesh(backend.devices.mesh),
+                backend.env,
+                torch.no_grad(),
+                stateless._reparametrize_module(module, weights),
+            ):
                 reducer = BatchingReducer()
                 tap = Tap(plan, reducer, backend.rules[call.branches[0]], names, interop.torch_view(frames))
                 tap.see(call.module, call.number, "out", single_output(module(*args, **kwargs)))
@@ -83,3 +92,17 @@ class LocalModules:
             return run, tuple(seen)
         compiled = jax.jit(run).lower(*arguments).compile()
         return compiled, tuple(seen)
+
+    def operations(self, call: Call) -> list[Operation]:
+        """The operations of this path's module for a call, run eagerly; `reduced` is a sketch on the host."""
+        backend, module = self.backend, self.backend.model.get_submodule(call.module)
+        prefix = f"{call.module}."
+        params = {n.removeprefix(prefix): x for n, x in backend.params.items() if n.startswith(prefix)}
+        reduce = jax.jit(reduce_jax.reduce)
+        seen = Operations(lambda x: jax.device_get(reduce(array_of(x))))
+        with backend.scope(), pinned_attention(), splash.on_mesh(backend.devices.mesh):
+            args, kwargs = mapped(backend.tensor, (call.args, dict(call.kwargs)))
+            weights = interop.torch_view(params)
+            with stateless._reparametrize_module(module, weights), seen.watching():
+                module(*args, **kwargs)
+        return [replace(o, reduced=reduce_jax.to_host(o.reduced)[1]) for o in seen.found]

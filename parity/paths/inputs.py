@@ -15,6 +15,8 @@ import torch
 from parity.models.family import Case, Family, require_meaning
 from parity.settings import Settings
 
+BRANCHES = ("cond", "uncond")
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.models.family import Case, Constrain
+from parity.models.family import Case, Condition, Constrain
 from parity.models.generic_inputs import LATENT
 from parity.paths.port_load import Entry, build, failures
 from parity.paths.port_state import kept
@@ -125,7 +125,16 @@ class Ported:
         check_output(self.entry, out, self.expected)
         return out
 
-    def adapt(self, model: Any, case: Case, settings: Settings, reached: Reached, *, traced: bool) -> None:
+    def adapt(
+        self,
+        model: Any,
+        case: Case,
+        settings: Settings,
+        reached: Reached,
+        *,
+        traced: bool,
+        first: Condition | None = None,
+    ) -> None:
         self.watch(reached)
 
     def watch(self, reached: Reached) -> None:

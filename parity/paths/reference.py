@@ -19,7 +19,7 @@ from parity.hooks.transfer import to_numpy, torch_records
 from parity.models.family import Case, Family
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
-from parity.paths.inputs import Inputs
+from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.precision import rounded_matmuls
 from parity.paths.side import Side, batched
 from parity.reached import Reached
@@ -158,7 +158,7 @@ def load_reference(
     model = model.to(device=device, dtype=dtype or given).eval()
     reached.mark("dtype")
     with torch.no_grad():
-        family.adapt(model, case, settings, reached, traced=False)
+        family.adapt(model, case, settings, reached, traced=False, first=inputs.conditions[BRANCHES[0]])
     mark_text_settings(reached, inputs)
     backend = TorchBackend(model, family, case, inputs, reached, dtype or given)
     return Side(

@@ -103,7 +103,9 @@ def summary(result: Result) -> Facts:
     if result.origin is not None:
         rows.append(("first divergence", _origin(result.origin)))
     rows += [("differs", _difference(d, result.notes)) for d in result.differing_settings]
-    rows += [("cause", f"{c.cause}: {c.share:.0%}") for c in result.causes]
+    for c in result.causes:
+        rows.append(("cause", c.cause if math.isnan(c.share) else f"{c.share:.0%}: {c.cause}"))
+        rows += [("witness", f"{w.kind}: {w.detail}") for w in c.witnesses]
     told = {note for d in result.differing_settings for note in result.notes if _names(note, d.setting)}
     rows += [("note", note) for note in result.notes if note not in told]
     return Facts(tuple(rows))

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from parity.errors import UnjudgedError
 from parity.hooks.attach import attached, callable_modules, named_arguments, require_fired
-from parity.models.attention import attend
+from parity.models.attention import AttentionSettings, attend
 from tests.hooks.seen import Seen, gathered, make_tap, observe
 
 
@@ -29,7 +29,7 @@ class Attention(torch.nn.Module):
         if self.how == "keywords":
             q, k, v = (t.transpose(1, 2) for t in (q, k, v))
             return F.scaled_dot_product_attention(query=q, key=k, value=v).transpose(1, 2).flatten(2)
-        return attend(q, k, v, torch.ones(x.shape[:2], dtype=torch.bool), kernel="sdpa", mask="none").flatten(2)
+        return attend(q, k, v, torch.ones(x.shape[:2], dtype=torch.bool), AttentionSettings("sdpa", "none")).flatten(2)
 
 
 class Model(torch.nn.Module):
@@ -90,7 +90,7 @@ def test_hooks_are_removed_after_an_exception() -> None:
     assert hooks(model) == 0
     assert gathered(tap).sites() == [":in.x", "inner:in.x"]
     # And attention announces itself to nobody.
-    attend(*[torch.ones(1, 2, 1, 4)] * 3, torch.ones(1, 2, dtype=torch.bool), kernel="sdpa", mask="none")
+    attend(*[torch.ones(1, 2, 1, 4)] * 3, torch.ones(1, 2, dtype=torch.bool), AttentionSettings("sdpa", "none"))
     assert gathered(tap).sites() == [":in.x", "inner:in.x"]
 
 
@@ -118,7 +118,7 @@ def test_attend_is_seen_once_with_every_kernel(kernel: str, mask: str) -> None:
     class Own(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             valid = torch.tensor([[True, True, True, False]])
-            return attend(*[x.unflatten(2, (1, 16))] * 3, valid, kernel=kernel, mask=mask)
+            return attend(*[x.unflatten(2, (1, 16))] * 3, valid, AttentionSettings(kernel, mask))
 
     seen = observe(Own(), tokens())
     assert [site for site in seen.sites() if site.startswith("attention")] == [

@@ -14,6 +14,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.models import cogvideox
+from parity.models.attention import AttentionSettings
 from parity.models.cogvideox_family import CogVideoX
 from parity.models.cogvideox_sampler import CogVideoXSampler, _StepNoise
 from parity.models.cogvideox_text import encode_prompt, read_stage1, write_stage1
@@ -156,7 +157,7 @@ def test_the_attention_is_diffusers_own(name: str) -> None:
     turn = torch.randn(48, 16, generator=draw).repeat_interleave(2, dim=1)
     tables = (turn.cos(), turn.sin()) if name.endswith("1.5") else None
     expected = block(image, text, image_rotary_emb=tables)
-    block.set_processor(cogvideox.JointAttention("sdpa", Reached(parse("torch"))))
+    block.set_processor(cogvideox.JointAttention(AttentionSettings("sdpa", "none"), Reached(parse("torch"))))
     for ours, theirs in zip(block(image, text, image_rotary_emb=tables), expected, strict=True):
         assert torch.equal(ours, theirs)
 

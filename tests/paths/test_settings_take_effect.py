@@ -37,12 +37,19 @@ NOTHING = Effect(0.0, 0.0, "latents.after")
 HARMLESS = Effect(0.0, 1e-5, "latents.after")
 FAULT = Effect(1e-2, 10.0)
 
+SPLASH = "attention.kernel=splash"
+"""What the settings of blocks need on the candidate."""
+
 BOTH: dict[str, Effect] = {
     "dtype=bfloat16": Effect(1e-3, 0.5),
     "dtype=float16": Effect(1e-5, 0.1),
     "attention.mask=none": FAULT,
     "attention.mask=zero_kv": FAULT,
     "attention.mask=zero_kv_rescaled": HARMLESS,
+    "attention.mask=segment_ids": HARMLESS,
+    "attention.mask=segment_ids_first_row": FAULT,
+    "attention.k_smooth=true": HARMLESS,
+    "attention.softmax_dtype=bfloat16": Effect(1e-4, 0.1),
     "refiner.mask=none": FAULT,
     "text.reorder=concatenate": HARMLESS,
     "text.byt5_dtype=float32": NOTHING,
@@ -66,6 +73,9 @@ EFFECTS: dict[str, dict[str, Effect]] = {
     "torch": {
         **BOTH,
         "attention.kernel=sdpa": HARMLESS,
+        "attention.block_q=64": NOTHING,
+        "attention.block_kv=256": NOTHING,
+        "attention.block_padding=unmasked": FAULT,
         "matmul_precision=high": Effect(1e-8, 1e-3),
         "matmul_precision=default": Effect(1e-4, 0.5),
         "noise.device=device": Effect(0.0, 10.0, "latents.before"),  # on the CPU its generator is the same one
@@ -75,6 +85,8 @@ EFFECTS: dict[str, dict[str, Effect]] = {
         "matmul_precision=high": Effect(0.0, 1e-3),  # XLA on the CPU computes float32 products in float32 anyway
         "matmul_precision=default": Effect(0.0, 0.5),
         "noise.device=device": Effect(0.5, 10.0, "latents.before"),
+        f"{SPLASH} attention.block_q=64 attention.block_kv=256": HARMLESS,
+        f"{SPLASH} attention.block_padding=unmasked": FAULT,
         "sharding=tp_fc2_replicated": HARMLESS,
         "jit=false": HARMLESS,
     },
@@ -82,6 +94,9 @@ EFFECTS: dict[str, dict[str, Effect]] = {
 
 ELSEWHERE = {"mesh", "scheduler.warmup_steps"}
 """The mesh needs eight devices (tests/test_run.py); warm-up calls have a test of their own below."""
+
+BLOCKS = {"attention.block_q": ("64",), "attention.block_kv": ("256",)}
+"""Sizes that stand for all, which no list holds."""
 
 CASES = [(backend, setting) for backend, effects in EFFECTS.items() for setting in effects]
 
@@ -92,7 +107,7 @@ def implemented(backend: str) -> set[str]:
     for choice in CHOICES:
         if choice.name in ELSEWHERE:
             continue
-        values = choice.takes.get(backend, choice.values)  # type: ignore[call-overload]
+        values = choice.takes.get(backend, choice.values) or BLOCKS.get(choice.name, ())  # type: ignore[call-overload]
         default = render(choice.default_for(backend))  # type: ignore[arg-type]
         found |= {f"{choice.name}={value}" for value in values if value != default}
     return found
@@ -111,15 +126,14 @@ def value(outcome: Outcome, of: str) -> np.ndarray:
 
 @pytest.mark.parametrize("backend", ["torch", "torchax"])
 def test_every_implemented_value_is_tried(backend: str) -> None:
-    assert implemented(backend) - {"dtype=float32"} == set(EFFECTS[backend])
+    assert implemented(backend) - {"dtype=float32"} == {s for settings in EFFECTS[backend] for s in settings.split()}
 
 
 @pytest.mark.parametrize(("backend", "setting"), CASES)
 def test_a_setting_reaches_its_code_and_takes_effect(backend: str, setting: str) -> None:
     effect = EFFECTS[backend][setting]
-    found = walk(side(backend, setting, steps=STEPS))
-    name = setting.split("=")[0]
-    assert found.side.reached.expected == (name,)
+    found = walk(side(backend, *setting.split(), steps=STEPS))
+    assert set(found.side.reached.expected) == {s.split("=")[0] for s in setting.split()}
     assert found.side.reached.missing == ()
     distance = apart(value(default(backend), effect.of), value(found, effect.of))
     assert effect.least <= distance <= effect.most
@@ -161,11 +175,40 @@ def test_both_sides_defaults_agree() -> None:
     assert apart(default("torch").latents, default("torchax").latents) < 1e-5
 
 
-@pytest.mark.parametrize("setting", ["attention.mask=none", "attention.mask=zero_kv", "refiner.mask=none"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "attention.mask=none",
+        "attention.mask=zero_kv",
+        "refiner.mask=none",
+        f"{SPLASH} attention.mask=segment_ids_first_row",
+        f"{SPLASH} attention.block_padding=unmasked",
+    ],
+)
 def test_a_fault_is_the_same_on_either_side(setting: str) -> None:
     """So that a candidate's fault can be reproduced on the reference alone."""
-    ours, theirs = (walk(side(backend, setting)).noise_pred for backend in ("torch", "torchax"))
+    theirs = walk(side("torchax", *setting.split())).noise_pred
+    ours = walk(side("torch", setting.split()[-1])).noise_pred
     assert apart(ours, theirs) < 1e-5
+
+
+def test_filled_blocks_are_no_fault_where_the_sequence_is_whole_blocks() -> None:
+    """184 tokens: two blocks of 92; blocks of 128 lack 72."""
+    found = walk(side("torch", "attention.block_padding=unmasked", "attention.block_kv=92", steps=STEPS))
+    assert np.array_equal(found.latents, default("torch").latents)
+
+
+@pytest.mark.parametrize("setting", ["attention.mask=segment_ids_first_row", "attention.mask=zero_kv"])
+def test_the_first_rows_ids_hurt_the_other_branch_alone(setting: str) -> None:
+    """What a row is given that is not its own harms it, called on its own or not; a real fault hurts both."""
+    for backend in ("torch", "torchax"):
+        found, right = walk(side(backend, setting)), default(backend)
+        cond, uncond = (
+            apart(right.value("noise_pred", step=0, branch=b), found.value("noise_pred", step=0, branch=b))
+            for b in ("cond", "uncond")
+        )
+        assert uncond > 1e-2
+        assert (cond < 1e-5) == ("first_row" in setting)
 
 
 def test_code_that_was_not_reached_is_told() -> None:

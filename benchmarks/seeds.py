@@ -1,0 +1,73 @@
+"""How many perturbed runs a floor needs: the ratios of an innocent candidate to floors of 1 to 8 of them.
+
+    python benchmarks/seeds.py [--model NAME]
+
+Prints, for each number of Monte Carlo runs beside the float64 run, the largest and the median ratio of torchax under
+jax.jit to torch over all sites of all modules, and how many sites would be beyond the limits. float32, one step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+warnings.filterwarnings("ignore")
+
+import numpy as np  # noqa: E402
+
+from parity.commands.run import quieten, require_extras  # noqa: E402
+
+quieten()
+require_extras()
+
+from parity.compare.judge import BIN_LIMIT, L2_LIMIT  # noqa: E402
+from parity.compare.metrics import bin_ratios, distance, measure  # noqa: E402
+from parity.diagnose.pairing import Request, pair  # noqa: E402
+from parity.golden.records import Floor, Key, StepRecords  # noqa: E402
+from parity.hooks.sites import plan_sites  # noqa: E402
+from parity.models.names import DEFAULT_MODEL  # noqa: E402
+from parity.paths.floors import least, level, make_variants, widen  # noqa: E402
+from parity.paths.loop import denoise  # noqa: E402
+from parity.settings import parse  # noqa: E402
+
+COUNTS = (0, 1, 2, 3, 5, 8)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    model = parser.parse_args().model
+    request = Request(model, parse("torch"), parse("torchax"), sites="all")
+    pairing = pair(request, lambda text, done=None, total=None: None)
+    plan = plan_sites(["", *pairing.reference.side.modules], "all")
+    variants = make_variants(pairing.reference.side, ("fp64", "rounding"), seeds=max(COUNTS))
+    (reference,) = denoise(pairing.reference, plan)
+    (candidate,) = denoise(pairing.candidate, plan)
+    others: list[StepRecords] = []
+    for variant in variants:
+        with variant.around(0):
+            others += denoise(variant.loop, plan)
+    theirs = {r.key: r for r in candidate.records}
+    print(f"{model}: {sum(r.kind == 'tensor' for r in reference.records)} sites")
+    for count in COUNTS:
+        floors: dict[Key, Floor] = {r.key: least(r) for r in reference.records if r.kind == "tensor"}
+        for other in others[: 1 + count]:
+            widen(floors, reference.records, other.records)
+        level(floors, reference.records)
+        ratios, beyond = [], 0
+        for record in reference.records:
+            if record.kind != "tensor" or record.key.is_padding or record.key not in theirs:
+                continue
+            found = measure(record, theirs[record.key])
+            if found is None:
+                continue
+            r = distance(found, floors[record.key]).ratio
+            ratios.append(r)
+            beyond += r > L2_LIMIT or any(b > BIN_LIMIT for b in bin_ratios(found, floors[record.key]))
+        print(f"{count} perturbed runs: largest {max(ratios):.2f}, median {np.median(ratios):.2f}, beyond {beyond}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""`parity explain`: checks the arguments, finds the causes, prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from parity.commands.run import quieten, require_extras
+from parity.report.console import make_consoles
+from parity.report.json_report import dumps
+from parity.report.progress import progress
+from parity.report.terminal import print_result
+
+
+def explain_command(
+    *,
+    first: str,
+    second: str | None,
+    model: str | None,
+    stage1: Path | None,
+    prompt: str | None,
+    as_json: bool,
+) -> int:
+    """Explain and print; returns the exit code of the comparison.
+
+    Raises:
+        ParityError: see `parity.diagnose.explain.explain`.
+    """
+    quieten()
+    console, errors = make_consoles()
+    with progress(errors, quiet=as_json) as say:
+        say("loading torch and diffusers")
+        require_extras(torchax=second is None)
+        from parity.diagnose.explain import ExplainRequest, explain, of_run
+
+        goldens = None if second is None else ExplainRequest(first, second, None, model, stage1, prompt)
+        request = goldens or of_run(Path(first))
+        result = explain(request, say)
+    if as_json:
+        print(dumps(result))
+    else:
+        print_result(result, console)
+    return result.exit_code

@@ -1,0 +1,131 @@
+"""What a judged run shows beside its numbers, each in one sentence: where in the rows, which dtypes, whose NaN.
+
+Pure functions over judged sites; numpy is not even needed. Each gives a sentence or nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from parity.compare.judge import BIN_LIMIT
+from parity.compare.result import Origin, SiteDiff
+from parity.golden.sketch import Geometry
+
+_FLOATS = ("float64", "float32", "bfloat16", "float16")
+_MOST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How a model's image tokens lie: frame by frame, row by row.
+
+    Attributes:
+        frames, height, width: in tokens.
+    """
+
+    frames: int
+    height: int
+    width: int
+
+    @property
+    def tokens(self) -> int:
+        return self.frames * self.height * self.width
+
+
+def findings(
+    sites: Sequence[SiteDiff], origin: Origin | None, declared: Iterable[str] = (), grid: Grid | None = None
+) -> tuple[str, ...]:
+    """The findings of a judged run, those that say nothing left out.
+
+    Args:
+        declared: names of the settings that are declared to differ. grid: of the image tokens, where it is known.
+    """
+    found = [_branches(sites, origin), _rows(sites, origin, grid), _dtypes(sites, declared), _nonfinite(sites)]
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _branches(sites: Sequence[SiteDiff], origin: Origin | None) -> str:
+    """Which guidance branches are hit, where not all are."""
+    if origin is None or not origin.key.branch:
+        return ""
+    at = [d for d in sites if d.key.step == origin.key.step and d.key.branch]
+    every = list(dict.fromkeys(d.key.branch for d in at))
+    hit = [b for b in every if any(d.verdict == "fail" for d in at if d.key.branch == b)]
+    clean = [b for b in every if b not in hit]
+    return f"only branch {', '.join(hit)} differs; {', '.join(clean)} agrees" if hit and clean else ""
+
+
+def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: Grid | None) -> str:
+    """Where in the rows of the origin the difference lies, where it is not everywhere."""
+    at = next((d for d in sites if origin is not None and d.key == origin.key), None)
+    if at is None or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):
+        return ""
+    hit = [i for i, ratio in enumerate(at.bins) if ratio > BIN_LIMIT]
+    if not hit or len(hit) == len(at.bins):
+        return ""
+    tokens = _tokens(at)
+    if tokens is None:
+        return f"at {at.key.site} the difference lies in {len(hit)} of {len(at.bins)} parts of its rows"
+    size = Geometry(*at.frame).rows_per_bin * tokens / at.frame[0]
+    spans = [(int(i * size), min(tokens, math.ceil((i + 1) * size))) for i in hit]
+    where = ", ".join(_span(first, last) for first, last in _merged(spans)[:_MOST])
+    text = "text" in at.key.port.split("@")[1:] or at.rows != ""
+    sentence = f"at {at.key.site} the difference lies in {'text ' if text else ''}tokens {where} of {tokens}"
+    if not text and grid is not None and grid.tokens == tokens and grid.frames > 1:
+        frame = grid.height * grid.width
+        frames = sorted({f for first, last in spans for f in range(first // frame, (last - 1) // frame + 1)})
+        if len(frames) < grid.frames:
+            sentence += f": frames {', '.join(map(str, frames[:_MOST]))} of {grid.frames}"
+    return sentence
+
+
+def _tokens(d: SiteDiff) -> int | None:
+    """How many tokens the site's rows are: several rows a token where heads stand apart; None without a token axis."""
+    shape, (rows, channels) = d.shapes[0], d.frame
+    per_token = math.prod(shape[2:])
+    return rows * channels // per_token if len(shape) >= 3 and per_token and rows else None
+
+
+def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for first, last in spans:
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], last)
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if last - first == 1 else f"{first} to {last - 1}"
+
+
+def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
+    """One sentence for all sites whose floating dtype differs, unless a declared dtype explains them."""
+    if "dtype" in set(declared):
+        return ""
+    other = [d for d in sites if d.dtypes[0] != d.dtypes[1] and set(d.dtypes) <= set(_FLOATS)]
+    if not other:
+        return ""
+    kinds = ", ".join(sorted({f"{a} against {b}" for a, b in (d.dtypes for d in other)}))
+    modules = list(dict.fromkeys(d.key.module or "(model)" for d in other))
+    count = f"{len(modules)} modules have" if len(modules) > 1 else "1 module has"
+    return f"dtype map: {count} another dtype ({kinds}), first {other[0].key.site}"
+
+
+def _nonfinite(sites: Sequence[SiteDiff]) -> str:
+    """The first producer and the first consumer of values that are NaN or infinite on the candidate alone."""
+    bad = [d for d in sites if d.nonfinite[1] > d.nonfinite[0] and not d.key.is_padding]
+    if not bad:
+        return ""
+    producer = next((d for d in bad if not d.key.is_input), bad[0])
+    taker = next(_after(bad, producer), None)
+    taken = f", first taken in by {taker.key}" if taker is not None else ""
+    return f"NaN or Inf: {producer.nonfinite[1]} values, first produced by {producer.key}{taken}"
+
+
+def _after(bad: Sequence[SiteDiff], producer: SiteDiff) -> Iterator[SiteDiff]:
+    start = next(i for i, d in enumerate(bad) if d is producer)
+    return (d for d in bad[start + 1 :] if d.key.is_input and d.key.branch == producer.key.branch)

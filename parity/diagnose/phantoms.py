@@ -1,0 +1,102 @@
+"""Counting phantom keys: keys of zeros that an attention attends to although they are none.
+
+A key of zeros has logit 0 and weight exp(0), and its value of zeros adds nothing: the output shrinks by Z / (Z + n),
+with Z the sum of exp(logits) over the true keys and n the number of phantoms. So with the gain g = <out, ref> /
+<ref, ref> of each query and head, n = Z (1 / g - 1) is one and the same integer at all of them, and no other fault
+gives that. numpy, from values that were held whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from parity.golden.records import Record
+
+PARALLEL = 0.9999
+"""Cosine above which an output counts as a multiple of the reference's."""
+BLOCKS = (128, 256, 512, 1024, 2048)
+
+
+@dataclass(frozen=True, slots=True)
+class Phantoms:
+    """Phantom keys of one attention call on one branch.
+
+    Attributes:
+        branch: guidance branch. count: the median over queries and heads. spread: 95 % half width of the median.
+        share: of queries and heads whose output is a multiple of the reference's. padded, tokens: of the call.
+    """
+
+    branch: str
+    count: float
+    spread: float
+    share: float
+    padded: int
+    tokens: int
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is a whole number of keys, one or more, at nearly every query."""
+        whole = round(self.count)
+        # A gain that is the same everywhere gives a count that varies with Z.
+        constant = self.spread <= 5e-3 * whole and self.share > 0.95
+        return whole >= 1 and constant and abs(self.count - whole) <= max(3 * self.spread, 2e-3 * whole)
+
+    def meaning(self) -> str:
+        """What that many keys are: padded text tokens, or what fills a block."""
+        whole = round(self.count)
+        found = []
+        if whole == self.padded:
+            found.append(f"its {self.padded} padded text tokens")
+        found += [f"what fills {self.tokens} tokens to blocks of {b}" for b in BLOCKS if -self.tokens % b == whole]
+        return " or ".join(found) or "no count that is known here"
+
+
+def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Phantoms, ...]:
+    """Phantom keys of an attention call (`<module>.attention`), by branch; none where its values are not held.
+
+    Args:
+        reference: records with `in.query`, `in.key` and `out`, parts `@image` and `@text` or whole. candidate: `out`.
+    """
+    found = []
+    for branch in dict.fromkeys(r.key.branch for r in reference):
+        ours = _values(reference, module, branch)
+        theirs = _values(candidate, module, branch)
+        if not ({"in.query", "in.key", "out"} <= ours.keys() and "out" in theirs):
+            continue
+        if ours["out"].shape == theirs["out"].shape:
+            found.append(_count(branch, ours, theirs["out"]))
+    return tuple(found)
+
+
+def _values(records: Sequence[Record], module: str, branch: str) -> Mapping[str, np.ndarray]:
+    """Values of the call by port, image rows before text rows: float64 [rows, heads, head dim]."""
+    parts: dict[str, dict[str, np.ndarray]] = {}
+    for r in records:
+        if r.key.module == module and r.key.branch == branch and r.key.call == 0 and not r.key.is_padding:
+            port, _, part = r.key.port.partition("@")
+            if isinstance(r.value, np.ndarray) and r.value.ndim == 4:
+                parts.setdefault(port, {})[part] = r.value[0].astype(np.float64)
+    return {port: np.concatenate([held[name] for name in sorted(held)]) for port, held in parts.items()}
+
+
+def _count(branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray) -> Phantoms:
+    q, k, ref = ours["in.query"], ours["in.key"], ours["out"]
+    # Rows of a frame that are padding are held as zeros.
+    true = np.abs(k).sum(axis=(1, 2)) > 0
+    asks = np.abs(ref).sum(axis=(1, 2)) > 0
+    q, k, ref, out = q[asks], k[true], ref[asks], out[asks]
+    logits = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(q.shape[-1])
+    z = np.exp(logits).sum(axis=-1).T  # [rows, heads]
+    square, dot = (ref * ref).sum(-1), (out * ref).sum(-1)
+    cosine = dot / np.sqrt(square * (out * out).sum(-1))
+    parallel = cosine > PARALLEL
+    counts = (z * (square / dot - 1.0))[parallel]
+    padded, tokens = int((~true).sum()), int(true.size)
+    if counts.size == 0:
+        return Phantoms(branch, 0.0, np.inf, 0.0, padded, tokens)
+    middle = float(np.median(counts))
+    spread = 1.96 * 1.2533 * 1.4826 * float(np.median(np.abs(counts - middle))) / np.sqrt(counts.size)
+    return Phantoms(branch, middle, float(spread), float(parallel.mean()), padded, tokens)

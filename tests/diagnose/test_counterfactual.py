@@ -1,0 +1,59 @@
+"""Shares of differing settings: the confounded case, the interacting case, the harmless one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from parity.diagnose.bisect_settings import plan
+from parity.diagnose.counterfactual import shares
+from parity.settings import Settings, parse
+
+A, B, C = (np.random.default_rng(i).standard_normal(2000) / 45 for i in range(3))
+NOISE = 1e-5
+GIVEN = ("attention.mask=none", "vision_states=none", "text.reorder=concatenate")
+
+
+def runner(error: Callable[[bool, bool, bool], np.ndarray]) -> Callable[[Settings], np.ndarray]:
+    """A made candidate whose error depends on which of the three settings it has wrong."""
+
+    def run(settings: Settings) -> np.ndarray:
+        wrong = [settings.changed(g.partition("=")[0]) for g in GIVEN]
+        return error(*wrong)
+
+    return run
+
+
+def found(error: Callable[[bool, bool, bool], np.ndarray]) -> dict[str, tuple[float, bool]]:
+    searched = plan(parse("torch"), parse("torchax", GIVEN))
+    return {s.swap.setting: (s.share, s.harmless) for s in shares(searched, runner(error), NOISE)}
+
+
+def test_one_culprit_has_all_of_it_and_the_others_are_harmless() -> None:
+    """Confounded: beside the dropped mask, the vision states change the error; alone they change nothing."""
+    got = found(lambda m, v, r: m * A + (m and v) * 0.3 * B + v * 1e-6 * C)
+    assert got["attention.mask"] == (pytest.approx(1.0), False)
+    assert got["vision_states"] == (0.0, True)
+    assert got["text.reorder"] == (0.0, True)
+
+
+def test_two_culprits_share_it() -> None:
+    got = found(lambda m, v, r: 3.0 * m * A + v * B)
+    assert got["attention.mask"][0] == pytest.approx(0.9, abs=0.02)
+    assert got["vision_states"][0] == pytest.approx(0.1, abs=0.02)
+    assert got["text.reorder"] == (0.0, True)
+
+
+def test_two_that_act_only_together_are_both_named() -> None:
+    got = found(lambda m, v, r: (v and r) * A)
+    assert got["attention.mask"] == (0.0, True)
+    assert got["vision_states"][0] == got["text.reorder"][0] == pytest.approx(0.5)
+
+
+def test_the_largest_share_comes_first() -> None:
+    searched = plan(parse("torch"), parse("torchax", GIVEN))
+    got = shares(searched, runner(lambda m, v, r: m * A + 5.0 * r * B), NOISE)
+    assert [s.swap.setting for s in got] == ["text.reorder", "attention.mask", "vision_states"]
+    assert got[0].recovered == pytest.approx(1 - 1 / np.sqrt(26), rel=0.05)
