@@ -35,7 +35,6 @@ class Case:
         folder: the checkpoint of --model, else the folder of the port's file. config: of its transformer.
         latent_shape: of `hidden_states` before anything is joined to it; None where the reference port's inputs say.
         settings: the settings in `SETTINGS` with the values of this run. A value counts as used once it is read.
-        seed: of the run.
     """
 
     role: str
@@ -44,7 +43,6 @@ class Case:
     config: Mapping[str, Any]
     latent_shape: tuple[int, ...] | None
     settings: Mapping[str, str]
-    seed: int = 0
 
 
 @dataclass

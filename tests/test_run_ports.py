@@ -295,3 +295,23 @@ def test_parity_port_needs_neither_torch_nor_jax() -> None:
     program = "import sys, parity.port; print(*sorted({'torch', 'jax', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("text", [PORT, OBJECTS], ids=["taps", "objects"])
+def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
+    import numpy as np
+
+    from parity.diagnose.pairing import pair
+    from parity.hooks.sites import SitePlan, plan_sites
+    from parity.paths.loop import denoise, prepare
+
+    ports, ours, theirs = load_paths(*write(tmp_path, text), None, [], [], 30.0)
+    pairing = pair(Request("model", ours, theirs, ports=ports), _say)
+    side = pairing.candidate.side
+
+    def predicted(plan: SitePlan | None) -> Any:
+        (step,) = denoise(prepare(side.with_fresh_sampler()), plan)
+        return next(r.value for r in step.records if r.key.site == "loop:noise_pred" and r.key.branch == "")
+
+    plan = plan_sites(["", *pairing.reference.side.modules], "all")
+    np.testing.assert_array_equal(predicted(plan), predicted(None))
