@@ -14,6 +14,7 @@ from parity.commands import bisect as bisect_command
 from parity.commands import diff as diff_command
 from parity.commands import doctor as doctor_command
 from parity.commands import golden as golden_command
+from parity.commands import init as init_command
 from parity.commands import models as models_command
 from parity.errors import ParityError
 from parity.models.names import DEFAULT_MODEL
@@ -28,6 +29,7 @@ app = typer.Typer(
 
 app.command("models")(models_command.models)
 app.command("doctor")(doctor_command.doctor)
+app.command("init")(init_command.init)
 app.command("diff")(diff_command.diff)
 app.command("inspect")(golden_command.inspect)
 app.command("merge")(golden_command.merge)
@@ -42,8 +44,9 @@ def _root() -> None:
 @app.command()
 def run(
     model: Annotated[
-        str, typer.Option(help="Built-in model, folder in diffusers layout, or hub name.")
-    ] = DEFAULT_MODEL,
+        str | None,
+        typer.Option(help=f"Built-in model, folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."),
+    ] = None,
     steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
     reference: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
@@ -51,6 +54,13 @@ def run(
     candidate: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
     ] = None,
+    reference_path: Annotated[
+        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
+    ] = None,
+    candidate_path: Annotated[
+        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (docs/ports.md).")
+    ] = None,
+    path_timeout: Annotated[float, typer.Option(help="Seconds that importing a port's file may take.")] = 60.0,
     rounds: Annotated[
         str,
         typer.Option(
@@ -71,6 +81,10 @@ def run(
     stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
     prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
     seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Tensors by argument name, for a transformer that no family knows."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Keep the run in this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
 ) -> None:
@@ -94,6 +108,10 @@ def run(
         seed=seed,
         out=out,
         as_json=as_json,
+        inputs=inputs,
+        reference_path=reference_path,
+        candidate_path=candidate_path,
+        path_timeout=path_timeout,
     )
     raise typer.Exit(code)
 

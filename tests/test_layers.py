@@ -21,11 +21,12 @@ BELOW: dict[str, set[str]] = {
     "cache": set(),
     "settings": {"errors"},
     "reached": {"errors", "settings"},
+    "port": set(),
     "golden": SHARED,
     "compare": SHARED | {"golden"},
     "hooks": SHARED | {"golden"},
     "models": SHARED | {"golden", "hooks"},
-    "paths": SHARED | {"golden", "hooks", "models"},
+    "paths": SHARED | {"golden", "hooks", "models", "port"},
     "diagnose": SHARED | {"golden", "hooks", "models", "paths", "compare"},
     "report": SHARED | {"golden", "compare"},
 }
@@ -33,7 +34,7 @@ BELOW: dict[str, set[str]] = {
 
 TOP = {"cli", "commands", "__main__", "pytest_plugin"}
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
-WITHOUT_HEAVY = {"errors", "cache", "settings", "reached", "golden", "compare", "report"}
+WITHOUT_HEAVY = {"errors", "cache", "port", "settings", "reached", "golden", "compare", "report"}
 REPORT_READS = ("parity.compare.result", "parity.golden.records", "parity.golden.strict")
 """The reports compute nothing: they read result types (`strict` has the spelling of NaN in JSON)."""
 

@@ -24,6 +24,8 @@ from parity.settings import CHOICES, Backend, Choice, render
 FAMILIES = {"HunyuanVideo-1.5": "HunyuanVideo15Transformer3DModel", "CogVideoX": "CogVideoXTransformer3DModel"}
 """Family -> the transformer class it runs; a test holds it to `parity.models.family`, which needs torch."""
 
+ANY = "any diffusers transformer by class and config"
+
 MODEL_FAMILIES = {
     "tiny-hunyuan-video-1.5": "HunyuanVideo-1.5",
     "tiny-cogvideox-1.0": "CogVideoX",
@@ -92,7 +94,7 @@ def _setting(choice: Choice) -> dict[str, Any]:
 
 def _sections() -> tuple[Section, ...]:
     known = tuple((m["model"], m["family"], "yes" if m["default"] else "no", _cached(m)) for m in document()["models"])
-    also = ("a folder in diffusers layout, or owner/name on the hub", ", ".join(FAMILIES), "no", "-")
+    also = ("a folder in diffusers layout, or owner/name on the hub", f"{', '.join(FAMILIES)}, {ANY}", "no", "-")
     return (
         Table("Models", "model", ("model", "family", "default", "in the cache"), (*known, also)),
         Table("Families", "family", ("family", "transformer class"), tuple(FAMILIES.items())),

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 from parity.errors import UsageError
+from parity.models.names import DEFAULT_MODEL
 from parity.report.console import make_consoles
 from parity.report.json_report import dumps
 from parity.report.progress import progress
@@ -19,7 +20,7 @@ ROUNDS = ("both", "structure", "precision")
 
 def run_command(
     *,
-    model: str,
+    model: str | None,
     steps: int,
     reference: list[str],
     candidate: list[str],
@@ -32,13 +33,21 @@ def run_command(
     seed: int,
     out: Path | None,
     as_json: bool,
+    inputs: Path | None = None,
+    reference_path: str | None = None,
+    candidate_path: str | None = None,
+    path_timeout: float = 60.0,
 ) -> int:
     """Run both paths and print the comparison; returns the exit code.
 
     Raises:
         ParityError: see `parity.diagnose.run.run`.
     """
-    ours, theirs = parse("torch", reference), parse("torchax", candidate)
+    paths = reference_path is not None or candidate_path is not None
+    if not paths:
+        ours, theirs = parse("torch", reference), parse("torchax", candidate)
+    elif candidate_path is not None and forcing == "module":
+        raise UsageError("--forcing module runs parity's own modules; with --candidate-path take none or step")
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
     if forcing not in FORCINGS:
         raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")
@@ -50,9 +59,28 @@ def run_command(
         say("loading torch and diffusers")
         require_extras()
         from parity.commands.keep import KeepRun
+        from parity.commands.paths import load_paths
+        from parity.diagnose.ports import NO_PORTS
         from parity.diagnose.run import Request, run
 
-        request = Request(model, ours, theirs, steps, seed, stage1, sites, tuple(values), forcing, prompt, rounds)
+        ports = NO_PORTS
+        if paths:
+            ports, ours, theirs = load_paths(reference_path, candidate_path, model, reference, candidate, path_timeout)
+        request = Request(
+            str(reference_path) if ports.alone else model or DEFAULT_MODEL,
+            ours,
+            theirs,
+            steps,
+            seed,
+            stage1,
+            sites,
+            tuple(values),
+            forcing,
+            prompt,
+            rounds,
+            inputs,
+            ports,
+        )
         sink = None if out is None else KeepRun(out, request)
         result = run(request, say, sink)
         if sink is not None:

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Protocol
 
 from parity.compare.result import Check
+from parity.diagnose.ports import NO_PORTS, Ports, families, load_candidate_side, port_checks, reference_case
 from parity.diagnose.preflight import preflight
-from parity.models.family import family_of, make_case
+from parity.models.family import Family, family_of, make_case
 from parity.models.folder import resolve_model
+from parity.models.generic_family import Generic
 from parity.models.spec import GenerationSpec
 from parity.paths.facts import gather
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import Loop, prepare
+from parity.paths.ported import Ported
 from parity.paths.reference import load_reference
 from parity.settings import Difference, Settings, differences
 
@@ -35,6 +38,7 @@ class Request:
         sites: `blocks`, `all` or a glob. values: globs of sites whose values are kept.
         rounds: `structure`, `precision` or `both`.
         forcing: `none`, `step` or `module`. prompt: in place of the model's own, None to keep it.
+        inputs: tensors by argument name, for a transformer that no family knows. ports: in place of parity's paths.
     """
 
     model: str
@@ -48,6 +52,8 @@ class Request:
     forcing: str = "none"
     prompt: str | None = None
     rounds: str = "both"
+    inputs: Path | None = None
+    ports: Ports = NO_PORTS
 
 
 @dataclass(frozen=True)
@@ -59,15 +65,26 @@ class Pairing:
     differing: tuple[Difference, ...]
     checks: tuple[Check, ...]
 
+    @property
+    def strict(self) -> bool:
+        """Whether a site that only one side has is a difference: not for ports, which are built otherwise."""
+        return not isinstance(self.candidate.side.family, Ported)
+
 
 def pair(request: Request, say: Say) -> Pairing:
     """Load and prepare both sides and compare them as far as is possible without a forward."""
     say("preparing the checkpoint")
-    folder = resolve_model(request.model)
-    spec = GenerationSpec.load(folder)
-    if request.prompt is not None:
-        spec = dataclasses.replace(spec, prompt=request.prompt)
-    case, family = make_case(request.model, folder, spec), family_of(folder)
+    base: Family
+    if request.ports.alone and request.ports.reference is not None:
+        base, case = reference_case(request.ports.reference, request.reference, request.inputs)
+    else:
+        folder = resolve_model(request.model)
+        spec = GenerationSpec.load(folder)
+        if request.prompt is not None:
+            spec = dataclasses.replace(spec, prompt=request.prompt)
+        base = family_of(folder, request.inputs)
+        case = make_case(request.model, folder, spec, request.inputs)
+    family, other = families(base, case, request.ports)
     say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     ours, theirs = make_inputs(
         family,
@@ -81,10 +98,10 @@ def pair(request: Request, say: Say) -> Pairing:
     say("loading the reference")
     reference = prepare(load_reference(family, case, request.reference, ours))
     say("loading the candidate")
-    from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
-
-    candidate = prepare(load_candidate(family, case, request.candidate, theirs))
+    candidate = prepare(load_candidate_side(other, case, request.candidate, theirs))
     say("preflight")
     differing = differences(request.reference, request.candidate)
     checks = preflight(gather(reference), gather(candidate), [d.setting for d in differing])
-    return Pairing(reference, candidate, differing, checks)
+    if isinstance(base, Generic):
+        checks = (Check("inputs", "pass", base.remarks(case)), *checks)
+    return Pairing(reference, candidate, differing, (*port_checks(family, other), *checks))

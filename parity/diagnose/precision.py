@@ -56,7 +56,7 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
     """
     sink.begin(pairing, "precision")
     plan = plan_sites(["", *pairing.reference.side.modules], request.sites, request.values)
-    judge = Judge(excuses(d.setting for d in pairing.differing))
+    judge = Judge(excuses(d.setting for d in pairing.differing), strict_sites=pairing.strict)
     collected = Collected()
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
     parted: tuple[State, StepRecords] | None = None

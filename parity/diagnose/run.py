@@ -22,6 +22,7 @@ from parity.diagnose.descend import descend
 from parity.diagnose.local import LocalPass
 from parity.diagnose.operations import operations_of_origin
 from parity.diagnose.pairing import Pairing, Request, Say, pair
+from parity.diagnose.ports import require_common
 from parity.diagnose.precision import Truth, precision, truth_alone
 from parity.diagnose.preflight import failed
 from parity.diagnose.sink import REACHED, NoSink, Sink, reached_check, token_grid
@@ -79,7 +80,7 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     say("preparing the floors")
     variants = make_variants(pairing.reference.side)
     collected, truth = Collected(), []
-    judge = Judge(excuses(d.setting for d in pairing.differing))
+    judge = Judge(excuses(d.setting for d in pairing.differing), strict_sites=pairing.strict)
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
     parted: State | None = None
     where = StepRecords(0, ())
@@ -97,13 +98,16 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     side = pairing.reference.side
     grid = token_grid(side)
     result = conclude(collected, model=request.model, differing=pairing.differing, preflight=checks, grid=grid)
+    result = require_common(result, pairing.candidate.side, side.modules)
     if parted is None or request.sites != "blocks" or result.verdict != "fail":
         return result, tuple(truth)
     closer, inside = descend(result, pairing, variants, parted, say)
     result = dataclasses.replace(closer, closer=inside)
     if local is not None:
         result = local.descend(result, parted, where)
-    return operations_of_origin(result, pairing, parted, say), tuple(truth)
+    if pairing.strict:  # a port's modules are its own
+        result = operations_of_origin(result, pairing, parted, say)
+    return result, tuple(truth)
 
 
 def _with_rounds(result: Result, checks: tuple[Check, ...], last: str, first: Result | None = None) -> Result:

@@ -47,7 +47,7 @@ def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
     handles = []
     token = _ACTIVE.set(active)
     try:
-        for path, module in callable_modules(model).items():
+        for path, module in ((tap.named(p), m) for p, m in callable_modules(model).items()):
             handles.append(module.register_forward_pre_hook(_before(active, path), with_kwargs=True))
             handles.append(module.register_forward_hook(_after(active, path), with_kwargs=True))
         with _AttentionMode(active):

@@ -66,6 +66,10 @@ class Entry:
     reduced: Reduced | None = None
 
 
+def _same(path: str) -> str:
+    return path
+
+
 @dataclass
 class Tap:
     """Collects the entries of one model call.
@@ -75,6 +79,7 @@ class Tap:
         branches: names of the guidance branches in the call's batch, in order.
         frames: branch -> frame name -> (index [F] int32, weight [F] float32), as tensors of the backend.
         entries: what was seen, in execution order.
+        named: a module's path -> the name it is observed under.
     """
 
     plan: SitePlan
@@ -84,6 +89,7 @@ class Tap:
     frames: Mapping[str, Mapping[str, tuple[Any, Any]]]
     entries: list[Entry] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
+    named: Callable[[str], str] = _same
     _seen: dict[int, _Memo] = field(default_factory=dict)
 
     def begin(self, module: str) -> int:

@@ -122,11 +122,14 @@ class Family(Protocol):
         ...
 
 
-def family_of(folder: Path) -> Family:
-    """The family of a checkpoint.
+def family_of(folder: Path, inputs: Path | None = None) -> Family:
+    """The family of a checkpoint; `Generic` where no other knows the transformer's class.
+
+    Args:
+        inputs: the user's tensors by argument name, which only `Generic` takes.
 
     Raises:
-        UsageError: no family knows the transformer's class.
+        UsageError: diffusers has no such class, or inputs were given to a family that makes its own.
     """
     from parity.models.cogvideox_family import CogVideoX
     from parity.models.hunyuan_family import HunyuanVideo15
@@ -137,16 +140,21 @@ def family_of(folder: Path) -> Family:
     }
     name = str(read_config(folder, "transformer").get("_class_name", ""))
     if name not in families:
+        from parity.models.generic_family import Generic
+
+        return Generic.of(folder, inputs)
+    if inputs is not None:
         raise UsageError(
-            f"'{folder}' holds a '{name}', which no built-in family runs yet (families: {', '.join(families)})"
+            f"--inputs is for transformers that no family knows; '{folder}' is a {families[name].title}, which makes "
+            "its own: use --prompt or --stage1"
         )
     return families[name]
 
 
-def make_case(name: str, folder: Path, spec: GenerationSpec) -> Case:
+def make_case(name: str, folder: Path, spec: GenerationSpec, inputs: Path | None = None) -> Case:
     """Gather what both sides agree on."""
     config = read_config(folder, "transformer")
-    return Case(name, folder, config, spec, family_of(folder).latent_shape(folder, spec))
+    return Case(name, folder, config, spec, family_of(folder, inputs).latent_shape(folder, spec))
 
 
 def require_meaning(family: Family, case: Case, settings: Settings) -> None:

@@ -69,6 +69,11 @@ class StageFile:
     ) -> None:
         self._file.__exit__(kind, error, trace)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors' names, sorted."""
+        return tuple(sorted(self._names))
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape that the header states for a tensor; a missing one is a `UsageError`."""
         if name not in self._names:

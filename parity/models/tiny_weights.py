@@ -50,3 +50,18 @@ def fill(module: torch.nn.Module, component: str, rules: Sequence[Rule]) -> None
             unit = torch.rand(parameter.shape, generator=generator) - 0.5
             # Two operations, not one fused multiply-add, whose single rounding would depend on the machine.
             parameter.copy_(unit.mul_(std * math.sqrt(12.0)).add_(rule.mean))
+
+
+ANY_RULES = (
+    Rule(r"norm[^.]*\.linear\.weight$", std=0.8, fan_in=True),
+    Rule(r"norm[^.]*(\.norm)?\.(weight|gamma)$", std=0.2, mean=1.0),
+    Rule(r"\.weight$", std=1.0, fan_in=True),
+    Rule(r"", std=0.2),
+)
+"""For a model that nobody wrote rules for: no zero that would hide what lies behind it."""
+
+
+def draw(module: torch.nn.Module, component: str) -> torch.nn.Module:
+    """Draw all weights of a model by `ANY_RULES`, in float32, by their names alone; returns it."""
+    fill(module.float(), component, ANY_RULES)
+    return module

@@ -39,7 +39,15 @@ from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.mesh import Devices, make_devices
-from parity.paths.reference import STAGE, mark_text_settings, module_tree, named_tensors, silenced
+from parity.paths.reference import (
+    STAGE,
+    Predict,
+    diffusers_call,
+    mark_text_settings,
+    module_tree,
+    named_tensors,
+    silenced,
+)
 from parity.paths.safe_attention import use_safe_attention
 from parity.paths.side import Side, batched
 from parity.reached import Reached
@@ -88,6 +96,9 @@ class TorchaxBackend:
                 for name, f in family.frames(case, settings, condition).items()
             }
         self.programs: dict[Any, Program] = {}
+        self.may_be_silent = getattr(family, "may_be_silent", False)
+        self.named = getattr(family, "named", None) or str
+        self.predict: Predict = getattr(family, "predict", None) or diffusers_call
 
     def _put(self, x: np.ndarray) -> jax.Array:
         return jax.device_put(x, self.devices.replicated)
@@ -177,12 +188,12 @@ class TorchaxBackend:
             stateless._reparametrize_module(self.model, interop.torch_view(params)),
         ):
             if plan is None:
-                return array_of(self.model(**tensors, return_dict=False)[0]), (), ()
+                return array_of(self.predict(self.model, tensors)), (), ()
             reducer = BatchingReducer()
-            tap = Tap(plan, reducer, rule, group, interop.torch_view(frames))
+            tap = Tap(plan, reducer, rule, group, interop.torch_view(frames), named=self.named)
             with attached(self.model, tap):
-                out = self.model(**tensors, return_dict=False)[0]
-            if plan.choice != "blocks":
+                out = self.predict(self.model, tensors)
+            if plan.choice != "blocks" and not self.may_be_silent:
                 # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
                 require_fired(tap, plan.must_fire - silenced(self.reached.settings))
         static, reduced = split(tap, reducer)
@@ -272,7 +283,9 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     use_compilation_cache()
     reached = Reached(settings)
     dtype = DTYPES[settings.text("dtype")]
-    model = load_part(case.folder, "transformer", torch_dtype=dtype).to(dtype).eval().requires_grad_(False)
+    load = getattr(family, "load", None)
+    model = load(case, settings) if load else load_part(case.folder, "transformer", torch_dtype=dtype)
+    model = model.to(dtype).eval().requires_grad_(False)
     reached.mark("dtype")
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(backend.params)):

@@ -9,6 +9,7 @@ import numpy as np
 
 from parity.golden.fingerprint import fingerprint
 from parity.paths.loop import Loop, Schedule
+from parity.paths.ported import Ported
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Facts:
         dtypes: parameter name -> dtype the path computes with.
         inputs: `cond.encoder_hidden_states` -> values, float32. noise: initial latents, float32.
         tables: rotary tables by name. schedule: timesteps, sigmas, the scheduler's step counter.
+        own: whether it is a port, which may name its parameters as it likes.
     """
 
     weights: Mapping[str, tuple[tuple[int, ...], str]]
@@ -28,6 +30,7 @@ class Facts:
     noise: np.ndarray
     tables: Mapping[str, np.ndarray]
     schedule: Schedule
+    own: bool = False
 
 
 def gather(loop: Loop) -> Facts:
@@ -47,4 +50,4 @@ def gather(loop: Loop) -> Facts:
         for branch, condition in side.inputs.conditions.items()
         for name, x in condition.items()
     }
-    return Facts(weights, dtypes, inputs, noise, tables, loop.schedule)
+    return Facts(weights, dtypes, inputs, noise, tables, loop.schedule, isinstance(side.family, Ported))

@@ -18,7 +18,6 @@ from parity.golden.records import LOOP, Key, Moments, Record, StepRecords
 from parity.golden.sketch import geometry, sketch
 from parity.hooks.sites import SitePlan
 from parity.models.patches import setting_dtype
-from parity.paths.inputs import BRANCHES
 from parity.paths.side import Side
 
 STAGE = "transformer"
@@ -179,10 +178,12 @@ def _state_records(loop: Loop, step: int, when: str) -> list[Record]:
 
 
 def _conditions(side: Side) -> dict[str, dict[str, torch.Tensor]]:
-    return {
-        branch: {k: side.backend.tensor(x.to(side.backend.dtype)) for k, x in side.inputs.conditions[branch].items()}
-        for branch in BRANCHES
-    }
+    dtype = side.backend.dtype
+
+    def placed(x: torch.Tensor) -> torch.Tensor:
+        return side.backend.tensor(x.to(dtype) if x.is_floating_point() else x)
+
+    return {branch: {k: placed(x) for k, x in given.items()} for branch, given in side.inputs.conditions.items()}
 
 
 def _scalar(step: int, name: str, value: Any) -> Record:

@@ -32,6 +32,14 @@ def _unheard(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[Non
     return contextlib.nullcontext()
 
 
+Predict = Callable[[Any, Mapping[str, Any]], Any]
+"""Calls a transformer with its arguments by name; returns its prediction."""
+
+
+def diffusers_call(model: Any, arguments: Mapping[str, Any]) -> Any:
+    return model(**arguments, return_dict=False)[0]
+
+
 class TorchReducer:
     """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
 
@@ -56,6 +64,9 @@ class TorchBackend:
         self.device = next(model.parameters()).device
         self.reached = reached
         self.groups = family.batches
+        self.may_be_silent = getattr(family, "may_be_silent", False)
+        self.named = getattr(family, "named", None) or str
+        self.predict: Predict = getattr(family, "predict", None) or diffusers_call
         self.listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]] = _unheard
         settings = reached.settings
         self.rules: dict[str, RowRule] = {}
@@ -94,15 +105,19 @@ class TorchBackend:
         records: list[Record] = []
         for group in self.groups:
             arguments = batched([branches[b] for b in group], shared)
-            tap = None if plan is None else Tap(plan, TorchReducer(), self.rules[group[0]], group, self.frames)
+            tap = None if plan is None else self.tap(plan, group)
             with contextlib.nullcontext() if tap is None else attached(self.model, tap), self.listen(group):
-                out = self.model(**arguments, return_dict=False)[0]
+                out = self.predict(self.model, arguments)
             for i, branch in enumerate(group):
                 predictions[branch] = out[i : i + 1]
             if tap is not None and plan is not None:
-                require_fired(tap, plan.must_fire - silenced(self.reached.settings))
+                lenient = self.may_be_silent and plan.choice in ("blocks", "all")
+                require_fired(tap, frozenset() if lenient else plan.must_fire - silenced(self.reached.settings))
                 records += torch_records(tap.entries, STAGE, step)
         return predictions, records
+
+    def tap(self, plan: SitePlan, group: tuple[str, ...]) -> Tap:
+        return Tap(plan, TorchReducer(), self.rules[group[0]], group, self.frames, named=self.named)
 
     @contextlib.contextmanager
     def listening(self, listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
@@ -138,7 +153,9 @@ def load_reference(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     reached = Reached(settings)
     given = DTYPES[settings.text("dtype")]
-    model = load_part(case.folder, "transformer", torch_dtype=given).to(device=device, dtype=dtype or given).eval()
+    load = getattr(family, "load", None)
+    model = load(case, settings) if load else load_part(case.folder, "transformer", torch_dtype=given)
+    model = model.to(device=device, dtype=dtype or given).eval()
     reached.mark("dtype")
     with torch.no_grad():
         family.adapt(model, case, settings, reached, traced=False, first=inputs.conditions[BRANCHES[0]])
@@ -180,7 +197,7 @@ def module_tree(model: torch.nn.Module) -> dict[str, str]:
     tree: dict[str, str] = {}
     for path in paths:
         parent = path.rpartition(".")[0]
-        while parent not in paths:
+        while parent and parent not in paths:
             parent = parent.rpartition(".")[0]
         if path:
             tree[path] = parent

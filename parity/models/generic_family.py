@@ -1,0 +1,179 @@
+"""Any diffusers transformer by class and config alone: one call (or N Euler steps) on inputs made for it.
+
+For a class that no built-in family knows. There is no pipeline: no text encoders, no guidance, no scheduler; the
+transformer's own code runs as diffusers wrote it on both sides. See `parity.models.generic_inputs` for its inputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.errors import ParityError, UnjudgedError, UsageError
+from parity.hooks.rows import NoRows, RowFrame, RowRule
+from parity.models.family import Case, Condition, Constrain
+from parity.models.folder import class_of, is_drawn, read_config
+from parity.models.generic_inputs import LATENT, TIMESTEP, Made, Signature, make_arguments, read_inputs, signature_of
+from parity.models.generic_sampler import EulerSampler
+from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
+from parity.models.spec import GenerationSpec
+from parity.reached import Reached
+from parity.settings import Settings
+
+_OWN = "the transformer's own code runs, which parity has no line for"
+_NO_TEXT = "there is no text stage; its embeddings are made, or given with --inputs"
+_WITHOUT: Mapping[str, str] = {
+    "attention.kernel": _OWN,
+    "attention.mask": _OWN,
+    "refiner.mask": _OWN,
+    "rope": _OWN,
+    "rope_dtype": _OWN,
+    "mesh": _OWN,
+    "vision_states": _OWN,
+    "text.reorder": _NO_TEXT,
+    "text.byt5_dtype": _NO_TEXT,
+    "guidance_dtype": "there is one branch and no guidance",
+    "scheduler.warmup_steps": "there is no scheduler that counts steps",
+}
+
+
+@dataclass
+class Generic:
+    """See `parity.models.family.Family`.
+
+    Attributes:
+        signature: of the transformer. given: the user's tensors by argument name. made: all arguments but latents and
+            timestep. may_be_silent: whether modules may stay uncalled.
+    """
+
+    signature: Signature
+    given: Mapping[str, torch.Tensor]
+    made: Made
+    title = "a diffusers transformer by class and config"
+    batches: tuple[tuple[str, ...], ...] = (("cond",),)
+    may_be_silent: bool = True
+
+    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
+        return _WITHOUT
+
+    @staticmethod
+    def of(folder: Path, inputs: Path | None) -> Generic:
+        """The family of one checkpoint.
+
+        Raises:
+            UsageError: see `make_arguments` and `read_inputs`.
+        """
+        signature = signature_of(class_of(folder, "transformer"), read_config(folder, "transformer"))
+        for name in (LATENT, TIMESTEP):
+            if name not in (*signature.required, *signature.optional):
+                raise UsageError(
+                    f"'{folder}' holds a {signature.name}, whose forward takes no '{name}': no family runs it; give "
+                    "both paths as ports (--reference-path, --candidate-path)"
+                )
+        given = {} if inputs is None else read_inputs(inputs, signature)
+        return Generic(signature, given, make_arguments(signature, given))
+
+    def token_grid(self, case: Case) -> tuple[int, int, int] | None:
+        return None
+
+    def remarks(self, case: Case) -> str:
+        """What a reader must know of how this was run."""
+        names = [n for n in (LATENT, TIMESTEP, *self.made.tensors, *self.made.static) if n not in self.given]
+        said = [f"made for {self.signature.name}: {', '.join(names)}"] if names else []
+        said += [f"from --inputs: {', '.join(self.given)}"] if self.given else []
+        said += ["weights drawn by parameter name: the folder holds a config alone"] if is_drawn(case.folder) else []
+        return "; ".join(said)
+
+    def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
+        given = self.given.get(LATENT)
+        return tuple(given.shape) if given is not None else self.signature.latent_shape()
+
+    def conditions(
+        self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
+    ) -> dict[str, dict[str, torch.Tensor]]:
+        if stage1 is not None:
+            raise UsageError(f"--stage1 is for models with a text stage; '{case.name}' takes --inputs FILE.safetensors")
+        dtype = DTYPES[settings.text("dtype")]
+        own = {n: x for n, x in self.made.tensors.items() if n != LATENT and not (n == TIMESTEP and x.ndim == 1)}
+        return {"cond": {n: x.to(dtype) if x.is_floating_point() else x for n, x in own.items()}}
+
+    def adapt(
+        self,
+        model: Any,
+        case: Case,
+        settings: Settings,
+        reached: Reached,
+        *,
+        traced: bool,
+        first: Condition | None = None,
+    ) -> None:
+        patch_norms(model, settings, reached)
+        patch_timestep_embedding(model, settings, reached)
+        model.forward = _guarded(model.forward, self, traced and bool(settings["jit"]))
+
+    def constrain(self, model: Any, place: Constrain) -> None:
+        return
+
+    def sampler(self, case: Case, seed: int) -> EulerSampler:
+        timesteps = self.given.get(TIMESTEP)
+        timesteps = timesteps if timesteps is not None and timesteps.ndim == 1 else None
+        return EulerSampler(self.signature.timestep_scale, self.given.get(LATENT), timesteps)
+
+    def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
+        """Tokens [B, N, C] as [B, C, N, 1, 1], images as videos of one frame."""
+        if latents.ndim == 3:
+            return latents.transpose(1, 2)[..., None, None]
+        return latents[:, :, None] if latents.ndim == 4 else latents
+
+    def model_arguments(
+        self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        return {LATENT: latents.to(dtype), TIMESTEP: timestep}
+
+    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {}
+
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+        return NoRows()
+
+    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
+        return {}
+
+
+def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
+    """The forward with its static arguments, and its failures as errors that a user can act on."""
+    name = family.signature.name
+
+    @functools.wraps(forward)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return forward(*args, **{**family.made.static, **kwargs})
+        except ParityError:
+            raise
+        except Exception as error:
+            where = _where(error)
+            said = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            if traced:
+                raise UnjudgedError(
+                    f"{name} does not trace under jax.jit: {where}: {said}; run it with --candidate jit=false, or "
+                    "give a port that traces with --candidate-path"
+                ) from error
+            shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in kwargs.items() if isinstance(x, torch.Tensor))
+            raise UsageError(
+                f"{name} cannot be called with the inputs made for it ({shapes}): {where}: {said}; give your own "
+                "with --inputs FILE.safetensors, tensors by argument name"
+            ) from error
+
+    return guarded
+
+
+def _where(error: Exception) -> str:
+    """The innermost line of the model's own code that an error passed through."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "diffusers" in Path(f.filename).parts]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "in its forward"

@@ -1,0 +1,267 @@
+"""Inputs for a transformer that nobody wrote a line for: made from its forward's signature and its config.
+
+A table says, for each argument name that diffusers' transformers share, how to make it (`ARGUMENTS`). Required
+arguments are made, and optional ones that the table knows and the config asks for; other optional ones keep their
+default. A required argument that nobody knows is an error that names it: give it, and any other, with
+`--inputs FILE.safetensors`, tensors by argument name, which always take precedence.
+
+Sizes are small: a latent of 2 x 4 x 6 patches, 16 text tokens of which 12 are valid where there is a mask. Values are
+normal, drawn by argument name, so that adding an argument changes no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.errors import UsageError
+from parity.models.stage_files import MASKS, StageFile
+
+TEXT, VALID = 16, 12
+"""Text tokens, and those of them that a mask lets through."""
+
+LATENT, TIMESTEP = "hidden_states", "timestep"
+GRID = (2, 4, 6)
+"""Patches of the latent along time, height, width."""
+
+TEXT_WIDTHS = (
+    "text_dim", "caption_channels", "joint_attention_dim", "text_embed_dim", "cap_feat_dim", "in_text_dim",
+    "encoder_hidden_size", "cross_attention_dim",
+)  # fmt: skip
+"""Config keys that hold the width of the text embeddings, the first that is there counts."""
+
+_PACKED = ("img_ids", "img_shapes", "num_frames")
+"""Arguments of transformers whose latents come as tokens [B, tokens, channels], patches already cut."""
+
+_SCALED_TIMESTEP = re.compile(r"timestep\w*(\.to\([^)]*\))?\s*\*\s*1000")
+
+Config = Mapping[str, Any]
+Static = int | float | list[Any]
+"""An argument that is no tensor: the same in every call, part of the compiled program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a transformer's class and config say about its call.
+
+    Attributes:
+        name: of the class. config: of the checkpoint. required, optional: names of forward's parameters.
+        timestep_scale: 1000, or 1 where forward multiplies by 1000 itself.
+    """
+
+    name: str
+    config: Config
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    timestep_scale: float
+
+    @property
+    def packed(self) -> bool:
+        return any(name in self.required + self.optional for name in _PACKED)
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Sizes of the latent along time, height, width, before any packing; images have one frame."""
+        if self.packed:
+            return GRID if "num_frames" in self.required + self.optional else (1, *GRID[1:])
+        patch = self.config.get("patch_size", 1)
+        sizes = (
+            tuple(patch) if isinstance(patch, (list, tuple)) else (self.config.get("patch_size_t") or 1, patch, patch)
+        )
+        t, h, w = (int(n) * int(size or 1) for n, size in zip(GRID, (1, *sizes)[-3:], strict=True))
+        return t, h, w
+
+    def latent_shape(self) -> tuple[int, ...]:
+        """[1, tokens, C] where packed, [1, C, H, W] for a 2D class, [1, C, T, H, W] for a 3D one.
+
+        Raises:
+            UsageError: neither the config nor the class name say.
+        """
+        channels = self.number(LATENT, "in_channels", "in_visual_dim", "latent_channels")
+        t, h, w = self.grid
+        if self.packed:
+            return (1, t * h * w, channels)
+        if "3D" in self.name:
+            return (1, channels, t, h, w)
+        if "2D" in self.name:
+            return (1, channels, h, w)
+        raise UsageError(self.unknown(LATENT, "neither 2D nor 3D is in the class name"))
+
+    def number(self, argument: str, *keys: str) -> int:
+        """The first of these config keys that holds a number.
+
+        Raises:
+            UsageError: none does.
+        """
+        for key in keys:
+            if isinstance(self.config.get(key), int):
+                return int(self.config[key])
+        raise UsageError(self.unknown(argument, f"its config has none of {', '.join(keys)}"))
+
+    def unknown(self, argument: str, why: str) -> str:
+        return (
+            f"cannot make the argument '{argument}' of {self.name}.forward: {why}; give it with --inputs "
+            f"FILE.safetensors, a tensor named '{argument}'"
+        )
+
+
+def signature_of(kind: Any, config: Config) -> Signature:
+    """Read a transformer class's forward."""
+    named = {
+        n: p
+        for n, p in inspect.signature(kind.forward).parameters.items()
+        if n not in ("self", "return_dict") and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    required = tuple(n for n, p in named.items() if p.default is p.empty)
+    own = _SCALED_TIMESTEP.search(inspect.getsource(kind.forward))
+    return Signature(
+        kind.__name__, config, required, tuple(n for n in named if n not in required), 1.0 if own else 1000.0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The arguments of one call besides latents and timestep.
+
+    Attributes:
+        tensors: on the CPU; floats in float32. static: what is no tensor.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    static: Mapping[str, Static]
+
+
+def make_arguments(signature: Signature, given: Mapping[str, torch.Tensor]) -> Made:
+    """Make the arguments of a call.
+
+    Args:
+        given: tensors of the user's, which take precedence.
+
+    Raises:
+        UsageError: a required argument that neither the user nor the table knows.
+    """
+    tensors, static = dict(given), {}
+    for name in (*signature.required, *signature.optional):
+        if name in given or name in (LATENT, TIMESTEP):
+            continue
+        make = ARGUMENTS.get(name)
+        if make is None:
+            if name in signature.required:
+                raise UsageError(signature.unknown(name, f"parity knows {', '.join(sorted(ARGUMENTS))}"))
+            continue
+        value = make(signature)
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
+        elif value is not None:
+            static[name] = value
+    return Made(tensors, static)
+
+
+def drawn(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Normal float32 numbers that depend on the name alone."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big")
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _text(s: Signature) -> torch.Tensor:
+    return drawn("encoder_hidden_states", (1, TEXT, s.number("encoder_hidden_states", *TEXT_WIDTHS)))
+
+
+def _mask(s: Signature) -> torch.Tensor:
+    return (torch.arange(TEXT) < VALID).long()[None]
+
+
+def _pooled(s: Signature) -> torch.Tensor:
+    name = "pooled_projections"
+    return drawn(name, (1, s.number(name, "pooled_projection_dim", "in_text_dim2", "text_embed_2_dim")))
+
+
+def _image_text(s: Signature) -> torch.Tensor | None:
+    width = s.config.get("image_dim")
+    return None if width is None else drawn("encoder_hidden_states_image", (1, TEXT, int(width)))
+
+
+def _image_ids(s: Signature) -> torch.Tensor:
+    t, h, w = s.grid
+    grid = torch.stack(torch.meshgrid(*(torch.arange(n) for n in (t, h, w)), indexing="ij"), dim=-1).reshape(-1, 3)
+    return _axes(s, grid)
+
+
+def _text_ids(s: Signature) -> torch.Tensor:
+    return _axes(s, torch.zeros(TEXT, 3, dtype=torch.long))
+
+
+def _axes(s: Signature, ids: torch.Tensor) -> torch.Tensor:
+    """Position ids [tokens, axes]: as many axes as the rotary embedding has, the last three in use."""
+    axes = len(s.config.get("axes_dims_rope") or (0, 0, 0))
+    return torch.nn.functional.pad(ids, (axes - 3, 0)) if axes > 3 else ids[:, -axes:]
+
+
+def _guidance(s: Signature) -> torch.Tensor | None:
+    return torch.tensor([4.0]) if s.config.get("guidance_embeds") or "guidance" in s.required else None
+
+
+def _labels(s: Signature) -> torch.Tensor | None:
+    classes = s.config.get("num_embeds_ada_norm")
+    return None if classes is None else torch.tensor([min(7, int(classes) - 1)])
+
+
+def _padding(s: Signature) -> torch.Tensor | None:
+    return torch.zeros(1, 1, *s.grid[1:]) if s.config.get("concat_padding_mask") else None
+
+
+def _size(pair: tuple[float, float]) -> Callable[[Signature], torch.Tensor]:
+    return lambda s: torch.tensor([pair])
+
+
+ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
+    "encoder_hidden_states": _text,
+    "encoder_attention_mask": _mask,
+    "encoder_hidden_states_mask": _mask,
+    "encoder_hidden_states_image": _image_text,
+    "pooled_projections": _pooled,
+    "img_ids": _image_ids,
+    "txt_ids": _text_ids,
+    "img_shapes": lambda s: [[s.grid]],
+    "num_frames": lambda s: s.grid[0],
+    "height": lambda s: s.grid[1],
+    "width": lambda s: s.grid[2],
+    "guidance": _guidance,
+    "class_labels": _labels,
+    "padding_mask": _padding,
+    "original_size": _size((64.0, 96.0)),
+    "target_size": _size((64.0, 96.0)),
+    "crop_coords": _size((0.0, 0.0)),
+}
+"""Argument -> how to make it; None where this config has no use for it."""
+
+
+def read_inputs(path: Path, signature: Signature | None) -> dict[str, torch.Tensor]:
+    """The tensors of an `--inputs` file; a `timestep` of one axis is the timesteps of the steps, in falling order.
+
+    Args:
+        signature: of the transformer; None where any name is taken.
+
+    Raises:
+        UsageError: no whole safetensors file, a tensor that is no argument, or one that is not finite.
+    """
+    known = None if signature is None else (*signature.required, *signature.optional)
+    found: dict[str, torch.Tensor] = {}
+    with StageFile(path) as file:
+        for name in file.names:
+            if signature is not None and known is not None and name not in known:
+                raise UsageError(f"{path}: '{name}' is no argument of {signature.name}.forward: {', '.join(known)}")
+            found[name] = file.read(name, file.shape(name), MASKS)
+            if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
+                raise UsageError(f"{path}: tensor '{name}' is not finite")
+    latents = found.get(LATENT)
+    if latents is not None and (latents.ndim < 3 or latents.shape[0] != 1):
+        raise UsageError(f"{path}: '{LATENT}' must have a batch of one, found shape {list(latents.shape)}")
+    return found

@@ -1,0 +1,317 @@
+"""`parity run` on ports: a model never seen before, in each form that a port can take, and ports that misbehave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from parity.commands.paths import load_paths
+from parity.compare.result import Result
+from parity.diagnose.pairing import Request
+from parity.diagnose.run import run
+from parity.errors import UnjudgedError, UsageError
+from tests.ports import PORT, REFERENCE, write
+from tests.test_run import parity
+
+
+def _say(text: str, done: int | None = None, total: int | None = None) -> None:
+    return
+
+
+def compare(
+    reference: str | None, candidate: str | None, *settings: str, model: str | None = None, **options: Any
+) -> Result:
+    ports, ours, theirs = load_paths(reference, candidate, model, [], list(settings), options.pop("timeout", 30.0))
+    return run(Request(model or "model", ours, theirs, ports=ports, **options), _say)
+
+
+def modules(result: Result) -> set[str]:
+    return {d.key.module for d in result.sites if all(d.dtypes) and d.dtypes}
+
+
+def check(result: Result, name: str) -> Any:
+    return next(c for c in result.preflight if c.check == name)
+
+
+def test_a_port_of_a_model_never_seen_agrees(tmp_path: Path) -> None:
+    assert len(PORT.strip().splitlines()) < 60
+    result = compare(*write(tmp_path))
+    assert (result.verdict, result.notes) == ("pass", ())
+    assert {"embed", "blocks.0", "blocks.1", "time"} <= modules(result)
+    assert check(result, "candidate port").verdict == "pass"
+    assert check(result, "weights").detail.startswith("not compared")
+    embed = next(d for d in result.sites if d.key.site == "embed:out")
+    assert embed.shapes == ((1, 16, 6, 8), (1, 16, 6, 8)), "channels are moved to where the reference has them"
+
+
+def test_a_fault_in_it_is_placed(tmp_path: Path) -> None:
+    faulty = (
+        PORT.replace('f"layers.{i}", x, temb)', 'f"layers.{i}", x, temb * (1 + i * 0.01))')
+        .replace('linear(w, name + ".qkv", h)', 'linear(w, name + ".qkv", h) * (1.01 if name == "layers.1" else 1)')
+        .replace("temb * (1 + i * 0.01)", "temb")
+    )
+    result = compare(*write(tmp_path, faulty))
+    assert (result.verdict, result.failed) == ("fail", "structure")
+    assert result.origin is not None
+    assert (result.origin.key.module, result.origin.birth) == ("blocks.1.qkv", "module")
+
+
+def test_taps_inside_its_own_jit_are_seen(tmp_path: Path) -> None:
+    jitted = PORT.replace(
+        "def block(w, name", "import functools\n\n\n@functools.partial(jax.jit, static_argnums=1)\ndef block(w, name"
+    )
+    result = compare(*write(tmp_path, jitted))
+    assert result.verdict == "pass"
+    assert {"blocks.0", "blocks.1"} <= modules(result)
+
+
+def test_a_tap_inside_vmap_is_an_error_that_names_it(tmp_path: Path) -> None:
+    mapped = PORT.replace('tap("embed", x @', 'jax.vmap(lambda y: tap("embed", y))(x @')
+    with pytest.raises(UsageError, match=r"tap\('embed'\) is inside a jax transformation"):
+        compare(*write(tmp_path, mapped))
+
+
+TORCH = (
+    REFERENCE
+    + """
+
+class Other(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = TinyDiT()
+        self.net.blocks[1].proj.weight.data *= FACTOR
+
+
+FACTOR = 1.0
+
+
+def build(case):
+    other = Other()
+    return Port(module=other, call=lambda i: other.net(**i), runs="RUNS", rename={r"net\\\\.(.+)": r"\\\\1"})
+""".replace("\\\\\\\\", "\\\\")
+)
+
+
+@pytest.mark.parametrize("runs", ["torch", "torchax"])
+def test_a_torch_module_runs_eagerly_or_compiled(runs: str, tmp_path: Path) -> None:
+    text = TORCH.replace("RUNS", runs).replace("\\\\", "\\")
+    result = compare(*write(tmp_path, text))
+    assert result.verdict == "pass"
+    assert "blocks.1" in modules(result)
+    broken = compare(*write(tmp_path, text.replace("FACTOR = 1.0", "FACTOR = 1.01"), "broken.py"))
+    assert broken.origin is not None
+    assert broken.origin.key.module == "blocks.1.proj"
+
+
+def test_a_reference_alone_is_compiled_by_torchax(tmp_path: Path) -> None:
+    reference, _ = write(tmp_path)
+    result = compare(reference, None)
+    assert result.verdict == "pass"
+    assert "blocks.1" in modules(result)
+
+
+OBJECTS = '''
+import jax.numpy as jnp
+from model import TinyDiT
+
+from parity.port import Port
+
+
+class Linear:
+    def __init__(self, w, name):
+        self.weight, self.bias = w[name + ".weight"], w[name + ".bias"]
+
+    def __call__(self, x):
+        return x @ self.weight.T + self.bias
+
+
+class Net:
+    """As Flax NNX has it: callable objects in attributes and lists, without hooks."""
+
+    def __init__(self, w):
+        self.time = Linear(w, "time")
+        self.rest = [Linear(w, "out")]
+
+    def __call__(self, hidden_states, timestep):
+        temb = self.time(timestep[:, None])
+        return hidden_states + 0 * self.rest[0](temb)[:, :, None, None]
+
+
+def build(case):
+    w = {k: jnp.asarray(v.numpy()) for k, v in TinyDiT().state_dict().items()}
+    return Port(module=Net(w), rename={"rest.0": "other"})
+'''
+
+
+def test_a_tree_of_callable_objects_is_observed_and_left_as_it_was(tmp_path: Path) -> None:
+    result = compare(*write(tmp_path, OBJECTS))
+    sites = {d.key.site: d for d in result.sites}
+    assert sites["time:out"].verdict == "pass"
+    assert result.verdict == "fail", "it is another model"
+    assert result.origin is not None
+    assert result.origin.key.site == ":out"
+
+
+def test_names_that_meet_nothing_are_unjudged_and_none_at_all_is_said(tmp_path: Path) -> None:
+    other = PORT.replace("rename=rename", "rename={}").replace('"embed"', '"e"').replace('tap("time"', 'tap("t"')
+    lost = compare(*write(tmp_path, other))
+    assert lost.verdict == "unjudged"
+    assert "no site in common" in lost.reason
+    assert "layers.0" in lost.reason
+    without = PORT.replace("import Port, tap", "import Port\n\ntap = lambda name, x: x")
+    silent = compare(*write(tmp_path, without, "silent.py"))
+    assert silent.verdict == "pass"
+    assert "names no site" in silent.notes[0]
+
+
+def test_settings_that_it_declares_are_differing_settings_and_must_be_read(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    with pytest.raises(UsageError, match=r"does not know the setting 'rope'; it knows attention.softmax_dtype"):
+        compare(*paths, "rope=cached")
+    with pytest.raises(UnjudgedError, match="never reached the code"):
+        compare(*paths, "attention.softmax_dtype=bfloat16", rounds="precision")
+
+
+CLEAN = {"default dtype": torch.get_default_dtype, "precision": torch.get_float32_matmul_precision}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("return Port(call=forward", "return None and Port(call=forward"),
+        ("return Port(call=forward", "return 3 and 'a port' or Port(call=forward"),
+        ("return Port(call=forward", "return Port(call=None and forward"),
+        ('return linear(w, "out", x).reshape(1, *grid, -1)', "return None"),
+        ('return linear(w, "out", x).reshape(1, *grid, -1)', "return x.astype(int)"),
+        ('return linear(w, "out", x).reshape(1, *grid, -1)', "raise ValueError('no such thing\\nand more')"),
+        ("def build(case):", "def build(case):\n    raise KeyError('gone')"),
+        ("SETTINGS = {", "SETTINGS = {'nothing': 1, "),
+        ("import jax\n", "import jax\nraise RuntimeError('at import')\n"),
+        ("import jax\n", "import jax\nthis is no python\n"),
+        ("import jax\n", "import jax\nimport sys; sys.exit(0)\n"),
+        ("def build(", "def built("),
+    ],
+)
+def test_a_port_that_misbehaves_is_told_in_one_line(change: str, message: str, tmp_path: Path) -> None:
+    assert change in PORT
+    reference, candidate = write(tmp_path, PORT.replace(change, message))
+    with pytest.raises(UsageError) as told:
+        compare(reference, candidate)
+    expected = {
+        "return None and Port(call=forward": "build(case) returned None; return a parity.port.Port",
+        "return 3 and 'a port' or Port(call=forward": "build(case) returned of type str",
+        "return Port(call=None and forward": "`call` is missing",
+        "return None": "`call` returned None; return the prediction, a jax array",
+        "return x.astype(int)": "`call` returned int32 values",
+        "raise ValueError('no such thing\\nand more')": "raised at port.py:35: ValueError: no such thing (PARITY_DEBUG",
+        "def build(case):\n    raise KeyError('gone')": "raised at port.py:39: KeyError: 'gone'",
+        "SETTINGS = {'nothing': 1, ": "'nothing', which is no setting",
+        "import jax\nraise RuntimeError('at import')\n": "'port.py' raised at port.py:3: RuntimeError: at import",
+        "import jax\nthis is no python\n": "raised at port.py:3: SyntaxError",
+        "import jax\nimport sys; sys.exit(0)\n": "raised at port.py:3: SystemExit",
+        "def built(": "has no 'build'; functions in it: linear, block, forward, built",
+    }[message]
+    assert expected in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_one_that_hangs_at_import_ends_at_the_limit(tmp_path: Path) -> None:
+    hanging = "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except Exception:\n        pass\n" + PORT
+    with pytest.raises(UsageError, match=r"did not end within 0.5 s, at port.py:4; .*--path-timeout"):
+        compare(*write(tmp_path, hanging), timeout=0.5)
+
+
+STATE = {
+    "import": (
+        "import jax\n",
+        "import jax, torch\ntorch.set_default_dtype(torch.bfloat16)\ntorch.set_float32_matmul_precision('medium')\n"
+        "torch.nn.modules.module.register_module_forward_hook(lambda m, a, o: None)\n"
+        "jax.config.update('jax_default_matmul_precision', 'bfloat16')\n",
+    ),
+    "modes": ("import jax\n", "import jax, torchax\ntorchax.enable_globally()\n"),
+}
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_what_it_changes_for_the_process_is_said_and_put_back(name: str, tmp_path: Path) -> None:
+    import jax
+
+    result = compare(*write(tmp_path, PORT.replace(*STATE[name])))
+    assert result.verdict == "pass", "the sides run clean"
+    said = check(result, "candidate port")
+    assert said.verdict == "explained"
+    told = {
+        "import": (
+            "torch's default dtype from torch.float32 to torch.bfloat16",
+            "_global_forward_hooks",
+            "matmul_precision",
+        ),
+        "modes": ("turned torchax on",),
+    }[name]
+    assert all(part in said.detail for part in told)
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.nn.modules.module._global_forward_hooks
+    assert jax.config.jax_default_matmul_precision is None
+    assert type(torch.ones(1)) is torch.Tensor
+
+
+def test_a_call_that_changes_the_process_is_an_error(tmp_path: Path) -> None:
+    line = "    grid = x.shape[1:3]"
+    changing = PORT.replace(line, "    import torch; torch.set_default_dtype(torch.float64)\n" + line)
+    with pytest.raises(UsageError, match="`call` changed torch's default dtype from"):
+        compare(*write(tmp_path, changing))
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_the_template_is_short_runs_as_it_is_and_is_never_overwritten(tmp_path: Path) -> None:
+    where = tmp_path / "mine.py"
+    assert parity("init", str(where)).code == 0
+    assert len(where.read_text().splitlines()) < 60
+    done = parity("run", "--json", "--reference-path", f"{where}:reference", "--candidate-path", f"{where}:build")
+    assert (done.code, done.json["verdict"], done.json["model"]) == (0, "pass", f"{where}:reference")
+    assert {"blocks.0:in.input", "blocks.1:out"} <= {s["site"] for s in done.json["sites"]}
+    assert "exists" in parity("init", str(where)).err
+    where.write_text(where.read_text().replace("jnp.tanh(x @", "jnp.tanh(1.01 * x @"))
+    done = parity("run", "--json", "--reference-path", f"{where}:reference", "--candidate-path", f"{where}:build")
+    assert (done.code, done.json["origin"]["site"]) == (1, "blocks.0:out")
+
+
+def test_loading_a_port_takes_no_module_of_the_other_sides_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    reference, _ = write(tmp_path / "a")
+    text = TORCH.replace("RUNS", "torch").replace("\\\\", "\\").replace(REFERENCE, "from model import *\n")
+    _, candidate = write(tmp_path / "b", text)
+    (tmp_path / "b" / "model.py").write_text(REFERENCE.replace("F.silu(temb)", "F.silu(2 * temb)"))
+    assert compare(reference, candidate).verdict == "fail"
+
+
+def test_parity_port_needs_neither_torch_nor_jax() -> None:
+    program = "import sys, parity.port; print(*sorted({'torch', 'jax', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("text", [PORT, OBJECTS], ids=["taps", "objects"])
+def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
+    import numpy as np
+
+    from parity.diagnose.pairing import pair
+    from parity.hooks.sites import SitePlan, plan_sites
+    from parity.paths.loop import denoise, prepare
+
+    ports, ours, theirs = load_paths(*write(tmp_path, text), None, [], [], 30.0)
+    pairing = pair(Request("model", ours, theirs, ports=ports), _say)
+    side = pairing.candidate.side
+
+    def predicted(plan: SitePlan | None) -> Any:
+        (step,) = denoise(prepare(side.with_fresh_sampler()), plan)
+        return next(r.value for r in step.records if r.key.site == "loop:noise_pred" and r.key.branch == "")
+
+    plan = plan_sites(["", *pairing.reference.side.modules], "all")
+    np.testing.assert_array_equal(predicted(plan), predicted(None))
