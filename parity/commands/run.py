@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from parity.errors import UsageError
@@ -14,6 +15,7 @@ from parity.report.terminal import print_result
 from parity.settings import parse
 
 FORCINGS = ("none", "step", "module")
+STAGES = ("text", "transformer", "vae")
 ROUNDS = ("both", "structure", "precision")
 
 
@@ -27,7 +29,9 @@ def run_command(
     forcing: str,
     sites: str,
     values: list[str],
+    stages: str | None,
     stage1: Path | None,
+    stage2: Path | None,
     prompt: str | None,
     seed: int,
     out: Path | None,
@@ -36,7 +40,7 @@ def run_command(
     """Run both paths and print the comparison; returns the exit code.
 
     Raises:
-        ParityError: see `parity.diagnose.run.run`.
+        ParityError: see `parity.diagnose.stages.run_stages`.
     """
     ours, theirs = parse("torch", reference), parse("torchax", candidate)
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
@@ -44,24 +48,50 @@ def run_command(
         raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")
     if rounds not in ROUNDS:
         raise UsageError(f"--rounds takes {', '.join(ROUNDS)}, found '{rounds}'")
+    chosen = parse_stages(stages, stage2)
+    if stage2 is not None and (stage1 is not None or prompt is not None):
+        raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
+    for settings in (ours, theirs):
+        settings.require_stages(chosen)
     quieten()
     console, errors = make_consoles()
     with progress(errors, quiet=as_json) as say:
         say("loading torch and diffusers")
         require_extras()
         from parity.commands.keep import KeepRun
-        from parity.diagnose.run import Request, run
+        from parity.diagnose.pairing import Request
+        from parity.diagnose.stages import run_stages
 
-        request = Request(model, ours, theirs, steps, seed, stage1, sites, tuple(values), forcing, prompt, rounds)
+        request = Request(
+            model, ours, theirs, steps, seed, stage1, sites, tuple(values), forcing, prompt, rounds, chosen, stage2
+        )
         sink = None if out is None else KeepRun(out, request)
-        result = run(request, say, sink)
+        result = run_stages(request, say, sink)
         if sink is not None:
+            result = replace(result, notes=(*result.notes, *sink.notes))
             sink.result(result)
     if as_json:
         print(dumps(result))
     else:
         print_result(result, console)
     return result.exit_code
+
+
+def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:
+    """The stages of a run, in their order.
+
+    Raises:
+        UsageError: an unknown stage, or a port's latents given to other stages than the VAE.
+    """
+    if text is None:
+        return ("vae",) if stage2 is not None else ("transformer",)
+    named = [name.strip() for name in text.split(",")]
+    unknown = [name for name in named if name not in STAGES]
+    if unknown:
+        raise UsageError(f"--stages takes {', '.join(STAGES)}, comma-separated; found '{unknown[0]}'")
+    if stage2 is not None and set(named) != {"vae"}:
+        raise UsageError("--stage2 decodes a port's latents and runs no other stage; leave --stages out")
+    return tuple(name for name in STAGES if name in named)
 
 
 def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | None) -> None:

@@ -35,6 +35,7 @@ class Request:
         sites: `blocks`, `all` or a glob. values: globs of sites whose values are kept.
         rounds: `structure`, `precision` or `both`.
         forcing: `none`, `step` or `module`. prompt: in place of the model's own, None to keep it.
+        stages: parts of the generation (`parity.diagnose.stages`). stage2: a port's latents, for the VAE alone.
     """
 
     model: str
@@ -48,6 +49,8 @@ class Request:
     forcing: str = "none"
     prompt: str | None = None
     rounds: str = "both"
+    stages: tuple[str, ...] = ("transformer",)
+    stage2: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from parity.diagnose.sink import Sink, reached_check
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.floors import level, make_variants, widen, with_floors
-from parity.paths.loop import Forced, Loop, denoise, prepare, state_of
+from parity.paths.loop import LATENTS, Forced, Loop, denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
 from parity.settings import BITS, NEUTRAL, Settings
@@ -59,13 +59,16 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
     judge = Judge(excuses(d.setting for d in pairing.differing))
     collected = Collected()
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
-    for reference, candidate, judged in _walk(pairing, plan, truth, request, say):
+    coarse = _coarse(pairing)
+    for reference, candidate, judged in _walk(pairing, coarse, plan, truth, request, say):
         sink.step(StepRecords(reference.step, reference.records, judged.floors), candidate)
         sites = judge.step(judged, candidate)
         if local is not None:
             sites = local.step(judged.step, state_of(reference, "before"), sites, candidate)
         collected.add(judged, candidate, sites)
-    sink.finish(pairing)
+    beside = {"float32": state_of(truth[-1], "after")[LATENTS]}
+    beside.update(("coarse", loop.side.backend.host(loop.latents)) for loop in coarse)
+    sink.finish(pairing, beside)
     only = tuple(d for d in pairing.differing if d.setting in NEUTRAL)
     checks = (*pairing.checks, reached_check(pairing))
     result = conclude(collected, model=request.model, differing=only, preflight=checks, failing="precision")
@@ -73,12 +76,12 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
 
 
 def _walk(
-    pairing: Pairing, plan: SitePlan, truth: Truth, request: Request, say: Say
+    pairing: Pairing, coarse: list[Loop], plan: SitePlan, truth: Truth, request: Request, say: Say
 ) -> Iterator[tuple[StepRecords, StepRecords, StepRecords]]:
     """(reference, candidate, truth with the floors of this round) of each step."""
     starts = {step.step: state_of(step, "before") for step in truth}
     forced: Forced | None = starts.get if request.forcing == "step" else None
-    loops = [pairing.reference, *_coarse(pairing)]
+    loops = [pairing.reference, *coarse]
     runs = [denoise(loop, plan, forced) for loop in loops]
     candidate = denoise(pairing.candidate, plan, forced)
     for true in truth:

@@ -91,7 +91,7 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
             parted, where = state_of(reference, "before"), candidate
         collected.add(reference, candidate, sites)
         truth.append(reference)
-    sink.finish(pairing)
+    sink.finish(pairing, {v.name: v.loop.side.backend.host(v.loop.latents) for v in variants})
     checks = (*pairing.checks, reached_check(pairing))
     result = conclude(collected, model=request.model, differing=pairing.differing, preflight=checks)
     if parted is None or request.sites != "blocks" or result.verdict != "fail":
