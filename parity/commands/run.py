@@ -89,6 +89,8 @@ def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:
     unknown = [name for name in named if name not in STAGES]
     if unknown:
         raise UsageError(f"--stages takes {', '.join(STAGES)}, comma-separated; found '{unknown[0]}'")
+    if "text" in named:
+        raise UsageError("the text stage is not compared yet; both sides take the reference's embeddings")
     if stage2 is not None and set(named) != {"vae"}:
         raise UsageError("--stage2 decodes a port's latents and runs no other stage; leave --stages out")
     return tuple(name for name in STAGES if name in named)

@@ -24,11 +24,9 @@ def latent_checks(config: Mapping[str, Any], reference: np.ndarray, candidate: n
     Args:
         config: of the VAE. reference, candidate: what each side's decode is to start from.
     """
-    return (
-        _layout(config, reference, candidate),
-        _factor(config),
-        _statistics(config, reference, candidate),
-    )
+    factor = _factor(config)
+    scale = float(config["scaling_factor"]) if factor.verdict == "pass" else 1.0
+    return _layout(config, reference, candidate), factor, _statistics(scale, reference, candidate)
 
 
 def _layout(config: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> Check:
@@ -50,7 +48,7 @@ def _factor(config: Mapping[str, Any]) -> Check:
     return Check(name, "pass", f"{factor} in the VAE's config; the latents are divided by it on both sides")
 
 
-def _statistics(config: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> Check:
+def _statistics(factor: float, a: np.ndarray, b: np.ndarray) -> Check:
     """Finite, not constant, and not apart by the scaling factor alone."""
     name = "latents statistics"
     for side, x in (("reference", a), ("candidate", b)):
@@ -64,7 +62,6 @@ def _statistics(config: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> Chec
         return Check(name, "pass", detail)
     x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     gain, cosine = float(x @ y / (x @ x)), float(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
-    factor = float(config.get("scaling_factor", 1.0))
     for what, value in (("divided by", 1 / factor), ("multiplied by", factor)):
         close = abs(gain - value) < SCALE_MATCH * abs(value - 1)
         if close and cosine > 1 - abs(value - 1) * SCALE_MATCH:

@@ -2,7 +2,8 @@
 own side's; every frame of both.
 
 By itself all sites of the decoder are judged against their floors. In the chain only the frames are: their floors are
-those of the same rounded runs, each decoded from the latents that its own loop came to.
+the largest of those by itself and of what the loops' own floors come to: the latents of each rounded run, decoded in
+float32, and those of the reference in a coarser working dtype, decoded in that.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from parity.diagnose.preflight import failed
 from parity.diagnose.sink import Sink
 from parity.diagnose.stage import Judged, StagePair, judge_stage, load_stage, stage_diff, with_checks
 from parity.models.family import Case
-from parity.models.vae import expected_frames, load_decoder, require_known
-from parity.paths.stage import Stage, host_tensor
+from parity.models.vae import CacheRows, expected_frames, load_decoder, require_known
+from parity.paths.stage import Stage, TorchStage, host_tensor
 
 FRAMES = "frames"
 
@@ -52,7 +53,7 @@ def vae_stage(case: Case) -> Stage:
         UsageError: its VAE's class is not known.
     """
     require_known(case)
-    return Stage("vae", "decoder", partial(load_decoder, case))
+    return Stage("vae", "decoder", partial(load_decoder, case), CacheRows())
 
 
 def decode_round(case: Case, request: Request, ends: Ends, choice: tuple[str, tuple[str, ...]], failing: Failed,
@@ -79,10 +80,11 @@ def decode_round(case: Case, request: Request, ends: Ends, choice: tuple[str, tu
     if ours.shape != theirs.shape:
         return dataclasses.replace(result, stages=(stage_diff(result, "vae"),))
     floors = np.max([spread(frames_of(ours), frames_of(o.outputs[FRAMES])) for o in judged.others.values()], axis=0)
-    own = frame_errors(frames_of(ours), frames_of(theirs), np.maximum(floors, _least(ours)))
+    floors = np.maximum(floors, _least(ours))
+    own = frame_errors(frames_of(ours), frames_of(theirs), floors)
     if ends.candidate is None:
         return dataclasses.replace(result, stages=(stage_diff(result, "vae"),), frames=frame_diffs(own, None))
-    far, chain = _chain(pair, judged, ends, sink, say)
+    far, chain = _chain(pair, judged, ends, floors, sink, say)
     if result.verdict == "pass" and not far.ratio <= L2_LIMIT:
         detail = f"relative L2 {far.rel_l2:.2e}, {far.ratio:.0f} x their floor"
         reason = f"the frames of the whole chain are beyond their floor ({detail}), though each decode agrees by itself"
@@ -92,9 +94,13 @@ def decode_round(case: Case, request: Request, ends: Ends, choice: tuple[str, tu
 
 
 def _chain(
-    pair: StagePair, judged: Judged, ends: Ends, sink: Sink, say: Say
+    pair: StagePair, judged: Judged, ends: Ends, own_floors: np.ndarray, sink: Sink, say: Say
 ) -> tuple[Distance, tuple[FrameError, ...]]:
-    """Each side's own latents through its own decoder: the distance of all frames and of each."""
+    """Each side's own latents through its own decoder: the distance of all frames and of each.
+
+    Args:
+        own_floors: of each frame by itself, which no floor of the chain is below.
+    """
     say("vae: each side's own latents")
     assert ends.candidate is not None
     # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
@@ -104,20 +110,16 @@ def _chain(
     whole = start is ends.reference
     truth = judged.truth if whole else pair.truth.run({"latents": host_tensor(start)}, None)
     ours = truth.outputs[FRAMES]
-    own = {**ends.beside, "reference": ends.reference}
-    apart = np.zeros(frames_of(ours).shape[0])
-    largest = 0.0
-    for variant in pair.variants():
-        # A variant whose loop was not walked in this round still says how its decode rounds.
-        other = variant.run({"latents": host_tensor(own.get(variant.name, start))}, None).outputs[FRAMES]
-        found = spread(frames_of(ours), frames_of(other))
-        apart, largest = np.maximum(apart, found), max(largest, float(np.linalg.norm(found)))
-    floors = np.maximum(apart, _least(ours))
-    chain = frame_errors(frames_of(ours), frames_of(theirs), floors)
+    spreads = [own_floors]
+    decoders = {name: TorchStage(pair.stage, settings) for name, settings in pair.coarse}
+    for name, latents in {**ends.beside, "reference": ends.reference}.items():
+        other = decoders.get(name, pair.truth).run({"latents": host_tensor(latents)}, None).outputs[FRAMES]
+        spreads.append(spread(frames_of(ours), frames_of(other)))
+    chain = frame_errors(frames_of(ours), frames_of(theirs), np.max(spreads, axis=0))
     with np.errstate(invalid="ignore", over="ignore"):
         l2 = float(np.linalg.norm(theirs.astype(np.float64) - ours))
     scale = float(np.linalg.norm(ours.astype(np.float64))) or 1.0
-    floor = max(largest, float(np.linalg.norm(_least(ours))))
+    floor = max(float(np.linalg.norm(s)) for s in spreads)
     return Distance(l2 / scale, floor / scale, ratio(l2, floor)), chain
 
 

@@ -8,12 +8,13 @@ into one program, and one call of `decoder` does, so that is what the candidate 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.rows import WHOLE, Part
 from parity.models.family import Case
 from parity.models.folder import load_part, read_config
 from parity.models.patches import DTYPES
@@ -45,6 +46,17 @@ class LatentDecoder(torch.nn.Module):
         if vae.use_slicing and x.shape[0] > 1:
             self.__dict__["reached"].mark("vae.slicing")
         return {"frames": vae.decode(x, return_dict=False)[0]}
+
+
+class CacheRows:
+    """Leaves out the nests of cached frames that CogVideoX's modules hand on beside their outputs.
+
+    Each is a copy of the last frames of a convolution's input, some eight for each module: what is wrong with one shows
+    where it is used, at that convolution's own `in.conv_cache`.
+    """
+
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        return () if port.startswith(("out.1", "in.conv_cache.")) else WHOLE
 
 
 def load_decoder(

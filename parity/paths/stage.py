@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.hooks.attach import attached, require_fired
-from parity.hooks.rows import NoRows
+from parity.hooks.rows import NoRows, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.hooks.transfer import to_numpy, torch_records
@@ -51,12 +51,13 @@ class Stage:
         name: `text` or `vae`, the stage of its records.
         trunk: child of its module that does the work; each of its calls is one compiled program of the candidate.
         load: makes the module, which takes the inputs by name and returns a dict of output tensors.
-        branch: guidance branch of its records.
+        rule: which tensors' rows are observed, and how. branch: guidance branch of its records.
     """
 
     name: str
     trunk: str
     load: Load
+    rule: RowRule = field(default_factory=NoRows)
     branch: str = ""
 
     def records(self, outputs: Mapping[str, tuple[np.ndarray, str]]) -> list[Record]:
@@ -115,7 +116,7 @@ class TorchStage:
 
     def run(self, inputs: Inputs, plan: SitePlan | None) -> Seen:
         given = {k: self._placed(x) for k, x in inputs.items()}
-        tap = None if plan is None else Tap(plan, TorchReducer(), NoRows(), (self.stage.branch,), {})
+        tap = None if plan is None else Tap(plan, TorchReducer(), self.stage.rule, (self.stage.branch,), {})
         with torch_scope(self.reached), contextlib.nullcontext() if tap is None else attached(self.root, tap):
             out = self.root(**given)
         records = []

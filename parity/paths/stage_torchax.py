@@ -26,7 +26,6 @@ from parity.errors import UnjudgedError
 from parity.golden.records import Record
 from parity.hooks.attach import attached
 from parity.hooks.batch_jax import BatchingReducer, array_of
-from parity.hooks.rows import NoRows
 from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap
 from parity.paths.candidate import (
@@ -139,7 +138,7 @@ class TorchaxStage:
             given = [next(views) if isinstance(x, torch.Tensor) else x for x in leaves]
             args, kwargs = pytree.tree_unflatten(given, structure)
             reducer = BatchingReducer()
-            tap = None if plan is None else Tap(plan, reducer, NoRows(), (self.stage.branch,), {})
+            tap = None if plan is None else Tap(plan, reducer, self.stage.rule, (self.stage.branch,), {})
             routed = trunk.__dict__.pop("forward")
             try:
                 with (
@@ -191,7 +190,7 @@ class _Outer:
             return
         self.calls[""] = 1
         reducer = BatchingReducer()
-        tap = Tap(self.plan, reducer, NoRows(), (self.stage.branch,), {})
+        tap = Tap(self.plan, reducer, self.stage.rule, (self.stage.branch,), {})
         if port == "out":
             tap.see("", 0, "out", next(iter(values.values())) if len(values) == 1 else tuple(values.values()))
         else:

@@ -106,10 +106,8 @@ def sections(result: Result) -> tuple[Section, ...]:
     """Everything that is said of a result, as strings; empty sections are left out."""
     step = shown_step(result)
     loop = tuple(s for s in result.sites if s.key.step >= 0)
-    found = (
-        *(summary(result), preflight(result), steps_table(result.steps), blocks_table(loop, step)),
-        *(stages_table(result.stages), *stage_blocks(result), frames_table(result.frames)),
-    )
+    found: list[Section] = [summary(result), preflight(result), steps_table(result.steps), blocks_table(loop, step)]
+    found += [stages_table(result.stages), *stage_blocks(result), frames_table(result.frames)]
     # A second look names modules where the first names blocks.
     failing = failures(result.closer or result.sites)
     return tuple(section for section in (*found, *failing) if section.rows)
