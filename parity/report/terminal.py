@@ -105,7 +105,8 @@ def print_result(result: Result, console: Console) -> None:
 def sections(result: Result) -> tuple[Section, ...]:
     """Everything that is said of a result, as strings; empty sections are left out."""
     step = shown_step(result)
-    loop = tuple(s for s in result.sites if s.key.step >= 0)
+    outside = {s.stage for s in result.stages}
+    loop = tuple(s for s in result.sites if s.key.stage not in outside)
     found: list[Section] = [summary(result), preflight(result), steps_table(result.steps), blocks_table(loop, step)]
     found += [stages_table(result.stages), *stage_blocks(result), frames_table(result.frames)]
     # A second look names modules where the first names blocks.
@@ -197,7 +198,7 @@ def _step_rows(step: StepDiff) -> Iterator[Cells]:
 
 def shown_step(result: Result) -> int | None:
     """The step whose blocks are shown: where the divergence starts, else the first with a failure, else the first."""
-    if result.origin is not None and result.origin.key.step >= 0:
+    if result.origin is not None and result.origin.key.stage not in {s.stage for s in result.stages}:
         return result.origin.key.step
     failed = [site.key.step for site in result.sites if site.verdict == "fail"]
     loop = [site.key.step for site in result.sites if site.key.step >= 0]
