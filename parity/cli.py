@@ -78,7 +78,14 @@ def run(
     values: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
     ] = None,
+    stages: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated: text, transformer, vae. Default: transformer (vae with --stage2)."),
+    ] = None,
     stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
+    stage2: Annotated[
+        Path | None, typer.Option(help="A port's stage2_latents.safetensors: decode it on both sides, nothing else.")
+    ] = None,
     prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
     seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
     inputs: Annotated[
@@ -103,7 +110,9 @@ def run(
         forcing=forcing,
         sites=sites,
         values=values or [],
+        stages=stages,
         stage1=stage1,
+        stage2=stage2,
         prompt=prompt,
         seed=seed,
         out=out,

@@ -7,10 +7,17 @@ the first step.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from parity.errors import UnjudgedError
 from parity.settings import CHOICES, Settings
+
+OWN: Mapping[str, tuple[str, ...]] = {
+    "text": ("dtype", "matmul_precision", "jit"),
+    "vae": ("dtype", "matmul_precision", "jit", "vae.tiling", "vae.slicing"),
+}
+"""Stage -> the settings that it has a place for; the transformer has one for all others."""
 
 
 @dataclass
@@ -18,11 +25,12 @@ class Reached:
     """Which settings' replaced code ran.
 
     Attributes:
-        settings: the side's settings.
+        settings: the side's settings. stage: part of the generation; each part proves its own settings.
         marks: setting name -> how often it was reached.
     """
 
     settings: Settings
+    stage: str = "transformer"
     marks: dict[str, int] = field(default_factory=dict)
 
     def mark(self, name: str) -> None:
@@ -32,7 +40,11 @@ class Reached:
     @property
     def expected(self) -> tuple[str, ...]:
         """The settings that are not at their default."""
-        return tuple(c.name for c in CHOICES if self.settings.changed(c.name))
+        return tuple(c.name for c in CHOICES if self.settings.changed(c.name) and self._is_of_stage(c.name))
+
+    def _is_of_stage(self, name: str) -> bool:
+        own = OWN.get(self.stage)
+        return name in own if own is not None else not any(name.startswith(f"{stage}.") for stage in ("vae",))
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -175,6 +175,8 @@ CHOICES: tuple[Choice, ...] = (
         pattern=_CACHE,
         form="off or deepcache:start,end,interval",
     ),
+    Choice("vae.tiling", "decode in overlapping tiles, of the class's own size", ("false", "true"), default=False),
+    Choice("vae.slicing", "decode the videos of a batch one by one", ("false", "true"), default=False),
     Choice(
         "jit",
         "compile the transformer with jax.jit",
@@ -234,6 +236,19 @@ class Settings:
         assert match is not None
         dp, sp, tp = (int(n) for n in match.groups())
         return dp, sp, tp
+
+    def require_stages(self, stages: Iterable[str]) -> None:
+        """Refuse a setting of a stage that is not run.
+
+        Raises:
+            UsageError: one is not at its default.
+        """
+        for name, stage in ((c.name, c.name.partition(".")[0]) for c in CHOICES):
+            if stage == "vae" and stage not in stages and self.changed(name):
+                raise UsageError(
+                    f"'{name}={self.as_text()[name]}' is a setting of the {stage} stage, which is not run; "
+                    f"`parity run --stages transformer,{stage}` runs it"
+                )
 
     def replace(self, **changes: Value) -> Settings:
         """A copy with some values changed; keys with `.` written as `_`."""

@@ -65,6 +65,8 @@ def settings(
     from parity.report.progress import progress
 
     ours, theirs = parse("torch", reference or []), parse("torchax", candidate or [])
+    for settings in (ours, theirs):
+        settings.require_stages(("transformer",))
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
     if forcing not in FORCINGS:
         raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")

@@ -3,6 +3,7 @@
     DIR/reference/  DIR/candidate/                    goldens (`parity inspect`, `parity diff`)
     DIR/reference_latents.safetensors  DIR/candidate_latents.safetensors      the final latents, stage-2 convention
     DIR/request.json                                  prompt and embeddings that were given, for `parity explain`
+    DIR/frames/reference/0000.png  ...                with `--stages ...,vae`: the decoded pictures (`frame_files`)
     DIR/result.json                                   what `--json` prints
 
 A precision round after a structure round is kept the same way in DIR/precision/. Goldens are written step by step, so
@@ -14,8 +15,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+
+from parity.commands.frame_files import write_frames
 from parity.compare.result import Result
 from parity.diagnose.run import Pairing, Request
+from parity.diagnose.sink import Beside
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
 from parity.golden.records import StepRecords
@@ -25,7 +30,10 @@ from parity.report.json_report import dumps
 
 
 class KeepRun:
-    """See `parity.diagnose.run.Sink`.
+    """See `parity.diagnose.sink.Sink`.
+
+    Attributes:
+        notes: what could not be kept.
 
     Raises:
         UsageError: on making it, if the folder holds anything already.
@@ -36,6 +44,7 @@ class KeepRun:
             raise UsageError(f"--out: '{out}' exists and is not an empty folder; name another")
         self.out, self.where, self.request = out, out, request
         self.writers: dict[str, GoldenWriter] = {}
+        self.notes: list[str] = []
 
     def begin(self, pairing: Pairing, name: str) -> None:
         if self.writers:
@@ -54,7 +63,7 @@ class KeepRun:
         self.writers["reference"].write_step(reference)
         self.writers["candidate"].write_step(candidate)
 
-    def finish(self, pairing: Pairing) -> None:
+    def finish(self, pairing: Pairing, beside: Beside) -> None:
         for writer in self.writers.values():
             writer.finish()
         for loop in (pairing.reference, pairing.candidate):
@@ -67,6 +76,11 @@ class KeepRun:
                 num_frames=side.case.spec.num_frames,
                 num_inference_steps=self.request.steps,
             )
+
+    def frames(self, name: str, frames: np.ndarray) -> None:
+        note = write_frames(self.out / "frames" / name, frames)
+        if note and note not in self.notes:
+            self.notes.append(note)
 
     def result(self, result: Result) -> None:
         """Write result.json; a run that ended in preflight has nothing else to keep."""

@@ -42,6 +42,7 @@ def record_command(
         raise UsageError("--resume and --overwrite exclude each other")
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
     chosen = parse(_BACKENDS[side], settings)
+    chosen.require_stages(("transformer",))
     quieten()
     _, errors = make_consoles()
     with progress(errors) as say:

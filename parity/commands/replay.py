@@ -26,6 +26,7 @@ def replay_command(
     if side not in SIDES:
         raise UsageError(f"--side takes {' or '.join(SIDES)}, found '{side}'")
     given = parse("torchax" if side == "candidate" else "torch", settings)
+    given.require_stages(("transformer",))
     quieten()
     console, errors = make_consoles()
     with progress(errors, quiet=as_json) as say:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from parity.errors import UsageError
@@ -15,6 +16,7 @@ from parity.report.terminal import print_result
 from parity.settings import parse
 
 FORCINGS = ("none", "step", "module")
+STAGES = ("text", "transformer", "vae")
 ROUNDS = ("both", "structure", "precision")
 
 
@@ -28,7 +30,9 @@ def run_command(
     forcing: str,
     sites: str,
     values: list[str],
+    stages: str | None,
     stage1: Path | None,
+    stage2: Path | None,
     prompt: str | None,
     seed: int,
     out: Path | None,
@@ -41,7 +45,7 @@ def run_command(
     """Run both paths and print the comparison; returns the exit code.
 
     Raises:
-        ParityError: see `parity.diagnose.run.run`.
+        ParityError: see `parity.diagnose.stages.run_stages`.
     """
     paths = reference_path is not None or candidate_path is not None
     if not paths:
@@ -53,6 +57,9 @@ def run_command(
         raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")
     if rounds not in ROUNDS:
         raise UsageError(f"--rounds takes {', '.join(ROUNDS)}, found '{rounds}'")
+    chosen = parse_stages(stages, stage2)
+    if stage2 is not None and (stage1 is not None or prompt is not None):
+        raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
     quieten()
     console, errors = make_consoles()
     with progress(errors, quiet=as_json) as say:
@@ -60,12 +67,15 @@ def run_command(
         require_extras()
         from parity.commands.keep import KeepRun
         from parity.commands.paths import load_paths
+        from parity.diagnose.pairing import Request
         from parity.diagnose.ports import NO_PORTS
-        from parity.diagnose.run import Request, run
+        from parity.diagnose.stages import run_stages
 
         ports = NO_PORTS
         if paths:
             ports, ours, theirs = load_paths(reference_path, candidate_path, model, reference, candidate, path_timeout)
+        for settings in (ours, theirs):
+            settings.require_stages(chosen)
         request = Request(
             str(reference_path) if ports.alone else model or DEFAULT_MODEL,
             ours,
@@ -80,16 +90,38 @@ def run_command(
             rounds,
             inputs,
             ports,
+            chosen,
+            stage2,
         )
         sink = None if out is None else KeepRun(out, request)
-        result = run(request, say, sink)
+        result = run_stages(request, say, sink)
         if sink is not None:
+            result = replace(result, notes=(*result.notes, *sink.notes))
             sink.result(result)
     if as_json:
         print(dumps(result))
     else:
         print_result(result, console)
     return result.exit_code
+
+
+def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:
+    """The stages of a run, in their order.
+
+    Raises:
+        UsageError: an unknown stage, or a port's latents given to other stages than the VAE.
+    """
+    if text is None:
+        return ("vae",) if stage2 is not None else ("transformer",)
+    named = [name.strip() for name in text.split(",")]
+    unknown = [name for name in named if name not in STAGES]
+    if unknown:
+        raise UsageError(f"--stages takes {', '.join(STAGES)}, comma-separated; found '{unknown[0]}'")
+    if "text" in named:
+        raise UsageError("the text stage is not compared yet; both sides take the reference's embeddings")
+    if stage2 is not None and set(named) != {"vae"}:
+        raise UsageError("--stage2 decodes a port's latents and runs no other stage; leave --stages out")
+    return tuple(name for name in STAGES if name in named)
 
 
 def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | None) -> None:

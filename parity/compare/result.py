@@ -25,12 +25,16 @@ __all__ = [
     "Check",
     "Distance",
     "Failed",
+    "FrameDiff",
+    "FrameError",
     "Origin",
+    "Region",
     "Result",
     "Round",
     "SettingDifference",
     "SiteDiff",
     "SiteVerdict",
+    "StageDiff",
     "StepDiff",
     "Verdict",
     "Witness",
@@ -155,6 +159,70 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """Where in a frame the two sides differ most, relative to the whole frame's rms.
+
+    Attributes:
+        top, left, height, width: in pixels. rel_l2: rms of the difference there over the reference frame's rms.
+    """
+
+    top: int
+    left: int
+    height: int
+    width: int
+    rel_l2: float
+
+
+@dataclass(frozen=True, slots=True)
+class FrameError:
+    """How far the candidate's frame is from the reference's.
+
+    Attributes:
+        distance: relative L2 of the decoded values, with the floor of this frame.
+        psnr: in dB, inf for equal frames. ssim: mean structural similarity, 1 for equal frames. Both of the pictures,
+            cut to 0..1 as they are shown; NaN where a value is not finite or, for ssim, where a frame is too small.
+        region: where it is largest.
+    """
+
+    distance: Distance
+    psnr: float
+    ssim: float
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class FrameDiff:
+    """One decoded frame.
+
+    Attributes:
+        frame: from 0; videos of a batch one after the other.
+        by_itself: both decoders fed the reference's latents. in_chain: each fed its own side's; None without a chain.
+    """
+
+    frame: int
+    by_itself: FrameError
+    in_chain: FrameError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageDiff:
+    """One stage outside the loop.
+
+    Attributes:
+        stage: `text` or `vae`. output: the worst of its outputs by name.
+        by_itself: fed the same inputs on both sides. in_chain: each side's own; NaN where there is no chain.
+        verdict: of the stage. reason: one sentence.
+    """
+
+    stage: str
+    output: str
+    by_itself: Distance
+    in_chain: Distance
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One round of a run.
 
@@ -180,6 +248,7 @@ class Result:
         model: as named. notes: further sentences (sites never fired, a differing setting that did no harm, ...).
         differing_settings, preflight, steps, sites, origin, causes: as in the JSON document; lists in execution order.
         rounds: those that were run; `steps`, `sites` and `origin` are of the last of them.
+        stages: those outside the loop that were run. frames: decoded by the VAE stage.
         closer: sites inside the block where the divergence is born, observed in a second look; empty without one.
     """
 
@@ -195,6 +264,8 @@ class Result:
     causes: tuple[Cause, ...] = ()
     rounds: tuple[Round, ...] = ()
     closer: tuple[SiteDiff, ...] = ()
+    stages: tuple[StageDiff, ...] = ()
+    frames: tuple[FrameDiff, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -39,6 +39,7 @@ class Request:
         rounds: `structure`, `precision` or `both`.
         forcing: `none`, `step` or `module`. prompt: in place of the model's own, None to keep it.
         inputs: tensors by argument name, for a transformer that no family knows. ports: in place of parity's paths.
+        stages: parts of the generation (`parity.diagnose.stages`). stage2: a port's latents, for the VAE alone.
     """
 
     model: str
@@ -54,6 +55,8 @@ class Request:
     rounds: str = "both"
     inputs: Path | None = None
     ports: Ports = NO_PORTS
+    stages: tuple[str, ...] = ("transformer",)
+    stage2: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from parity.diagnose.sink import Sink, reached_check, token_grid
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.floors import level, make_variants, widen, with_floors
-from parity.paths.loop import Forced, Loop, State, denoise, prepare, state_of
+from parity.paths.loop import LATENTS, Forced, Loop, State, denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
 from parity.settings import BITS, NEUTRAL, Settings
@@ -60,7 +60,8 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
     collected = Collected()
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
     parted: tuple[State, StepRecords] | None = None
-    for reference, candidate, judged in _walk(pairing, plan, truth, request, say):
+    coarse = _coarse(pairing)
+    for reference, candidate, judged in _walk(pairing, coarse, plan, truth, request, say):
         sink.step(StepRecords(reference.step, reference.records, judged.floors), candidate)
         sites = judge.step(judged, candidate)
         if local is not None:
@@ -68,7 +69,9 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
         if parted is None and any(d.verdict == "fail" for d in sites):
             parted = state_of(reference, "before"), candidate
         collected.add(judged, candidate, sites)
-    sink.finish(pairing)
+    beside = {"float32": state_of(truth[-1], "after")[LATENTS]}
+    beside.update(("coarse", loop.side.backend.host(loop.latents)) for loop in coarse)
+    sink.finish(pairing, beside)
     only = tuple(d for d in pairing.differing if d.setting in NEUTRAL)
     checks = (*pairing.checks, reached_check(pairing))
     side = pairing.reference.side
@@ -86,12 +89,12 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
 
 
 def _walk(
-    pairing: Pairing, plan: SitePlan, truth: Truth, request: Request, say: Say
+    pairing: Pairing, coarse: list[Loop], plan: SitePlan, truth: Truth, request: Request, say: Say
 ) -> Iterator[tuple[StepRecords, StepRecords, StepRecords]]:
     """(reference, candidate, truth with the floors of this round) of each step."""
     starts = {step.step: state_of(step, "before") for step in truth}
     forced: Forced | None = starts.get if request.forcing == "step" else None
-    loops = [pairing.reference, *_coarse(pairing)]
+    loops = [pairing.reference, *coarse]
     runs = [denoise(loop, plan, forced) for loop in loops]
     candidate = denoise(pairing.candidate, plan, forced)
     for true in truth:

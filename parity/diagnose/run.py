@@ -93,7 +93,7 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
             parted, where = state_of(reference, "before"), candidate
         collected.add(reference, candidate, sites)
         truth.append(reference)
-    sink.finish(pairing)
+    sink.finish(pairing, {v.name: v.loop.side.backend.host(v.loop.latents) for v in variants})
     checks = (*pairing.checks, reached_check(pairing))
     side = pairing.reference.side
     grid = token_grid(side)

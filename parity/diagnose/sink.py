@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
+
+import numpy as np
 
 from parity.compare.findings import Grid
 from parity.compare.result import Check
@@ -15,14 +18,23 @@ REACHED = "settings reached"
 """Name of the check that `reached_check` makes."""
 
 
+Beside = Mapping[str, np.ndarray]
+"""Final latents of the runs that were made beside a pair, by name: those that measured its floors."""
+
+
 class Sink(Protocol):
-    """Takes the records of a run as they are made, round by round (`structure`, `precision`)."""
+    """Takes the records of a run as they are made, round by round (`structure`, `precision`).
+
+    `finish` ends a round. `frames` takes decoded videos [B, 3, frames, height, width], some -1 to 1, by name.
+    """
 
     def begin(self, pairing: Pairing, name: str) -> None: ...
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
 
-    def finish(self, pairing: Pairing) -> None: ...
+    def finish(self, pairing: Pairing, beside: Beside) -> None: ...
+
+    def frames(self, name: str, frames: np.ndarray) -> None: ...
 
 
 class NoSink:
@@ -32,7 +44,9 @@ class NoSink:
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
 
-    def finish(self, pairing: Pairing) -> None: ...
+    def finish(self, pairing: Pairing, beside: Beside) -> None: ...
+
+    def frames(self, name: str, frames: np.ndarray) -> None: ...
 
 
 def reached_check(pairing: Pairing) -> Check:

@@ -29,7 +29,7 @@ class Key:
 
     Attributes:
         stage: part of the generation: `text`, `transformer` or `vae`.
-        step: denoising step from 0; -1 for what happens before the loop.
+        step: denoising step from 0; -1 for what happens outside the loop (stages `text`, `vae`).
         branch: guidance branch: `cond`, `uncond`, or `""` for values of the loop that belong to no branch.
         site: `module:port`, such as `transformer_blocks.0.attn:in.hidden_states` or `loop:noise_pred`.
         call: how many times this module had been called before within the same step and branch.
@@ -65,7 +65,8 @@ class Key:
         return "@" in self.port
 
     def __str__(self) -> str:
-        where = f"{self.stage} step {self.step}" + (f" {self.branch}" if self.branch else "")
+        step = f" step {self.step}" if self.step >= 0 else ""
+        where = f"{self.stage}{step}" + (f" {self.branch}" if self.branch else "")
         return f"{where} {self.site}" + (f" call {self.call}" if self.call else "")
 
 

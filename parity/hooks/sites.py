@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from parity.errors import UsageError
@@ -38,7 +38,7 @@ class SitePlan:
     """Which sites are observed, and of which the value itself is kept.
 
     Attributes:
-        choice: `blocks`, `all` or a glob over `module` or `module:port`.
+        choice: `blocks`, `all`, `none` or a glob over `module` or `module:port`.
         values: globs of the sites whose values are kept whole; empty for none.
         modules: the chosen modules; the top module is `""`.
     """
@@ -55,7 +55,7 @@ class SitePlan:
     @property
     def globs(self) -> tuple[str, ...]:
         """The sites named by the user; each must be seen, attention calls and single ports too."""
-        return self.values if self.choice in ("blocks", "all") else (self.choice, *self.values)
+        return self.values if self.choice in ("blocks", "all", "none") else (self.choice, *self.values)
 
     def wants_module(self, path: str) -> bool:
         """Whether any port of a module (or of an attention call, `<module>.attention`) may be observed."""
@@ -88,29 +88,58 @@ def matches(glob: str, path: str, port: str) -> bool:
     return fnmatch.fnmatchcase(port, port_glob) or port.split("@")[0].split(".")[0] == port_glob
 
 
-def plan_sites(modules: Iterable[str], choice: str, values: tuple[str, ...] = ()) -> SitePlan:
+def plan_sites(modules: Iterable[str], choice: str, values: tuple[str, ...] = (), *, trunk: str = "") -> SitePlan:
     """Plan the observation of a model.
 
     Args:
         modules: paths of the modules that can be called (lists of modules are not), the top one `""`.
         choice: `blocks`: the top module, its children, the items of its lists and their attention calls;
-            `all`: every module; else a glob.
+            `all`: every module; `none`: no module, only the loop's own values; else a glob.
         values: globs of sites to keep whole; each must match a module too.
+        trunk: the child of the top module that holds its blocks (`decoder`); `""` where the top module does.
 
     Raises:
         UsageError: a glob matches no module; the nearest names are listed.
     """
     paths = list(modules)
     if choice == "blocks":
-        chosen = [p for p in paths if p.count(".") == 0 or is_block(p)]
-    elif choice == "all":
-        chosen = paths
+        inside = {p: p.removeprefix(f"{trunk}.") if trunk else p for p in paths}
+        chosen = [p for p, q in inside.items() if q.count(".") == 0 or is_block(q)]
+    elif choice in ("all", "none"):
+        chosen = paths if choice == "all" else []
     else:
         chosen = _expand(choice, paths)
     extra: list[str] = []
     for glob in values:
         extra += [p for p in _expand(glob, paths) if p not in chosen]
     return SitePlan(choice, values, frozenset([*chosen, *extra]))
+
+
+def split_sites(
+    stages: Mapping[str, Iterable[str]], choice: str, values: tuple[str, ...] = ()
+) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Stage -> its own choice and values: a glob goes to each stage that has a module it names.
+
+    One that no stage answers goes to all of them, so that planning it says what is near.
+
+    Args:
+        stages: stage -> paths of its modules.
+    """
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    globs = [*values, *([] if choice in ("blocks", "all", "none") else [choice])]
+    held = {name: list(modules) for name, modules in stages.items()}
+    takes = {glob: {name for name, modules in held.items() if _names(glob, modules)} or set(held) for glob in globs}
+    for name in held:
+        own = choice if choice not in takes or name in takes[choice] else "none"
+        found[name] = (own, tuple(v for v in values if name in takes[v]))
+    return found
+
+
+def _names(glob: str, paths: list[str]) -> bool:
+    try:
+        return bool(_expand(glob, paths))
+    except UsageError:
+        return False
 
 
 def _expand(glob: str, paths: list[str]) -> list[str]:

@@ -53,7 +53,7 @@ from parity.paths.side import Side, batched
 from parity.reached import Reached
 from parity.settings import Settings
 
-_PRECISION = {"highest": "highest", "high": "high", "default": "default"}
+PRECISION = {"highest": "highest", "high": "high", "default": "default"}
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class TorchaxBackend:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        precision = _PRECISION[self.reached.settings.text("matmul_precision")]
+        precision = PRECISION[self.reached.settings.text("matmul_precision")]
         with self.env, torch.no_grad(), jax.default_matmul_precision(precision), use_safe_attention(self.env):
             self.reached.mark("matmul_precision")
             yield
@@ -117,7 +117,7 @@ class TorchaxBackend:
         return interop.torch_view(jax.device_put(to_jax(x), self.devices.replicated))
 
     def host(self, x: torch.Tensor) -> np.ndarray:
-        return _widen(np.asarray(array_of(x)))
+        return widen16(np.asarray(array_of(x)))
 
     def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
         return interop.torch_view(jax.random.normal(jax.random.key(seed), shape, jnp.float32))
@@ -201,7 +201,7 @@ class TorchaxBackend:
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
-            yield name, str(x.dtype), _widen(np.asarray(x))
+            yield name, str(x.dtype), widen16(np.asarray(x))
 
     def to_torch(self, x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(np.array(self.host(x))).to(mappings.j2t_dtype(array_of(x).dtype))
@@ -246,17 +246,18 @@ def pinned_attention() -> Iterator[None]:
         SETTLE.reset(token)
 
 
-def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int) -> list[Record]:
+def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str = STAGE) -> list[Record]:
     if not entries:
         return []
     groups, values = jax.device_get(reduced)
     slots: list[Slot] = [e.reduced.stats for e in entries if e.reduced is not None]
     numbers = [reduce_jax.to_host(gather(groups, slot)) for slot in slots]
-    held = [None if v is None else _widen(np.asarray(v)) for v in values]
-    return to_records(entries, numbers, held, STAGE, step)
+    held = [None if v is None else widen16(np.asarray(v)) for v in values]
+    return to_records(entries, numbers, held, stage, step)
 
 
-def _widen(x: np.ndarray) -> np.ndarray:
+def widen16(x: np.ndarray) -> np.ndarray:
+    """16-bit floats, which numpy lacks or computes badly in, as float32."""
     return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
 
 

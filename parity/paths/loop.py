@@ -188,15 +188,15 @@ def _conditions(side: Side) -> dict[str, dict[str, torch.Tensor]]:
 
 def _scalar(step: int, name: str, value: Any) -> Record:
     x = np.float64(value)
-    return _record(step, "", name, np.asarray(x), "float64")
+    return value_record(Key(STAGE, step, "", f"{LOOP}:{name}"), np.asarray(x), "float64")
 
 
 def _value(step: int, branch: str, name: str, value: np.ndarray, x: torch.Tensor) -> Record:
-    return _record(step, branch, name, value, str(x.dtype).removeprefix("torch."))
+    return value_record(Key(STAGE, step, branch, f"{LOOP}:{name}"), value, str(x.dtype).removeprefix("torch."))
 
 
-def _record(step: int, branch: str, name: str, value: np.ndarray, dtype: str) -> Record:
-    """A record of one of the loop's own values, held whole."""
+def value_record(key: Key, value: np.ndarray, dtype: str) -> Record:
+    """A record of a value that is held whole: the loop's own, or a stage's output."""
     finite = value[np.isfinite(value)].astype(np.float64)
     moments = Moments(
         count=value.size,
@@ -208,5 +208,4 @@ def _record(step: int, branch: str, name: str, value: np.ndarray, dtype: str) ->
         l2=float(np.linalg.norm(finite)),
     )
     g = geometry(value.shape)
-    key = Key(STAGE, step, branch, f"{LOOP}:{name}")
     return Record(key, "tensor", value.shape, dtype, "", (g.rows, g.channels), moments, sketch(value), value)

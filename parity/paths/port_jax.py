@@ -28,7 +28,7 @@ from parity.hooks.tap import Tap
 from parity.models.family import Case
 from parity.models.generic_inputs import LATENT
 from parity.models.patches import DTYPES
-from parity.paths.candidate import TorchaxBackend, _widen, split, use_compilation_cache
+from parity.paths.candidate import TorchaxBackend, widen16, split, use_compilation_cache
 from parity.paths.inputs import Inputs
 from parity.paths.mesh import make_devices
 from parity.paths.port_load import PassingError
@@ -67,7 +67,7 @@ class JaxPort(TorchaxBackend):
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
-            yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), _widen(np.asarray(x))
+            yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
 
     def _forward(
         self, params: Any, arguments: Any, frames: Any, group: tuple[str, ...], plan: SitePlan | None, rule: RowRule

@@ -78,15 +78,8 @@ class TorchBackend:
                 for name, f in family.frames(case, settings, condition).items()
             }
 
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
-            with torch.no_grad(), rounded_matmuls(self.reached):
-                yield
-        finally:
-            torch.set_float32_matmul_precision(before)
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        return torch_scope(self.reached)
 
     def tensor(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self.device)
@@ -140,6 +133,18 @@ class TorchBackend:
 
     def module(self) -> torch.nn.Module:
         return self.model
+
+
+@contextlib.contextmanager
+def torch_scope(reached: Reached) -> Iterator[None]:
+    """The context in which the reference computes: no gradients, products as `matmul_precision` says."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.no_grad(), rounded_matmuls(reached):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def load_reference(

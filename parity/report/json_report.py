@@ -16,7 +16,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parity.compare.result import Cause, Distance, Origin, Result, Round, SiteDiff, StepDiff
+from parity.compare.result import (
+    Cause,
+    Distance,
+    FrameDiff,
+    FrameError,
+    Origin,
+    Result,
+    Round,
+    SiteDiff,
+    StageDiff,
+    StepDiff,
+)
 from parity.golden.records import Key
 from parity.golden.strict import number
 
@@ -49,6 +60,8 @@ def to_json(result: Result) -> Json:
         "origin": None if result.origin is None else _origin(result.origin),
         "causes": [_cause(cause) for cause in result.causes],
         "rounds": [_round(r) for r in result.rounds],
+        "stages": [_stage(stage) for stage in result.stages],
+        "frames": [_frame(frame) for frame in result.frames],
         "closer": [_site(site) for site in result.closer],
         "notes": list(result.notes),
     }
@@ -97,6 +110,39 @@ def _round(found: Round) -> Json:
         "reason": found.reason,
         "origin": None if found.origin is None else _origin(found.origin),
         "steps": [_step(step) for step in found.steps],
+    }
+
+
+def _stage(stage: StageDiff) -> Json:
+    return {
+        "stage": stage.stage,
+        "verdict": stage.verdict,
+        "reason": stage.reason,
+        "output": stage.output,
+        "by_itself": _distance(stage.by_itself),
+        "in_chain": _distance(stage.in_chain),
+    }
+
+
+def _frame(frame: FrameDiff) -> Json:
+    """The numbers of the decoder by itself, and under `in_chain` those of each side's own latents."""
+    chain = None if frame.in_chain is None else _frame_error(frame.in_chain)
+    return {"frame": frame.frame, **_frame_error(frame.by_itself), "in_chain": chain}
+
+
+def _frame_error(error: FrameError) -> Json:
+    region = error.region
+    return {
+        **_distance(error.distance),
+        "psnr": number(error.psnr),
+        "ssim": number(error.ssim),
+        "region": {
+            "top": region.top,
+            "left": region.left,
+            "height": region.height,
+            "width": region.width,
+            "rel_l2": number(region.rel_l2),
+        },
     }
 
 

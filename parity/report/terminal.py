@@ -16,7 +16,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.cells import cell_len
@@ -24,11 +24,29 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from parity.compare.result import Check, Distance, Origin, Result, Round, SettingDifference, SiteDiff, StepDiff
+from parity.compare.result import (
+    Check,
+    Distance,
+    FrameDiff,
+    FrameError,
+    Origin,
+    Result,
+    Round,
+    SettingDifference,
+    SiteDiff,
+    StageDiff,
+    StepDiff,
+)
 from parity.golden.records import LOOP, Key
 
 MOST_SITES = 12
 """Failed sites that are listed; `--json` has all."""
+
+MOST_FRAMES = 9
+"""Frames that are listed; `--json` has all."""
+
+TRUNKS = ("decoder", "text_encoder", "text_encoder_2")
+"""Children of the stages' modules that hold their blocks."""
 
 _BIRTHS = {
     "input": "born at the input (it differs although its producer agreed)",
@@ -87,7 +105,10 @@ def print_result(result: Result, console: Console) -> None:
 def sections(result: Result) -> tuple[Section, ...]:
     """Everything that is said of a result, as strings; empty sections are left out."""
     step = shown_step(result)
-    found = (summary(result), preflight(result), steps_table(result.steps), blocks_table(result.sites, step))
+    outside = {s.stage for s in result.stages}
+    loop = tuple(s for s in result.sites if s.key.stage not in outside)
+    found: list[Section] = [summary(result), preflight(result), steps_table(result.steps), blocks_table(loop, step)]
+    found += [stages_table(result.stages), *stage_blocks(result), frames_table(result.frames)]
     # A second look names modules where the first names blocks.
     failing = failures(result.closer or result.sites)
     return tuple(section for section in (*found, *failing) if section.rows)
@@ -126,8 +147,11 @@ def _origin(origin: Origin) -> str:
 
 def _place(key: Key) -> str:
     """`step 0 cond`; the stage only where it is not the one that nearly every site is in."""
+    branch = f" {key.branch}" if key.branch else ""
+    if key.step < 0 and key.stage != "transformer":
+        return f"{key.stage}{branch}"  # outside the loop
     stage = "" if key.stage == "transformer" else f"{key.stage} "
-    return f"{stage}step {key.step}" + (f" {key.branch}" if key.branch else "")
+    return f"{stage}step {key.step}{branch}"
 
 
 def _site_name(key: Key) -> str:
@@ -176,7 +200,7 @@ def _step_rows(step: StepDiff) -> Iterator[Cells]:
 
 def shown_step(result: Result) -> int | None:
     """The step whose blocks are shown: where the divergence starts, else the first with a failure, else the first."""
-    if result.origin is not None:
+    if result.origin is not None and result.origin.key.stage not in {s.stage for s in result.stages}:
         return result.origin.key.step
     failed = [site.key.step for site in result.sites if site.verdict == "fail"]
     loop = [site.key.step for site in result.sites if site.key.step >= 0]
@@ -203,9 +227,55 @@ def blocks_table(sites: Sequence[SiteDiff], step: int | None) -> Table:
     return Table(f"Blocks of step {step} (worst ratio to the floor)", "block", columns, rows)
 
 
+def stages_table(stages: Sequence[StageDiff]) -> Table:
+    """One row a stage outside the loop: the worst of its outputs, by itself and in the chain."""
+    columns = ("stage", "output", "by itself", "ratio", "in the chain", "ratio", "verdict")
+    rows = tuple((s.stage, s.output, *_far(s.by_itself), *_far(s.in_chain), s.verdict) for s in stages)
+    return Table("Stages (relative L2 of the outputs)", "stage", columns, rows)
+
+
+def stage_blocks(result: Result) -> Iterator[Table]:
+    """The blocks of each stage outside the loop that does not pass."""
+    for stage in (s.stage for s in result.stages if s.verdict != "pass"):
+        table = blocks_table([s for s in result.sites if s.key.stage == stage], -1)
+        yield replace(table, title=f"Blocks of the {stage} stage (worst ratio to the floor)")
+
+
+def _far(distance: Distance) -> Cells:
+    nothing = math.isnan(distance.rel_l2) and math.isnan(distance.floor)
+    return ("-", "-") if nothing else (small(distance.rel_l2), times(distance.ratio))
+
+
+def frames_table(frames: Sequence[FrameDiff]) -> Table:
+    """One row a frame: the decoders by themselves, and the pictures of the whole chain. The first, worst and last."""
+    columns = ("frame", "rel L2", "ratio", "PSNR", "SSIM", "chain rel L2", "chain PSNR", "chain SSIM", "worst at")
+    shown = frames
+    if len(frames) > MOST_FRAMES:
+        worst = sorted(frames, key=lambda f: -_shown_error(f).distance.rel_l2)[: MOST_FRAMES - 2]
+        shown = sorted({f.frame: f for f in (frames[0], *worst, frames[-1])}.values(), key=lambda f: f.frame)
+    some = f" (the worst, the first and the last of {len(frames)})" if len(shown) < len(frames) else ""
+    return Table(f"Frames{some}", "frame", columns, tuple(_frame_cells(frame) for frame in shown))
+
+
+def _shown_error(frame: FrameDiff) -> FrameError:
+    return frame.in_chain or frame.by_itself
+
+
+def _frame_cells(frame: FrameDiff) -> Cells:
+    own, chain, region = frame.by_itself, frame.in_chain, _shown_error(frame).region
+    far = ("-", "-", "-") if chain is None else (small(chain.distance.rel_l2), f"{chain.psnr:.1f}", f"{chain.ssim:.4f}")
+    where = f"{region.top},{region.left} {region.height}x{region.width}"
+    return (str(frame.frame), *_far(own.distance), f"{own.psnr:.1f}", f"{own.ssim:.4f}", *far, where)
+
+
 def block_of(module: str) -> str:
-    """The row a module belongs to: an item of one of the model's lists, else one of the model's children."""
+    """The row a module belongs to: an item of one of the model's lists, else one of the model's children.
+
+    A stage's module has its lists one level down: `decoder.up_blocks.0`.
+    """
     parts = module.split(".")
+    if len(parts) > 1 and parts[0] in TRUNKS:
+        return ".".join(parts[: 3 if len(parts) > 2 and parts[2].isdecimal() else 2])
     return ".".join(parts[: 2 if len(parts) > 1 and parts[1].isdecimal() else 1]) or "(model)"
 
 

@@ -92,8 +92,9 @@ EFFECTS: dict[str, dict[str, Effect]] = {
     },
 }
 
-ELSEWHERE = {"mesh", "scheduler.warmup_steps"}
-"""The mesh needs eight devices (tests/test_run.py); warm-up calls have a test of their own below."""
+ELSEWHERE = {"mesh", "scheduler.warmup_steps", "vae.tiling", "vae.slicing"}
+"""The mesh needs eight devices (tests/test_run.py); warm-up calls have a test of their own below; the VAE's are in
+test_vae_stage.py."""
 
 BLOCKS = {"attention.block_q": ("64",), "attention.block_kv": ("256",)}
 """Sizes that stand for all, which no list holds."""

@@ -66,7 +66,7 @@ def document(result: Result = RESULT) -> dict[str, Any]:
 def test_every_key_of_the_contract_is_there_in_order() -> None:
     assert list(document()) == [
         "format", "verdict", "failed", "reason", "model", "differing_settings", "preflight", "steps", "sites",
-        "origin", "causes", "rounds", "closer", "notes",
+        "origin", "causes", "rounds", "stages", "frames", "closer", "notes",
     ]  # fmt: skip
 
 

@@ -1,0 +1,120 @@
+"""Pictures against pictures: per-frame and per-region error, PSNR and SSIM of decoded videos. numpy only, in float64.
+
+Relative errors are of the values as decoded; PSNR and SSIM of the pictures as they are shown, cut to 0..1. Cost: a few
+passes over one frame at a time (SSIM: ten separable filters of 11 taps).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from parity.compare.metrics import ratio
+from parity.compare.result import NAN, Distance, FrameDiff, FrameError, Region
+
+WINDOW = 11
+SIGMA = 1.5
+GRID = 4
+"""Regions of a frame: a grid of GRID by GRID."""
+
+
+def frames_of(video: np.ndarray) -> np.ndarray:
+    """[B, 3, T, H, W] as frames [B * T, 3, H, W], videos one after the other (a view where it can be one)."""
+    return np.moveaxis(video, 2, 1).reshape(-1, video.shape[1], *video.shape[3:])
+
+
+def pictures(frames: np.ndarray) -> np.ndarray:
+    """Decoded values (some -1 to 1) as they are shown: 0 to 1, float64, as diffusers' VideoProcessor cuts them."""
+    return np.clip(frames.astype(np.float64) / 2 + 0.5, 0.0, 1.0)
+
+
+def spread(truth: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """||other - truth|| of each frame, float64 [frames], for floors; what is not finite says nothing and gives 0."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = [float(np.linalg.norm(b.astype(np.float64) - a)) for a, b in zip(truth, other, strict=True)]
+    return np.nan_to_num(np.array(apart), nan=0.0, posinf=0.0)
+
+
+def frame_errors(reference: np.ndarray, candidate: np.ndarray, floors: np.ndarray) -> tuple[FrameError, ...]:
+    """The error of each frame.
+
+    Args:
+        reference, candidate: [frames, 3, height, width], alike in shape. floors: absolute L2 by frame.
+    """
+    found = []
+    for ours, theirs, floor in zip(reference, candidate, floors, strict=True):
+        a, b = ours.astype(np.float64), theirs.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart, scale = b - a, float(np.linalg.norm(a)) or 1.0
+            l2 = float(np.linalg.norm(apart))
+        far = Distance(l2 / scale, float(floor) / scale, ratio(l2, float(floor)))
+        shown = pictures(a), pictures(b)
+        found.append(FrameError(far, psnr(*shown), ssim(*shown), worst_region(apart, scale)))
+    return tuple(found)
+
+
+def frame_diffs(by_itself: Sequence[FrameError], in_chain: Sequence[FrameError] | None) -> tuple[FrameDiff, ...]:
+    """Every frame with both its errors."""
+    chain = in_chain if in_chain is not None else [None] * len(by_itself)
+    return tuple(FrameDiff(i, own, other) for i, (own, other) in enumerate(zip(by_itself, chain, strict=True)))
+
+
+def worst_region(apart: np.ndarray, scale: float) -> Region:
+    """The region of a frame's difference [3, H, W] with the largest rms; a NaN is the largest of all.
+
+    Args:
+        scale: norm of the reference's frame.
+    """
+    _, height, width = apart.shape
+    rows, columns = (np.linspace(0, size, min(GRID, size) + 1).astype(int) for size in (height, width))
+    rms = scale / math.sqrt(apart.size)
+    worst = Region(0, 0, height, width, -1.0)
+    for top, bottom in pairwise(rows):
+        for left, right in pairwise(columns):
+            with np.errstate(invalid="ignore", over="ignore"):
+                value = float(np.sqrt(np.mean(apart[:, top:bottom, left:right] ** 2))) / rms
+            if not value <= worst.rel_l2 and not math.isnan(worst.rel_l2):
+                worst = Region(int(top), int(left), int(bottom - top), int(right - left), value)
+    return worst
+
+
+def psnr(a: np.ndarray, b: np.ndarray) -> float:
+    """Peak signal-to-noise ratio of two pictures in 0..1, dB: -10 log10 of the mean squared error; inf for equal ones.
+
+    NaN where a value is not finite.
+    """
+    error = float(np.mean((a - b) ** 2))
+    return math.inf if error == 0.0 else -10.0 * math.log10(error) if math.isfinite(error) else NAN
+
+
+def ssim(a: np.ndarray, b: np.ndarray) -> float:
+    """Mean structural similarity of two pictures [channels, H, W] in 0..1, the mean over the channels.
+
+    Wang, Bovik, Sheikh, Simoncelli: "Image quality assessment: from error visibility to structural similarity", IEEE
+    Transactions on Image Processing 13 (2004), equations 13 to 17: means, variances and covariance under an 11 x 11
+    Gaussian window of standard deviation 1.5 that adds up to one, at every place where it lies within the picture;
+
+        SSIM = (2 mx my + c1) (2 sxy + c2) / ((mx^2 + my^2 + c1) (sx^2 + sy^2 + c2)),  c1 = 0.01^2, c2 = 0.03^2.
+
+    NaN where the window does not fit.
+    """
+    if min(a.shape[-2:]) < WINDOW:
+        return NAN
+    mx, my = _window(a), _window(b)
+    xx, yy, xy = _window(a * a) - mx * mx, _window(b * b) - my * my, _window(a * b) - mx * my
+    c1, c2 = 0.01**2, 0.03**2
+    return float(np.mean((2 * mx * my + c1) * (2 * xy + c2) / ((mx * mx + my * my + c1) * (xx + yy + c2))))
+
+
+def _window(x: np.ndarray) -> np.ndarray:
+    """The Gaussian window's mean at every place where it lies within [channels, H, W]: the filter is separable."""
+    at = np.arange(WINDOW) - WINDOW // 2
+    taps = np.exp(-(at**2) / (2 * SIGMA**2))
+    taps /= taps.sum()
+    for axis in (1, 2):
+        size = x.shape[axis] - WINDOW + 1
+        x = sum(t * np.take(x, range(i, i + size), axis) for i, t in enumerate(taps))
+    return x

@@ -1,0 +1,132 @@
+"""The VAE stage as a module: from the latents of a finished loop to frames, as the families' pipelines do it.
+
+The pipelines scale the latents and call the VAE's own `decode`, which slices the batch, tiles the picture and decodes
+chunks of frames with a cache of convolutions (CogVideoX), each a call of `decoder`. All of that is left to diffusers;
+a path decides where a call of `decoder` runs. Nothing of it traces as a whole without unrolling every tile and chunk
+into one program, and one call of `decoder` does, so that is what the candidate compiles, as ports do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from parity.errors import UsageError
+from parity.hooks.rows import WHOLE, Part
+from parity.models.family import Case
+from parity.models.folder import load_part, read_config
+from parity.models.patches import DTYPES
+from parity.reached import Reached
+from parity.settings import Settings
+
+DIVIDES: Mapping[str, bool] = {"AutoencoderKLHunyuanVideo15": True, "AutoencoderKLCogVideoX": False}
+"""Class -> whether its pipeline divides the latents by the scaling factor, or multiplies by its inverse."""
+
+
+class LatentDecoder(torch.nn.Module):
+    """What a pipeline does after its loop.
+
+    Args:
+        vae: diffusers'. Its encoder is no part of the stage. reached: takes the marks of the stage's settings.
+    """
+
+    def __init__(self, vae: Any, reached: Reached) -> None:
+        super().__init__()
+        self.decoder = vae.decoder
+        self.__dict__.update(vae=vae, reached=reached)  # past the registry: the VAE is around the decoder, not in it
+        self.divides, self.scale = DIVIDES[type(vae).__name__], float(vae.config.scaling_factor)
+
+    def forward(self, latents: torch.Tensor) -> dict[str, torch.Tensor]:
+        """`frames` [B, 3, frames, height, width], some -1 to 1, not clamped, for the loop's latents [B, C, T, H, W]."""
+        x = latents.to(next(self.decoder.parameters()).dtype)
+        x = x / self.scale if self.divides else 1 / self.scale * x
+        vae: Any = self.__dict__["vae"]
+        if vae.use_slicing and x.shape[0] > 1:
+            self.__dict__["reached"].mark("vae.slicing")
+        return {"frames": vae.decode(x, return_dict=False)[0]}
+
+
+class CacheRows:
+    """Leaves out the nests of cached frames that CogVideoX's modules hand on beside their outputs.
+
+    Each is a copy of the last frames of a convolution's input, some eight for each module: what is wrong with one shows
+    where it is used, at that convolution's own `in.conv_cache`.
+    """
+
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        return () if port.startswith(("out.1", "in.conv_cache.")) else WHOLE
+
+
+def load_decoder(
+    case: Case, settings: Settings, reached: Reached, *, dtype: torch.dtype | None = None, traced: bool = False
+) -> LatentDecoder:
+    """Load a checkpoint's VAE and realise its settings.
+
+    Args:
+        dtype: in place of the settings' dtype: float64 for the floor. traced: whether its decoder runs under jax.jit.
+
+    Raises:
+        UsageError: the VAE's class is not known.
+    """
+    require_known(case)
+    given = DTYPES[settings.text("dtype")]
+    vae = load_part(case.folder, "vae", torch_dtype=given).to(dtype or given).eval().requires_grad_(False)
+    reached.mark("dtype")
+    if settings["vae.slicing"]:
+        vae.enable_slicing()
+    if settings["vae.tiling"]:
+        vae.enable_tiling()
+        decode = vae.tiled_decode
+
+        def tiled(*args: Any, **kwargs: Any) -> Any:
+            reached.mark("vae.tiling")
+            return decode(*args, **kwargs)
+
+        vae.tiled_decode = tiled
+    if traced:
+        for module in vae.decoder.modules():
+            if hasattr(module, "prepare_causal_attention_mask"):
+                module.prepare_causal_attention_mask = causal_mask
+    return LatentDecoder(vae, reached)
+
+
+def require_known(case: Case) -> dict[str, Any]:
+    """The VAE's config.
+
+    Raises:
+        UsageError: its class is not known, or its config has what the pipelines do not do.
+    """
+    config = read_config(case.folder, "vae")
+    name = str(config.get("_class_name", ""))
+    if name not in DIVIDES:
+        known = ", ".join(DIVIDES)
+        raise UsageError(f"'{case.folder}' holds a VAE '{name}', which no stage decodes yet (known: {known})")
+    other = [k for k in ("shift_factor", "latents_mean", "latents_std", "use_post_quant_conv") if config.get(k)]
+    if other:
+        raise UsageError(f"the VAE of '{case.folder}' has a {other[0]}, which its pipeline leaves out; not decoded yet")
+    return config
+
+
+def causal_mask(frames: int, pixels: int, dtype: torch.dtype, device: Any, batch_size: int | None = None) -> Any:
+    """HunyuanVideo-1.5's mask of its mid block, bit for bit, without the class's Python loop over its rows.
+
+    Returns:
+        [B, frames * pixels, frames * pixels] or without B, 0 where a row sees a column and -inf where it does not.
+    """
+    frame = torch.arange(frames * pixels, device=device) // pixels
+    size = (frames * pixels, frames * pixels)
+    mask = torch.zeros(size, dtype=dtype, device=device).masked_fill(frame[None, :] > frame[:, None], float("-inf"))
+    return mask if batch_size is None else mask[None].expand(batch_size, -1, -1)
+
+
+def expected_frames(config: Mapping[str, Any], latent_frames: int) -> int:
+    """How many frames a VAE makes of so many latent ones.
+
+    The first latent frame holds one. CogVideoX decodes pairs, and treats a first frame apart only where the number is
+    odd; its published sizes are all odd.
+    """
+    time = int(config["temporal_compression_ratio"])
+    paired = config.get("_class_name") == "AutoencoderKLCogVideoX" and latent_frames % 2 == 0
+    return latent_frames * time if paired else (latent_frames - 1) * time + 1
