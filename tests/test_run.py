@@ -268,7 +268,7 @@ def test_a_fault_too_small_for_the_free_run_is_found_on_the_references_inputs() 
         side = load(*arguments)
         proj = side.backend.module().transformer_blocks[3].ff.net[2]
         original = proj.forward
-        proj.forward = lambda x: original(x) * (1 + 3e-6)
+        proj.forward = lambda *given: original(*given) * (1 + 3e-6)
         return side
 
     with mock.patch.object(candidate, "load_candidate", faulty):

@@ -28,7 +28,7 @@ from parity.hooks.tap import Tap
 from parity.models.family import Case
 from parity.models.generic_inputs import LATENT
 from parity.models.patches import DTYPES
-from parity.paths.candidate import TorchaxBackend, widen16, split, use_compilation_cache
+from parity.paths.candidate import TorchaxBackend, split, use_compilation_cache, widen16
 from parity.paths.inputs import Inputs
 from parity.paths.mesh import make_devices
 from parity.paths.port_load import PassingError
