@@ -4,7 +4,7 @@ How. A probe is one run of a step in which some modules give what the reference'
 none are replaced: that must differ; then all of them: that must not, or the difference is made outside them. Then
 `parity.diagnose.culprits`.
 
-Cost. Of n modules ceil(log2 n) + 2 runs for one at fault.
+Cost. Of n modules ceil(log2 n) + 3 runs for one at fault.
 """
 
 from __future__ import annotations
