@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -98,6 +100,10 @@ class StepsJudge:
         return ("bad" if any(map(beyond, found)) else "good"), told(max(found, key=severity))
 
 
+_DAMAGED = (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile)
+"""What a file that was cut off raises: the free run then begins anew."""
+
+
 @dataclass(frozen=True)
 class Carried:
     """The latents a free run stands at, in a file beside the state file, so that a killed one can be gone on with."""
@@ -106,9 +112,10 @@ class Carried:
 
     def save(self, step: int, state: State) -> None:
         """Keep what `step` is to start from."""
+        arrays: dict[str, Any] = {f"state.{name}": np.asarray(x) for name, x in state.items()}
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         with temporary.open("wb") as opened:
-            np.savez(opened, step=np.int64(step), **{f"state.{name}": np.asarray(x) for name, x in state.items()})
+            np.savez(opened, step=np.int64(step), **arrays)
             opened.flush()
             os.fsync(opened.fileno())
         os.replace(temporary, self.path)
@@ -117,7 +124,7 @@ class Carried:
         """What `step` is to start from; None where that is not what is kept."""
         if step == 0 or not self.path.is_file():
             return None
-        with contextlib.suppress(ValueError, OSError, KeyError, EOFError), np.load(self.path) as held:
+        with contextlib.suppress(*_DAMAGED), np.load(self.path) as held:
             if int(held["step"]) == step:
                 return {name.removeprefix("state."): held[name] for name in held.files if name.startswith("state.")}
         return None
