@@ -22,7 +22,7 @@ from parity.commands.bisect_common import (
 )
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
-from parity.settings import parse
+from parity.settings import LAYOUT, parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,17 +84,19 @@ def modules(
     console, errors = make_consoles()
     with State.open(state or default_state("modules", question), "modules", question, restart) as opened:
         say_state(errors, opened.path, len(opened.probes))
+        aligned = [name for name in LAYOUT if ours[name] != theirs[name]]
+        if aligned:
+            errors.print(f"the reference's in every run: {', '.join(aligned)}")
         with progress(errors, quiet=not errors.is_terminal) as say:
             say("loading torch and diffusers")
             require_extras()
             from parity.diagnose.pairing import Request
-            from parity.diagnose.transplant import LAYOUT, transplant
+            from parity.diagnose.transplant import transplant
 
             request = Request(model, ours, theirs, steps, seed, stage1, prompt=prompt)
             made = transplant(request, step, within, say)
             found = bisect_modules(made.modules, made.judge, opened, _Told(errors, say, made.modules), made.outside)
         path = opened.path
-    aligned = [name for name in LAYOUT if ours[name] != theirs[name]]
     if as_json:
         print(json.dumps(document(found, made.modules, made.left_out, aligned, path), indent=1))
     else:

@@ -71,7 +71,10 @@ def bisect_modules(modules: tuple[str, ...], judge: Judge, state: State, told: T
         left = now
 
     if ask(()):
-        raise UsageError(f"there is no difference to look for: with no module replaced {_evidence(state, ())}")
+        raise UsageError(
+            f"there is no difference to look for: with no module replaced {_evidence(state, ())}; both sides are in "
+            "float32 here, so what only rounds is not seen: `parity bisect settings` looks for that"
+        )
     if not ask(modules):
         raise UnjudgedError(
             f"replacing all {len(modules)} modules does not restore parity ({_evidence(state, modules)}): what differs "

@@ -28,12 +28,9 @@ from parity.paths.graft import Activations, Grafted, activations_of, graft
 from parity.paths.local import children_of
 from parity.paths.loop import State, denoise, prepare, state_of
 from parity.paths.reference import TorchBackend
-from parity.settings import Settings
+from parity.settings import LAYOUT, Settings
 
 NOISE = "noise_pred"
-LAYOUT = ("text.reorder", "vision_states")
-"""Settings of which tokens there are, in which order. An activation is put in the place of another row by row, so both
-sides are given the reference's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ def level_of(modules: Sequence[str], within: str = "") -> Level:
 
 
 def aligned(reference: Settings, candidate: Settings) -> Settings:
-    """The candidate's settings with the reference's layout of tokens."""
+    """The candidate's settings with the reference's layout of tokens: an activation replaces another row by row."""
     theirs = {name.replace(".", "_"): reference[name] for name in LAYOUT if candidate[name] != reference[name]}
     return candidate.replace(**theirs) if theirs else candidate
 

@@ -92,8 +92,9 @@ class Grafted:
             if theirs.shape != x.shape:
                 self._leave_out(place, f"its output is {list(x.shape)}, the reference's {list(theirs.shape)}")
                 return x
-            errors[place] = error_of(x, theirs)
-            return finite(theirs).to(x.dtype)
+            own = self._here(x)
+            errors[place] = error_of(own, theirs)
+            return finite(theirs).to(own.dtype)
 
         return change
 
@@ -104,9 +105,14 @@ class Grafted:
             error = errors.get(place)
             if error is None:
                 return x
-            return torch.where(chosen[number[place[0]]], without_error(x, error), x)
+            own = self._here(x)
+            return torch.where(chosen[number[place[0]]], without_error(own, error), own)
 
         return change
+
+    def _here(self, x: torch.Tensor) -> torch.Tensor:
+        """A module's output where activations are."""
+        return x
 
     def _leave_out(self, place: Place, why: str) -> None:
         self.left_out.setdefault(place[0], f"{why} (call {place[1]}, tensor {place[2]})")
@@ -174,6 +180,14 @@ class GraftedTorchax(Grafted):
                 predictions[branch] = interop.torch_view(out[i : i + 1])
         return predictions, []
 
+    def _here(self, x: torch.Tensor) -> torch.Tensor:
+        from torchax import interop
+
+        from parity.hooks.batch_jax import array_of
+
+        here: torch.Tensor = interop.torch_view(array_of(x))  # a module without weights may give plain torch tensors
+        return here
+
     def _run(self, what: str, group: tuple[str, ...], arguments: Any, arrays: Mapping[Place, Any], chosen: Any) -> Any:
         import jax
         from torchax import interop
@@ -193,6 +207,7 @@ class GraftedTorchax(Grafted):
 
         given = (backend.params, arguments, dict(arrays), jax.device_put(chosen, backend.devices.replicated))
         if not backend.jit:
+            backend.reached.mark("jit")
             return traced(*given)
         key = (what, len(group), signature_of(given[1:]))
         if key not in self._programs:
