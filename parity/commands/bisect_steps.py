@@ -180,7 +180,8 @@ def text(found: Found, total: int, free: bool) -> str:
     probes = f"({plural(len(found.probes), 'probe')} of {plural(total, 'step')})"
     if found.alone is None:
         first = "run from the reference's latents no step was seen to differ"
-        first += "; what differs adds up" if found.free is not None else ""
+        made = ": what differs is made between the steps (initial latents, scheduler), or adds up"
+        first += made if found.free is not None else ""
     else:
         first = f"run from the reference's latents the first step that differs is {found.alone}"
     ran = f"the free run leaves its floor at step {found.free}" if found.free is not None else "the free run stays"

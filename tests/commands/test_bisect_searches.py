@@ -119,6 +119,9 @@ def test_steps(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     document = json.loads(call(*words, "--json", "--all")[1])
     assert (document["first_alone"], document["first_free"], len(document["probes"])) == (2, 2, 7)
     assert call(*words, "--no-free")[1].splitlines()[-1].endswith("differs is 2 (7 probes of 4 steps)")
+    monkeypatch.setattr(Steps, "alone", lambda self, step: ("good", "0.5 x"))
+    monkeypatch.setattr(Steps, "free", lambda self, known: [("bad", "40 x")])
+    assert "no step was seen to differ: what differs is made between the steps" in call(*words, "--restart")[1]
     assert call(*words, "--steps", "4")[2].startswith("parity: --steps and --golden exclude each other")
     assert call(*words, "--model", "another")[2].startswith(f"parity: {tmp_path}/s: this state file belongs to another")
     with GoldenWriter(tmp_path / "golden", Provenance("reference", "torch", "its model", {}, 5, 4), overwrite=True):
