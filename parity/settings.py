@@ -205,6 +205,9 @@ NEUTRAL: Mapping[str, Value] = {
 }
 """The settings that only round, each at the value that rounds least: what the structure round gives both sides."""
 
+LAYOUT = ("text.reorder", "vision_states")
+"""The settings of which tokens there are, and in which order: where they differ, activations do not line up by row."""
+
 
 @dataclass(frozen=True)
 class Settings:

@@ -10,9 +10,13 @@ from __future__ import annotations
 import typer
 
 from parity.commands.bisect_commits import commits
+from parity.commands.bisect_modules import modules
 from parity.commands.bisect_settings import settings
+from parity.commands.bisect_steps import steps
 
 app = typer.Typer(no_args_is_help=True, help="Find what brought a difference. A killed search goes on where it was.")
 
 app.command("settings")(settings)
+app.command("modules")(modules)
+app.command("steps")(steps)
 app.command("commits")(commits)

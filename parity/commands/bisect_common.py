@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parity.cache import cache_dir
+from parity.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from parity.diagnose.ddmin import Outcome
+    from parity.settings import Settings
 
 FORMAT = 1
 """Version of the JSON documents; raised when a key changes its meaning or goes."""
@@ -31,6 +33,26 @@ def default_state(what: str, question: Mapping[str, str]) -> Path:
     """Where the state of a question lies that was given no file: the same question finds it again."""
     name = hashlib.sha256(json.dumps(dict(question), sort_keys=True).encode()).hexdigest()[:16]
     return cache_dir() / "bisect" / f"{what}-{name}.json"
+
+
+def inputs_by_content(stage1: Path | None, prompt: str | None) -> str:
+    """What a run is given, for the question of a state file.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    if stage1 is None:
+        return "the model's own prompt" if prompt is None else f"prompt {prompt}"
+    try:
+        with stage1.open("rb") as opened:
+            return f"stage1 {hashlib.file_digest(opened, 'sha256').hexdigest()[:16]}"
+    except OSError as error:
+        raise UsageError(f"--stage1: cannot read '{stage1}': {error.strerror}") from None
+
+
+def settings_in_words(chosen: Settings) -> str:
+    """What differs from the defaults, as on the command line."""
+    return " ".join(f"{name}={value}" for name, value in chosen.as_text().items() if chosen.changed(name))
 
 
 def say_state(errors: Console, path: Path, known: int) -> None:

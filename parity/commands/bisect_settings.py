@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,8 +15,10 @@ from parity.commands.bisect_common import (
     RestartOption,
     StateOption,
     default_state,
+    inputs_by_content,
     plural,
     say_state,
+    settings_in_words,
     word,
 )
 from parity.errors import UsageError
@@ -79,9 +80,9 @@ def settings(
         "seed": str(seed),
         "rounds": rounds,
         "forcing": forcing,
-        "inputs": _inputs(stage1, prompt),
-        "reference": _words(ours),
-        "candidate": _words(theirs),
+        "inputs": inputs_by_content(stage1, prompt),
+        "reference": settings_in_words(ours),
+        "candidate": settings_in_words(theirs),
     }
     quieten()
     console, errors = make_consoles()
@@ -99,21 +100,6 @@ def settings(
         print(json.dumps(document(found, searched, path), indent=1))
     else:
         console.print(text(found, searched), soft_wrap=True)
-
-
-def _inputs(stage1: Path | None, prompt: str | None) -> str:
-    """What the run is given, by content."""
-    if stage1 is None:
-        return "the model's own prompt" if prompt is None else f"prompt {prompt}"
-    try:
-        with stage1.open("rb") as opened:
-            return f"stage1 {hashlib.file_digest(opened, 'sha256').hexdigest()[:16]}"
-    except OSError as error:
-        raise UsageError(f"--stage1: cannot read '{stage1}': {error.strerror}") from None
-
-
-def _words(chosen: Settings) -> str:
-    return " ".join(f"{name}={value}" for name, value in chosen.as_text().items() if chosen.changed(name))
 
 
 def _judge(request: Request, say: Say) -> Judge:

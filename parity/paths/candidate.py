@@ -128,8 +128,7 @@ class TorchaxBackend:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
         for group in self.groups:
-            arguments = batched([branches[b] for b in group], shared)
-            arguments = {k: None if x is None else self._place_input(array_of(x)) for k, x in arguments.items()}
+            arguments = self.placed(batched([branches[b] for b in group], shared))
             frames = {b: self.frames[b] for b in group}
             program = self._program(group, arguments, frames, plan)
             out, reduced = program.run(self.params, arguments, frames)
@@ -212,6 +211,18 @@ class TorchaxBackend:
 
     def module(self) -> torch.nn.Module:
         return self.model
+
+    def placed(self, arguments: Mapping[str, torch.Tensor | None]) -> dict[str, jax.Array | None]:
+        """A call's arguments where the program takes them."""
+        return {k: None if x is None else self._place_input(array_of(x)) for k, x in arguments.items()}
+
+    def activation(self, x: torch.Tensor) -> jax.Array:
+        """A CPU tensor [batch, tokens, ...] where activations lie."""
+        return jax.device_put(to_jax(x), self.devices.tokens(tuple(x.shape)))
+
+    def unobserved(self, params: Any, arguments: Any, group: tuple[str, ...]) -> jax.Array:
+        """One call of the model on jax arrays, traced or not, with these branches in its batch."""
+        return self._forward(params, arguments, {}, group, None, self.rules[group[0]])[0]
 
 
 def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
