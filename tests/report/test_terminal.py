@@ -197,13 +197,14 @@ def test_both_forms_say_the_same(result: Result, width: int) -> None:
 
 def test_a_failure_begins_with_what_a_tired_person_needs() -> None:
     first = plain(failing()).splitlines()
-    assert first[:6] == [
+    assert first[:7] == [
         "verdict: fail (structure): tiny-hunyuan-video-1.5",
         "reason: attention parts first",
         "first divergence: step 0 cond transformer_blocks.0.attn.attention:out, "
         "born in the module (its inputs agree, its output differs)",
         "differs: attention.mask: exact -> none",
-        "cause: mask: 98%",
+        "cause: 98%: mask",
+        "witness: gauge: phantom keys",
         "note: 64 phantom keys",
     ]
     on_terminal = shown(failing())
