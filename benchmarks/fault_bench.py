@@ -54,6 +54,7 @@ from parity.paths.candidate import load_candidate  # noqa: E402
 from parity.paths.facts import gather  # noqa: E402
 from parity.paths.floors import Variant, make_variants, with_floors  # noqa: E402
 from parity.paths.inputs import make_inputs  # noqa: E402
+from parity.paths.local import local_calls  # noqa: E402
 from parity.paths.loop import denoise, prepare  # noqa: E402
 from parity.paths.reference import load_reference  # noqa: E402
 from parity.paths.side import Side  # noqa: E402
@@ -87,6 +88,7 @@ class Known:
         self.side = load_reference(self.family, self.case, self.settings, ours)
         self.plan = plan_sites(["", *self.side.modules], "blocks", VALUES[dtype])
         self.variants: list[Variant] = []
+        self.calls: dict[Any, list[tuple[Call, StepRecords]]] = {}
         self.steps: Truth = ()
         if dtype == "float32":
             self.variants = make_variants(self.side)
@@ -105,6 +107,16 @@ class Known:
         given = parse("torchax", [f"dtype={self.settings.text('dtype')}", *settings])
         return load_candidate(self.family, self.case, given, self.inputs)
 
+    def _calls(self, side: Side, step: int, state: Any, targets: Any, take: Any, dtypes: Any) -> None:
+        """The reference's calls and their floors, which are the same for every candidate."""
+        key = (step, tuple(targets))
+        if key not in self.calls:
+            held: list[tuple[Call, StepRecords]] = []
+            local_calls(side, step, state, targets, lambda call, truth: held.append((call, truth)), dtypes)
+            self.calls[key] = held
+        for call, truth in self.calls[key]:
+            take(call, truth)
+
     def judge(self, candidate: Side) -> tuple[Result, list[Record]]:
         """The tool's result, and what the candidate computed."""
         pairing = self.pairing(candidate)
@@ -113,7 +125,8 @@ class Known:
             return Result("fail", "preflight", f"{problem.check}: {problem.detail}"), []
         taken = _Taken()
         if self.settings.text("dtype") != "float32":
-            return precision(pairing, self.request, self.steps, taken, quiet), taken.records
+            with mock.patch.object(local, "local_calls", self._calls):
+                return precision(pairing, self.request, self.steps, taken, quiet), taken.records
         known = self
 
         def walk(pair: Pairing, variants: Any, how: Any, say: Any) -> Iterator[tuple[StepRecords, StepRecords]]:
