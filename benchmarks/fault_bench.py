@@ -39,12 +39,14 @@ from innocents import INNOCENTS, Innocent  # noqa: E402
 
 import parity.diagnose.run as runner  # noqa: E402
 from parity.compare.result import Result  # noqa: E402
+from parity.diagnose import local  # noqa: E402
 from parity.diagnose.pairing import Pairing, Request  # noqa: E402
 from parity.diagnose.precision import Truth, precision, truth_alone  # noqa: E402
 from parity.diagnose.preflight import failed, preflight  # noqa: E402
 from parity.diagnose.sink import NoSink  # noqa: E402
 from parity.errors import ParityError  # noqa: E402
 from parity.golden.records import Record, StepRecords  # noqa: E402
+from parity.hooks.calls import Call  # noqa: E402
 from parity.hooks.sites import plan_sites  # noqa: E402
 from parity.models.family import family_of, make_case  # noqa: E402
 from parity.models.folder import resolve_model  # noqa: E402
