@@ -107,7 +107,7 @@ def torch_calls(model: Any, case: Case, inputs: Inputs, dtype: str, sites: Seque
 
     def recorded(plan: SitePlan | None) -> None:
         with backend.scope():
-            out, _ = backend.call(own, shared, plan, 0)
+            out, _ = backend.call(own, shared, plan, 0, {})
             backend.host(out["cond"])
 
     return {n: (lambda p=p: forward(p), lambda p=p: recorded(p)) for n, p in plans(model, sites).items()}  # type: ignore[misc]
@@ -132,7 +132,7 @@ def torchax_calls(model: Any, case: Case, inputs: Inputs, dtype: str, sites: Seq
 
     def recorded(plan: SitePlan | None) -> None:
         with backend.scope():
-            out, _ = backend.call(own, shared, plan, 0)
+            out, _ = backend.call(own, shared, plan, 0, {})
             backend.host(out["cond"])
 
     return {n: (program(p), lambda p=p: recorded(p)) for n, p in plans(model, sites).items()}  # type: ignore[misc]

@@ -15,6 +15,7 @@ from parity.commands import diff as diff_command
 from parity.commands import doctor as doctor_command
 from parity.commands import golden as golden_command
 from parity.commands import models as models_command
+from parity.commands import sweep as sweep_command
 from parity.errors import ParityError
 from parity.models.names import DEFAULT_MODEL
 
@@ -31,6 +32,7 @@ app.command("doctor")(doctor_command.doctor)
 app.command("diff")(diff_command.diff)
 app.command("inspect")(golden_command.inspect)
 app.command("merge")(golden_command.merge)
+app.command("sweep")(sweep_command.sweep)
 app.add_typer(bisect_command.app, name="bisect")
 
 

@@ -35,6 +35,7 @@ from parity.hooks.transfer import to_records
 from parity.models import splash
 from parity.models.attention import SETTLE
 from parity.models.family import Case, Family
+from parity.models.feature_cache import Features, Kept, calling, given_at
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import BRANCHES, Inputs
@@ -53,7 +54,8 @@ class Program:
     """One compiled transformer call.
 
     Attributes:
-        run: (weights, arguments, frames) -> (prediction, reductions). entries: the static half of what it observes.
+        run: (weights, arguments, frames, kept features or None) -> (prediction, kept features, reductions).
+        entries: the static half of what it observes.
     """
 
     run: Callable[..., Any]
@@ -112,7 +114,12 @@ class TorchaxBackend:
         return interop.torch_view(jax.random.normal(jax.random.key(seed), shape, jnp.float32))
 
     def call(
-        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
@@ -120,8 +127,11 @@ class TorchaxBackend:
             arguments = batched([branches[b] for b in group], shared)
             arguments = {k: None if x is None else self._place_input(array_of(x)) for k, x in arguments.items()}
             frames = {b: self.frames[b] for b in group}
-            program = self._program(group, arguments, frames, plan)
-            out, reduced = program.run(self.params, arguments, frames)
+            kept = given_at(self.reached.settings, step, features, group)
+            program = self._program(group, arguments, frames, kept, plan)
+            out, kept, reduced = program.run(self.params, arguments, frames, kept)
+            # Placed as every call is given them, whichever program they came from.
+            features[group] = tuple(jax.device_put(x, self.devices.tokens(x.shape)) for x in kept)
             for i, branch in enumerate(group):
                 predictions[branch] = interop.torch_view(out[i : i + 1])
             records += jax_records(program.entries, reduced, step)
@@ -130,44 +140,59 @@ class TorchaxBackend:
     def _place_input(self, x: jax.Array) -> jax.Array:
         return jax.device_put(x, self.devices.batch(x.shape))
 
-    def _program(self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None) -> Program:
+    def _program(
+        self, group: tuple[str, ...], arguments: Any, frames: Any, kept: Kept | None, plan: SitePlan | None
+    ) -> Program:
         """The program for this group and these shapes, compiled (or, without jit, run eagerly at each call)."""
-        signature = (len(group), plan, signature_of(arguments), signature_of(list(frames.values())))
+        signature = (len(group), plan, signature_of((arguments, kept)), signature_of(list(frames.values())))
         rule = self.rules[group[0]]
         if not self.jit:
             self.reached.mark("jit")
-            return self._eager(group, arguments, frames, plan, rule)
+            return self._eager(group, arguments, frames, kept, plan, rule)
         names = group if len(group) > 1 else ("",)
         frames = dict(zip(names, frames.values(), strict=True))
         if signature not in self.programs:
             seen: list[Entry] = []
 
-            def traced(params: Any, given: Any, rows: Any) -> Any:
+            def traced(params: Any, given: Any, rows: Any, before: Any) -> Any:
                 seen.clear()
-                out, entries, reduced = self._forward(params, given, rows, names, plan, rule)
+                out, after, entries, reduced = self._forward(params, given, rows, before, names, plan, rule)
                 seen.extend(entries)
-                return out, reduced
+                return out, after, reduced
 
-            compiled = jax.jit(traced).lower(self.params, arguments, frames).compile()
+            compiled = jax.jit(traced).lower(self.params, arguments, frames, kept).compile()
             self.programs[signature] = Program(compiled, tuple(seen))
         known = self.programs[signature]
         entries = tuple(e if len(group) > 1 else replace(e, branch=group[0]) for e in known.entries)
 
-        def run(params: Any, given: Any, rows: Any) -> Any:
-            return known.run(params, given, dict(zip(names, rows.values(), strict=True)))
+        def run(params: Any, given: Any, rows: Any, before: Any) -> Any:
+            return known.run(params, given, dict(zip(names, rows.values(), strict=True)), before)
 
         return Program(run, entries)
 
     def _eager(
-        self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None, rule: RowRule
+        self,
+        group: tuple[str, ...],
+        arguments: Any,
+        frames: Any,
+        kept: Kept | None,
+        plan: SitePlan | None,
+        rule: RowRule,
     ) -> Program:
-        out, entries, reduced = self._forward(self.params, arguments, frames, group, plan, rule)
-        return Program(lambda *ignored: (out, reduced), entries)
+        out, after, entries, reduced = self._forward(self.params, arguments, frames, kept, group, plan, rule)
+        return Program(lambda *ignored: (out, after, reduced), entries)
 
     def _forward(
-        self, params: Any, arguments: Any, frames: Any, group: tuple[str, ...], plan: SitePlan | None, rule: RowRule
-    ) -> tuple[jax.Array, tuple[Entry, ...], Any]:
-        """One call of the model on jax arrays, traced or not: prediction, static entries, their reductions."""
+        self,
+        params: Any,
+        arguments: Any,
+        frames: Any,
+        kept: Kept | None,
+        group: tuple[str, ...],
+        plan: SitePlan | None,
+        rule: RowRule,
+    ) -> tuple[jax.Array, Kept, tuple[Entry, ...], Any]:
+        """One call of the model on jax arrays, traced or not: prediction, features, static entries, reductions."""
         tensors = interop.torch_view(arguments)
         with (
             pinned_attention(),
@@ -175,18 +200,31 @@ class TorchaxBackend:
             self.env,
             torch.no_grad(),
             stateless._reparametrize_module(self.model, interop.torch_view(params)),
+            calling(self.model, interop.torch_view(kept)) as cached,
         ):
             if plan is None:
-                return array_of(self.model(**tensors, return_dict=False)[0]), (), ()
+                out = self.model(**tensors, return_dict=False)[0]
+                return array_of(out), tuple(map(array_of, cached.kept)), (), ()
             reducer = BatchingReducer()
             tap = Tap(plan, reducer, rule, group, interop.torch_view(frames))
             with attached(self.model, tap):
                 out = self.model(**tensors, return_dict=False)[0]
-            if plan.choice != "blocks":
+            if plan.choice != "blocks" and kept is None:
                 # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
                 require_fired(tap, plan.must_fire - silenced(self.reached.settings))
         static, reduced = split(tap, reducer)
-        return array_of(out), static, reduced
+        return array_of(out), tuple(map(array_of, cached.kept)), static, reduced
+
+    def unobserved_memory(self) -> int | None:
+        """Bytes that the largest program without observers needs on a device; None where XLA does not tell."""
+        programs: list[Any] = [p.run for signature, p in self.programs.items() if signature[1] is None]
+        stats = [program.memory_analysis() for program in programs]
+        if not stats or any(s is None for s in stats):
+            return None
+        return max(
+            s.argument_size_in_bytes + s.output_size_in_bytes + s.temp_size_in_bytes - s.alias_size_in_bytes
+            for s in stats
+        )
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():

@@ -16,6 +16,7 @@ import torch
 from parity.golden.records import Record
 from parity.hooks.sites import SitePlan
 from parity.models.family import Case, Family
+from parity.models.feature_cache import Features
 from parity.models.sampler import Sampler
 from parity.paths.inputs import Inputs
 from parity.reached import Reached
@@ -50,13 +51,19 @@ class Backend(Protocol):
         ...
 
     def call(
-        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
         """Noise predictions by branch, and the records of the calls.
 
         Args:
             branches: branch -> the arguments that differ between branches. shared: the others.
             plan: what to observe; None for nothing.
+            features: what the loop's feature cache holds, read and replaced; empty before the first step.
         """
         ...
 
