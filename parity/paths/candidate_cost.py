@@ -50,7 +50,8 @@ def step_costs(sides: Sequence[Side], calls: int = CALLS) -> list[Cost]:
 
 def _kinds(side: Side) -> dict[bool, list[int]]:
     """The steps at which all blocks run (True, first: they fill the cache), and those at which a cache skips some."""
-    cache, kinds = side.settings.deep_cache, {}
+    cache = side.settings.deep_cache
+    kinds: dict[bool, list[int]] = {}
     for step in range(side.inputs.steps):
         kinds.setdefault(cache is None or cache.full(step), []).append(step)
     return kinds

@@ -67,6 +67,7 @@ BOTH: dict[str, Effect] = {
     "norm_dtype=bfloat16": Effect(1e-4, 0.5),
     "rope=cached": HARMLESS,
     "rope_dtype=bfloat16": Effect(1e-5, 0.5),
+    "cache=deepcache:1,3,2": FAULT,
 }
 
 EFFECTS: dict[str, dict[str, Effect]] = {
@@ -95,8 +96,8 @@ EFFECTS: dict[str, dict[str, Effect]] = {
 ELSEWHERE = {"mesh", "scheduler.warmup_steps"}
 """The mesh needs eight devices (tests/test_run.py); warm-up calls have a test of their own below."""
 
-BLOCKS = {"attention.block_q": ("64",), "attention.block_kv": ("256",)}
-"""Sizes that stand for all, which no list holds."""
+BLOCKS = {"attention.block_q": ("64",), "attention.block_kv": ("256",), "cache": ("deepcache:1,3,2",)}
+"""Values that stand for all, which no list holds."""
 
 CASES = [(backend, setting) for backend, effects in EFFECTS.items() for setting in effects]
 
