@@ -165,7 +165,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice(
         "sharding",
         "rule set that places the weights on the mesh",
-        ("tp", "tp_fc2_replicated"),
+        ("tp", "tp_fc2_replicated", "tp_proj_replicated", "tp_column", "replicated"),
         takes={"torch": ("tp",)},
         default="tp",
     ),

@@ -78,6 +78,7 @@ class TorchaxBackend:
         self.jit = bool(settings["jit"])
         every = tuple(branch for group in family.batches for branch in group)
         self.groups = (every,) if devices.shape[0] > 1 else family.batches
+        self.placement = devices.placement((n, tuple(x.shape)) for n, x in named_tensors(model))
         self.params = {n: self._place_weight(n, x) for n, x in named_tensors(model)}
         reached.mark("mesh")
         reached.mark("sharding")

@@ -20,6 +20,7 @@ class Facts:
         dtypes: parameter name -> dtype the path computes with.
         inputs: `cond.encoder_hidden_states` -> values, float32. noise: initial latents, float32.
         tables: rotary tables by name. schedule: timesteps, sigmas, the scheduler's step counter.
+        placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
     """
 
     weights: Mapping[str, tuple[tuple[int, ...], str]]
@@ -28,6 +29,7 @@ class Facts:
     noise: np.ndarray
     tables: Mapping[str, np.ndarray]
     schedule: Schedule
+    placement: str = ""
 
 
 def gather(loop: Loop) -> Facts:
@@ -47,4 +49,4 @@ def gather(loop: Loop) -> Facts:
         for branch, condition in side.inputs.conditions.items()
         for name, x in condition.items()
     }
-    return Facts(weights, dtypes, inputs, noise, tables, loop.schedule)
+    return Facts(weights, dtypes, inputs, noise, tables, loop.schedule, side.backend.placement)

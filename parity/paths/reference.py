@@ -48,6 +48,7 @@ class TorchBackend:
     `parity.paths.side.Backend`."""
 
     name = "torch"
+    placement = ""
 
     def __init__(
         self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype

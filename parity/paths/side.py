@@ -28,6 +28,8 @@ class Backend(Protocol):
 
     name: str
     dtype: torch.dtype
+    placement: str
+    """How the weights lie on the devices, in one line; empty where there is nothing to say."""
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which everything of the loop runs: precision, gradients, torchax environment."""

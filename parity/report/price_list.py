@@ -54,7 +54,17 @@ def sections(found: PriceList) -> tuple[Section, ...]:
 
 def markdown(lists: Sequence[PriceList]) -> str:
     """The document; ends with a newline."""
-    return "\n\n".join(part for found in lists for part in _parts(found) if part) + "\n"
+    return "\n\n".join([_HEAD, *(part for found in lists for part in _parts(found) if part)]) + "\n"
+
+
+_HEAD = """# What settings cost
+
+Made by `parity sweep`. Each row is a candidate with these settings, judged by the rounds of `parity run` against one
+reference and its floors. noise_pred and latents are taken at the step where each is farthest beyond its floor: relative
+L2, the floor that rounding alone explains, and their ratio (beyond 3 a row fails). Bits are the leading bits in which
+noise_pred agrees, of those that its dtype has. Time is that of one step of the compiled transformer, unobserved, all
+guidance branches, a median; in brackets relative to the base candidate, timed in turns with it. Memory is what XLA says
+that the largest compiled program needs on a device, weights included. Rows are sorted by ratio, then time."""
 
 
 def _parts(found: PriceList) -> Iterator[str]:

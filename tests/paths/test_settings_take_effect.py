@@ -88,7 +88,10 @@ EFFECTS: dict[str, dict[str, Effect]] = {
         "noise.device=device": Effect(0.5, 10.0, "latents.before"),
         f"{SPLASH} attention.block_q=64 attention.block_kv=256": HARMLESS,
         f"{SPLASH} attention.block_padding=unmasked": FAULT,
-        "sharding=tp_fc2_replicated": HARMLESS,
+        "sharding=tp_fc2_replicated": NOTHING,
+        "sharding=tp_proj_replicated": NOTHING,
+        "sharding=tp_column": NOTHING,
+        "sharding=replicated": NOTHING,
         "jit=false": HARMLESS,
     },
 }
