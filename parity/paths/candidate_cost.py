@@ -15,7 +15,12 @@ from parity.paths.loop import Loop, call_model, prepare
 from parity.paths.side import Side
 
 CALLS = 7
-"""Timed calls of each kind of step; their median counts."""
+"""Timed calls of each kind of step at least; their median counts."""
+
+ENOUGH = 1.0
+"""Seconds of calls that make a median; small models are called more often than `CALLS`, up to `MOST` times."""
+
+MOST = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +37,23 @@ class Cost:
     memory: int | None
 
 
-def step_costs(sides: Sequence[Side], calls: int = CALLS) -> list[Cost]:
+def step_costs(sides: Sequence[Side]) -> list[Cost]:
     """Measure loaded candidates; their programs are compiled where they are not yet.
 
     The sides take turns call by call, so that what else the machine does in the meantime hits all of them.
     """
     loops = [prepare(side.with_fresh_sampler()) for side in sides]
     taken: list[dict[bool, list[float]]] = [{} for _ in sides]
-    for turn in range(calls + 1):
+    spent = 0.0
+    for turn in range(MOST + 1):
+        if turn > CALLS and spent > ENOUGH * len(sides):
+            break
         for loop, times in zip(loops, taken, strict=True):
             for full, steps in _kinds(loop.side).items():
                 seconds = _timed(loop, steps[0])
                 if turn:  # the first call compiles
                     times.setdefault(full, []).append(seconds)
+                    spent += seconds
     return [_cost(side, times) for side, times in zip(sides, taken, strict=True)]
 
 
