@@ -5,6 +5,7 @@
 #   make lint     ruff and mypy
 #   make bench    what observing costs
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
+#   make price-list  docs/price-list.md: error, time and memory of every setting (half an hour; goes on where it stopped)
 #   make install  only the virtual environment
 #
 # PYTHON=python3.12 make install   builds it with another Python (3.11 or later).
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint bench goldens
+.PHONY: install run test lint bench goldens price-list
 
 install: $(STAMP)
 
@@ -50,3 +51,11 @@ goldens: install $(GOLDENS:%=golden/%.embeddings.safetensors)
 
 golden/%.embeddings.safetensors: | install
 	$(BIN)/python golden/embeddings.py $* $@
+
+# Two devices on the CPU, for the rows with a mesh. `make price-list RESTART=1` forgets the rows of a stopped run.
+price-list: install
+	$(if $(RESTART),rm -f .price-list.json)
+	XLA_FLAGS=--xla_force_host_platform_device_count=2 $(BIN)/parity sweep --all --steps 4 \
+	  --model tiny-hunyuan-video-1.5 --model tiny-cogvideox-1.5 --state .price-list.json --markdown docs/price-list.md \
+	  > /dev/null
+	rm .price-list.json

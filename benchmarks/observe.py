@@ -107,7 +107,7 @@ def torch_calls(model: Any, case: Case, inputs: Inputs, dtype: str, sites: Seque
 
     def recorded(plan: SitePlan | None) -> None:
         with backend.scope():
-            out, _ = backend.call(own, shared, plan, 0)
+            out, _ = backend.call(own, shared, plan, 0, {})
             backend.host(out["cond"])
 
     return {n: (lambda p=p: forward(p), lambda p=p: recorded(p)) for n, p in plans(model, sites).items()}  # type: ignore[misc]
@@ -127,12 +127,12 @@ def torchax_calls(model: Any, case: Case, inputs: Inputs, dtype: str, sites: Seq
 
     def program(plan: SitePlan | None) -> Callable[[], object]:
         with backend.scope():
-            made = backend._program(("cond",), arguments, backend.frames, plan)
-        return lambda: jax.block_until_ready(made.run(backend.params, arguments, backend.frames))
+            made = backend._program(("cond",), arguments, backend.frames, None, plan)
+        return lambda: jax.block_until_ready(made.run(backend.params, arguments, backend.frames, None))
 
     def recorded(plan: SitePlan | None) -> None:
         with backend.scope():
-            out, _ = backend.call(own, shared, plan, 0)
+            out, _ = backend.call(own, shared, plan, 0, {})
             backend.host(out["cond"])
 
     return {n: (program(p), lambda p=p: recorded(p)) for n, p in plans(model, sites).items()}  # type: ignore[misc]

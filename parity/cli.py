@@ -16,8 +16,10 @@ from parity.commands import doctor as doctor_command
 from parity.commands import golden as golden_command
 from parity.commands import init as init_command
 from parity.commands import models as models_command
+from parity.commands import sweep as sweep_command
 from parity.errors import ParityError
 from parity.models.names import DEFAULT_MODEL
+from parity.settings import CHOICES
 
 app = typer.Typer(
     add_completion=False,
@@ -27,12 +29,17 @@ app = typer.Typer(
     help="Why a TPU port of a diffusion video model does not compute what the GPU original computes.",
 )
 
+SETTINGS_HELP = (
+    "Settings (K; `parity models` has their values V): " + ", ".join(choice.name for choice in CHOICES) + "."
+)
+
 app.command("models")(models_command.models)
 app.command("doctor")(doctor_command.doctor)
 app.command("init")(init_command.init)
 app.command("diff")(diff_command.diff)
 app.command("inspect")(golden_command.inspect)
 app.command("merge")(golden_command.merge)
+app.command("sweep", epilog=SETTINGS_HELP)(sweep_command.sweep)
 app.add_typer(bisect_command.app, name="bisect")
 
 
@@ -41,7 +48,7 @@ def _root() -> None:
     """Compare a reference path with a candidate path, module by module and step by step."""
 
 
-@app.command()
+@app.command(epilog=SETTINGS_HELP)
 def run(
     model: Annotated[
         str | None,
@@ -125,7 +132,7 @@ def run(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog=SETTINGS_HELP)
 def record(
     where: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL (gs://, s3://) of the golden to write.")],
     side: Annotated[str, typer.Option(help="Which path: reference (torch) or candidate (torchax).")] = "reference",

@@ -24,7 +24,7 @@ MODEL = "model"
 
 _FLOATS = ("float32", "bfloat16")
 _MESH = re.compile(r"dp=([1-9]\d*),sp=([1-9]\d*),tp=([1-9]\d*)")
-_CACHE = re.compile(r"deepcache:\d+,\d+,[1-9]\d*")
+_CACHE = re.compile(r"off|deepcache:(\d+),(\d+),(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +66,19 @@ class Choice:
             return ", ".join(takes) if takes else f"an integer of at least {self.integer_min}"
         return ", ".join(self.takes.get(backend, self.values)) or self.form
 
+    def knows(self, text: str) -> bool:
+        """Whether it is a value of this setting, on one backend at least."""
+        if self.integer:
+            return text.isdecimal() and int(text) >= self.integer_min
+        return text in self.values or (self.pattern is not None and self.pattern.fullmatch(text) is not None)
+
     def parse(self, text: str, backend: Backend) -> Value:
         """The typed value of `text`.
 
         Raises:
             UsageError: it is no value of this setting, or one that the backend cannot take yet.
         """
-        known = text in self.values or (self.pattern is not None and self.pattern.fullmatch(text) is not None)
-        if self.integer:
-            known = text.isdecimal() and int(text) >= self.integer_min
-        if not known:
+        if not self.knows(text):
             hint = difflib.get_close_matches(text, self.values, n=1)
             also = f"; did you mean '{hint[0]}'?" if hint else ""
             values = ", ".join(self.values) or self.form or self.allowed(backend)
@@ -162,15 +165,13 @@ CHOICES: tuple[Choice, ...] = (
     Choice(
         "sharding",
         "rule set that places the weights on the mesh",
-        ("tp", "tp_fc2_replicated"),
+        ("tp", "tp_fc2_replicated", "tp_proj_replicated", "tp_column", "replicated"),
         takes={"torch": ("tp",)},
         default="tp",
     ),
     Choice(
         "cache",
-        "feature cache",
-        ("off",),
-        takes={"torch": ("off",), "torchax": ("off",)},
+        "feature cache: blocks START to before END run at every INTERVAL-th step alone",
         default="off",
         pattern=_CACHE,
         form="off or deepcache:start,end,interval",
@@ -207,6 +208,29 @@ NEUTRAL: Mapping[str, Value] = {
 
 LAYOUT = ("text.reorder", "vision_states")
 """The settings of which tokens there are, and in which order: where they differ, activations do not line up by row."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeepCache:
+    """The setting `cache=deepcache:start,end,interval`.
+
+    Attributes:
+        start, end: the blocks that are skipped, end excluded. interval: they run at its multiples.
+    """
+
+    start: int
+    end: int
+    interval: int
+
+    def full(self, step: int) -> bool:
+        """Whether all blocks run at this step."""
+        return step % self.interval == 0
+
+
+def deep_cache(text: str) -> DeepCache | None:
+    """The cache that a value of `cache` names; None for `off`."""
+    match = _CACHE.fullmatch(text)
+    return DeepCache(*map(int, match.groups())) if match is not None and match[1] is not None else None
 
 
 @dataclass(frozen=True)
@@ -252,6 +276,11 @@ class Settings:
                     f"'{name}={self.as_text()[name]}' is a setting of the {stage} stage, which is not run; "
                     f"`parity run --stages transformer,{stage}` runs it"
                 )
+
+    @property
+    def deep_cache(self) -> DeepCache | None:
+        """The feature cache, if any."""
+        return deep_cache(self.text("cache"))
 
     def replace(self, **changes: Value) -> Settings:
         """A copy with some values changed; keys with `.` written as `_`."""
@@ -342,8 +371,13 @@ def _check_together(settings: Settings) -> None:
     """Refuse settings that mean nothing beside one another. The reference emulates blocks, so it takes them all.
 
     Raises:
-        UsageError: naming the setting, and the kernel that takes it.
+        UsageError: naming the setting, and what it needs.
     """
+    cache = settings.deep_cache
+    if cache is not None and (cache.start >= cache.end or cache.interval < 2):
+        raise UsageError(
+            f"'cache={settings.text('cache')}' skips nothing: START must be below END, and INTERVAL at least 2"
+        )
     if settings.backend == "torch":
         return
     splash = settings.text("attention.kernel") == "splash"

@@ -35,7 +35,7 @@ BELOW: dict[str, set[str]] = {
 TOP = {"cli", "commands", "__main__", "pytest_plugin"}
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
 WITHOUT_HEAVY = {"errors", "cache", "port", "settings", "reached", "golden", "compare", "report"}
-REPORT_READS = ("parity.compare.result", "parity.golden.records", "parity.golden.strict")
+REPORT_READS = ("parity.compare.result", "parity.compare.prices", "parity.golden.records", "parity.golden.strict")
 """The reports compute nothing: they read result types (`strict` has the spelling of NaN in JSON)."""
 
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -125,3 +125,17 @@ def test_the_neutral_settings_keep_every_choice_but_the_dtypes() -> None:
 )
 def test_the_working_dtype_is_the_networks_coarsest(given: tuple[str, ...], bits: int) -> None:
     assert parse("torch", given).working_bits == bits
+
+
+@pytest.mark.parametrize("cache", ["deepcache:3,3,2", "deepcache:1,3,1", "deepcache:1,3,0"])
+def test_a_cache_that_skips_nothing_is_refused(cache: str) -> None:
+    for backend in ("torch", "torchax"):
+        with pytest.raises(UsageError, match="skips nothing: START must be below END, and INTERVAL at least 2"):
+            parse(backend, [f"cache={cache}"])  # type: ignore[arg-type]
+
+
+def test_a_cache_says_at_which_steps_all_blocks_run() -> None:
+    cache = parse("torchax", ["cache=deepcache:1,3,2"]).deep_cache
+    assert cache is not None
+    assert (cache.start, cache.end, [cache.full(step) for step in range(4)]) == (1, 3, [True, False, True, False])
+    assert parse("torch").deep_cache is None

@@ -5,8 +5,7 @@ A pure planner over keys and records; nothing is computed here.
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from parity.golden.records import Key, Record
@@ -51,11 +50,6 @@ def _absent(pair: Pair) -> bool:
     return one is not None and one.kind in ("none", "scalar")
 
 
-def excused(key: Key, excuses: Iterable[str]) -> bool:
-    """Whether a glob over `module` or `module:port` names this site."""
-    return any(fnmatch.fnmatchcase(key.site, glob) or fnmatch.fnmatchcase(key.module, glob) for glob in excuses)
-
-
 def common_tensors(pairs: Iterable[Pair]) -> int:
     """How many pairs can be compared at all."""
     return sum(
@@ -63,7 +57,3 @@ def common_tensors(pairs: Iterable[Pair]) -> int:
         for p in pairs
         if p.reference is not None and p.candidate is not None and p.reference.kind == p.candidate.kind == "tensor"
     )
-
-
-Excuses = Mapping[str, tuple[str, ...]]
-"""Setting -> globs of the sites that it changes by design."""

@@ -131,7 +131,7 @@ def _judged(sides: Sides, findings: Sequence[Finding], notes: Sequence[str], ren
     a, b = sides.reference.provenance, sides.candidate.provenance
     differing = settings_differences(a, b)
     # Implementations that are mapped onto each other are built otherwise: what only one has is no difference.
-    judge = Judge(excuses(d.setting for d in differing), strict_sites=not rename)
+    judge = Judge(excuses(differing), strict_sites=not rename)
     renamer, collected, floors = Renamer(rename), Collected(), 0
     common, alone = 0, [0, 0]
     for reference, candidate in _steps(sides, renamer, say):

@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.align import Pair, align, excused
+from parity.compare.align import Pair, align
+from parity.compare.excuses import Excuse, excused
 from parity.compare.metrics import bin_ratios, comparable_shapes, distance, measure, ratio
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
@@ -40,13 +41,13 @@ class Judge:
     """Judges a run step by step; remembers only whether an earlier step already differed.
 
     Attributes:
-        excuses: globs of the sites that a declared differing setting changes by design.
+        excuses: the sites that a declared differing setting changes by design.
         strict_sites: whether a tensor that only one side has is a difference (it is not between goldens of
             implementations that are built otherwise).
         dirty: whether anything was beyond its floor so far.
     """
 
-    excuses: tuple[str, ...] = ()
+    excuses: tuple[Excuse, ...] = ()
     strict_sites: bool = True
     dirty: bool = False
     floors: Mapping[Key, Floor] = field(default_factory=dict)

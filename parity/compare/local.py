@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from parity.compare.align import excused
+from parity.compare.excuses import Excuse, excused
 from parity.compare.judge import BIN_LIMIT, L2_LIMIT
 from parity.compare.metrics import bin_ratios, distance, measure
 from parity.compare.result import NAN, Distance, SiteDiff
@@ -51,13 +51,13 @@ def local_errors(truth: StepRecords, candidate: Sequence[Record]) -> dict[Key, L
 
 
 def with_local(
-    sites: Sequence[SiteDiff], found: Mapping[Key, Local], excuses: Sequence[str] = ()
+    sites: Sequence[SiteDiff], found: Mapping[Key, Local], excuses: Sequence[Excuse] = ()
 ) -> tuple[SiteDiff, ...]:
     """The judged sites of a step with their local errors, which decide where a module's own arithmetic differs."""
     return tuple(_site(d, found[d.key], excuses) if d.key in found else d for d in sites)
 
 
-def _site(d: SiteDiff, local: Local, excuses: Sequence[str]) -> SiteDiff:
+def _site(d: SiteDiff, local: Local, excuses: Sequence[Excuse]) -> SiteDiff:
     d = replace(d, local=local.distance, note=d.note or local.note)
     if local.beyond:
         return replace(d, birth="module", verdict="harmless" if excused(d.key, excuses) else "fail")

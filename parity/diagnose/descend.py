@@ -53,8 +53,8 @@ def descend(
         reference=stand_before(pairing.reference, step, state),
         candidate=stand_before(pairing.candidate, step, state),
     )
-    runs = [dataclasses.replace(v, loop=stand_before(v.loop, step, state)) for v in variants]
-    judge = Judge(excuses(d.setting for d in pairing.differing), strict_sites=pairing.strict)
+    runs = [dataclasses.replace(v, loop=stand_before(v.loop, step, state, v.around)) for v in variants]
+    judge = Judge(excuses(pairing.differing), strict_sites=pairing.strict)
     ((reference, candidate),) = walk(closer, runs, Walk(plan, "step", step, step + 1), say)
     sites = tuple(d for d in judge.step(reference, candidate) if d.key.module != LOOP)
     origin = _first_birth(sites, result.origin.key)

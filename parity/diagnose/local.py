@@ -40,7 +40,7 @@ class LocalPass:
         Args:
             state: what the reference started the step from. candidate: its records, which tell its dtypes.
         """
-        excused = excuses(d.setting for d in self.pairing.differing)
+        excused = excuses(self.pairing.differing)
         targets = tuple(targets_of(self.plan, tuple(self.pairing.reference.side.modules)))
         return with_local(sites, self.look(step, state, targets, self._dtypes(candidate)), excused)
 

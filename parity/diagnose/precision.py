@@ -14,7 +14,7 @@ all steps are held (8 KB a site and step).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
@@ -48,20 +48,32 @@ def truth_alone(pairing: Pairing, request: Request, say: Say) -> Truth:
     return tuple(found)
 
 
-def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say: Say) -> Result:
+def precision(
+    pairing: Pairing,
+    request: Request,
+    truth: Truth,
+    sink: Sink,
+    say: Say,
+    references: Sequence[Iterable[StepRecords]] | None = None,
+) -> Result:
     """Judge a pair as given, three ways.
+
+    Args:
+        references: the records of the reference as given and, where it is the coarser one, in the candidate's working
+            dtype, where they are known already; None runs both here.
 
     Raises:
         UnjudgedError: a chosen site never fired, or a setting's code was not reached.
     """
     sink.begin(pairing, "precision")
     plan = plan_sites(["", *pairing.reference.side.modules], request.sites, request.values)
-    judge = Judge(excuses(d.setting for d in pairing.differing), strict_sites=pairing.strict)
+    judge = Judge(excuses(pairing.differing), strict_sites=pairing.strict)
     collected = Collected()
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
     parted: tuple[State, StepRecords] | None = None
-    coarse = _coarse(pairing)
-    for reference, candidate, judged in _walk(pairing, coarse, plan, truth, request, say):
+    coarse: list[StepRecords] = []
+    for ours, candidate, judged in _walk(pairing, plan, truth, request, say, references):
+        reference, *coarse = ours
         sink.step(StepRecords(reference.step, reference.records, judged.floors), candidate)
         sites = judge.step(judged, candidate)
         if local is not None:
@@ -70,7 +82,7 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
             parted = state_of(reference, "before"), candidate
         collected.add(judged, candidate, sites)
     beside = {"float32": state_of(truth[-1], "after")[LATENTS]}
-    beside.update(("coarse", loop.side.backend.host(loop.latents)) for loop in coarse)
+    beside.update(("coarse", state_of(step, "after")[LATENTS]) for step in coarse)
     sink.finish(pairing, beside)
     only = tuple(d for d in pairing.differing if d.setting in NEUTRAL)
     checks = (*pairing.checks, reached_check(pairing))
@@ -89,13 +101,19 @@ def precision(pairing: Pairing, request: Request, truth: Truth, sink: Sink, say:
 
 
 def _walk(
-    pairing: Pairing, coarse: list[Loop], plan: SitePlan, truth: Truth, request: Request, say: Say
-) -> Iterator[tuple[StepRecords, StepRecords, StepRecords]]:
-    """(reference, candidate, truth with the floors of this round) of each step."""
+    pairing: Pairing,
+    plan: SitePlan,
+    truth: Truth,
+    request: Request,
+    say: Say,
+    known: Sequence[Iterable[StepRecords]] | None,
+) -> Iterator[tuple[list[StepRecords], StepRecords, StepRecords]]:
+    """(references, candidate, truth with the floors of this round) of each step."""
     starts = {step.step: state_of(step, "before") for step in truth}
     forced: Forced | None = starts.get if request.forcing == "step" else None
-    loops = [pairing.reference, *coarse]
-    runs = [denoise(loop, plan, forced) for loop in loops]
+    if known is None:
+        known = [denoise(loop, plan, forced) for loop in (pairing.reference, *_coarse(pairing))]
+    runs = [iter(steps) for steps in known]
     candidate = denoise(pairing.candidate, plan, forced)
     for true in truth:
         say("reference in its working dtype", true.step, request.steps)
@@ -109,7 +127,7 @@ def _walk(
         if true.step == 0:
             for side in (pairing.reference.side, pairing.candidate.side):
                 side.reached.require()
-        yield references[0], theirs, _declared(true, references[0], floors)
+        yield references, theirs, _declared(true, references[0], floors)
 
 
 def _declared(true: StepRecords, given: StepRecords, floors: dict[Key, Floor]) -> StepRecords:
@@ -122,11 +140,16 @@ def _declared(true: StepRecords, given: StepRecords, floors: dict[Key, Floor]) -
 def _coarse(pairing: Pairing) -> list[Loop]:
     """The reference in the candidate's working dtype, where that is the coarser one."""
     ours, theirs = pairing.reference.side, pairing.candidate.side
-    if theirs.settings.working_bits >= ours.settings.working_bits:
+    if not needs_coarse(ours.settings, theirs.settings):
         return []
     settings = coarse_settings(ours.settings, theirs.settings)
     side: Side = load_reference(ours.family, ours.case, settings, theirs.inputs)
     return [prepare(side)]
+
+
+def needs_coarse(reference: Settings, candidate: Settings) -> bool:
+    """Whether the candidate's working dtype is the coarser one, so that the reference is run in it too."""
+    return candidate.working_bits < reference.working_bits
 
 
 def coarse_settings(reference: Settings, candidate: Settings) -> Settings:

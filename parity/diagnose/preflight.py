@@ -44,6 +44,7 @@ def preflight(reference: Facts, candidate: Facts, differing: Iterable[str]) -> t
         _noise(reference, candidate, declared),
         *_schedule(reference.schedule, candidate.schedule, declared),
         _tables(reference, candidate, declared),
+        *([Check("sharding", "pass", candidate.placement)] if candidate.placement else []),
     )
 
 

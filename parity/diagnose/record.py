@@ -32,7 +32,7 @@ from parity.paths.loop import LATENTS, Loop, denoise, prepare, state_of
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
-from parity.settings import Settings
+from parity.settings import DeepCache, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,17 @@ def record(request: RecordRequest, say: Say) -> int:
                 loop.side.reached.require()
             if request.floors and request.side == "reference":
                 step = _with_local_floors(loop.side, step, say)
-            if step.step == done > 0:
-                _require_alike(request.where, Golden.open(request.where).read_step(done - 1), step)
+            if step.step == done > 0 and (held := _like(loop.side.settings.deep_cache, done)) is not None:
+                _require_alike(request.where, Golden.open(request.where).read_step(held), step)
             if step.step >= done:
                 writer.write_step(step)
                 written += 1
     return written
+
+
+def _like(cache: DeepCache | None, step: int) -> int | None:
+    """The last step before this one at which the same blocks run; None where there is none."""
+    return next((i for i in reversed(range(step)) if cache is None or cache.full(i) == cache.full(step)), None)
 
 
 def _prepared(request: RecordRequest, say: Say) -> Loop:

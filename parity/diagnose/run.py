@@ -80,7 +80,7 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     say("preparing the floors")
     variants = make_variants(pairing.reference.side)
     collected, truth = Collected(), []
-    judge = Judge(excuses(d.setting for d in pairing.differing), strict_sites=pairing.strict)
+    judge = Judge(excuses(pairing.differing), strict_sites=pairing.strict)
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
     parted: State | None = None
     where = StepRecords(0, ())

@@ -73,6 +73,7 @@ class StepsJudge:
         if LATENTS not in state:
             raise UnjudgedError(f"'{self.golden.name}' holds no latents of step {step}: record it anew")
         loop = prepare(self.side.with_fresh_sampler())
+        loop.continue_from(step, state)  # for what a feature cache holds by then
         (made,) = denoise(loop, None, {step: state}.get, first=step, stop=step + 1)
         self.side.reached.require()
         return self._judged(recorded, made)

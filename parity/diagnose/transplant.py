@@ -136,7 +136,7 @@ def transplant(request: Request, step: int, within: str, say: Say) -> Transplant
         step: that is probed.
 
     Raises:
-        UsageError: no such module; a candidate that runs no torch module.
+        UsageError: no such module; a candidate that runs no torch module; a step at which a feature cache skips blocks.
     """
     ours = request.reference.neutral
     exact = dataclasses.replace(request, reference=ours, candidate=aligned(ours, request.candidate.neutral))
@@ -146,6 +146,13 @@ def transplant(request: Request, step: int, within: str, say: Say) -> Transplant
 def prepared(pairing: Pairing, step: int, within: str, say: Say) -> Transplant:
     """The same, of a pair that is loaded."""
     reference = pairing.reference.side
+    for side in (reference, pairing.candidate.side):
+        cache = side.settings.deep_cache
+        if cache is not None and not cache.full(step):
+            raise UsageError(
+                f"the {side.settings.backend} path was given 'cache={side.settings.text('cache')}', which leaves "
+                f"blocks out at step {step}, so that they cannot be replaced: probe a multiple of {cache.interval}"
+            )
     level = level_of(tuple(reference.modules), within)
     wanted = (*level.fixed, *level.searched)
     backend = graft(pairing.candidate.side.backend, wanted)
@@ -159,7 +166,7 @@ def prepared(pairing: Pairing, step: int, within: str, say: Say) -> Transplant:
         (first,) = denoise(loop, None, first=step, stop=step + 1)
     state = state_of(first, "before")
     say("floors of the reference")
-    runs = [dataclasses.replace(v, loop=stand_before(v.loop, step, state)) for v in make_variants(reference)]
+    runs = [dataclasses.replace(v, loop=stand_before(v.loop, step, state, v.around)) for v in make_variants(reference)]
     (truth,) = with_floors(iter([first]), runs, None, None, first=step)
     called = list(dict.fromkeys(place[0] for branch in given.values() for place in branch))
     problem = failed([c for c in pairing.checks if c.check != "weights"])

@@ -9,7 +9,7 @@ from parity.diagnose.pairing import Pairing, Say
 from parity.golden.records import StepRecords
 from parity.hooks.sites import SitePlan
 from parity.paths.floors import Variant, with_floors
-from parity.paths.loop import Loop, State, denoise, prepare, state_of
+from parity.paths.loop import Around, Loop, State, denoise, prepare, state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ def walk(pairing: Pairing, variants: list[Variant], how: Walk, say: Say) -> Iter
         yield reference_step, candidate_step
 
 
-def stand_before(loop: Loop, step: int, state: State) -> Loop:
-    """The same side with its schedule set anew, standing before `step` with this state."""
+def stand_before(loop: Loop, step: int, state: State, around: Around | None = None) -> Loop:
+    """The same side with its schedule set anew, standing before `step` with this state; see `Loop.continue_from`."""
     again = prepare(loop.side)
-    again.continue_from(step, state)
+    again.continue_from(step, state, around)
     return again

@@ -12,7 +12,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
-from parity.models import cogvideox
+from parity.models import cogvideox, feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.cogvideox_sampler import CogVideoXSampler
 from parity.models.cogvideox_text import encode_prompt, read_stage1
@@ -95,6 +95,7 @@ class CogVideoX:
             sample = torch.zeros(case.latent_shape, device=parameter.device, dtype=parameter.dtype)
             patch_rope(model.rope, sample, settings, reached)
         patch_norms(model, settings, reached)
+        feature_cache.install(model, settings, reached)
 
     def constrain(self, model: Any, place: Constrain) -> None:
         cogvideox.constrain_outputs(model, place)

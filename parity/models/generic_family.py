@@ -35,6 +35,7 @@ _WITHOUT: Mapping[str, str] = {
     "rope": _OWN,
     "rope_dtype": _OWN,
     "mesh": _OWN,
+    "cache": _OWN,
     "vision_states": _OWN,
     "text.reorder": _NO_TEXT,
     "text.byt5_dtype": _NO_TEXT,

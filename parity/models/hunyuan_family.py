@@ -12,6 +12,7 @@ from diffusers.models.attention_dispatch import AttentionBackendName
 
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
+from parity.models import feature_cache
 from parity.models import hunyuan_video_15 as hunyuan
 from parity.models.attention import AttentionSettings
 from parity.models.family import Case, Condition, Constrain
@@ -98,6 +99,7 @@ class HunyuanVideo15:
         patch_rope(model.rope, sample, settings, reached)
         patch_norms(model, settings, reached)
         patch_timestep_embedding(model, settings, reached)
+        feature_cache.install(model, settings, reached)
 
     def constrain(self, model: Any, place: Constrain) -> None:
         model.parity_placement.place = place

@@ -35,6 +35,7 @@ from parity.hooks.transfer import to_records
 from parity.models import splash
 from parity.models.attention import SETTLE
 from parity.models.family import Case, Family
+from parity.models.feature_cache import Features, Kept, calling, given_at
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import BRANCHES, Inputs
@@ -61,7 +62,8 @@ class Program:
     """One compiled transformer call.
 
     Attributes:
-        run: (weights, arguments, frames) -> (prediction, reductions). entries: the static half of what it observes.
+        run: (weights, arguments, frames, kept features or None) -> (prediction, kept features, reductions).
+        entries: the static half of what it observes.
     """
 
     run: Callable[..., Any]
@@ -84,6 +86,7 @@ class TorchaxBackend:
         self.jit = bool(settings["jit"])
         every = tuple(branch for group in family.batches for branch in group)
         self.groups = (every,) if devices.shape[0] > 1 else family.batches
+        self.placement = devices.placement((n, tuple(x.shape)) for n, x in named_tensors(model))
         self.params = {n: self._place_weight(n, x) for n, x in named_tensors(model)}
         reached.mark("mesh")
         reached.mark("sharding")
@@ -123,15 +126,23 @@ class TorchaxBackend:
         return interop.torch_view(jax.random.normal(jax.random.key(seed), shape, jnp.float32))
 
     def call(
-        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
         for group in self.groups:
             arguments = self.placed(batched([branches[b] for b in group], shared))
             frames = {b: self.frames[b] for b in group}
-            program = self._program(group, arguments, frames, plan)
-            out, reduced = program.run(self.params, arguments, frames)
+            kept = given_at(self.reached.settings, step, features, group)
+            program = self._program(group, arguments, frames, kept, plan)
+            out, kept, reduced = program.run(self.params, arguments, frames, kept)
+            # Placed as every call is given them, whichever program they came from.
+            features[group] = tuple(jax.device_put(x, self.devices.tokens(x.shape)) for x in kept)
             for i, branch in enumerate(group):
                 predictions[branch] = interop.torch_view(out[i : i + 1])
             records += jax_records(program.entries, reduced, step)
@@ -140,44 +151,59 @@ class TorchaxBackend:
     def _place_input(self, x: jax.Array) -> jax.Array:
         return jax.device_put(x, self.devices.batch(x.shape))
 
-    def _program(self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None) -> Program:
+    def _program(
+        self, group: tuple[str, ...], arguments: Any, frames: Any, kept: Kept | None, plan: SitePlan | None
+    ) -> Program:
         """The program for this group and these shapes, compiled (or, without jit, run eagerly at each call)."""
-        signature = (len(group), plan, signature_of(arguments), signature_of(list(frames.values())))
+        signature = (len(group), plan, signature_of((arguments, kept)), signature_of(list(frames.values())))
         rule = self.rules[group[0]]
         if not self.jit:
             self.reached.mark("jit")
-            return self._eager(group, arguments, frames, plan, rule)
+            return self._eager(group, arguments, frames, kept, plan, rule)
         names = group if len(group) > 1 else ("",)
         frames = dict(zip(names, frames.values(), strict=True))
         if signature not in self.programs:
             seen: list[Entry] = []
 
-            def traced(params: Any, given: Any, rows: Any) -> Any:
+            def traced(params: Any, given: Any, rows: Any, before: Any) -> Any:
                 seen.clear()
-                out, entries, reduced = self._forward(params, given, rows, names, plan, rule)
+                out, after, entries, reduced = self._forward(params, given, rows, before, names, plan, rule)
                 seen.extend(entries)
-                return out, reduced
+                return out, after, reduced
 
-            compiled = jax.jit(traced).lower(self.params, arguments, frames).compile()
+            compiled = jax.jit(traced).lower(self.params, arguments, frames, kept).compile()
             self.programs[signature] = Program(compiled, tuple(seen))
         known = self.programs[signature]
         entries = tuple(e if len(group) > 1 else replace(e, branch=group[0]) for e in known.entries)
 
-        def run(params: Any, given: Any, rows: Any) -> Any:
-            return known.run(params, given, dict(zip(names, rows.values(), strict=True)))
+        def run(params: Any, given: Any, rows: Any, before: Any) -> Any:
+            return known.run(params, given, dict(zip(names, rows.values(), strict=True)), before)
 
         return Program(run, entries)
 
     def _eager(
-        self, group: tuple[str, ...], arguments: Any, frames: Any, plan: SitePlan | None, rule: RowRule
+        self,
+        group: tuple[str, ...],
+        arguments: Any,
+        frames: Any,
+        kept: Kept | None,
+        plan: SitePlan | None,
+        rule: RowRule,
     ) -> Program:
-        out, entries, reduced = self._forward(self.params, arguments, frames, group, plan, rule)
-        return Program(lambda *ignored: (out, reduced), entries)
+        out, after, entries, reduced = self._forward(self.params, arguments, frames, kept, group, plan, rule)
+        return Program(lambda *ignored: (out, after, reduced), entries)
 
     def _forward(
-        self, params: Any, arguments: Any, frames: Any, group: tuple[str, ...], plan: SitePlan | None, rule: RowRule
-    ) -> tuple[jax.Array, tuple[Entry, ...], Any]:
-        """One call of the model on jax arrays, traced or not: prediction, static entries, their reductions."""
+        self,
+        params: Any,
+        arguments: Any,
+        frames: Any,
+        kept: Kept | None,
+        group: tuple[str, ...],
+        plan: SitePlan | None,
+        rule: RowRule,
+    ) -> tuple[jax.Array, Kept, tuple[Entry, ...], Any]:
+        """One call of the model on jax arrays, traced or not: prediction, features, static entries, reductions."""
         tensors = interop.torch_view(arguments)
         with (
             pinned_attention(),
@@ -185,18 +211,31 @@ class TorchaxBackend:
             self.env,
             torch.no_grad(),
             stateless._reparametrize_module(self.model, interop.torch_view(params)),
+            calling(self.model, interop.torch_view(kept)) as cached,
         ):
             if plan is None:
-                return array_of(self.predict(self.model, tensors)), (), ()
+                out = self.predict(self.model, tensors)
+                return array_of(out), tuple(map(array_of, cached.kept)), (), ()
             reducer = BatchingReducer()
             tap = Tap(plan, reducer, rule, group, interop.torch_view(frames), named=self.named)
             with attached(self.model, tap):
                 out = self.predict(self.model, tensors)
-            if plan.choice != "blocks" and not self.may_be_silent:
+            if plan.choice != "blocks" and not self.may_be_silent and kept is None:
                 # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
                 require_fired(tap, plan.must_fire - silenced(self.reached.settings))
         static, reduced = split(tap, reducer)
-        return array_of(out), static, reduced
+        return array_of(out), tuple(map(array_of, cached.kept)), static, reduced
+
+    def unobserved_memory(self) -> int | None:
+        """Bytes that the largest program without observers needs on a device; None where XLA does not tell."""
+        programs: list[Any] = [p.run for signature, p in self.programs.items() if signature[1] is None]
+        stats = [program.memory_analysis() for program in programs]
+        if not stats or any(s is None for s in stats):
+            return None
+        return max(
+            s.argument_size_in_bytes + s.output_size_in_bytes + s.temp_size_in_bytes - s.alias_size_in_bytes
+            for s in stats
+        )
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
@@ -221,8 +260,8 @@ class TorchaxBackend:
         return jax.device_put(to_jax(x), self.devices.tokens(tuple(x.shape)))
 
     def unobserved(self, params: Any, arguments: Any, group: tuple[str, ...]) -> jax.Array:
-        """One call of the model on jax arrays, traced or not, with these branches in its batch."""
-        return self._forward(params, arguments, {}, group, None, self.rules[group[0]])[0]
+        """One call of the model, all of its blocks, on jax arrays, traced or not, with these branches in its batch."""
+        return self._forward(params, arguments, {}, None, group, None, self.rules[group[0]])[0]
 
 
 def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:

@@ -22,6 +22,7 @@ class Facts:
         inputs: `cond.encoder_hidden_states` -> values, float32. noise: initial latents, float32.
         tables: rotary tables by name. schedule: timesteps, sigmas, the scheduler's step counter.
         own: whether it is a port, which may name its parameters as it likes.
+        placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
     """
 
     weights: Mapping[str, tuple[tuple[int, ...], str]]
@@ -31,6 +32,7 @@ class Facts:
     tables: Mapping[str, np.ndarray]
     schedule: Schedule
     own: bool = False
+    placement: str = ""
 
 
 def gather(loop: Loop) -> Facts:
@@ -50,4 +52,13 @@ def gather(loop: Loop) -> Facts:
         for branch, condition in side.inputs.conditions.items()
         for name, x in condition.items()
     }
-    return Facts(weights, dtypes, inputs, noise, tables, loop.schedule, isinstance(side.family, Ported))
+    return Facts(
+        weights,
+        dtypes,
+        inputs,
+        noise,
+        tables,
+        loop.schedule,
+        own=isinstance(side.family, Ported),
+        placement=side.backend.placement,
+    )

@@ -33,6 +33,7 @@ from parity.golden.records import Record
 from parity.hooks.attach import callable_modules
 from parity.hooks.graft import Change, Place, changed_outputs, error_of, finite, without_error
 from parity.hooks.sites import SitePlan
+from parity.models.feature_cache import Features
 from parity.paths.reference import TorchBackend
 from parity.paths.side import Backend, batched
 
@@ -42,7 +43,8 @@ Activations = Mapping[str, Mapping[Place, torch.Tensor]]
 
 @dataclass
 class Grafted:
-    """A loaded backend whose modules can be replaced; see `parity.paths.side.Backend`. Nothing is observed in it.
+    """A loaded backend whose modules can be replaced; see `parity.paths.side.Backend`. Nothing is observed in it,
+    and a feature cache is not read: it is for steps at which all blocks run.
 
     Attributes:
         backend: the candidate's own. modules: names of those that may be replaced.
@@ -71,7 +73,12 @@ class Grafted:
             self._given = None
 
     def call(
-        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
         raise NotImplementedError
 
@@ -127,7 +134,12 @@ class GraftedTorch(Grafted):
     """An eager torch backend."""
 
     def call(
-        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
         backend, targets = self.backend, self._targets()
         given = self._given
@@ -146,7 +158,7 @@ class GraftedTorch(Grafted):
             self._require_all(theirs, errors)
 
         with backend.listening(listen):
-            predictions, _ = backend.call(branches, shared, None, step)
+            predictions, _ = backend.call(branches, shared, None, step, features)
         return predictions, []
 
 
@@ -162,7 +174,12 @@ class GraftedTorchax(Grafted):
     _programs: dict[Any, Callable[..., Any]] = field(default_factory=dict)
 
     def call(
-        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
         from torchax import interop
 

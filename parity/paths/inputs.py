@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from parity.models.family import Case, Family, require_meaning
+from parity.models.feature_cache import require_cache
 from parity.settings import Settings
 
 BRANCHES = ("cond", "uncond")
@@ -40,10 +41,10 @@ def make_inputs(
     """Inputs of both sides: the same objects, unless a setting of the text stage makes the candidate's its own.
 
     Raises:
-        UsageError: a setting that the model has no place for, or a stage-1 file that does not fit it.
+        UsageError: what `require_place` says, or a stage-1 file that does not fit the model.
     """
     for settings in (reference, candidate):
-        require_meaning(family, case, settings)
+        require_place(family, case, settings, steps)
     noise = draw_noise(case.latent_shape, seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ours = family.conditions(case, reference, stage1, device)
@@ -54,6 +55,16 @@ def make_inputs(
         own = reference.replace(text_byt5_dtype=candidate["text.byt5_dtype"])
         theirs = family.conditions(case, own, stage1, device)
     return Inputs(ours, noise, steps, seed), Inputs(theirs, noise, steps, seed)
+
+
+def require_place(family: Family, case: Case, settings: Settings, steps: int) -> None:
+    """Refuse settings that the model or the number of steps has no place for.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    require_meaning(family, case, settings)
+    require_cache(settings, int(case.config.get("num_layers", 0)), steps)
 
 
 def draw_noise(shape: tuple[int, ...], seed: int) -> torch.Tensor:

@@ -7,8 +7,9 @@ whole: they are small. One step's records are handed out at a time, so memory do
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from parity.golden.records import LOOP, Key, Moments, Record, StepRecords
 from parity.golden.sketch import geometry, sketch
 from parity.hooks.sites import SitePlan
+from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
 from parity.paths.side import Side
 
@@ -28,6 +30,9 @@ State = Mapping[str, np.ndarray]
 
 Forced = Callable[[int], State | None]
 """Step -> the state it must start from, or None for its own."""
+
+Around = Callable[[int], contextlib.AbstractContextManager[None]]
+"""Step -> the context in which a loop makes its model calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +54,30 @@ class Schedule:
 
 @dataclass
 class Loop:
-    """A side with its schedule set and its initial latents placed; made by `prepare`."""
+    """A side with its schedule set and its initial latents placed; made by `prepare`.
+
+    Attributes:
+        features: what its feature cache holds: of this loop alone, since loops of one side run beside one another.
+    """
 
     side: Side
     schedule: Schedule
     latents: torch.Tensor
+    features: Features = field(default_factory=dict)
 
-    def continue_from(self, step: int, state: State) -> None:
-        """Stand before `step` with this state, as the step before it left it."""
+    def continue_from(self, step: int, state: State, around: Around | None = None) -> None:
+        """Stand before `step` with this state, as the step before it left it.
+
+        A feature cache that `step` reads is no part of the state, it is too large: it is filled by walking there.
+
+        Args:
+            around: context of the model calls on that way.
+        """
+        cache = self.side.settings.deep_cache
+        if cache is not None and not cache.full(step):
+            for at in range(step - step % cache.interval + 1):
+                with contextlib.nullcontext() if around is None else around(at):
+                    next(denoise(self, None, first=at, stop=at + 1))
         with self.side.backend.scope():
             placed = _placed(self.side, state)
             self.latents = placed.pop(LATENTS).to(self.latents.dtype)
@@ -145,13 +166,7 @@ def _step(loop: Loop, step: int, plan: SitePlan | None, given: State | None) -> 
         _scalar(step, "dt", schedule.sigmas[step + 1] - sigma),
         *_state_records(loop, step, "before"),
     ]
-    latents, timestep = sampler.model_input(loop.latents, step)
-    timestep_dtype = setting_dtype(settings, "timestep_dtype")
-    if timestep_dtype is not None:
-        timestep = timestep.to(timestep_dtype)
-        side.reached.mark("timestep_dtype")
-    shared = side.family.model_arguments(side.case, settings, latents, timestep, backend.dtype)
-    predictions, seen = backend.call(_conditions(side), shared, plan, step)
+    predictions, seen = call_model(loop, step, plan)
     records += seen
     for branch, x in predictions.items():
         records.append(_value(step, branch, "noise_pred", backend.host(x), x))
@@ -164,6 +179,18 @@ def _step(loop: Loop, step: int, plan: SitePlan | None, given: State | None) -> 
     if settings.changed("latents_dtype"):
         side.reached.mark("latents_dtype")
     return StepRecords(step, (*records, *_state_records(loop, step, "after")))
+
+
+def call_model(loop: Loop, step: int, plan: SitePlan | None) -> tuple[dict[str, torch.Tensor], list[Record]]:
+    """The transformer's calls of one step for the latents that the loop has, within the backend's scope."""
+    side = loop.side
+    latents, timestep = side.sampler.model_input(loop.latents, step)
+    timestep_dtype = setting_dtype(side.settings, "timestep_dtype")
+    if timestep_dtype is not None:
+        timestep = timestep.to(timestep_dtype)
+        side.reached.mark("timestep_dtype")
+    shared = side.family.model_arguments(side.case, side.settings, latents, timestep, side.backend.dtype)
+    return side.backend.call(_conditions(side), shared, plan, step, loop.features)
 
 
 def state_of(step: StepRecords, when: str) -> State:

@@ -8,7 +8,7 @@ A dimension that a mesh axis does not divide is replicated instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import jax
@@ -19,22 +19,41 @@ from parity.settings import Settings
 
 AXES = ("dp", "sp", "tp")
 
-_COLUMN = (
-    (r"(.*\.)?(to_q|to_k|to_v|add_q_proj|add_k_proj|add_v_proj)\.weight", ("tp", None)),
-    (r"(.*\.)?(to_q|to_k|to_v|add_q_proj|add_k_proj|add_v_proj)\.bias", ("tp",)),
-    (r"(.*\.)?ff(_context)?\.net\.0\.proj\.weight", ("tp", None)),
-    (r"(.*\.)?ff(_context)?\.net\.0\.proj\.bias", ("tp",)),
-)
-_ROW = (
-    (r"(.*\.)?(to_out\.0|to_add_out)\.weight", (None, "tp")),
-    (r"(.*\.)?ff(_context)?\.net\.2\.weight", (None, "tp")),
-)
+Rule = tuple[str, tuple[str | None, ...]]
+"""A pattern over parameter names, and the mesh axis of each dimension."""
 
-RULES: Mapping[str, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
+_ANYWHERE = r"(.*\.)?"
+
+
+def _column(names: str) -> tuple[Rule, ...]:
+    """Linear layers split by their outputs."""
+    return (rf"{_ANYWHERE}({names})\.weight", ("tp", None)), (rf"{_ANYWHERE}({names})\.bias", ("tp",))
+
+
+def _row(names: str) -> tuple[Rule, ...]:
+    """Linear layers split by their inputs; their partial sums are added over the mesh, then the whole bias."""
+    return ((rf"{_ANYWHERE}({names})\.weight", (None, "tp")),)
+
+
+_COLUMN = (
+    *_column("to_q|to_k|to_v"),
+    *_column("add_q_proj|add_k_proj|add_v_proj"),
+    *_column(r"ff\.net\.0\.proj"),
+    *_column(r"ff_context\.net\.0\.proj"),
+)
+_PROJECTIONS = (*_row(r"to_out\.0"), *_row("to_add_out"))
+_FC2 = (*_row(r"ff\.net\.2"), *_row(r"ff_context\.net\.2"))
+
+RULES: Mapping[str, tuple[Rule, ...]] = {
     # Megatron's pairing: the first product of attention and of the feed-forward split by columns, the second by rows.
-    "tp": _COLUMN + _ROW,
-    # The second products whole on every device: no all-reduce after them, more memory.
-    "tp_fc2_replicated": _COLUMN,
+    "tp": (*_COLUMN, *_PROJECTIONS, *_FC2),
+    # Second products whole on every device: no all-reduce after them, more memory. Of the feed-forward, of the
+    # attention, of both.
+    "tp_fc2_replicated": (*_COLUMN, *_PROJECTIONS),
+    "tp_proj_replicated": (*_COLUMN, *_FC2),
+    "tp_column": _COLUMN,
+    # Weights whole on every device: data parallel over guidance branches (dp) and sequence parallel (sp) alone.
+    "replicated": (),
 }
 
 
@@ -61,6 +80,38 @@ class Devices:
             if pattern.fullmatch(name):
                 return self._sharding(shape, spec)
         return self.replicated
+
+    def placement(self, weights: Iterable[tuple[str, tuple[int, ...]]]) -> str:
+        """What the rules came to for these (name, shape), in one line; empty where tp is 1 and they do nothing.
+
+        Raises:
+            UsageError: there are rules, and none matches any parameter.
+        """
+        tp, placed = self.shape[2], list(weights)
+        if tp == 1 or not placed:
+            return ""
+        if not self.rules:
+            return f"tp={tp}, and every weight is whole on every device: the rule set has no rules"
+        used: set[str] = set()
+        split = whole = 0
+        for name, shape in placed:
+            rule = next((r for r in self.rules if r[0].fullmatch(name)), None)
+            if rule is not None:
+                used.add(rule[0].pattern)
+                fits = "tp" in self._sharding(shape, rule[1]).spec
+                split, whole = split + fits, whole + (not fits)
+        idle = [pattern.pattern.removeprefix(_ANYWHERE) for pattern, _ in self.rules if pattern.pattern not in used]
+        if not used:
+            raise UsageError(
+                f"tp={tp}, and no rule of the sharding set matches any of the {len(placed)} parameters "
+                f"(such as '{placed[0][0]}'): choose another set, or tp=1"
+            )
+        told = [f"{split} of {len(placed)} parameters are split over tp={tp}"]
+        if whole:
+            told.append(f"{whole} that a rule names are whole, tp does not divide them")
+        if idle:
+            told.append(f"{len(idle)} of {len(self.rules)} rules match nothing: {', '.join(idle)}")
+        return "; ".join(told)
 
     def batch(self, shape: tuple[int, ...]) -> NamedSharding:
         """Where a batched input lies: its first axis over dp."""

@@ -26,6 +26,7 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry as Seen
 from parity.hooks.tap import Tap
 from parity.models.family import Case
+from parity.models.feature_cache import Kept
 from parity.models.generic_inputs import LATENT
 from parity.models.patches import DTYPES
 from parity.paths.candidate import TorchaxBackend, split, use_compilation_cache, widen16
@@ -47,6 +48,7 @@ class JaxPort(TorchaxBackend):
     """
 
     name = "torchax"
+    placement = ""
 
     def __init__(self, port: Port, family: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:
         settings = reached.settings
@@ -70,10 +72,17 @@ class JaxPort(TorchaxBackend):
             yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
 
     def _forward(
-        self, params: Any, arguments: Any, frames: Any, group: tuple[str, ...], plan: SitePlan | None, rule: RowRule
-    ) -> tuple[jax.Array, tuple[Seen, ...], Any]:
+        self,
+        params: Any,
+        arguments: Any,
+        frames: Any,
+        kept: Kept | None,
+        group: tuple[str, ...],
+        plan: SitePlan | None,
+        rule: RowRule,
+    ) -> tuple[jax.Array, Kept, tuple[Seen, ...], Any]:
         if plan is None:
-            return self._call(params, arguments, None), (), ()
+            return self._call(params, arguments, None), (), (), ()
         for inlined in (False, True):
             reducer = BatchingReducer()
             tap = Tap(plan, reducer, rule, group, interop.torch_view(frames), named=self.family.named)
@@ -88,7 +97,7 @@ class JaxPort(TorchaxBackend):
                 break
         with self.env:
             entries, reduced = split(tap, reducer)
-        return out, entries, reduced
+        return out, (), entries, reduced
 
     def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
         port, entry, rank = self.port, self.family.entry, arguments[LATENT].ndim

@@ -17,6 +17,7 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.hooks.transfer import to_numpy, torch_records
 from parity.models.family import Case, Family
+from parity.models.feature_cache import Features, calling, given_at
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import BRANCHES, Inputs
@@ -55,6 +56,7 @@ class TorchBackend:
     `parity.paths.side.Backend`."""
 
     name = "torch"
+    placement = ""
 
     def __init__(
         self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype
@@ -92,20 +94,32 @@ class TorchBackend:
         return torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
 
     def call(
-        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
         for group in self.groups:
             arguments = batched([branches[b] for b in group], shared)
             tap = None if plan is None else self.tap(plan, group)
-            with contextlib.nullcontext() if tap is None else attached(self.model, tap), self.listen(group):
+            given = given_at(self.reached.settings, step, features, group)
+            with (
+                contextlib.nullcontext() if tap is None else attached(self.model, tap),
+                self.listen(group),
+                calling(self.model, given) as cached,
+            ):
                 out = self.predict(self.model, arguments)
+            features[group] = cached.kept
             for i, branch in enumerate(group):
                 predictions[branch] = out[i : i + 1]
             if tap is not None and plan is not None:
-                lenient = self.may_be_silent and plan.choice in ("blocks", "all")
-                require_fired(tap, frozenset() if lenient else plan.must_fire - silenced(self.reached.settings))
+                if given is None:  # where blocks are skipped, an earlier step has shown that they are called
+                    lenient = self.may_be_silent and plan.choice in ("blocks", "all")
+                    require_fired(tap, frozenset() if lenient else plan.must_fire - silenced(self.reached.settings))
                 records += torch_records(tap.entries, STAGE, step)
         return predictions, records
 

@@ -16,6 +16,7 @@ import torch
 from parity.golden.records import Record
 from parity.hooks.sites import SitePlan
 from parity.models.family import Case, Family
+from parity.models.feature_cache import Features
 from parity.models.sampler import Sampler
 from parity.paths.inputs import Inputs
 from parity.reached import Reached
@@ -27,6 +28,8 @@ class Backend(Protocol):
 
     name: str
     dtype: torch.dtype
+    placement: str
+    """How the weights lie on the devices, in one line; empty where there is nothing to say."""
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which everything of the loop runs: precision, gradients, torchax environment."""
@@ -50,13 +53,19 @@ class Backend(Protocol):
         ...
 
     def call(
-        self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], plan: SitePlan | None, step: int
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
     ) -> tuple[dict[str, torch.Tensor], list[Record]]:
         """Noise predictions by branch, and the records of the calls.
 
         Args:
             branches: branch -> the arguments that differ between branches. shared: the others.
             plan: what to observe; None for nothing.
+            features: what the loop's feature cache holds, read and replaced; empty before the first step.
         """
         ...
 

@@ -282,6 +282,20 @@ def test_every_unfinished_state_resumes_to_the_same_bytes(tmp_path: Path) -> Non
             assert content(where) == content(whole), (side, floors, done)
 
 
+def test_a_feature_cache_is_filled_again_where_a_resumed_step_reads_it(tmp_path: Path) -> None:
+    """Steps 1 and 3 skip blocks: what they add again was kept before the recording was stopped."""
+    given: dict[str, Any] = {"steps": 4, "settings": ["cache=deepcache:1,3,2"], "floors": "none"}
+    record(tmp_path / "whole", **given)
+    golden = Golden.open(tmp_path / "whole")
+    for done in (1, 2, 3):
+        where = tmp_path / f"{done}"
+        writer = GoldenWriter(where, golden.provenance)
+        for step in range(done):
+            writer.write_step(golden.read_step(step))
+        record(where, **given, resume=True)
+        assert content(where) == content(tmp_path / "whole"), done
+
+
 @pytest.mark.parametrize("floors", ["none", "rounding"])
 def test_resuming_what_is_finished_computes_and_writes_nothing(
     floors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

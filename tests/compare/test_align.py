@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.compare.align import Pair, align, common_tensors, excused
+from parity.compare.align import Pair, align, common_tensors
+from parity.compare.excuses import excused
 from parity.golden import Key, Record
 from tests.compare.make_records import noise, none, scalar, tensor
 

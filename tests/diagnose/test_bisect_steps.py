@@ -101,9 +101,9 @@ class Late:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
 
-    def call(self, branches: Any, shared: Any, plan: Any, step: int) -> Any:
+    def call(self, branches: Any, shared: Any, plan: Any, step: int, features: Any) -> Any:
         self.called.append(step)
-        predictions, records = self.backend.call(branches, shared, plan, step)
+        predictions, records = self.backend.call(branches, shared, plan, step, features)
         return {b: x * 1.001 if step >= self.first else x for b, x in predictions.items()}, records
 
 

@@ -67,6 +67,7 @@ BOTH: dict[str, Effect] = {
     "norm_dtype=bfloat16": Effect(1e-4, 0.5),
     "rope=cached": HARMLESS,
     "rope_dtype=bfloat16": Effect(1e-5, 0.5),
+    "cache=deepcache:1,3,2": FAULT,
 }
 
 EFFECTS: dict[str, dict[str, Effect]] = {
@@ -87,7 +88,10 @@ EFFECTS: dict[str, dict[str, Effect]] = {
         "noise.device=device": Effect(0.5, 10.0, "latents.before"),
         f"{SPLASH} attention.block_q=64 attention.block_kv=256": HARMLESS,
         f"{SPLASH} attention.block_padding=unmasked": FAULT,
-        "sharding=tp_fc2_replicated": HARMLESS,
+        "sharding=tp_fc2_replicated": NOTHING,
+        "sharding=tp_proj_replicated": NOTHING,
+        "sharding=tp_column": NOTHING,
+        "sharding=replicated": NOTHING,
         "jit=false": HARMLESS,
     },
 }
@@ -96,8 +100,8 @@ ELSEWHERE = {"mesh", "scheduler.warmup_steps", "vae.tiling", "vae.slicing"}
 """The mesh needs eight devices (tests/test_run.py); warm-up calls have a test of their own below; the VAE's are in
 test_vae_stage.py."""
 
-BLOCKS = {"attention.block_q": ("64",), "attention.block_kv": ("256",)}
-"""Sizes that stand for all, which no list holds."""
+BLOCKS = {"attention.block_q": ("64",), "attention.block_kv": ("256",), "cache": ("deepcache:1,3,2",)}
+"""Values that stand for all, which no list holds."""
 
 CASES = [(backend, setting) for backend, effects in EFFECTS.items() for setting in effects]
 

@@ -1,0 +1,124 @@
+"""Feature caches: blocks that most steps leave out, adding again what they added in an earlier step.
+
+DeepCache (Ma et al. 2023) for a transformer, `cache=deepcache:start,end,interval`: at steps that are multiples of
+`interval` all blocks run, and the residual of the blocks [start, end), their output less their input of both token
+streams, is kept; at the other steps those blocks are not called and the kept residual is added.
+
+How. The model's list of blocks is replaced by one that hands other items to the loop over it, while a call is made
+within `calling`: items that keep or add a residual stand between the blocks, and skipped blocks are left out. So
+every forward that walks its blocks as `x, text = block(x, text, ...)` is served, diffusers' own included. The kept
+residuals are given to a call and taken from it, never held here: they are inputs and outputs of a compiled program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from parity.errors import UsageError
+from parity.models.attention import SETTLE
+from parity.reached import Reached
+from parity.settings import DeepCache, Settings
+
+Kept = tuple[Any, ...]
+"""The residuals (image tokens, text tokens), each [B, tokens, channels]; empty where there is no cache."""
+
+Features = dict[tuple[str, ...], Kept]
+"""What one loop keeps from step to step, by the guidance branches of a call."""
+
+
+@dataclass
+class CachedCall:
+    """One call of a model.
+
+    Attributes:
+        given: the residuals to add; None where all blocks run. kept: the residuals after the call.
+    """
+
+    given: Kept | None
+    kept: Kept = ()
+
+
+class CachedBlocks(torch.nn.ModuleList):
+    """The blocks of a model with a cache; a plain list outside of `calling`."""
+
+    def __init__(self, blocks: Sequence[torch.nn.Module], cache: DeepCache, reached: Reached) -> None:
+        super().__init__(blocks)
+        self.cache, self.reached = cache, reached
+        self.call: CachedCall | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        blocks = list(self._modules.values())
+        if self.call is None:
+            return iter(blocks)
+        start, end = self.cache.start, self.cache.end
+        between = [self._add] if self.call.given is not None else [self._begin, *blocks[start:end], self._keep]
+        return iter([*blocks[:start], *between, *blocks[end:]])
+
+    def _begin(self, hidden_states: Any, encoder_hidden_states: Any, *rest: Any, **others: Any) -> tuple[Any, Any]:
+        assert self.call is not None
+        self.call.kept = SETTLE.get()(hidden_states, encoder_hidden_states)
+        return self.call.kept
+
+    def _keep(self, hidden_states: Any, encoder_hidden_states: Any, *rest: Any, **others: Any) -> tuple[Any, Any]:
+        assert self.call is not None
+        self.reached.mark("cache")
+        after = SETTLE.get()(hidden_states, encoder_hidden_states)
+        residuals = [b - a for a, b in zip(self.call.kept, after, strict=True)]
+        self.call.kept = tuple(SETTLE.get()(*residuals))
+        return after
+
+    def _add(self, hidden_states: Any, encoder_hidden_states: Any, *rest: Any, **others: Any) -> tuple[Any, Any]:
+        assert self.call is not None
+        assert self.call.given is not None
+        self.call.kept = self.call.given
+        image, text = self.call.given
+        return SETTLE.get()(hidden_states + image, encoder_hidden_states + text)
+
+
+def install(model: Any, settings: Settings, reached: Reached) -> None:
+    """Give a loaded model the cache that the settings name, if any."""
+    cache = settings.deep_cache
+    if cache is not None:
+        model.transformer_blocks = CachedBlocks(list(model.transformer_blocks), cache, reached)
+
+
+@contextlib.contextmanager
+def calling(model: torch.nn.Module, given: Kept | None) -> Iterator[CachedCall]:
+    """Within it, a call of the model runs all its blocks (`given` None), or adds what it is given for skipped ones."""
+    call = CachedCall(given)
+    blocks = getattr(model, "transformer_blocks", None)
+    if not isinstance(blocks, CachedBlocks):
+        yield call
+        return
+    blocks.call = call
+    try:
+        yield call
+    finally:
+        blocks.call = None
+
+
+def given_at(settings: Settings, step: int, features: Features, group: tuple[str, ...]) -> Kept | None:
+    """What a call of this step is given: None for a step that runs all blocks."""
+    cache = settings.deep_cache
+    return None if cache is None or cache.full(step) else features[group]
+
+
+def require_cache(settings: Settings, blocks: int, steps: int) -> None:
+    """Refuse a cache that the model has no blocks for, or that would skip nothing.
+
+    Raises:
+        UsageError: naming what there is.
+    """
+    cache = settings.deep_cache
+    if cache is None:
+        return
+    given = f"the {settings.backend} path was given 'cache={settings.text('cache')}'"
+    if cache.end > blocks:
+        raise UsageError(f"{given}, and the model has {blocks} blocks: END is at most {blocks}")
+    if steps < 2:
+        raise UsageError(f"{given}, which skips nothing in 1 step: give --steps 2 or more")

@@ -1,0 +1,142 @@
+"""DeepCache against its definition, written out by hand: what is skipped, what is added, whose it is, and when."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parity.errors import UsageError
+from parity.hooks.sites import plan_sites
+from parity.models.family import family_of, make_case
+from parity.models.folder import resolve_model
+from parity.models.spec import GenerationSpec
+from parity.paths.inputs import Inputs, make_inputs, require_place
+from parity.paths.loop import denoise, prepare, state_of
+from parity.paths.reference import load_reference
+from parity.paths.side import Side
+from parity.settings import parse
+from tests.paths.sides import apart, walk
+
+STEPS = 4
+CACHE = "cache=deepcache:1,3,2"
+MODELS = ("tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5")
+_INPUTS: dict[str, Inputs] = {}
+
+Sides = Callable[..., Side]
+
+
+def side(model: str, backend: str, *settings: str) -> Side:
+    folder = resolve_model(model)
+    case, family = make_case(model, folder, GenerationSpec.load(folder)), family_of(folder)
+    if model not in _INPUTS:
+        given = parse("torch")
+        _INPUTS[model], _ = make_inputs(family, case, given, given, steps=STEPS, seed=0, stage1=None)
+    if backend == "torch":
+        return load_reference(family, case, parse("torch", settings), _INPUTS[model])
+    from parity.paths.candidate import load_candidate
+
+    return load_candidate(family, case, parse("torchax", settings), _INPUTS[model])
+
+
+def by_hand(model: Any, calls: int) -> None:
+    """Blocks 1 and 2 of a plain model run at even steps; at odd ones what they added then is added again.
+
+    Args:
+        calls: of the model in one step, one for each branch or one for all.
+    """
+    blocks = model.transformer_blocks
+    first, last = blocks[1].forward, blocks[2].forward
+    count = [0, 0]
+    came: dict[int, Any] = {}
+    added: dict[int, Any] = {}
+
+    def tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        return args[:2] if args else (kwargs["hidden_states"], kwargs["encoder_hidden_states"])  # type: ignore[return-value]
+
+    def one(*args: Any, **kwargs: Any) -> Any:
+        step, branch = divmod(count[0], calls)
+        count[0] += 1
+        x, text = tokens(args, kwargs)
+        if step % 2 == 0:
+            came[branch] = (x, text)
+            return first(*args, **kwargs)
+        return x + added[branch][0], text + added[branch][1]
+
+    def two(*args: Any, **kwargs: Any) -> Any:
+        step, branch = divmod(count[1], calls)
+        count[1] += 1
+        if step % 2:
+            return tokens(args, kwargs)
+        x, text = last(*args, **kwargs)
+        added[branch] = (x - came[branch][0], text - came[branch][1])
+        return x, text
+
+    blocks[1].forward, blocks[2].forward = one, two
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_reference_is_the_definition_bit_for_bit(model: str) -> None:
+    plain = side(model, "torch")
+    by_hand(plain.backend.module(), len(plain.family.batches))
+    expected, found = walk(plain), walk(side(model, "torch", CACHE))
+    for step in range(STEPS):
+        assert np.array_equal(found.value("noise_pred", step=step), expected.value("noise_pred", step=step))
+    assert found.side.reached.missing == ()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_both_sides_agree_and_differ_from_no_cache_at_skipped_steps(model: str) -> None:
+    ours, theirs, off = (
+        walk(side(model, "torch", CACHE)),
+        walk(side(model, "torchax", CACHE)),
+        walk(side(model, "torch")),
+    )
+    assert theirs.side.reached.missing == ()
+    for step in range(STEPS):
+        value = theirs.value("noise_pred", step=step)
+        assert apart(ours.value("noise_pred", step=step), value) < 1e-5
+        without = apart(off.value("noise_pred", step=step), value)
+        assert without < 1e-5 if step == 0 else without > 1e-2
+
+
+def test_skipped_blocks_are_absent_and_observing_changes_nothing() -> None:
+    loaded = side(MODELS[0], "torchax", CACHE)
+    plan = plan_sites(["", *loaded.modules], "blocks")
+    observed, free = walk(loaded, plan), walk(loaded.with_fresh_sampler())
+    for step, (seen, unseen) in enumerate(zip(observed.steps, free.steps, strict=True)):
+        called = {r.key.module.split(".")[1] for r in seen.records if r.key.module.startswith("transformer_blocks.")}
+        assert called == ({"0", "3"} if step % 2 else {"0", "1", "2", "3"})
+        value = {r.key: r.value for r in unseen.records}
+        assert all(np.array_equal(r.value, value[r.key]) for r in seen.records if r.key.module == "loop")
+
+
+@pytest.mark.parametrize("backend", ["torch", "torchax"])
+def test_loops_of_one_side_share_no_cache_and_one_can_begin_at_a_skipped_step(backend: str) -> None:
+    """The floors' variants run beside the reference on the same model."""
+    loaded = side(MODELS[0], backend, CACHE)
+    expected = walk(loaded.with_fresh_sampler())
+    other = dataclasses.replace(loaded, inputs=dataclasses.replace(loaded.inputs, noise=-loaded.inputs.noise))
+    loops = [denoise(prepare(x.with_fresh_sampler()), None) for x in (loaded, other)]
+    beside = [step for step, _ in zip(*loops, strict=True)]
+    again = prepare(loaded.with_fresh_sampler())
+    again.continue_from(3, state_of(expected.steps[3], "before"))
+    resumed = next(denoise(again, None, first=3))
+    for step, found in ((1, beside[1]), (3, beside[3]), (3, resumed)):
+        value = {r.key: r.value for r in expected.steps[step].records}
+        assert all(np.array_equal(r.value, value[r.key]) for r in found.records)
+
+
+@pytest.mark.parametrize(
+    ("cache", "steps", "message"),
+    [("deepcache:1,5,2", 2, "the model has 4 blocks: END is at most 4"), ("deepcache:1,3,2", 1, "--steps 2 or more")],
+)
+def test_a_cache_without_a_place_is_refused(cache: str, steps: int, message: str) -> None:
+    folder = resolve_model(MODELS[0])
+    case, family = make_case(MODELS[0], folder, GenerationSpec.load(folder)), family_of(folder)
+    with pytest.raises(UsageError, match=message):
+        require_place(family, case, parse("torchax", [f"cache={cache}"]), steps)
