@@ -431,7 +431,7 @@ def refused(done: Done) -> str:
         (("--reference", "nonsense=1"), "unknown setting 'nonsense'"),
         (("--candidate", "attention.mask=non"), "did you mean 'none'"),
         (("--candidate", "attention.mask"), "not of the form SETTING=VALUE"),
-        (("--candidate", "attention.mask=segment_ids"), "it takes: exact, none, zero_kv, zero_kv_rescaled"),
+        (("--reference", "attention.kernel=splash"), "it takes: flex, sdpa"),
         (("--candidate", "attention.kernel=flex"), "it takes: sdpa"),
         (("--reference", "jit=true"), "it takes: false"),
         (("--candidate", "dtype=float32", "--candidate", "dtype=bfloat16"), "given twice"),

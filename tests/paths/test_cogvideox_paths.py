@@ -18,6 +18,7 @@ from parity.diagnose import run as run_module
 from parity.diagnose.pairing import Pairing, Request, pair
 from parity.hooks.sites import plan_sites
 from parity.models import cogvideox
+from parity.models.attention import AttentionSettings
 from parity.models.cogvideox_sampler import CogVideoXSampler
 from parity.models.family import Case, family_of, make_case
 from parity.models.folder import resolve_model
@@ -204,7 +205,8 @@ def test_rotary_tables_of_another_order_are_found_at_the_image_tokens(monkeypatc
 
     def fault(pairing: Pairing) -> None:
         side = pairing.candidate.side
-        side.backend.module().transformer_blocks[2].attn1.set_processor(Turned("sdpa", side.reached))  # type: ignore
+        how = AttentionSettings.of(side.settings)
+        side.backend.module().transformer_blocks[2].attn1.set_processor(Turned(how, side.reached))  # type: ignore
 
     result = diagnose(monkeypatch, NEW, fault)
     assert result.verdict == "fail"
