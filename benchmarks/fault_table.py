@@ -20,8 +20,8 @@ def markdown(rows: Mapping[str, Row]) -> str:
         "Printed by `python benchmarks/fault_bench.py --innocents --markdown docs/fault-bench.md` on the tiny",
         "HunyuanVideo-1.5, on two CPU cores. float32 is the structure round as `parity run` does it; bfloat16 is the",
         "precision round alone, bfloat16 on both sides, with `--forcing module`: as the tool runs a bfloat16 pair, the",
-        "structure round comes first and finds what the float32 column finds. The noise of `1.5 x noise` is the tool's own",
-        "floor. Faults that are not found in bfloat16 stay below three times what bfloat16 rounding does to their module.",
+        "structure round comes first and finds what the float32 column finds. The noise of `1.5 x noise` is the tool's",
+        "own floor. What is not found in bfloat16 stays below three times what bfloat16 does to its module anyway.",
         "",
     ]
     out += _summary(rows)
