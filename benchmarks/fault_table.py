@@ -21,7 +21,9 @@ def markdown(rows: Mapping[str, Row]) -> str:
         "HunyuanVideo-1.5, on two CPU cores. float32 is the structure round as `parity run` does it; bfloat16 is the",
         "precision round alone, bfloat16 on both sides, with `--forcing module`: as the tool runs a bfloat16 pair, the",
         "structure round comes first and finds what the float32 column finds. The noise of `1.5 x noise` is the tool's",
-        "own floor. What is not found in bfloat16 stays below three times what bfloat16 does to its module anyway.",
+        "own floor. What passes in bfloat16 stays within the local floors of the blocks and top modules, which are run",
+        "alone there; the faulty module inside a block is run alone only where its block fails, so whether its own error",
+        "is beyond its floor was not measured.",
         "",
     ]
     out += _summary(rows)

@@ -1,6 +1,6 @@
 """What a judged run shows beside its numbers, each in one sentence: where in the rows, which dtypes, whose NaN.
 
-Pure functions over judged sites; numpy is not even needed. Each gives a sentence or nothing.
+Pure functions over judged sites. Each gives a sentence or nothing.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _named(name: str, explained: Explained, singles: dict[str, np.ndarray], mach
         f"reference {explained.residual:.1%} of the error is left; confirm: parity record DIR --setting {name}, then "
         "parity diff DIR CANDIDATE passes"
     )
-    share = fit.r2 if len(explained.names) == 1 else max(0.0, min(1.0, fit.r2))
+    share = max(0.0, min(1.0, fit.r2))
     text = f"{sentence(setting, value)}{group}: {remedy(setting)}"
     reference = machine.settings.as_text()[setting]
     return Cause(text, setting, reference, value, share, (Witness("signature", fit.coefficient, detail),))
