@@ -22,8 +22,8 @@ def markdown(rows: Mapping[str, Row]) -> str:
         "precision round alone, bfloat16 on both sides, with `--forcing module`: as the tool runs a bfloat16 pair, the",
         "structure round comes first and finds what the float32 column finds. The noise of `1.5 x noise` is the tool's",
         "own floor. What passes in bfloat16 stays within the local floors of the blocks and top modules, which are run",
-        "alone there; the faulty module inside a block is run alone only where its block fails, so whether its own error",
-        "is beyond its floor was not measured.",
+        "alone there; the faulty module inside a block is run alone only where its block fails, so whether its own",
+        "error is beyond its floor was not measured.",
         "",
     ]
     out += _summary(rows)
