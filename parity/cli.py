@@ -140,8 +140,16 @@ def record(
         list[str] | None, typer.Option("--setting", metavar="K=V", help="Setting of the path; repeatable.")
     ] = None,
     model: Annotated[
-        str, typer.Option(help="Built-in model, folder in diffusers layout, or hub name.")
-    ] = DEFAULT_MODEL,
+        str | None,
+        typer.Option(help=f"Built-in model, folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."),
+    ] = None,
+    reference_path: Annotated[
+        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
+    ] = None,
+    candidate_path: Annotated[
+        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (docs/ports.md).")
+    ] = None,
+    path_timeout: Annotated[float, typer.Option(help="Seconds that importing a port's file may take.")] = 60.0,
     steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
     stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
@@ -158,6 +166,21 @@ def record(
     ] = "default",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished golden of the same run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a golden that is there.")] = False,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Tensors by argument name, for a transformer that no family knows."),
+    ] = None,
+    processes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="The candidate runs in N processes that record one golden; auto: as JAX finds them out."
+        ),
+    ] = None,
+    process: Annotated[int | None, typer.Option(metavar="I", help="Which of them this is, from 0.")] = None,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 listens; or JAX_COORDINATOR_ADDRESS.")
+    ] = None,
+    process_timeout: Annotated[float, typer.Option(help="Seconds to wait for another process.")] = 120.0,
 ) -> None:
     """Record one path to a golden, to be compared with `parity diff` where there is no model."""
     from parity.commands.record import record_command
@@ -176,6 +199,14 @@ def record(
         floors=floors,
         resume=resume,
         overwrite=overwrite,
+        inputs=inputs,
+        reference_path=reference_path,
+        candidate_path=candidate_path,
+        path_timeout=path_timeout,
+        processes=processes,
+        process=process,
+        coordinator=coordinator,
+        process_timeout=process_timeout,
     )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from pathlib import Path
 
 from parity.commands.run import check_common, quieten, require_extras
 from parity.errors import UsageError
+from parity.models.names import DEFAULT_MODEL
 from parity.report.console import make_consoles
 from parity.report.progress import progress
-from parity.settings import Backend, parse
+from parity.settings import Backend, Settings, parse
 
 _BACKENDS: dict[str, Backend] = {"reference": "torch", "candidate": "torchax"}
 
@@ -20,7 +22,7 @@ def record_command(
     where: str,
     side: str,
     settings: list[str],
-    model: str,
+    model: str | None,
     steps: int,
     seed: int,
     stage1: Path | None,
@@ -30,6 +32,14 @@ def record_command(
     floors: str,
     resume: bool,
     overwrite: bool,
+    inputs: Path | None = None,
+    reference_path: str | None = None,
+    candidate_path: str | None = None,
+    path_timeout: float = 60.0,
+    processes: str | None = None,
+    process: int | None = None,
+    coordinator: str | None = None,
+    process_timeout: float = 120.0,
 ) -> None:
     """Record one path to a golden.
 
@@ -41,20 +51,37 @@ def record_command(
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other")
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
-    chosen = parse(_BACKENDS[side], settings)
-    chosen.require_stages(("transformer",))
+    several = _processes(side, processes, process, coordinator, process_timeout)
+    if candidate_path is not None and side == "reference":
+        raise UsageError("--candidate-path is recorded with --side candidate")
+    paths = reference_path is not None or candidate_path is not None
+    chosen = Settings("torch", {}) if paths else parse(_BACKENDS[side], settings)
     quieten()
     _, errors = make_consoles()
-    with progress(errors) as say:
+    with contextlib.ExitStack() as stack:
+        say = stack.enter_context(progress(errors))
         say("loading torch and diffusers")
         require_extras(torchax=side == "candidate")
+        if several is not None:
+            from parity.paths.processes import Processes, together
+
+            say("waiting for the other processes")
+            stack.enter_context(together(Processes(*several)))
+        from parity.commands.paths import load_paths
+        from parity.diagnose.ports import NO_PORTS
         from parity.diagnose.record import RecordRequest, check_floors, record
 
+        ports = NO_PORTS
+        if paths:
+            given = (settings, []) if side == "reference" else ([], settings)
+            ports, *both = load_paths(reference_path, candidate_path, model, *given, path_timeout)
+            chosen = both[0] if side == "reference" else both[1]
+        chosen.require_stages(("transformer",))
         request = RecordRequest(
             where,
             "reference" if side == "reference" else "candidate",
             chosen,
-            model,
+            str(reference_path) if ports.alone else model or DEFAULT_MODEL,
             steps,
             seed,
             stage1,
@@ -65,9 +92,33 @@ def record_command(
             resume,
             overwrite,
             command_line(),
+            ports,
+            inputs,
         )
         written = record(request, say)
-    errors.print(f"{written} steps written to {where}", markup=False, highlight=False)
+    if written or several is None:
+        errors.print(f"{written} steps written to {where}", markup=False, highlight=False)
+
+
+def _processes(
+    side: str, count: str | None, index: int | None, coordinator: str | None, timeout: float
+) -> tuple[int | None, int | None, str | None, float] | None:
+    """The options of several processes, None where there is one.
+
+    Raises:
+        UsageError: they exclude each other, or the side.
+    """
+    if count is None:
+        if index is not None or coordinator is not None:
+            raise UsageError("--process and --coordinator go with --processes N")
+        return None
+    if side != "candidate":
+        raise UsageError("--processes records a candidate (--side candidate): the reference runs in one process")
+    if count == "auto":
+        return None, index, coordinator, timeout
+    if not count.isdigit() or int(count) < 1:
+        raise UsageError(f"--processes takes auto or a number, found '{count}'")
+    return int(count), index, coordinator, timeout
 
 
 def command_line() -> str:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from parity.compare.result import Check
-from parity.diagnose.ports import NO_PORTS, Ports, families, load_candidate_side, port_checks, reference_case
+from parity.diagnose.ports import NO_PORTS, Ports, base_of, families, load_candidate_side, port_checks
 from parity.diagnose.preflight import preflight
-from parity.models.family import Family, family_of, make_case
-from parity.models.folder import resolve_model
 from parity.models.generic_family import Generic
-from parity.models.spec import GenerationSpec
 from parity.paths.facts import gather
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import Loop, prepare
@@ -77,16 +73,7 @@ class Pairing:
 def pair(request: Request, say: Say) -> Pairing:
     """Load and prepare both sides and compare them as far as is possible without a forward."""
     say("preparing the checkpoint")
-    base: Family
-    if request.ports.alone and request.ports.reference is not None:
-        base, case = reference_case(request.ports.reference, request.reference, request.inputs)
-    else:
-        folder = resolve_model(request.model)
-        spec = GenerationSpec.load(folder)
-        if request.prompt is not None:
-            spec = dataclasses.replace(spec, prompt=request.prompt)
-        base = family_of(folder, request.inputs)
-        case = make_case(request.model, folder, spec, request.inputs)
+    base, case = base_of(request.model, request.reference, request.ports, request.prompt, request.inputs)
     family, other = families(base, case, request.ports)
     say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     ours, theirs = make_inputs(

@@ -14,10 +14,12 @@ from parity.errors import UsageError
 from parity.golden.records import LOOP
 from parity.golden.strict import MalformedError
 from parity.hooks.sites import ATTENTION
-from parity.models.family import Case
+from parity.models.family import Case, family_of, make_case
+from parity.models.folder import resolve_model
 from parity.models.generic_family import Generic
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import Inputs
+from parity.paths.loop import Loop
 from parity.paths.port_inputs import PortInputs, case_of, inputs_of
 from parity.paths.port_load import Entry
 from parity.paths.ported import Ported
@@ -48,6 +50,24 @@ def reference_case(entry: Entry, settings: Settings, inputs: Path | None) -> tup
     port = Ported(None, entry, "reference").build(nothing, settings)
     family = inputs_of(entry, port, inputs)
     return family, case_of(entry, family)
+
+
+def base_of(
+    model: str, settings: Settings, ports: Ports, prompt: str | None = None, inputs: Path | None = None
+) -> tuple[Any, Case]:
+    """The family and the sizes that both sides of a run stand on: of a checkpoint, or of a reference port's own inputs.
+
+    Args:
+        settings: of the reference. prompt: in place of the model's own. inputs: tensors by argument name.
+    """
+    if ports.alone and ports.reference is not None:
+        return reference_case(ports.reference, settings, inputs)
+    folder = resolve_model(model)
+    spec = GenerationSpec.load(folder)
+    if prompt is not None:
+        spec = dataclasses.replace(spec, prompt=prompt)
+    base = family_of(folder, inputs)
+    return base, make_case(model, folder, spec, inputs)
 
 
 def families(base: Any, case: Case, ports: Ports) -> tuple[Any, Any]:
@@ -83,6 +103,15 @@ def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inp
     side = load(family, case, settings, inputs)  # type: ignore[arg-type]
     modules = {family.named(m): family.named(above) if above else "" for m, above in side.modules.items()}
     return dataclasses.replace(side, role="candidate", modules=modules)
+
+
+def with_names(loop: Loop) -> Loop:
+    """A loop whose side knows the names that it will be observed under; those that a JAX port taps show in a trace."""
+    if not isinstance(loop.side.family, Ported) or not hasattr(loop.side.backend, "seen"):
+        return loop
+    from parity.paths.port_jax import names_of
+
+    return dataclasses.replace(loop, side=dataclasses.replace(loop.side, modules=names_of(loop)))
 
 
 def port_checks(*sides: Any) -> tuple[Check, ...]:

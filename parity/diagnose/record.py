@@ -13,18 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from parity.diagnose.pairing import Say
+from parity.diagnose.ports import NO_PORTS, Ports, base_of, families, load_candidate_side, with_names
+from parity.diagnose.record_writer import require_alike, writer_of
 from parity.diagnose.replay_inputs import recorded_calls
 from parity.errors import UnjudgedError, UsageError
-from parity.golden import Golden, GoldenWriter
+from parity.golden import Golden
 from parity.golden.records import StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.models.family import family_of, make_case
-from parity.models.folder import resolve_model
-from parity.models.spec import GenerationSpec
 from parity.paths.floors import DEFAULT_KINDS, KINDS, make_variants, with_floors
 from parity.paths.inputs import make_inputs
 from parity.paths.local import local_calls
@@ -42,7 +39,8 @@ class RecordRequest:
     Attributes:
         where: folder or URL of the golden. side: which path. settings: of that path.
         floors: of `parity.paths.floors.KINDS`; empty for none. resume: go on with an unfinished golden.
-        command: for the provenance. The others are those of `parity.diagnose.run.Request`.
+        command: for the provenance. ports: in place of parity's paths. inputs: tensors by argument name. The others
+            are those of `parity.diagnose.run.Request`.
     """
 
     where: str
@@ -59,10 +57,14 @@ class RecordRequest:
     resume: bool = False
     overwrite: bool = False
     command: str = ""
+    ports: Ports = NO_PORTS
+    inputs: Path | None = None
 
 
 def record(request: RecordRequest, say: Say) -> int:
     """Record one path; returns the number of steps written now.
+
+    Of several processes that run the path together (`parity.paths.processes`) each calls this, and the first writes.
 
     Raises:
         UsageError: bad input; a golden is there already, or is of another run. UnjudgedError: a setting's code was
@@ -72,7 +74,7 @@ def record(request: RecordRequest, say: Say) -> int:
     plan = plan_sites(["", *loop.side.modules], request.sites, request.values)
     told = dataclasses.replace(provenance(loop), command=request.command)
     written = 0
-    with GoldenWriter(request.where, told, resume=request.resume, overwrite=request.overwrite) as writer:
+    with writer_of(request.where, told, resume=request.resume, overwrite=request.overwrite) as writer:
         done = len(writer.steps_done)
         for step in _steps(request, loop, plan, done, say):
             if step.step == done or step.step == 0:
@@ -80,10 +82,10 @@ def record(request: RecordRequest, say: Say) -> int:
             if request.floors and request.side == "reference":
                 step = _with_local_floors(loop.side, step, say)
             if step.step == done > 0 and (held := _like(loop.side.settings.deep_cache, done)) is not None:
-                _require_alike(request.where, Golden.open(request.where).read_step(held), step)
+                require_alike(request.where, Golden.open(request.where).read_step(held), step)
             if step.step >= done:
                 writer.write_step(step)
-                written += 1
+                written += writer.writes
     return written
 
 
@@ -94,22 +96,17 @@ def _like(cache: DeepCache | None, step: int) -> int | None:
 
 def _prepared(request: RecordRequest, say: Say) -> Loop:
     say("preparing the checkpoint")
-    folder = resolve_model(request.model)
-    spec = GenerationSpec.load(folder)
-    if request.prompt is not None:
-        spec = dataclasses.replace(spec, prompt=request.prompt)
-    case, family = make_case(request.model, folder, spec), family_of(folder)
-    say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     settings = request.settings
+    base, case = base_of(request.model, settings, request.ports, request.prompt, request.inputs)
+    family, other = families(base, case, request.ports)
+    say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     inputs, _ = make_inputs(
         family, case, settings, settings, steps=request.steps, seed=request.seed, stage1=request.stage1
     )
     say(f"loading the {request.side}")
     if request.side == "reference":
         return prepare(load_reference(family, case, settings, inputs))
-    from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
-
-    return prepare(load_candidate(family, case, settings, inputs))
+    return with_names(prepare(load_candidate_side(other, case, settings, inputs)))
 
 
 def _steps(request: RecordRequest, loop: Loop, plan: SitePlan, done: int, say: Say) -> Iterator[StepRecords]:
@@ -142,28 +139,6 @@ def _with_local_floors(side: Side, step: StepRecords, say: Say) -> StepRecords:
 
     local_calls(side, step.step, state_of(step, "before"), targets, take, {})
     return StepRecords(step.step, step.records, floors)
-
-
-def _require_alike(where: str, held: StepRecords, new: StepRecords) -> None:
-    """Refuse to go on with other sites, values or floors, which the provenance does not hold.
-
-    Raises:
-        UsageError: naming the option that must be as it was.
-    """
-
-    def having(step: StepRecords, what: str) -> set[tuple[str, str, int]]:
-        records = (r for r in step.records if what == "sites" or isinstance(r.value, np.ndarray))
-        keys = step.floors if what == "floors" else (r.key for r in records)
-        return {(key.branch, key.site, key.call) for key in keys}
-
-    for what in ("sites", "values", "floors"):
-        ours, theirs = having(held, what), having(new, what)
-        if ours != theirs:
-            first = min(ours ^ theirs)[1]
-            raise UsageError(
-                f"{where}: cannot resume, this is another run: its steps hold {len(ours)} {what}, those of this run "
-                f"{len(theirs)}, first difference at '{first}'; give --{what} as it was"
-            )
 
 
 def _go_to(loop: Loop, request: RecordRequest, step: int) -> None:

@@ -136,8 +136,8 @@ class Sweep:
             r.seed,
             r.reference,
             r.candidate,
-            self.base.backend.describe(),
-            self.side.backend.describe(),
+            ", ".join(self.base.backend.describe()),
+            ", ".join(self.side.backend.describe()),
             interpreted(),
             in_order(list(rows)),
         )

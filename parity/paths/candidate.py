@@ -104,10 +104,10 @@ class TorchaxBackend:
         self.predict: Predict = getattr(family, "predict", None) or diffusers_call
 
     def _put(self, x: np.ndarray) -> jax.Array:
-        return jax.device_put(x, self.devices.replicated)
+        return self.devices.put(jnp.asarray(x), self.devices.replicated)
 
     def _place_weight(self, name: str, x: torch.Tensor) -> jax.Array:
-        return jax.device_put(to_jax(x), self.devices.weight(name, tuple(x.shape)))
+        return self.devices.put(to_jax(x), self.devices.weight(name, tuple(x.shape)))
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -117,13 +117,15 @@ class TorchaxBackend:
             yield
 
     def tensor(self, x: torch.Tensor) -> torch.Tensor:
-        return interop.torch_view(jax.device_put(to_jax(x), self.devices.replicated))
+        return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
 
     def host(self, x: torch.Tensor) -> np.ndarray:
-        return widen16(np.asarray(array_of(x)))
+        return widen16(np.asarray(self.devices.whole(array_of(x))))
 
     def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-        return interop.torch_view(jax.random.normal(jax.random.key(seed), shape, jnp.float32))
+        drawn = jax.random.normal(jax.random.key(seed), shape, jnp.float32)
+        several = len(self.devices.processes) > 1
+        return interop.torch_view(self.devices.put(drawn, self.devices.replicated) if several else drawn)
 
     def call(
         self,
@@ -142,14 +144,14 @@ class TorchaxBackend:
             program = self._program(group, arguments, frames, kept, plan)
             out, kept, reduced = program.run(self.params, arguments, frames, kept)
             # Placed as every call is given them, whichever program they came from.
-            features[group] = tuple(jax.device_put(x, self.devices.tokens(x.shape)) for x in kept)
+            features[group] = tuple(self.devices.put(x, self.devices.tokens(x.shape)) for x in kept)
             for i, branch in enumerate(group):
                 predictions[branch] = interop.torch_view(out[i : i + 1])
-            records += jax_records(program.entries, reduced, step)
+            records += jax_records(program.entries, self.devices.whole(reduced), step)
         return predictions, records
 
     def _place_input(self, x: jax.Array) -> jax.Array:
-        return jax.device_put(x, self.devices.batch(x.shape))
+        return self.devices.put(x, self.devices.batch(x.shape))
 
     def _program(
         self, group: tuple[str, ...], arguments: Any, frames: Any, kept: Kept | None, plan: SitePlan | None
@@ -239,14 +241,13 @@ class TorchaxBackend:
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
-            yield name, str(x.dtype), widen16(np.asarray(x))
+            yield name, str(x.dtype), widen16(np.asarray(self.devices.whole(x)))
 
     def to_torch(self, x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(np.array(self.host(x))).to(mappings.j2t_dtype(array_of(x).dtype))
 
-    def describe(self) -> str:
-        devices = self.devices.mesh.devices.flatten()
-        return f"{devices[0].device_kind} x {devices.size}"
+    def describe(self) -> tuple[str, ...]:
+        return self.devices.describe()
 
     def module(self) -> torch.nn.Module:
         return self.model
@@ -257,7 +258,7 @@ class TorchaxBackend:
 
     def activation(self, x: torch.Tensor) -> jax.Array:
         """A CPU tensor [batch, tokens, ...] where activations lie."""
-        return jax.device_put(to_jax(x), self.devices.tokens(tuple(x.shape)))
+        return self.devices.put(to_jax(x), self.devices.tokens(tuple(x.shape)))
 
     def unobserved(self, params: Any, arguments: Any, group: tuple[str, ...]) -> jax.Array:
         """One call of the model, all of its blocks, on jax arrays, traced or not, with these branches in its batch."""

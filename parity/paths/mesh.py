@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from parity.errors import UsageError
@@ -122,6 +124,30 @@ class Devices:
         return self._sharding(shape, ("dp", "sp"))
 
     @property
+    def processes(self) -> tuple[int, ...]:
+        """The processes whose devices these are; more than one where several run a path together."""
+        return tuple(sorted({d.process_index for d in self.mesh.devices.flatten()}))
+
+    def describe(self) -> tuple[str, ...]:
+        """The devices by process, for people: `TPU v5 lite x 4`."""
+        devices = self.mesh.devices.flatten()
+        own = ([d for d in devices if d.process_index == i] for i in self.processes)
+        return tuple(f"{found[0].device_kind} x {len(found)}" for found in own)
+
+    def put(self, x: jax.Array, sharding: NamedSharding) -> jax.Array:
+        """An array of this process (the same in each), or one that is spread out already, placed."""
+        if len(self.processes) == 1 or not x.is_fully_addressable:
+            return jax.device_put(x, sharding)
+        held = np.asarray(x)  # each process cuts out what is its own; device_put would compare them all first
+        return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
+
+    def whole(self, tree: Any) -> Any:
+        """Arrays as every process can read them; with one process as they are."""
+        if all(x.is_fully_addressable or x.is_fully_replicated for x in jax.tree.leaves(tree)):
+            return tree
+        return jax.jit(lambda arrays: arrays, out_shardings=self.replicated)(tree)
+
+    @property
     def replicated(self) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec())
 
@@ -147,6 +173,11 @@ def make_devices(settings: Settings) -> Devices:
         raise UsageError(
             f"mesh={settings.text('mesh')} needs {need} devices, and there "
             f"{'is' if have == 1 else 'are'} {have} ({platform}){hint if platform == 'cpu' else ''}"
+        )
+    if need < have and jax.process_count() > 1:
+        raise UsageError(
+            f"mesh={settings.text('mesh')} has {need} devices, and {jax.process_count()} processes have {have}: each "
+            "process must have a part of the mesh; make it as large as all devices"
         )
     # Auto: the compiler propagates shardings, as it does for a port that annotates its weights alone.
     auto = (AxisType.Auto,) * len(AXES)

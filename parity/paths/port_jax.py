@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -31,10 +32,11 @@ from parity.models.generic_inputs import LATENT
 from parity.models.patches import DTYPES
 from parity.paths.candidate import TorchaxBackend, split, use_compilation_cache, widen16
 from parity.paths.inputs import Inputs
+from parity.paths.loop import Loop, call_model
 from parity.paths.mesh import make_devices
 from parity.paths.port_load import PassingError
 from parity.paths.ported import Ported, check_output, guarded, moved, wrong_output
-from parity.paths.side import Side
+from parity.paths.side import Side, batched
 from parity.port import Port, listening
 from parity.reached import Reached
 from parity.settings import Settings
@@ -173,6 +175,39 @@ def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs
     return Side(
         "candidate", any_family, case, settings, inputs, backend, family.sampler(case, inputs.seed), reached, modules
     )
+
+
+def names_of(loop: Loop) -> dict[str, str]:
+    """What a JAX port names, path -> parent's path, found by tracing it once; nothing is computed."""
+    side = loop.side
+    backend: Any = _Traced(side.backend)
+    with side.backend.scope():
+        call_model(replace(loop, side=replace(side, backend=backend)), 0, None)
+    paths = dict.fromkeys([*side.modules, *sorted(backend.seen)], "")
+    return {p: _above(p, paths) for p in paths if p}
+
+
+class _Traced:
+    """A backend whose calls only trace the port."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def call(self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], *rest: Any) -> Any:
+        backend: JaxPort = self.backend
+        group = backend.groups[0]
+        arguments = backend.placed(batched([branches[b] for b in group], shared))
+        frames = {b: backend.frames[b] for b in group}
+        none = SitePlan("none", (), frozenset())
+
+        def traced(params: Any, given: Any) -> jax.Array:
+            return backend._forward(params, given, frames, None, group, none, backend.rules[group[0]])[0]
+
+        jax.eval_shape(traced, backend.params, arguments)
+        return {}, []
 
 
 def _above(path: str, paths: Mapping[str, str]) -> str:

@@ -28,7 +28,7 @@ def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:
         weights={name: print_ for name, (_, print_) in facts.weights.items()},
         inputs={**inputs, "noise": fingerprint(facts.noise)},
         versions=versions(),
-        devices=(side.backend.describe(),),
+        devices=side.backend.describe(),
         modules=side.modules,
     )
 

@@ -142,8 +142,8 @@ class TorchBackend:
     def to_torch(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().cpu()
 
-    def describe(self) -> str:
-        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+    def describe(self) -> tuple[str, ...]:
+        return (torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,)
 
     def module(self) -> torch.nn.Module:
         return self.model

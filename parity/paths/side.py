@@ -77,8 +77,8 @@ class Backend(Protocol):
         """A plain CPU torch tensor of the same dtype and values."""
         ...
 
-    def describe(self) -> str:
-        """The devices, for people: `cpu`, `NVIDIA H200`, `TPU v5 lite x 8`."""
+    def describe(self) -> tuple[str, ...]:
+        """The devices by process, for people: `cpu`, `NVIDIA H200`, `TPU v5 lite x 8`."""
         ...
 
     def module(self) -> torch.nn.Module:
