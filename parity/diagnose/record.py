@@ -15,7 +15,7 @@ from typing import Literal
 
 from parity.diagnose.pairing import Say
 from parity.diagnose.ports import NO_PORTS, Ports, base_of, families, load_candidate_side, with_names
-from parity.diagnose.record_writer import require_alike, writer_of
+from parity.diagnose.record_writer import Silent, require_alike, writer_of
 from parity.diagnose.replay_inputs import recorded_calls
 from parity.errors import UnjudgedError, UsageError
 from parity.golden import Golden
@@ -85,7 +85,7 @@ def record(request: RecordRequest, say: Say) -> int:
                 require_alike(request.where, Golden.open(request.where).read_step(held), step)
             if step.step >= done:
                 writer.write_step(step)
-                written += writer.writes
+                written += not isinstance(writer, Silent)
     return written
 
 

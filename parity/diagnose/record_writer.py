@@ -18,13 +18,7 @@ from parity.golden.records import Provenance, StepRecords
 
 
 class Writer(Protocol):
-    """What a recording writes to.
-
-    Attributes:
-        writes: whether anything is written.
-    """
-
-    writes: bool
+    """What a recording writes to."""
 
     @property
     def steps_done(self) -> tuple[int, ...]:
@@ -42,28 +36,24 @@ def writer_of(where: str, told: Provenance, *, resume: bool, overwrite: bool) ->
         UsageError: what `GoldenWriter` says, or a process that cannot see what the first one goes on with.
     """
     if len(told.devices) == 1:
-        with _Loud(where, told, resume=resume, overwrite=overwrite) as writer:
+        with GoldenWriter(where, told, resume=resume, overwrite=overwrite) as writer:
             yield writer
         return
     from parity.paths.processes import agreed, is_first
 
     if is_first():
-        with _Loud(where, told, resume=resume, overwrite=overwrite) as writer:
+        with GoldenWriter(where, told, resume=resume, overwrite=overwrite) as writer:
             agreed("steps_done", ",".join(map(str, writer.steps_done)))
             yield writer
         return
     done = tuple(int(n) for n in agreed("steps_done", None).split(",") if n)
     if done and tuple(Golden.open(where).steps) != done:
         raise UsageError(f"'{where}' is not what the first process goes on with: all must see the same storage")
-    yield _Silent(done)
+    yield Silent(done)
 
 
-class _Loud(GoldenWriter):
-    writes = True
-
-
-class _Silent:
-    writes = False
+class Silent:
+    """The writer of a process that leaves writing to another one."""
 
     def __init__(self, done: tuple[int, ...]) -> None:
         self.steps_done = done

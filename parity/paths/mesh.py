@@ -7,8 +7,9 @@ A dimension that a mesh axis does not divide is replicated instead.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,7 +146,7 @@ class Devices:
         """Arrays as every process can read them; with one process as they are."""
         if all(x.is_fully_addressable or x.is_fully_replicated for x in jax.tree.leaves(tree)):
             return tree
-        return jax.jit(lambda arrays: arrays, out_shardings=self.replicated)(tree)
+        return _replicating(self.replicated)(tree)
 
     @property
     def replicated(self) -> NamedSharding:
@@ -157,6 +158,12 @@ class Devices:
             for i, axis in enumerate(spec[: len(shape)])
         ]
         return NamedSharding(self.mesh, PartitionSpec(*fits))
+
+
+@functools.cache
+def _replicating(sharding: NamedSharding) -> Callable[[Any], Any]:
+    """The program that hands every device the whole: one function, so that each shape is compiled once."""
+    return jax.jit(lambda arrays: arrays, out_shardings=sharding)
 
 
 def make_devices(settings: Settings) -> Devices:

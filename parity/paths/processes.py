@@ -28,7 +28,7 @@ from parity.errors import ParityError, UnjudgedError, UsageError
 POLL = 0.5
 """Seconds between two looks at the others."""
 GRACE = 4 * POLL
-"""Seconds that a process which stops leaves the others to hear of it: the coordinator may end with it."""
+"""Seconds that process 0 leaves the others to hear why it ends: without the coordinator JAX aborts them."""
 WEEK = 7 * 86_400
 
 
@@ -180,12 +180,16 @@ class _Watch:
             for key, said in stopped.items():
                 code, _, text = said.partition(" ")
                 if not self.stopping:
-                    _end(f"process {key.rsplit('/', 1)[1]} stopped: {text}", int(code))
+                    _end(f"process {key.rsplit('/', 1)[1]} stopped: {text}", int(code), self._grace)
             for i, (last, when) in heard.items():
                 if alive.get(i, 0) != last:
                     heard[i] = (alive.get(i, 0), time.monotonic())
                 elif time.monotonic() - when > self.timeout and not self.stopping:
                     _end(f"process {i} has not been heard of for {self.timeout:g} s (--process-timeout)", 125)
+
+    @property
+    def _grace(self) -> float:
+        return GRACE if self.index == 0 else 0.0
 
     def finish(self) -> None:
         """Wait until all others have finished too, and watch no more: one that has ended looks like one that died."""
@@ -204,17 +208,19 @@ class _Watch:
         else:
             traceback.print_exc()
             code, text = 1, f"{type(error).__name__}: {error}"
+        print(f"parity: {text}", file=sys.stderr, flush=True)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self.client.key_value_set(f"parity/stopped/{self.index}", f"{code} {text}", allow_overwrite=True)
-            time.sleep(GRACE)
-        _end(text, code)
+        _end("", code, self._grace)
 
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _end(text: str, code: int) -> None:
-    print(f"parity: {text}", file=sys.stderr, flush=True)
+def _end(text: str, code: int, grace: float = 0.0) -> None:
+    if text:
+        print(f"parity: {text}", file=sys.stderr, flush=True)
+    time.sleep(grace)
     sys.stdout.flush()
     os._exit(code)
