@@ -2,7 +2,7 @@
 
     DIR/reference/  DIR/candidate/                    goldens (`parity inspect`, `parity diff`)
     DIR/reference_latents.safetensors  DIR/candidate_latents.safetensors      the final latents, stage-2 convention
-    DIR/request.json                                  prompt and embeddings that were given, for `parity explain`
+    DIR/request.json                                  prompt, files and ports that were given, for `parity explain`
     DIR/frames/reference/0000.png  ...                with `--stages ...,vae`: the decoded pictures (`frame_files`)
     DIR/result.json                                   what `--json` prints
 
@@ -25,6 +25,7 @@ from parity.errors import UsageError
 from parity.golden import GoldenWriter
 from parity.golden.records import StepRecords
 from parity.models.stage2 import write_stage2
+from parity.paths.port_load import Entry
 from parity.paths.provenance import provenance
 from parity.report.json_report import dumps
 
@@ -53,8 +54,7 @@ class KeepRun:
             self.where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--out: cannot make '{self.where}': {error.strerror}") from None
-        given = {"stage1": None if self.request.stage1 is None else str(self.request.stage1.resolve())}
-        (self.out / "request.json").write_text(json.dumps({**given, "prompt": self.request.prompt}) + "\n")
+        (self.out / "request.json").write_text(json.dumps(_told(self.request)) + "\n")
         for loop in (pairing.reference, pairing.candidate):
             role = loop.side.role
             self.writers[role] = GoldenWriter(self.where / role, provenance(loop))
@@ -86,3 +86,23 @@ class KeepRun:
         """Write result.json; a run that ended in preflight has nothing else to keep."""
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / "result.json").write_text(dumps(result) + "\n")
+
+
+def _told(request: Request) -> dict[str, str | None]:
+    """What `parity explain` needs beside the records to run the sides again."""
+
+    def path(file: Path | None) -> str | None:
+        return None if file is None else str(file.resolve())
+
+    def port(entry: Entry | None) -> str | None:
+        return None if entry is None else f"{entry.file}:{entry.text.rpartition(':')[2]}"
+
+    ports = request.ports
+    return {
+        "stage1": path(request.stage1),
+        "prompt": request.prompt,
+        "model": None if ports.alone else request.model,
+        "inputs": path(request.inputs),
+        "reference_path": port(ports.reference),
+        "candidate_path": port(ports.candidate),
+    }

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from parity.compare.result import Check
-from parity.golden.records import Provenance
+from parity.golden.records import PORT, Provenance
 from parity.golden.strict import shown
 from parity.settings import CHOICES, Backend, Difference, render
 
@@ -83,6 +83,8 @@ def comparable(reference: Side, candidate: Side, *, rename: Callable[[str], str]
             then have parameters that the other has not.
     """
     a, b = reference.provenance, candidate.provenance
+    if rename is None and b.backend == PORT:
+        rename = str  # the port's rules were applied where it ran
     declared = {d.setting for d in settings_differences(a, b)}
     weights = _weights(a, b, declared, rename)
     return (
@@ -122,6 +124,7 @@ def _value(name: str, side: Provenance) -> str:
 
 
 def _default(name: str, backend: str) -> str | None:
+    backend = "torchax" if backend == PORT else backend
     if name not in _KNOWN or backend not in _BACKENDS:
         return None
     return render(_KNOWN[name].default_for(cast(Backend, backend)))

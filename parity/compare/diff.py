@@ -29,11 +29,14 @@ from parity.compare.judge import Judge
 from parity.compare.rename import NONE, Rename, Renamer
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.golden import Golden, Key, Provenance, StepRecords
+from parity.golden.records import LOOP, PORT
 
 FLOORS = "parity record DIR --floors fp64,rounding"
 """What records a reference with floors."""
 
 NOTHING = "the two goldens have no tensor in common: nothing was compared"
+
+NO_MODULE = "the port and the reference name no module alike: map the port's names with Port(rename=...)"
 
 
 class Say(Protocol):
@@ -131,17 +134,20 @@ def _judged(sides: Sides, findings: Sequence[Finding], notes: Sequence[str], ren
     a, b = sides.reference.provenance, sides.candidate.provenance
     differing = settings_differences(a, b)
     # Implementations that are mapped onto each other are built otherwise: what only one has is no difference.
-    judge = Judge(excuses(differing), strict_sites=not rename)
+    # A user's own code too.
+    port = b.backend == PORT
+    judge = Judge(excuses(differing), strict_sites=not (rename or port))
     renamer, collected, floors = Renamer(rename), Collected(), 0
-    common, alone = 0, [0, 0]
+    common, met, alone = 0, 0, [0, 0]
     for reference, candidate in _steps(sides, renamer, say):
         floors += len(reference.floors)
         x, y = _tensors(reference), _tensors(candidate)
         common += len(x & y)
+        met += sum(key.module not in ("", LOOP) for key in x & y)
         alone = [alone[0] + len(x - y), alone[1] + len(y - x)]
         collected.add(reference, candidate, judge.step(reference, candidate))
     told = [*notes, *renamer.unused(), *(f.detail for f in findings if f.what == "steps held" and f.state == "said")]
-    if rename and any(alone):
+    if (rename or port) and any(alone):
         told.append(f"without a counterpart: {alone[0]} sites of the reference, {alone[1]} of the candidate")
     result = conclude(
         collected,
@@ -153,6 +159,8 @@ def _judged(sides: Sides, findings: Sequence[Finding], notes: Sequence[str], ren
     )
     if not common:
         return replace(result, verdict="unjudged", failed=None, origin=None, reason=NOTHING)
+    if port and not met and b.modules and result.verdict == "pass":
+        return replace(result, verdict="unjudged", reason=NO_MODULE)
     return without_floors(result) if floors == 0 else partly_without_floors(result)
 
 

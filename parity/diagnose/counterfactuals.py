@@ -10,12 +10,12 @@ from parity.compare.judge import L2_LIMIT
 from parity.compare.regress import common_keys, error_vector, noise_norm
 from parity.compare.result import NAN, Cause, Witness
 from parity.diagnose.advice import remedy, sentence
-from parity.diagnose.bisect_settings import plan
 from parity.diagnose.machine import ExplainRequest, Machine
+from parity.diagnose.ports import NO_PORTS, load_candidate_side
 from parity.diagnose.shares import Share, shares
 from parity.errors import UsageError
 from parity.golden import Golden
-from parity.golden.records import Key, StepRecords
+from parity.golden.records import PORT, Key, StepRecords
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare
 from parity.settings import BITS, Settings, parse
@@ -26,12 +26,12 @@ def counterfactuals(
 ) -> list[Cause]:
     """Causes from running the candidate with one setting swapped at a time."""
     told = Golden.open(request.candidate).provenance
-    if told.backend != "torchax":
+    if told.backend not in ("torchax", PORT) or (told.backend == PORT and machine.ports == NO_PORTS):
         notes.append("counterfactuals are skipped: the candidate is not parity's own path")
         return []
-    candidate = parse("torchax", [f"{k}={v}" for k, v in told.settings.items()])
+    candidate = machine.candidate_settings(told)
     try:
-        searched = plan(machine.settings, candidate)
+        searched = machine.plan(candidate)
     except UsageError as error:
         notes.append(f"counterfactuals are skipped: {error}")
         return []
@@ -80,15 +80,13 @@ def _neutralised(
 
 
 def _candidate_step(machine: Machine, settings: Settings, step: int) -> StepRecords:
-    from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
-
     machine.say("candidate with swapped settings")
     told = machine.provenance
     _, theirs = make_inputs(
         machine.family, machine.case, machine.settings, settings, steps=told.steps, seed=told.seed,
         stage1=machine.stage1,
     )  # fmt: skip
-    loop = prepare(load_candidate(machine.family, machine.case, settings, theirs))
+    loop = prepare(load_candidate_side(machine.other, machine.case, settings, theirs))
     *_, last = denoise(loop, None, stop=step + 1)
     return last
 

@@ -24,6 +24,7 @@ from parity.diagnose.machine import ExplainRequest, Machine
 from parity.diagnose.pairing import Say
 from parity.diagnose.phantom_run import attention_values
 from parity.diagnose.phantoms import Phantoms, count_phantoms
+from parity.diagnose.ports import ports_of
 from parity.diagnose.signatures import signatures
 from parity.errors import ParityError, UsageError
 from parity.golden import Golden
@@ -53,7 +54,8 @@ def of_run(where: Path) -> ExplainRequest:
     stage = Path(stage1) if isinstance(stage1, str) else None
     given = prompt if isinstance(prompt, str) else None
     left = rounding if at == where else ()
-    return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, None, stage, given, left)
+    model, inputs, ports = ports_of(told)
+    return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, model, stage, given, left, ports, inputs)
 
 
 def explain(request: ExplainRequest, say: Say) -> Result:

@@ -1,7 +1,8 @@
 """The known faults of a model, each a setting that the reference path can take, run once and kept.
 
 A fault's run is kept in the cache folder as a golden, under a fingerprint of weights, inputs, settings, seed and
-versions, so that it is run once on a machine. Cost of one: a step of the reference.
+versions, so that it is run once on a machine; a port's is not, whose code may be another the next time. Cost of one: a
+step of the reference.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from parity.golden.records import StepRecords
 from parity.hooks.sites import plan_sites
 from parity.models.family import Case, Family
 from parity.paths.inputs import Inputs, make_inputs
-from parity.paths.loop import denoise, prepare
+from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
 from parity.settings import CHOICES, Settings, parse
@@ -37,8 +38,11 @@ INNOCENT = frozenset(
 def known_faults(reference: Settings, family: Family, case: Case) -> Iterator[str]:
     """`setting=value` of each known fault of this model: what the reference can take and does not have."""
     meaningless = family.without(case.config)
+    knows = getattr(family, "knows", None)  # a port has settings of its own
     for choice in CHOICES:
         if choice.name in INNOCENT or choice.name in meaningless or choice.integer:
+            continue
+        if knows is not None and not knows(choice.name):
             continue
         for value in choice.takes.get("torch", choice.values):
             if value != reference.as_text()[choice.name]:
@@ -85,18 +89,24 @@ class Simulated:
         inputs = self._inputs_of(settings)
         side = load_reference(self.family, self.case, settings, inputs)
         loop = prepare(side)
+        if hasattr(self.family, "knows"):
+            return self._run(faults, loop)
         told = provenance(loop)
         where = cache_dir() / "known_faults" / _digest(told.weights, told.inputs, told.versions, settings, self)
         if (where / "golden.json").exists():
             golden = Golden.open(where)
             if golden.complete:
                 return golden.read_step(self.step)
-        self.say(f"known fault: {', '.join(sorted(faults)) or 'none'}")
-        plan = plan_sites(["", *side.modules], "blocks")
         with GoldenWriter(where, told, overwrite=True) as writer:
-            for step in denoise(loop, plan, stop=self.step + 1):
+            return self._run(faults, loop, writer)
+
+    def _run(self, faults: frozenset[str], loop: Loop, writer: GoldenWriter | None = None) -> StepRecords:
+        self.say(f"known fault: {', '.join(sorted(faults)) or 'none'}")
+        plan = plan_sites(["", *loop.side.modules], "blocks")
+        for step in denoise(loop, plan, stop=self.step + 1):
+            if writer is not None:
                 writer.write_step(step)
-                last = step
+            last = step
         return last
 
     def _with(self, faults: frozenset[str]) -> Settings:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from parity.diagnose.bisect_settings import plan
+from parity.diagnose.bisect_settings import Plan, plan
 from parity.diagnose.known_faults import Simulated
 from parity.diagnose.pairing import Say
+from parity.diagnose.port_plan import plan_of_port
+from parity.diagnose.ports import NO_PORTS, Ports, base_of, families
 from parity.errors import UsageError
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import Provenance
-from parity.models.family import Case, Family, family_of, make_case
-from parity.models.folder import resolve_model
-from parity.models.spec import GenerationSpec
+from parity.models.family import Case, Family
 from parity.paths.inputs import make_inputs
-from parity.settings import Settings, Value, parse
+from parity.paths.port_load import typed
+from parity.settings import Settings, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class ExplainRequest:
         model: in place of the golden's. stage1: the embeddings both were recorded with, where they were given a file.
         prompt: the prompt, where it was not the model's own.
         rounding: (setting, candidate's value) of the differing settings that the round of these goldens neutralised.
+        ports, inputs: of the kept run; see `parity.diagnose.pairing.Request`.
     """
 
     reference: str
@@ -39,11 +41,17 @@ class ExplainRequest:
     stage1: Path | None = None
     prompt: str | None = None
     rounding: tuple[tuple[str, str], ...] = ()
+    ports: Ports = NO_PORTS
+    inputs: Path | None = None
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The model of a golden on this machine."""
+    """The model of a golden on this machine.
+
+    Attributes:
+        family, other: of the reference and of the candidate. ports: that stand in for them.
+    """
 
     family: Family
     case: Case
@@ -51,19 +59,19 @@ class Machine:
     settings: Settings
     stage1: Path | None
     say: Say
+    other: Any
+    ports: Ports = NO_PORTS
 
     @classmethod
     def of(cls, request: ExplainRequest, told: Provenance, say: Say) -> Machine:
         """Raises ParityError where the model, its weights or its inputs are not the golden's."""
         name = request.model or told.model
-        folder = resolve_model(name)
-        spec = GenerationSpec.load(folder)
-        if request.prompt is not None:
-            spec = dataclasses.replace(spec, prompt=request.prompt)
-        case, family = make_case(name, folder, spec), family_of(folder)
+        ports = request.ports
         if told.backend != "torch":
             raise UsageError("the reference golden was not recorded by a torch path of parity's")
-        settings = parse("torch", [f"{k}={v}" for k, v in told.settings.items()])
+        settings = typed(ports.reference, "torch", told.settings)
+        base, case = base_of(name, settings, ports, request.prompt, request.inputs)
+        family, other = families(base, case, ports)
         inputs, _ = make_inputs(
             family, case, settings, settings, steps=told.steps, seed=told.seed, stage1=request.stage1
         )
@@ -72,15 +80,24 @@ class Machine:
             for branch, condition in inputs.conditions.items()
             for n, x in condition.items()
         }
-        other = [n for n, known in told.inputs.items() if n in own and own[n] != known]
-        if other:
-            say(f"this machine encodes '{other[0]}' otherwise than the golden's did")
-        return cls(family, case, told, settings, request.stage1, say)
+        strange = [n for n, known in told.inputs.items() if n in own and own[n] != known]
+        if strange:
+            say(f"this machine encodes '{strange[0]}' otherwise than the golden's did")
+        return cls(family, case, told, settings, request.stage1, say, other, ports)
+
+    def candidate_settings(self, told: Provenance) -> Settings:
+        """The settings a candidate's golden names."""
+        return typed(self.ports.candidate or self.ports.reference, "torchax", told.settings)
+
+    def plan(self, candidate: Settings) -> Plan:
+        """What can be swapped between the two sides; raises UsageError where nothing can."""
+        entry = self.ports.candidate or self.ports.reference
+        return plan(self.settings, candidate) if entry is None else plan_of_port(entry, self.settings, candidate)
 
     def settings_on(self, candidate: Settings) -> dict[str, Value]:
         """The reference's choices on the candidate's backend."""
         try:
-            return dict(plan(self.settings, candidate).with_only(()).values)
+            return dict(self.plan(candidate).with_only(()).values)
         except UsageError:
             return dict(candidate.values)
 

@@ -10,10 +10,11 @@ import numpy as np
 from parity.diagnose.pairing import Request, Say, pair
 from parity.errors import UnjudgedError
 from parity.golden import Golden
-from parity.golden.records import Record
+from parity.golden.records import PORT, Record
 from parity.hooks.sites import plan_sites
 from parity.paths.loop import denoise
-from parity.settings import Settings, parse
+from parity.paths.port_load import typed
+from parity.settings import Settings
 
 if TYPE_CHECKING:
     from parity.diagnose.machine import ExplainRequest
@@ -32,14 +33,15 @@ def attention_values(
     if all(_holds(records, module) for records in held):
         return held[0], held[1]
     told = theirs.provenance
-    if request.kept is None or told.backend != "torchax":
+    if request.kept is None or told.backend not in ("torchax", PORT):
         raise UnjudgedError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
     say(f"both sides again, with the values of {module}")
-    candidate = parse("torchax", [f"{k}={v}" for k, v in told.settings.items()])
+    candidate = typed(request.ports.candidate or request.ports.reference, "torchax", told.settings)
     model = request.model or told.model
     asked = Request(
-        model, reference, candidate, told.steps, told.seed, request.stage1, module, (module,), prompt=request.prompt
-    )
+        model, reference, candidate, told.steps, told.seed, request.stage1, module, (module,), prompt=request.prompt,
+        inputs=request.inputs, ports=request.ports,
+    )  # fmt: skip
     pairing = pair(asked, say)
     plan = plan_sites(["", *pairing.reference.side.modules], module, (module,))
     *_, a = denoise(pairing.reference, plan, stop=step + 1)

@@ -21,7 +21,7 @@ from parity.models.spec import GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loop import Loop
 from parity.paths.port_inputs import PortInputs, case_of, inputs_of
-from parity.paths.port_load import Entry
+from parity.paths.port_load import Entry, load_entry
 from parity.paths.ported import Ported
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
@@ -42,6 +42,26 @@ class Ports:
 
 
 NO_PORTS = Ports()
+
+
+def ports_of(told: Mapping[str, Any]) -> tuple[str | None, Path | None, Ports]:
+    """Model, file of inputs and ports of a kept run, from its request.json; one that names none had none.
+
+    Raises:
+        UsageError: a port that cannot be loaded any more.
+    """
+
+    def text(name: str) -> str | None:
+        return told[name] if isinstance(told.get(name), str) else None
+
+    def entry(option: str, name: str) -> Entry | None:
+        given = text(name)
+        return None if given is None else load_entry(option, given)
+
+    reference = entry("--reference-path", "reference_path")
+    ports = Ports(reference, entry("--candidate-path", "candidate_path"), reference is not None and not text("model"))
+    inputs = text("inputs")
+    return (text("model") if ports != NO_PORTS else None), None if inputs is None else Path(inputs), ports
 
 
 def reference_case(entry: Entry, settings: Settings, inputs: Path | None) -> tuple[PortInputs, Case]:

@@ -16,6 +16,9 @@ import numpy as np
 Kind = Literal["tensor", "none", "scalar"]
 Scalar = bool | int | float | str
 
+PORT = "port"
+"""The backend of a candidate that is a user's own code: its modules and parameters are its own."""
+
 LOOP = "loop"
 """Module part of the sites of the denoising loop's own values, such as `loop:noise_pred`."""
 
@@ -153,7 +156,7 @@ class Provenance:
 
     Attributes:
         side: `reference` or `candidate`: the role it was recorded in.
-        backend: `torch` or `torchax` (or the name a user's port gives itself).
+        backend: `torch` or `torchax`, or `port`: a candidate of the user's own code.
         model: the model's name as given.
         settings: every setting by its name, as strings.
         seed: of the initial noise.

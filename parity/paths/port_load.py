@@ -25,7 +25,7 @@ import torch
 from parity.errors import ParityError, UsageError
 from parity.paths.port_state import kept
 from parity.port import Case, Layout, Port, Runs
-from parity.settings import CHOICES, Settings
+from parity.settings import CHOICES, Backend, Settings, parse
 
 DEFAULT_TIMEOUT = 60.0
 
@@ -52,6 +52,10 @@ class Entry:
     function: Callable[[Case], Any]
     settings: Mapping[str, str]
     said: tuple[str, ...] = ()
+
+    def knows(self, setting: str) -> bool:
+        """Whether the setting reaches the port: it declares it, or parity realises it around the port."""
+        return setting in self.settings or setting in NOT_ITS_OWN
 
     @property
     def named(self) -> str:
@@ -198,6 +202,18 @@ def settings_of(entry: Entry, base: Settings, assignments: list[str]) -> Setting
         given[name] = value
     values = {n: choices[n].parse(v, base.backend) for n, v in given.items()}
     return Settings(base.backend, {**base.values, **values})
+
+
+def typed(entry: Entry | None, backend: Backend, texts: Mapping[str, str]) -> Settings:
+    """Settings as a golden or a plan holds them, of parity's own path (None) or of a port, which takes more.
+
+    Raises:
+        UsageError: an unknown name or value.
+    """
+    own = {} if entry is None else {name: text for name, text in texts.items() if name in entry.settings}
+    rest = parse(backend, [f"{name}={text}" for name, text in texts.items() if name not in own])
+    choices = {c.name: replace(c, takes={}) for c in CHOICES}
+    return Settings(backend, {**rest.values, **{n: choices[n].parse(text, backend) for n, text in own.items()}})
 
 
 def build(entry: Entry, case: Case) -> Port:

@@ -78,6 +78,10 @@ class Ported:
         """One branch a call: what `Port.call` takes."""
         return tuple((branch,) for group in self.base.batches for branch in group)
 
+    def knows(self, setting: str) -> bool:
+        """See `parity.paths.port_load.Entry`."""
+        return self.entry.knows(setting)
+
     def build(self, case: Case, settings: Settings) -> Port:
         """A port of these settings.
 

@@ -6,9 +6,10 @@ import importlib.metadata
 import platform
 
 from parity.golden.fingerprint import fingerprint
-from parity.golden.records import Provenance
+from parity.golden.records import PORT, Provenance
 from parity.paths.facts import Facts, gather
 from parity.paths.loop import Loop
+from parity.paths.ported import Ported
 
 _PACKAGES = ("torch", "torchax", "jax", "jaxlib", "diffusers", "transformers", "numpy", "tpu-parity")
 
@@ -20,7 +21,7 @@ def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:
     inputs = {name: fingerprint(x) for name, x in facts.inputs.items()}
     return Provenance(
         side=side.role,
-        backend=side.backend.name,
+        backend=PORT if side.role == "candidate" and isinstance(side.family, Ported) else side.backend.name,
         model=side.case.name,
         settings=side.settings.as_text(),
         seed=side.inputs.seed,
