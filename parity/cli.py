@@ -221,6 +221,15 @@ def replay(
     ] = None,
     model: Annotated[str | None, typer.Option(help="In place of the golden's own.")] = None,
     stage1: Annotated[Path | None, typer.Option(help="The embeddings that the golden was recorded with.")] = None,
+    reference_path: Annotated[
+        str | None, typer.Option(metavar="FILE:FUNCTION", help="The port that the golden was recorded of.")
+    ] = None,
+    candidate_path: Annotated[
+        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate: torch modules.")
+    ] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Tensors by argument name that it was recorded with.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
 ) -> None:
     """Run a golden's recorded inputs through this machine's modules, one at a time: their local errors.
@@ -229,7 +238,17 @@ def replay(
     """
     from parity.commands.replay import replay_command
 
-    code = replay_command(golden=golden, side=side, settings=setting or [], model=model, stage1=stage1, as_json=as_json)
+    code = replay_command(
+        golden=golden,
+        side=side,
+        settings=setting or [],
+        model=model,
+        stage1=stage1,
+        as_json=as_json,
+        reference_path=reference_path,
+        candidate_path=candidate_path,
+        inputs=inputs,
+    )
     raise typer.Exit(code)
 
 

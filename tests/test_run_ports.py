@@ -108,6 +108,25 @@ def test_a_torch_module_runs_eagerly_or_compiled(runs: str, tmp_path: Path) -> N
     assert broken.origin.key.module == "blocks.1.proj"
 
 
+@pytest.mark.parametrize("runs", ["torch", "torchax"])
+def test_modules_of_a_torch_port_are_run_on_the_references_inputs(runs: str, tmp_path: Path) -> None:
+    text = TORCH.replace("RUNS", runs).replace("\\\\", "\\").replace("FACTOR = 1.0", "FACTOR = 1.01")
+    text = text.replace("self.net.blocks[1]", "self.net.blocks[0].mod.weight.data *= 1.01; self.net.blocks[1]")
+    result = compare(*write(tmp_path, text), forcing="module", sites="all" if runs == "torch" else "blocks")
+    local = {d.key.site: d.local for d in result.sites if d.local is not None and d.local.ratio == d.local.ratio}
+    beyond = {site for site, error in local.items() if error.ratio > 3}
+    inside = {"blocks.0.mod:out", "blocks.1.proj:out"} if runs == "torch" else set()
+    assert beyond == {"blocks.0:out", "blocks.1:out"} | inside, "each by its own error"
+    assert "out:out" in local, "an inherited error is no local one"
+    assert result.origin is not None
+    assert result.origin.key.module == "blocks.0.mod"
+
+
+def test_modules_of_a_jax_port_cannot_be_run_alone_and_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"port.py:build is a port in JAX: its names are of values, not of modules"):
+        compare(*write(tmp_path), forcing="module")
+
+
 def test_a_reference_alone_is_compiled_by_torchax(tmp_path: Path) -> None:
     reference, _ = write(tmp_path)
     result = compare(reference, None)

@@ -10,13 +10,23 @@ from parity.report.console import make_consoles
 from parity.report.json_report import dumps
 from parity.report.progress import progress
 from parity.report.terminal import print_result
-from parity.settings import parse
+from parity.settings import Settings, parse
 
 SIDES = ("candidate", "reference")
 
 
 def replay_command(
-    *, golden: str, side: str, settings: list[str], model: str | None, stage1: Path | None, as_json: bool
+    *,
+    golden: str,
+    side: str,
+    settings: list[str],
+    model: str | None,
+    stage1: Path | None,
+    as_json: bool,
+    reference_path: str | None = None,
+    candidate_path: str | None = None,
+    inputs: Path | None = None,
+    path_timeout: float = 60.0,
 ) -> int:
     """Replay and print; returns the exit code.
 
@@ -25,16 +35,25 @@ def replay_command(
     """
     if side not in SIDES:
         raise UsageError(f"--side takes {' or '.join(SIDES)}, found '{side}'")
-    given = parse("torchax" if side == "candidate" else "torch", settings)
-    given.require_stages(("transformer",))
+    paths = reference_path is not None or candidate_path is not None
+    given = Settings("torch", {}) if paths else parse("torchax" if side == "candidate" else "torch", settings)
     quieten()
     console, errors = make_consoles()
     with progress(errors, quiet=as_json) as say:
         say("loading torch and diffusers")
         require_extras(torchax=side == "candidate")
+        from parity.commands.paths import load_paths
+        from parity.diagnose.ports import NO_PORTS
         from parity.diagnose.replay import ReplayRequest, replay
 
-        result = replay(ReplayRequest(golden, given, side, model, stage1), say)  # type: ignore[arg-type]
+        ports = NO_PORTS
+        if paths:
+            own = ([], settings) if side == "candidate" else (settings, [])
+            ports, *both = load_paths(reference_path, candidate_path, model, *own, path_timeout)
+            given = both[1] if side == "candidate" else both[0]
+        given.require_stages(("transformer",))
+        request = ReplayRequest(golden, given, side, model, stage1, ports, inputs)  # type: ignore[arg-type]
+        result = replay(request, say)
     if as_json:
         print(dumps(result))
     else:

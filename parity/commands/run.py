@@ -50,8 +50,6 @@ def run_command(
     paths = reference_path is not None or candidate_path is not None
     if not paths:
         ours, theirs = parse("torch", reference), parse("torchax", candidate)
-    elif candidate_path is not None and forcing == "module":
-        raise UsageError("--forcing module runs parity's own modules; with --candidate-path take none or step")
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
     if forcing not in FORCINGS:
         raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")

@@ -41,7 +41,7 @@ def counterfactuals(
     def run(settings: Settings) -> np.ndarray:
         return error_vector(ours, _candidate_step(machine, settings, step), keys)
 
-    found = [_swapped(share) for share in shares(searched, run, noise)]
+    found = [_swapped(share, own=machine.ports.candidate is not None) for share in shares(searched, run, noise)]
     return [*found, *_neutralised(machine, request, candidate, ours, keys, step, notes)]
 
 
@@ -91,16 +91,23 @@ def _candidate_step(machine: Machine, settings: Settings, step: int) -> StepReco
     return last
 
 
-def _swapped(found: Share) -> Cause:
+def _swapped(found: Share, own: bool) -> Cause:
+    """One cause.
+
+    Args:
+        own: whether the candidate's value may be a port's own, which was never on the command line.
+    """
     swap = found.swap
     if found.harmless:
         text = f"harmless: {sentence(swap.setting, swap.candidate)}"
         detail = f"wrong alone, noise_pred is {found.alone:.2g} x what rounding gives"
     else:
         text = f"{sentence(swap.setting, swap.candidate)}: {remedy(swap.setting)}"
+        again = f"with --candidate {swap.setting}={swap.without}"
+        confirm = again if own else f"without --candidate {swap.setting}={swap.candidate}"
         detail = (
             f"swapped back, {found.recovered:.2%} of the error of noise_pred goes; share {found.share:.3f} +- "
-            f"{found.half:.1g}; confirm: parity run without --candidate {swap.setting}={swap.candidate}"
+            f"{found.half:.1g}; confirm: parity run {confirm}"
         )
     witness = Witness("counterfactual", found.recovered, detail)
     return Cause(text, swap.setting, swap.without, swap.candidate, found.share, (witness,))

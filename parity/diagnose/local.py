@@ -13,6 +13,7 @@ from parity.compare.excuses import excuses
 from parity.compare.local import Local, local_errors, with_local
 from parity.compare.result import NAN, Distance, Origin, Result, SiteDiff
 from parity.diagnose.pairing import Pairing, Say
+from parity.diagnose.port_local import Modules, local_modules
 from parity.golden.records import LOOP, Key, StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan
@@ -46,11 +47,9 @@ class LocalPass:
 
     def look(self, step: int, state: State, targets: Sequence[str], dtypes: Dtypes) -> dict[Key, Local]:
         """The local errors of these modules in one step, in execution order."""
-        from parity.paths.candidate_local import LocalModules
-
         if self._modules is None:
-            self._modules = LocalModules(self.pairing.candidate.side.backend)  # type: ignore[arg-type]
-        modules: LocalModules = self._modules
+            self._modules = local_modules(self.pairing.candidate.side)
+        modules: Modules = self._modules
         found: dict[Key, Local] = {}
 
         def take(call: Call, truth: StepRecords) -> None:

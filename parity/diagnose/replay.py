@@ -7,7 +7,7 @@ with the recorded ones; nothing is inherited, and no loop is run. Cost: one run 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,8 @@ import numpy as np
 from parity.compare.local import Local, local_errors
 from parity.compare.result import NAN, Check, Distance, Origin, Result, SiteDiff
 from parity.diagnose.pairing import Say
+from parity.diagnose.port_local import local_modules, require_local
+from parity.diagnose.ports import NO_PORTS, Ports, base_of, families, load_candidate_side
 from parity.diagnose.preflight import failed
 from parity.diagnose.replay_inputs import recorded_calls
 from parity.errors import UnjudgedError
@@ -24,10 +26,8 @@ from parity.golden import Golden
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import Floor, Key, Record, StepRecords
 from parity.hooks.calls import Call
-from parity.models.family import family_of, make_case
-from parity.models.folder import resolve_model
-from parity.models.spec import GenerationSpec
 from parity.paths.inputs import make_inputs
+from parity.paths.ported import Ported
 from parity.paths.side import Side
 from parity.settings import Settings, parse
 
@@ -40,7 +40,8 @@ class ReplayRequest:
 
     Attributes:
         golden: path or URL. model: in place of the golden's, None for its own. side: which of this machine's paths.
-        settings: of that path. stage1: the embeddings the golden was recorded with, where it was given a file.
+        settings: of that path. stage1, inputs: what the golden was recorded with, where it was given files.
+        ports: in place of parity's paths; a candidate must be a torch module.
     """
 
     golden: str
@@ -48,6 +49,8 @@ class ReplayRequest:
     side: Literal["reference", "candidate"] = "candidate"
     model: str | None = None
     stage1: Path | None = None
+    ports: Ports = NO_PORTS
+    inputs: Path | None = None
 
 
 def replay(request: ReplayRequest, say: Say) -> Result:
@@ -64,11 +67,13 @@ def replay(request: ReplayRequest, say: Say) -> Result:
     problem = failed(checks)
     if problem is not None:
         return Result("fail", "preflight", f"preflight: {problem.check}: {problem.detail}", model, preflight=checks)
-    run = _runner(side)
+    run, has = _runner(side)
     sites: list[SiteDiff] = []
     for step in golden.steps:
         records = golden.read_step(step)
         for call, outputs in recorded_calls(records):
+            if not has(call.module):
+                continue
             say(f"{call.module} of step {step}")
             found = local_errors(_truth(step, outputs, records.floors), run(call, step))
             sites += [_site(key, local) for key, local in found.items()]
@@ -77,9 +82,9 @@ def replay(request: ReplayRequest, say: Say) -> Result:
 
 def _load(request: ReplayRequest, golden: Golden) -> Side:
     provenance = golden.provenance
-    folder = resolve_model(request.model or provenance.model)
-    case, family = make_case(request.model or provenance.model, folder, GenerationSpec.load(folder)), family_of(folder)
     theirs = parse("torch", [f"dtype={provenance.settings.get('dtype', 'float32')}"])
+    base, case = base_of(request.model or provenance.model, theirs, request.ports, None, request.inputs)
+    family, other = families(base, case, request.ports)
     # Recorded rows stand in the frame's order, valid tokens first, whatever order either path uses.
     settings = request.settings.replace(text_reorder="valid_first")
     if provenance.settings.get("vision_states") in ("zeros", "none"):
@@ -91,9 +96,9 @@ def _load(request: ReplayRequest, golden: Golden) -> Side:
         from parity.paths.reference import load_reference
 
         return load_reference(family, case, settings, inputs)
-    from parity.paths.candidate import load_candidate
-
-    return load_candidate(family, case, settings, inputs)
+    side = load_candidate_side(other, case, settings, inputs)
+    require_local(side)
+    return side
 
 
 def _weights(golden: Golden, side: Side) -> Check:
@@ -102,6 +107,9 @@ def _weights(golden: Golden, side: Side) -> Check:
     if golden.provenance.settings.get("dtype") != side.settings.text("dtype"):
         return Check("weights", "pass", "another dtype: not compared")
     ours = {name: fingerprint(values) for name, _, values in side.backend.weights()}
+    family: Any = side.family
+    if isinstance(family, Ported) and set(ours) != set(held):
+        return Check("weights", "explained", "not compared: the port names its parameters otherwise")
     other = [name for name, known in held.items() if name in ours and ours[name] != known]
     if other or not set(held) & set(ours):
         first = f"; first: '{other[0]}'" if other else ""
@@ -109,12 +117,11 @@ def _weights(golden: Golden, side: Side) -> Check:
     return Check("weights", "pass", f"{len(held)} parameters are the golden's")
 
 
-def _runner(side: Side) -> Any:
+def _runner(side: Side) -> tuple[Any, Callable[[str], bool]]:
+    """What runs a module on a call, and whether the side has one of this name."""
     if side.role == "candidate":
-        from parity.paths.candidate_local import LocalModules
-
-        modules = LocalModules(side.backend)  # type: ignore[arg-type]
-        return modules.records
+        modules = local_modules(side)
+        return modules.records, modules.has if isinstance(side.family, Ported) else _any
     from parity.paths.local import observe, rerun
     from parity.paths.reference import TorchBackend
 
@@ -126,7 +133,11 @@ def _runner(side: Side) -> Any:
         with backend.scope():
             return observe(backend, call, rerun(module, call, None), step)
 
-    return run
+    return run, _any
+
+
+def _any(module: str) -> bool:
+    return True
 
 
 def _truth(step: int, outputs: list[Record], floors: Mapping[Key, Floor]) -> StepRecords:

@@ -22,6 +22,7 @@ from parity.diagnose.descend import descend
 from parity.diagnose.local import LocalPass
 from parity.diagnose.operations import operations_of_origin
 from parity.diagnose.pairing import Pairing, Request, Say, pair
+from parity.diagnose.port_local import require_local
 from parity.diagnose.ports import require_common
 from parity.diagnose.precision import Truth, precision, truth_alone
 from parity.diagnose.preflight import failed
@@ -48,6 +49,8 @@ def run(request: Request, say: Say, sink: Sink | None = None) -> Result:
     if problem is not None:
         reason = f"preflight: {problem.check}: {problem.detail}"
         return Result("fail", "preflight", reason, request.model, differing, pairing.checks)
+    if request.forcing == "module":
+        require_local(pairing.candidate.side)
     plan_sites(["", *pairing.reference.side.modules], request.sites, request.values)  # refuses before anything runs
     exact = dataclasses.replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
     checks = pairing.checks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,18 +28,25 @@ class LocalModules:
     """The modules of a loaded candidate, each a program of its own; one is compiled for both branches.
 
     Attributes:
-        backend: the candidate's.
+        backend: the candidate's. paths: the reference's name of a module -> the candidate's own; None where they are
+            the same.
     """
 
     backend: TorchaxBackend
+    paths: Mapping[str, str] | None = None
     _programs: dict[Any, tuple[Callable[..., Any], tuple[Entry, ...]]] = field(default_factory=dict)
 
     def has(self, module: str) -> bool:
+        if self.paths is not None:
+            return module in self.paths
         try:
             self.backend.model.get_submodule(module)
         except AttributeError:
             return False
         return True
+
+    def _path(self, module: str) -> str:
+        return module if self.paths is None else self.paths[module]
 
     def records(self, call: Call, step: int) -> list[Record]:
         """What this path's module gives for a call, observed at its outputs."""
@@ -49,7 +56,7 @@ class LocalModules:
         tensors = [jax.device_put(to_jax(x), backend.devices.replicated) for x in leaves if isinstance(x, torch.Tensor)]
         names = call.branches if len(call.branches) > 1 else ("",)
         frames = {name: backend.frames[b] for name, b in zip(names, call.branches, strict=True)}
-        prefix = f"{call.module}."
+        prefix = f"{self._path(call.module)}."
         params = {n.removeprefix(prefix): x for n, x in backend.params.items() if n.startswith(prefix)}
         key = (call.module, call.number, names, str(structure), repr(fixed), signature_of((tensors, frames)))
         with backend.scope():
@@ -64,7 +71,7 @@ class LocalModules:
     def _program(
         self, call: Call, names: tuple[str, ...], leaves: list[Any], structure: Any, arguments: tuple[Any, Any, Any]
     ) -> tuple[Callable[..., Any], tuple[Entry, ...]]:
-        backend, module = self.backend, self.backend.model.get_submodule(call.module)
+        backend, module = self.backend, self.backend.model.get_submodule(self._path(call.module))
         plan = SitePlan("all", (), frozenset({call.module}))
         seen: list[Entry] = []
 

@@ -52,7 +52,8 @@ class Ported:
         base: family of the inputs, schedule and rows. entry: the port's function. role: which side it is.
         renames: makes `named` of a port's rules; None where its names are the reference's.
         named: a module of the port -> the reference's name. said: what its code changed for the process, put back.
-        expected: shape of a prediction, where known. read: settings that the port has read.
+        expected: shape of a prediction, where known. read: settings that the port has read. channels_last: its layout,
+            once it is built.
     """
 
     base: Any
@@ -65,6 +66,7 @@ class Ported:
     read: set[str] = field(default_factory=set)
     reached: Reached | None = None
     may_be_silent: bool = True
+    channels_last: bool = False
     _built: Port | None = None
     _ports: weakref.WeakKeyDictionary[Any, Port] = field(default_factory=weakref.WeakKeyDictionary)
 
@@ -95,6 +97,7 @@ class Ported:
         told = PortCase(self.role, case.name if case.config else "", case.folder, case.config, shape, known)
         with kept(said):
             port = build(self.entry, told)
+        self.channels_last = port.layout == "channels_last"
         self.said |= {f"{self.entry.function.__name__} {x}" for x in said}
         if self.renames is not None:
             self.named = self.renames(port.rename)
