@@ -13,7 +13,6 @@ from tests.test_run import parity
 
 
 def test_an_nnx_port_gets_a_verdict_an_origin_and_causes(tmp_path: Path) -> None:
-    pytest.importorskip("flax.nnx")
     assert len(PORT.strip().splitlines()) < 60
     reference, candidate = write(tmp_path)
     paths = ["--reference-path", reference, "--candidate-path", candidate]

@@ -84,7 +84,7 @@ def _candidate_step(machine: Machine, settings: Settings, step: int) -> StepReco
     told = machine.provenance
     _, theirs = make_inputs(
         machine.family, machine.case, machine.settings, settings, steps=told.steps, seed=told.seed,
-        stage1=machine.stage1,
+        stage1=machine.stage1, other=machine.other,
     )  # fmt: skip
     loop = prepare(load_candidate_side(machine.other, machine.case, settings, theirs))
     *_, last = denoise(loop, None, stop=step + 1)

@@ -59,7 +59,7 @@ class Machine:
     settings: Settings
     stage1: Path | None
     say: Say
-    other: Any
+    other: Any = None
     ports: Ports = NO_PORTS
 
     @classmethod

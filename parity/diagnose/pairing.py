@@ -84,6 +84,7 @@ def pair(request: Request, say: Say) -> Pairing:
         steps=request.steps,
         seed=request.seed,
         stage1=request.stage1,
+        other=other,
     )
     say("loading the reference")
     reference = prepare(load_reference(family, case, request.reference, ours))

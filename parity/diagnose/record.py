@@ -100,8 +100,9 @@ def _prepared(request: RecordRequest, say: Say) -> Loop:
     base, case = base_of(request.model, settings, request.ports, request.prompt, request.inputs)
     family, other = families(base, case, request.ports)
     say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
+    own = family if request.side == "reference" else other
     inputs, _ = make_inputs(
-        family, case, settings, settings, steps=request.steps, seed=request.seed, stage1=request.stage1
+        own, case, settings, settings, steps=request.steps, seed=request.seed, stage1=request.stage1
     )
     say(f"loading the {request.side}")
     if request.side == "reference":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,10 @@ class CachedCall:
 
     given: Kept | None
     kept: Kept = ()
+
+
+CALL: ContextVar[CachedCall | None] = ContextVar("parity_cached_call", default=None)
+"""The call under way, for a model that keeps what it skips by itself (a port)."""
 
 
 class CachedBlocks(torch.nn.ModuleList):
@@ -91,15 +96,17 @@ def install(model: Any, settings: Settings, reached: Reached) -> None:
 def calling(model: torch.nn.Module, given: Kept | None) -> Iterator[CachedCall]:
     """Within it, a call of the model runs all its blocks (`given` None), or adds what it is given for skipped ones."""
     call = CachedCall(given)
-    blocks = getattr(model, "transformer_blocks", None)
-    if not isinstance(blocks, CachedBlocks):
-        yield call
-        return
-    blocks.call = call
+    found = getattr(model, "transformer_blocks", None)
+    blocks = found if isinstance(found, CachedBlocks) else None
+    token = CALL.set(call)
+    if blocks is not None:
+        blocks.call = call
     try:
         yield call
     finally:
-        blocks.call = None
+        CALL.reset(token)
+        if blocks is not None:
+            blocks.call = None
 
 
 def given_at(settings: Settings, step: int, features: Features, group: tuple[str, ...]) -> Kept | None:
@@ -108,8 +115,11 @@ def given_at(settings: Settings, step: int, features: Features, group: tuple[str
     return None if cache is None or cache.full(step) else features[group]
 
 
-def require_cache(settings: Settings, blocks: int, steps: int) -> None:
+def require_cache(settings: Settings, blocks: int | None, steps: int) -> None:
     """Refuse a cache that the model has no blocks for, or that would skip nothing.
+
+    Args:
+        blocks: how many the model has; None where it skips them itself.
 
     Raises:
         UsageError: naming what there is.
@@ -118,7 +128,7 @@ def require_cache(settings: Settings, blocks: int, steps: int) -> None:
     if cache is None:
         return
     given = f"the {settings.backend} path was given 'cache={settings.text('cache')}'"
-    if cache.end > blocks:
+    if blocks is not None and cache.end > blocks:
         raise UsageError(f"{given}, and the model has {blocks} blocks: END is at most {blocks}")
     if steps < 2:
         raise UsageError(f"{given}, which skips nothing in 1 step: give --steps 2 or more")

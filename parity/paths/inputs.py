@@ -36,15 +36,26 @@ class Inputs:
 
 
 def make_inputs(
-    family: Family, case: Case, reference: Settings, candidate: Settings, *, steps: int, seed: int, stage1: Path | None
+    family: Family,
+    case: Case,
+    reference: Settings,
+    candidate: Settings,
+    *,
+    steps: int,
+    seed: int,
+    stage1: Path | None,
+    other: Family | None = None,
 ) -> tuple[Inputs, Inputs]:
     """Inputs of both sides: the same objects, unless a setting of the text stage makes the candidate's its own.
+
+    Args:
+        other: the candidate's family where it is another: a port has a place for the settings that it declares.
 
     Raises:
         UsageError: what `require_place` says, or a stage-1 file that does not fit the model.
     """
-    for settings in (reference, candidate):
-        require_place(family, case, settings, steps)
+    require_place(family, case, reference, steps)
+    require_place(family if other is None else other, case, candidate, steps)
     noise = draw_noise(case.latent_shape, seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ours = family.conditions(case, reference, stage1, device)
@@ -64,7 +75,9 @@ def require_place(family: Family, case: Case, settings: Settings, steps: int) ->
         UsageError: naming the setting.
     """
     require_meaning(family, case, settings)
-    require_cache(settings, int(case.config.get("num_layers", 0)), steps)
+    declares = getattr(family, "declares", None)
+    own = declares is not None and declares("cache")
+    require_cache(settings, None if own else int(case.config.get("num_layers", 0)), steps)
 
 
 def draw_noise(shape: tuple[int, ...], seed: int) -> torch.Tensor:

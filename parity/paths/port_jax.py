@@ -27,7 +27,7 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry as Seen
 from parity.hooks.tap import Tap
 from parity.models.family import Case
-from parity.models.feature_cache import Kept
+from parity.models.feature_cache import Kept, calling
 from parity.models.generic_inputs import LATENT
 from parity.models.patches import DTYPES
 from parity.paths.candidate import TorchaxBackend, split, use_compilation_cache, widen16
@@ -84,13 +84,14 @@ class JaxPort(TorchaxBackend):
         rule: RowRule,
     ) -> tuple[jax.Array, Kept, tuple[Seen, ...], Any]:
         if plan is None:
-            return self._call(params, arguments, None), (), (), ()
+            with calling(self.model, kept) as cached:
+                return self._call(params, arguments, None), cached.kept, (), ()
         for inlined in (False, True):
             reducer = BatchingReducer()
             tap = Tap(plan, reducer, rule, group, interop.torch_view(frames), named=self.family.named)
             heard = _Heard(self, tap, arguments, inlined)
             try:
-                with jax.disable_jit() if inlined else contextlib.nullcontext():
+                with jax.disable_jit() if inlined else contextlib.nullcontext(), calling(self.model, kept) as cached:
                     out = self._call(params, arguments, heard)
             except _InsideJitError:
                 continue
@@ -99,7 +100,7 @@ class JaxPort(TorchaxBackend):
                 break
         with self.env:
             entries, reduced = split(tap, reducer)
-        return out, (), entries, reduced
+        return out, cached.kept, entries, reduced
 
     def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
         port, entry, rank = self.port, self.family.entry, arguments[LATENT].ndim
@@ -112,7 +113,7 @@ class JaxPort(TorchaxBackend):
                 if port.module is not None:
                     stack.enter_context(watched(port.module, heard.see))
             passed = (given,) if port.weights is None else (params, given)
-            out = call(*passed)
+            out = self.family.called(call, *passed)
         if not isinstance(out, jax.Array):
             raise wrong_output(entry, out, "a jax array")
         out = moved(out, port, rank, -1, 1)

@@ -15,6 +15,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.models.family import Case, Condition, Constrain
+from parity.models.feature_cache import CALL
 from parity.models.generic_inputs import LATENT
 from parity.paths.port_load import Entry, build, failures
 from parity.paths.port_state import kept
@@ -53,7 +54,7 @@ class Ported:
         renames: makes `named` of a port's rules; None where its names are the reference's.
         named: a module of the port -> the reference's name. said: what its code changed for the process, put back.
         expected: shape of a prediction, where known. read: settings that the port has read. channels_last: its layout,
-            once it is built.
+            once it is built. keeps: whether it keeps features between steps (its own `cache`).
     """
 
     base: Any
@@ -67,6 +68,7 @@ class Ported:
     reached: Reached | None = None
     may_be_silent: bool = True
     channels_last: bool = False
+    keeps: bool = False
     _built: Port | None = None
     _ports: weakref.WeakKeyDictionary[Any, Port] = field(default_factory=weakref.WeakKeyDictionary)
 
@@ -84,6 +86,14 @@ class Ported:
         """See `parity.paths.port_load.Entry`."""
         return self.entry.knows(setting)
 
+    def declares(self, setting: str) -> bool:
+        """Whether the port implements the setting itself; parity then leaves it to it."""
+        return setting in self.entry.settings
+
+    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """What the base family has no place for and the port does not implement."""
+        return {name: why for name, why in self.base.without(config).items() if not self.declares(name)}
+
     def build(self, case: Case, settings: Settings) -> Port:
         """A port of these settings.
 
@@ -97,6 +107,7 @@ class Ported:
         told = PortCase(self.role, case.name if case.config else "", case.folder, case.config, shape, known)
         with kept(said):
             port = build(self.entry, told)
+        self.keeps = self.declares("cache") and settings.deep_cache is not None
         self.channels_last = port.layout == "channels_last"
         self.said |= {f"{self.entry.function.__name__} {x}" for x in said}
         if self.renames is not None:
@@ -125,11 +136,30 @@ class Ported:
         call = port.call or (lambda inputs: model(**inputs))
         rank = arguments[LATENT].ndim
         with guarded(self.entry):
-            out = call({k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None})
+            given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
+            out = self.called(call, given)
         if not isinstance(out, torch.Tensor):
             raise wrong_output(self.entry, out, "a torch.Tensor")
         out = moved(out, port, rank, -1, 1)
         check_output(self.entry, out, self.expected)
+        return out
+
+    def called(self, call: Callable[..., Any], *passed: Any) -> Any:
+        """The prediction of a port's `call`; where it keeps features between steps, they are handed in and taken out.
+
+        Raises:
+            UsageError: it has a feature cache and does not return what it keeps.
+        """
+        cached = CALL.get()
+        if cached is None or not self.keeps:
+            return call(*passed)
+        both = call(*passed, kept=cached.given)
+        if not isinstance(both, tuple) or len(both) != 2 or not isinstance(both[1], tuple):
+            raise UsageError(
+                f"{self.entry.named}: with a cache `call(..., kept)` returns (prediction, kept), kept a tuple of "
+                f"arrays; found {type(both).__name__}"
+            )
+        out, cached.kept = both
         return out
 
     def adapt(
