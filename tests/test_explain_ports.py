@@ -45,3 +45,21 @@ def test_a_fault_that_is_no_setting_is_gauged(tmp_path: Path) -> None:
     (cause,) = told.json["causes"]
     assert cause["cause"].startswith("blocks.1.qkv:out is the reference's times 1.25")
     assert any("the paths differ in no setting that the port knows" in note for note in told.json["notes"])
+
+
+def test_bisect_finds_the_setting_of_a_port_that_fails_it(tmp_path: Path) -> None:
+    declared = '{"attention.mask": "none", "attention.k_smooth": "true"}'
+    read = """    assert case.settings["attention.k_smooth"]
+    w["gain"] = 1.0 if case.settings["attention.mask"] == "exact" else 1.1
+    rename ="""
+    faulty = (
+        TAPPED.replace('{"attention.softmax_dtype": "float32"}', declared)
+        .replace('linear(w, name + ".qkv", h)', 'linear(w, name + ".qkv", h) * w["gain"]')
+        .replace("    rename =", read)
+    )
+    reference, candidate = write_tapped(tmp_path, faulty)
+    paths = ["--reference-path", reference, "--candidate-path", candidate, "--state", str(tmp_path / "state.json")]
+    found = parity("bisect", "settings", "--json", *paths)
+    assert found.code == 0, found.err
+    assert found.json["culprits"] == [{"setting": "attention.mask", "without": "exact", "candidate": "none"}]
+    assert {s["setting"] for s in found.json["searched"]} == {"attention.mask", "attention.k_smooth"}

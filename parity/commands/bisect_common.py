@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from parity.diagnose.ddmin import Outcome
+    from parity.paths.port_load import Entry
     from parity.settings import Settings
 
 FORMAT = 1
@@ -48,6 +49,16 @@ def inputs_by_content(stage1: Path | None, prompt: str | None) -> str:
             return f"stage1 {hashlib.file_digest(opened, 'sha256').hexdigest()[:16]}"
     except OSError as error:
         raise UsageError(f"--stage1: cannot read '{stage1}': {error.strerror}") from None
+
+
+def ports_by_content(*entries: Entry | None) -> str:
+    """The ports of a run, for the question of a state file: their functions and what their files hold now."""
+    told = []
+    for entry in entries:
+        if entry is not None:
+            digest = hashlib.sha256(entry.file.read_bytes()).hexdigest()[:16]
+            told.append(f"{entry.option} {entry.text.rpartition(':')[2]} {digest}")
+    return "; ".join(told)
 
 
 def settings_in_words(chosen: Settings) -> str:

@@ -17,6 +17,7 @@ from parity.commands.bisect_common import (
     default_state,
     inputs_by_content,
     plural,
+    ports_by_content,
     say_state,
     settings_in_words,
     word,
@@ -31,14 +32,16 @@ if TYPE_CHECKING:
     from parity.diagnose.bisect_settings import Found, Judge, Plan
     from parity.diagnose.bisect_state import Probe
     from parity.diagnose.ddmin import Outcome
+    from parity.diagnose.ports import Ports
     from parity.diagnose.run import Request
     from parity.report.progress import Say
 
 
 def settings(
     model: Annotated[
-        str, typer.Option(help="Built-in model, folder in diffusers layout, or hub name.")
-    ] = DEFAULT_MODEL,
+        str | None,
+        typer.Option(help=f"Built-in model, folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."),
+    ] = None,
     steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
     reference: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
@@ -51,6 +54,13 @@ def settings(
     stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
     prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
     seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
+    reference_path: Annotated[
+        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
+    ] = None,
+    candidate_path: Annotated[
+        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (docs/ports.md).")
+    ] = None,
+    path_timeout: Annotated[float, typer.Option(help="Seconds that importing a port's file may take.")] = 60.0,
     state: StateOption = None,
     restart: RestartOption = False,
     as_json: JsonOption = False,
@@ -65,7 +75,18 @@ def settings(
     from parity.report.console import make_consoles
     from parity.report.progress import progress
 
-    ours, theirs = parse("torch", reference or []), parse("torchax", candidate or [])
+    ports: Ports | None = None
+    name = model or DEFAULT_MODEL
+    if reference_path is None and candidate_path is None:
+        ours, theirs = parse("torch", reference or []), parse("torchax", candidate or [])
+    else:
+        quieten()
+        require_extras()
+        from parity.commands.paths import load_paths
+
+        given = (model, reference or [], candidate or [], path_timeout)
+        ports, ours, theirs = load_paths(reference_path, candidate_path, *given)
+        name = str(reference_path) if ports.alone else name
     for settings in (ours, theirs):
         settings.require_stages(("transformer",))
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
@@ -73,9 +94,9 @@ def settings(
         raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")
     if rounds not in ROUNDS:
         raise UsageError(f"--rounds takes {', '.join(ROUNDS)}, found '{rounds}'")
-    searched = plan(ours, theirs)
+    searched = plan(ours, theirs) if ports is None else _plan(ports, ours, theirs)
     question = {
-        "model": model,
+        "model": name,
         "steps": str(steps),
         "seed": str(seed),
         "rounds": rounds,
@@ -84,6 +105,8 @@ def settings(
         "reference": settings_in_words(ours),
         "candidate": settings_in_words(theirs),
     }
+    if ports is not None:
+        question["ports"] = ports_by_content(ports.reference, ports.candidate)
     quieten()
     console, errors = make_consoles()
     with State.open(state or default_state("settings", question), "settings", question, restart) as opened:
@@ -93,13 +116,23 @@ def settings(
             require_extras()
             from parity.diagnose.run import Request
 
-            request = Request(model, ours, theirs, steps, seed, stage1, forcing=forcing, prompt=prompt, rounds=rounds)
+            request = Request(name, ours, theirs, steps, seed, stage1, forcing=forcing, prompt=prompt, rounds=rounds)
+            request = request if ports is None else replace(request, ports=ports)
             found = bisect_settings(searched, _judge(request, say), opened, _Told(errors, say))
         path = opened.path
     if as_json:
         print(json.dumps(document(found, searched, path), indent=1))
     else:
         console.print(text(found, searched), soft_wrap=True)
+
+
+def _plan(ports: Ports, ours: Settings, theirs: Settings) -> Plan:
+    """What can be varied where a port takes part: what the candidate's port knows."""
+    from parity.diagnose.port_plan import plan_of_port
+
+    entry = ports.candidate or ports.reference
+    assert entry is not None
+    return plan_of_port(entry, ours, theirs)
 
 
 def _judge(request: Request, say: Say) -> Judge:
