@@ -44,6 +44,10 @@ def test_a_fault_that_is_no_setting_is_gauged(tmp_path: Path) -> None:
     assert told.json["origin"]["site"] == "blocks.1.qkv:out"
     (cause,) = told.json["causes"]
     assert cause["cause"].startswith("blocks.1.qkv:out is the reference's times 1.25")
+    port = tmp_path / "port.py"
+    port.write_text(port.read_text() + "# mended\n")
+    other = parity("explain", str(tmp_path / "run"))
+    assert (other.code, "is no longer the port that was run" in other.err) == (2, True)
     assert any("the paths differ in no setting that the port knows" in note for note in told.json["notes"])
 
 

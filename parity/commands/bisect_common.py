@@ -56,8 +56,7 @@ def ports_by_content(*entries: Entry | None) -> str:
     told = []
     for entry in entries:
         if entry is not None:
-            digest = hashlib.sha256(entry.file.read_bytes()).hexdigest()[:16]
-            told.append(f"{entry.option} {entry.text.rpartition(':')[2]} {digest}")
+            told.append(f"{entry.option} {entry.text.rpartition(':')[2]} {entry.digest}")
     return "; ".join(told)
 
 

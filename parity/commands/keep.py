@@ -105,4 +105,6 @@ def _told(request: Request) -> dict[str, str | None]:
         "inputs": path(request.inputs),
         "reference_path": port(ports.reference),
         "candidate_path": port(ports.candidate),
+        "reference_code": None if ports.reference is None else ports.reference.digest,
+        "candidate_code": None if ports.candidate is None else ports.candidate.digest,
     }

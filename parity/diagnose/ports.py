@@ -48,18 +48,25 @@ def ports_of(told: Mapping[str, Any]) -> tuple[str | None, Path | None, Ports]:
     """Model, file of inputs and ports of a kept run, from its request.json; one that names none had none.
 
     Raises:
-        UsageError: a port that cannot be loaded any more.
+        UsageError: a port that cannot be loaded any more, or was edited.
     """
 
     def text(name: str) -> str | None:
         return told[name] if isinstance(told.get(name), str) else None
 
-    def entry(option: str, name: str) -> Entry | None:
-        given = text(name)
-        return None if given is None else load_entry(option, given)
+    def entry(role: str) -> Entry | None:
+        given = text(f"{role}_path")
+        if given is None:
+            return None
+        found = load_entry(f"--{role}-path", given)
+        if found.digest != text(f"{role}_code"):
+            raise UsageError(
+                f"'{found.file}' is no longer the port that was run: run it again with --out, then explain that"
+            )
+        return found
 
-    reference = entry("--reference-path", "reference_path")
-    ports = Ports(reference, entry("--candidate-path", "candidate_path"), reference is not None and not text("model"))
+    reference = entry("reference")
+    ports = Ports(reference, entry("candidate"), reference is not None and not text("model"))
     inputs = text("inputs")
     return (text("model") if ports != NO_PORTS else None), None if inputs is None else Path(inputs), ports
 

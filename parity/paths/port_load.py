@@ -7,6 +7,7 @@ The limit is kept by a timer signal: it ends Python code and system calls, not n
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import inspect
 import os
@@ -56,6 +57,11 @@ class Entry:
     def knows(self, setting: str) -> bool:
         """Whether the setting reaches the port: it declares it, or parity realises it around the port."""
         return setting in self.settings or setting in NOT_ITS_OWN
+
+    @property
+    def digest(self) -> str:
+        """What its file holds now, so that an edited port is not taken for the one that ran."""
+        return hashlib.sha256(self.file.read_bytes()).hexdigest()[:16]
 
     @property
     def named(self) -> str:
