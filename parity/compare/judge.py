@@ -1,9 +1,9 @@
 """Judging one step: each site against its floor, and where a divergence is born.
 
-The rule (DESIGN section 7): a site is beyond its floor above 3 times it in L2, or, standing in for the largest
-element where only sketches are held, above 5 times it in any row bin. A divergence is born where the inputs agree and
-the output does not (`module`), or at an input although everything before agreed (`input`); what only grew is
-`amplified`. Padded rows are compared apart and never decide.
+The rule (DESIGN section 7): a site is beyond its floor above 3 times it in L2, or above 5 times it in any row bin or,
+where values are held, in its largest element. A divergence is born where the inputs agree and the output does not
+(`module`), or at an input although everything before agreed (`input`); what only grew is `amplified`. Padded rows are
+compared apart and never decide.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.align import Pair, align
 from parity.compare.excuses import Excuse, excused
-from parity.compare.metrics import bin_ratios, comparable_shapes, distance, measure, ratio
+from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, ratio
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 
 L2_LIMIT = 3.0
-BIN_LIMIT = 5.0
+LINF_LIMIT = 5.0
+BIN_LIMIT = LINF_LIMIT
 JUMP = 30.0
 """Growth of the ratio to the floor from one site to the next that propagation does not explain: floors grow along with
 what they bound, so ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later
@@ -94,6 +95,7 @@ class Judge:
                 distance=distance(found, floor),
                 cosine=found.cosine,
                 max_abs=found.max_abs,
+                linf_ratio=linf_ratio(found, floor),
                 bins=bin_ratios(found, floor),
             )
         if a.key.is_padding:
@@ -146,13 +148,21 @@ def beyond(d: SiteDiff) -> bool:
     r = d.distance.ratio
     if math.isnan(r):
         return d.distance.rel_l2 != 0.0
-    return r > L2_LIMIT or any(b > BIN_LIMIT for b in d.bins)
+    return r > L2_LIMIT or peak(d) > LINF_LIMIT
+
+
+def peak(d: SiteDiff) -> float:
+    """The worst ratio to the floor of a row bin or, where values are held, of the largest element; 0 for none.
+
+    Row bins count where values are held too, so that asking for values never lets through what was seen without.
+    """
+    return max((r for r in (d.linf_ratio, *d.bins) if not math.isnan(r)), default=0.0)
 
 
 def severity(d: SiteDiff) -> float:
-    """The largest ratio to a floor, row bins scaled to the L2 limit; NaN counts as infinite."""
+    """The largest ratio to a floor, that of the largest element or row bin scaled to the L2 limit; NaN is infinite."""
     r = d.distance.ratio
-    worst = max((b * L2_LIMIT / BIN_LIMIT for b in d.bins if not math.isnan(b)), default=0.0)
+    worst = peak(d) * L2_LIMIT / LINF_LIMIT
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 
