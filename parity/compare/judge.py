@@ -113,7 +113,7 @@ class Judge:
         return replace(diff, verdict="unjudged", note="only moments are held")
 
     def _births(self, diffs: Sequence[SiteDiff]) -> list[SiteDiff]:
-        inputs = _input_ratios(diffs)
+        inputs = input_severities(diffs)
         seen: dict[str, float] = {}
         inside: dict[object, float] = {}
         judged = []
@@ -182,7 +182,7 @@ def _birth(d: SiteDiff, inputs: Mapping[object, float], before: float, inside: f
     """
     if d.key.is_input or (d.key.module == LOOP and d.key.port not in _LOOP_INPUTS):
         return "input" if severity(d) > JUMP * before else "amplified"
-    given = inputs.get(_call(d.key))
+    given = inputs.get(call_of(d.key))
     if severity(d) <= JUMP * inside:
         return "amplified"
     if given is None:
@@ -192,7 +192,7 @@ def _birth(d: SiteDiff, inputs: Mapping[object, float], before: float, inside: f
     return "module" if severity(d) > growth else "amplified"
 
 
-def _input_ratios(diffs: Iterable[SiteDiff]) -> dict[object, float]:
+def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
     """The worst severity among the observed inputs of each module call."""
     worst: dict[object, float] = {}
     loop: dict[tuple[str, str], float] = {}
@@ -200,7 +200,7 @@ def _input_ratios(diffs: Iterable[SiteDiff]) -> dict[object, float]:
         if d.key.is_padding:
             continue
         if d.key.is_input:
-            call = _call(d.key)
+            call = call_of(d.key)
             worst[call] = max(worst.get(call, 0.0), severity(d))
         elif d.key.module == LOOP:
             loop[d.key.branch, d.key.port] = severity(d)
@@ -208,11 +208,11 @@ def _input_ratios(diffs: Iterable[SiteDiff]) -> dict[object, float]:
         if d.key.module == LOOP and d.key.branch == "" and d.key.port in _LOOP_INPUTS:
             known = [loop[i] for i in _LOOP_INPUTS[d.key.port] if i in loop]
             if known:
-                worst[_call(d.key)] = max(known)
+                worst[call_of(d.key)] = max(known)
     return worst
 
 
-def _call(key: Key) -> object:
+def call_of(key: Key) -> object:
     """What an input shares with the outputs of the same call; the loop's values are calls of their own."""
     if key.module == LOOP:
         return (key.branch, key.site)
