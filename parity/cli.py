@@ -16,6 +16,7 @@ from parity.commands import doctor as doctor_command
 from parity.commands import golden as golden_command
 from parity.commands import init as init_command
 from parity.commands import models as models_command
+from parity.commands import report as report_command
 from parity.commands import sweep as sweep_command
 from parity.errors import ParityError
 from parity.models.names import DEFAULT_MODEL
@@ -39,6 +40,7 @@ app.command("init")(init_command.init)
 app.command("diff")(diff_command.diff)
 app.command("inspect")(golden_command.inspect)
 app.command("merge")(golden_command.merge)
+app.command("report")(report_command.report)
 app.command("sweep", epilog=SETTINGS_HELP)(sweep_command.sweep)
 app.add_typer(bisect_command.app, name="bisect")
 

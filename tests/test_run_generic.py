@@ -49,6 +49,25 @@ def test_mochi_does_not_trace_and_compares_eagerly(tmp_path: Path) -> None:
     assert run(_request(folder, "jit=false"), _say).verdict == "pass"
 
 
+def test_what_the_free_run_cannot_see_its_doubt_brings_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of 8e-5 in one attention is within three floors at its block: there, floors have grown sixtyfold."""
+    from parity.paths import candidate
+
+    def load(*args: Any, **kwargs: Any) -> Any:
+        model = load_part(*args, **kwargs)
+        attention = model.get_submodule("blocks.0.attn1")
+        attention.register_forward_hook(lambda m, given, out: out + 1e-4 * out.abs().mean())
+        return model
+
+    monkeypatch.setattr(candidate, "load_part", load)
+    result = run(_request(make(tmp_path, "wan")), _say)
+    assert result.verdict == "fail"
+    assert result.origin is not None
+    assert result.origin.key.module == "blocks.0.attn1"
+    block = next(d for d in result.sites if d.key.site == "blocks.0:out")
+    assert block.distance.ratio < 3.0 < 30.0 < block.local.ratio
+
+
 def test_a_dropped_text_mask_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The candidate's first cross-attention attends to padding too."""
     from parity.paths import candidate

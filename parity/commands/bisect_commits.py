@@ -12,7 +12,6 @@ import typer
 
 from parity.commands.bisect_common import (
     FORMAT,
-    JsonOption,
     RestartOption,
     StateOption,
     default_state,
@@ -20,6 +19,7 @@ from parity.commands.bisect_common import (
     say_state,
     word,
 )
+from parity.commands.options import JsonOption
 from parity.errors import UsageError
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ StateOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="State file; by default one of this question in parity's cache.")
 ]
 RestartOption = Annotated[bool, typer.Option("--restart", help="Forget what the state file knows.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 
 
 def default_state(what: str, question: Mapping[str, str]) -> Path:

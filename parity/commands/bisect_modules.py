@@ -10,7 +10,6 @@ import typer
 
 from parity.commands.bisect_common import (
     FORMAT,
-    JsonOption,
     RestartOption,
     StateOption,
     default_state,
@@ -19,6 +18,15 @@ from parity.commands.bisect_common import (
     say_state,
     settings_in_words,
     word,
+)
+from parity.commands.options import (
+    CandidateOption,
+    JsonOption,
+    ModelOption,
+    PromptOption,
+    ReferenceOption,
+    SeedOption,
+    Stage1Option,
 )
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
@@ -35,23 +43,17 @@ if TYPE_CHECKING:
 
 
 def modules(
-    model: Annotated[
-        str, typer.Option(help="Built-in model, folder in diffusers layout, or hub name.")
-    ] = DEFAULT_MODEL,
+    model: ModelOption = DEFAULT_MODEL,
     steps: Annotated[int, typer.Option(help="Denoising steps of the schedule.")] = 1,
     step: Annotated[int, typer.Option(help="The step that is probed, from the reference's latents.")] = 0,
     within: Annotated[
         str, typer.Option(metavar="MODULE", help="Search this module's children, not the top module's.")
     ] = "",
-    reference: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
-    ] = None,
-    candidate: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
-    ] = None,
-    stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
+    reference: ReferenceOption = None,
+    candidate: CandidateOption = None,
+    stage1: Stage1Option = None,
+    prompt: PromptOption = None,
+    seed: SeedOption = 0,
     state: StateOption = None,
     restart: RestartOption = False,
     as_json: JsonOption = False,

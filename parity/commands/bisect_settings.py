@@ -11,7 +11,6 @@ import typer
 
 from parity.commands.bisect_common import (
     FORMAT,
-    JsonOption,
     RestartOption,
     StateOption,
     default_state,
@@ -21,6 +20,15 @@ from parity.commands.bisect_common import (
     say_state,
     settings_in_words,
     word,
+)
+from parity.commands.options import (
+    CandidateOption,
+    JsonOption,
+    PromptOption,
+    ReferenceOption,
+    SeedOption,
+    Stage1Option,
+    StepsOption,
 )
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
@@ -42,18 +50,14 @@ def settings(
         str | None,
         typer.Option(help=f"Built-in model, folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
-    reference: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
-    ] = None,
-    candidate: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
-    ] = None,
+    steps: StepsOption = 1,
+    reference: ReferenceOption = None,
+    candidate: CandidateOption = None,
     rounds: Annotated[str, typer.Option(help="As for `parity run`: both, structure or precision.")] = "both",
     forcing: Annotated[str, typer.Option(help="As for `parity run`: none, step or module.")] = "none",
-    stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
+    stage1: Stage1Option = None,
+    prompt: PromptOption = None,
+    seed: SeedOption = 0,
     reference_path: Annotated[
         str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
     ] = None,

@@ -11,7 +11,6 @@ import typer
 
 from parity.commands.bisect_common import (
     FORMAT,
-    JsonOption,
     RestartOption,
     StateOption,
     default_state,
@@ -20,6 +19,13 @@ from parity.commands.bisect_common import (
     say_state,
     settings_in_words,
     word,
+)
+from parity.commands.options import (
+    CandidateOption,
+    JsonOption,
+    PromptOption,
+    ReferenceOption,
+    Stage1Option,
 )
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
@@ -45,16 +51,12 @@ def steps(
         str | None, typer.Option(help="Built-in model, folder in diffusers layout, or hub name; else the golden's.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help=f"Denoising steps, by default {STEPS}; else the golden's.")] = None,
-    reference: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
-    ] = None,
-    candidate: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
-    ] = None,
+    reference: ReferenceOption = None,
+    candidate: CandidateOption = None,
     every: Annotated[bool, typer.Option("--all", help="Run every step from the reference's latents.")] = False,
     free: Annotated[bool, typer.Option("--free/--no-free", help="Walk the free run too.")] = True,
-    stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
+    stage1: Stage1Option = None,
+    prompt: PromptOption = None,
     seed: Annotated[int | None, typer.Option(help="Of the initial noise, by default 0; else the golden's.")] = None,
     state: StateOption = None,
     restart: RestartOption = False,

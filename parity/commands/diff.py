@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from parity.commands.options import JsonOption
 from parity.errors import UsageError
 
 AUTO = "auto"
@@ -39,7 +40,7 @@ def diff(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write a summary for a pull request.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare two goldens: no model, torch or jax is needed.
 

@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import typer
 
 from parity.cache import cache_dir
+from parity.commands.options import JsonOption
 from parity.report.console import make_consoles
 from parity.report.progress import progress
 from parity.report.terminal import Facts, Section, print_sections
@@ -61,7 +62,7 @@ _RELEASE = re.compile(r"\d+(?:\.\d+)*")
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 1 unless `parity run` has all it needs, in the pinned versions.")
     ] = False,

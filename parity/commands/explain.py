@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from parity.commands.run import quieten, require_extras
+from parity.errors import UsageError
 from parity.report.console import make_consoles
 from parity.report.json_report import dumps
 from parity.report.progress import progress
@@ -35,8 +36,25 @@ def explain_command(
         goldens = None if second is None else ExplainRequest(first, second, None, model, stage1, prompt)
         request = goldens or of_run(Path(first))
         result = explain(request, say)
+    document = dumps(result)
+    if second is None:
+        _keep(Path(first), document)
     if as_json:
-        print(dumps(result))
+        print(document)
     else:
         print_result(result, console)
     return result.exit_code
+
+
+def _keep(run: Path, document: str) -> None:
+    """Keep the causes beside the run, for `parity report`.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    where = run / "explain.json"
+    try:
+        where.with_suffix(".tmp").write_text(document + "\n", encoding="utf-8")
+        where.with_suffix(".tmp").replace(where)
+    except OSError as error:
+        raise UsageError(f"cannot keep the causes in '{where}': {error.strerror}") from None

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from parity.commands.options import JsonOption
 from parity.golden import Golden, Problem, Record, StepRecords, fingerprint_bytes, verify
 from parity.golden import merge as merge_goldens
 from parity.golden.strict import number
@@ -33,7 +34,7 @@ def inspect(
     step: Annotated[
         int | None, typer.Option("--step", help="List the records of this step (-1: before the loop).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what is in a golden."""
     opened = Golden.open(golden)

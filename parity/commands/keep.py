@@ -5,6 +5,8 @@
     DIR/request.json                                  prompt, files and ports that were given, for `parity explain`
     DIR/frames/reference/0000.png  ...                with `--stages ...,vae`: the decoded pictures (`frame_files`)
     DIR/result.json                                   what `--json` prints
+    DIR/explain.json                                  what `parity explain DIR --json` prints, once it was asked
+    DIR/report.html                                   what `parity report DIR` writes
 
 A precision round after a structure round is kept the same way in DIR/precision/. Goldens are written step by step, so
 a killed run leaves what it had finished.

@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
-
-import typer
+from typing import Any, get_args
 
 from parity.cache import cache_dir
+from parity.commands.options import JsonOption
 from parity.models.names import DEFAULT_MODEL, TINY_NAMES
 from parity.report.console import make_consoles
 from parity.report.terminal import Section, Table, print_sections
@@ -37,7 +36,7 @@ BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 def models(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the built-in models, the families and the settings with their values."""
     if as_json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parity.commands.options import JsonOption, ReferenceOption
 from parity.commands.run import check_common, quieten, require_extras
 from parity.diagnose.sweep_plan import Row, every, grid, one_at_a_time, parse_sets
 from parity.errors import UsageError
@@ -35,9 +36,7 @@ def sweep(
     ] = None,
     steps: Annotated[int, typer.Option(help="Denoising steps.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
-    reference: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
-    ] = None,
+    reference: ReferenceOption = None,
     candidate: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Setting of every row; repeatable.")
     ] = None,
@@ -45,7 +44,7 @@ def sweep(
         Path | None, typer.Option(metavar="FILE", help="Rows are kept here as they come: a stopped sweep goes on.")
     ] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables there too.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Price settings: error, bits of agreement, time and memory of each against one reference, measured once.
 

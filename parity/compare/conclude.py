@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.findings import Grid, findings
-from parity.compare.judge import beyond
+from parity.compare.judge import L2_LIMIT, LINF_LIMIT, beyond, peak
 from parity.compare.result import (
     NAN,
     Check,
@@ -172,6 +172,15 @@ def _pass_reason(
     return f"{decided} sites of {len(steps)} steps agree within their floors{_worst(steps)}", told
 
 
+def _times(at: SiteDiff, far: Distance) -> str:
+    """What is beyond its floor, and how far."""
+    if far is at.local or far.ratio > L2_LIMIT or math.isnan(far.ratio):
+        return f"{far.ratio:.0f} x its floor"
+    if at.linf_ratio > LINF_LIMIT:
+        return f"{far.ratio:.1f} x its floor; its largest element {at.linf_ratio:.0f} x"
+    return f"{far.ratio:.1f} x its floor; in one part of its rows {peak(at):.0f} x"
+
+
 def _fail_reason(sites: Sequence[SiteDiff], origin: Origin | None, outputs: Sequence[SiteDiff]) -> str:
     if origin is None:
         return "noise_pred or latents are beyond their floors"
@@ -182,7 +191,7 @@ def _fail_reason(sites: Sequence[SiteDiff], origin: Origin | None, outputs: Sequ
         "amplified": "the difference only grew there",
     }[origin.birth]
     far, kind = (at.distance, "") if math.isnan(at.local.ratio) else (at.local, "local ")
-    number = f" ({kind}relative L2 {far.rel_l2:.2e}, {far.ratio:.0f} x its floor)"
+    number = f" ({kind}relative L2 {far.rel_l2:.2e}, {_times(at, far)})"
     detail = f" ({at.note})" if at.note else number
     end = ""
     if not outputs:

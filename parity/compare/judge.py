@@ -1,9 +1,9 @@
 """Judging one step: each site against its floor, and where a divergence is born.
 
-The rule (DESIGN section 7): a site is beyond its floor above 3 times it in L2, or, standing in for the largest
-element where only sketches are held, above 5 times it in any row bin. A divergence is born where the inputs agree and
-the output does not (`module`), or at an input although everything before agreed (`input`); what only grew is
-`amplified`. Padded rows are compared apart and never decide.
+The rule (DESIGN section 7): a site is beyond its floor above 3 times it in L2, or above 5 times it in any row bin or,
+where values are held, in its largest element. A divergence is born where the inputs agree and the output does not
+(`module`), or at an input although everything before agreed (`input`); what only grew is `amplified`. Padded rows are
+compared apart and never decide.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.align import Pair, align
 from parity.compare.excuses import Excuse, excused
-from parity.compare.metrics import bin_ratios, comparable_shapes, distance, measure, ratio
+from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, ratio
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 
 L2_LIMIT = 3.0
-BIN_LIMIT = 5.0
+LINF_LIMIT = 5.0
+BIN_LIMIT = LINF_LIMIT
 JUMP = 30.0
 """Growth of the ratio to the floor from one site to the next that propagation does not explain: floors grow along with
 what they bound, so ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later
@@ -94,6 +95,7 @@ class Judge:
                 distance=distance(found, floor),
                 cosine=found.cosine,
                 max_abs=found.max_abs,
+                linf_ratio=linf_ratio(found, floor),
                 bins=bin_ratios(found, floor),
             )
         if a.key.is_padding:
@@ -111,7 +113,7 @@ class Judge:
         return replace(diff, verdict="unjudged", note="only moments are held")
 
     def _births(self, diffs: Sequence[SiteDiff]) -> list[SiteDiff]:
-        inputs = _input_ratios(diffs)
+        inputs = input_severities(diffs)
         seen: dict[str, float] = {}
         inside: dict[object, float] = {}
         judged = []
@@ -146,13 +148,21 @@ def beyond(d: SiteDiff) -> bool:
     r = d.distance.ratio
     if math.isnan(r):
         return d.distance.rel_l2 != 0.0
-    return r > L2_LIMIT or any(b > BIN_LIMIT for b in d.bins)
+    return r > L2_LIMIT or peak(d) > LINF_LIMIT
+
+
+def peak(d: SiteDiff) -> float:
+    """The worst ratio to the floor of a row bin or, where values are held, of the largest element; 0 for none.
+
+    Row bins count where values are held too, so that asking for values never lets through what was seen without.
+    """
+    return max((r for r in (d.linf_ratio, *d.bins) if not math.isnan(r)), default=0.0)
 
 
 def severity(d: SiteDiff) -> float:
-    """The largest ratio to a floor, row bins scaled to the L2 limit; NaN counts as infinite."""
+    """The largest ratio to a floor, that of the largest element or row bin scaled to the L2 limit; NaN is infinite."""
     r = d.distance.ratio
-    worst = max((b * L2_LIMIT / BIN_LIMIT for b in d.bins if not math.isnan(b)), default=0.0)
+    worst = peak(d) * L2_LIMIT / LINF_LIMIT
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 
@@ -172,7 +182,7 @@ def _birth(d: SiteDiff, inputs: Mapping[object, float], before: float, inside: f
     """
     if d.key.is_input or (d.key.module == LOOP and d.key.port not in _LOOP_INPUTS):
         return "input" if severity(d) > JUMP * before else "amplified"
-    given = inputs.get(_call(d.key))
+    given = inputs.get(call_of(d.key))
     if severity(d) <= JUMP * inside:
         return "amplified"
     if given is None:
@@ -182,7 +192,7 @@ def _birth(d: SiteDiff, inputs: Mapping[object, float], before: float, inside: f
     return "module" if severity(d) > growth else "amplified"
 
 
-def _input_ratios(diffs: Iterable[SiteDiff]) -> dict[object, float]:
+def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
     """The worst severity among the observed inputs of each module call."""
     worst: dict[object, float] = {}
     loop: dict[tuple[str, str], float] = {}
@@ -190,7 +200,7 @@ def _input_ratios(diffs: Iterable[SiteDiff]) -> dict[object, float]:
         if d.key.is_padding:
             continue
         if d.key.is_input:
-            call = _call(d.key)
+            call = call_of(d.key)
             worst[call] = max(worst.get(call, 0.0), severity(d))
         elif d.key.module == LOOP:
             loop[d.key.branch, d.key.port] = severity(d)
@@ -198,11 +208,11 @@ def _input_ratios(diffs: Iterable[SiteDiff]) -> dict[object, float]:
         if d.key.module == LOOP and d.key.branch == "" and d.key.port in _LOOP_INPUTS:
             known = [loop[i] for i in _LOOP_INPUTS[d.key.port] if i in loop]
             if known:
-                worst[_call(d.key)] = max(known)
+                worst[call_of(d.key)] = max(known)
     return worst
 
 
-def _call(key: Key) -> object:
+def call_of(key: Key) -> object:
     """What an input shares with the outputs of the same call; the loop's values are calls of their own."""
     if key.module == LOOP:
         return (key.branch, key.site)

@@ -111,6 +111,13 @@ def distance(found: Measure, floor: Floor | None) -> Distance:
     return Distance(found.l2 / scale, floor.l2 / scale, ratio(found.l2, floor.l2))
 
 
+def linf_ratio(found: Measure, floor: Floor | None) -> float:
+    """The largest element of the difference over its floor; NaN where either side's value or the floor is not held."""
+    if floor is None or math.isnan(floor.linf):
+        return NAN
+    return ratio(found.max_abs, floor.linf)
+
+
 def ratio(value: float, floor: float) -> float:
     """value / floor; 0 where both are 0, inf where only the floor is, NaN where either is NaN or the floor infinite."""
     if math.isnan(value) or not math.isfinite(floor):

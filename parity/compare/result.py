@@ -104,6 +104,7 @@ class SiteDiff:
         key: where. distance: how far.
         cosine: of the two values; NaN where unknown. max_abs: largest absolute difference, NaN unless values are held.
         shapes, dtypes: (reference, candidate). nonfinite: (reference, candidate) count of NaN and Inf.
+        linf_ratio: the largest absolute difference over its floor; NaN unless values and their floor are held.
         bins: ratio to the floor of each row bin, largest first index kept by position; empty where there are none.
         frame, rows: the (rows, channels) that were compared, and the name of the row frame they were taken in.
         local: how far the module's own output is, fed the reference's input; NaN where it was not measured.
@@ -117,6 +118,7 @@ class SiteDiff:
     distance: Distance
     cosine: float = NAN
     max_abs: float = NAN
+    linf_ratio: float = NAN
     shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     dtypes: tuple[str, str] = ("", "")
     nonfinite: tuple[int, int] = (0, 0)

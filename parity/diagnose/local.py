@@ -35,14 +35,22 @@ class LocalPass:
     say: Say
     _modules: Any = field(default=None)
 
-    def step(self, step: int, state: State, sites: Sequence[SiteDiff], candidate: StepRecords) -> tuple[SiteDiff, ...]:
+    def step(
+        self,
+        step: int,
+        state: State,
+        sites: Sequence[SiteDiff],
+        candidate: StepRecords,
+        only: Sequence[str] | None = None,
+    ) -> tuple[SiteDiff, ...]:
         """The judged sites of a step with their local errors.
 
         Args:
             state: what the reference started the step from. candidate: its records, which tell its dtypes.
+            only: the modules that are run; by default those of the plan.
         """
         excused = excuses(self.pairing.differing)
-        targets = tuple(targets_of(self.plan, tuple(self.pairing.reference.side.modules)))
+        targets = only or tuple(targets_of(self.plan, tuple(self.pairing.reference.side.modules)))
         return with_local(sites, self.look(step, state, targets, self._dtypes(candidate)), excused)
 
     def look(self, step: int, state: State, targets: Sequence[str], dtypes: Dtypes) -> dict[Key, Local]:

@@ -19,6 +19,7 @@ from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
 from parity.compare.result import Check, Result, Round
 from parity.diagnose.descend import descend
+from parity.diagnose.doubt import Doubt, doubt_of, settled
 from parity.diagnose.local import LocalPass
 from parity.diagnose.operations import operations_of_origin
 from parity.diagnose.pairing import Pairing, Request, Say, pair
@@ -86,6 +87,7 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     judge = Judge(excuses(pairing.differing), strict_sites=pairing.strict)
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
     parted: State | None = None
+    doubt: Doubt | None = None
     where = StepRecords(0, ())
     for reference, candidate in walk(pairing, variants, Walk(plan, request.forcing, 0, request.steps), say):
         sink.step(reference, candidate)
@@ -94,8 +96,13 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
             sites = local.step(reference.step, state_of(reference, "before"), sites, candidate)
         if parted is None and any(d.verdict == "fail" for d in sites):
             parted, where = state_of(reference, "before"), candidate
+        if parted is None and doubt is None and local is None:
+            doubt = doubt_of(pairing, reference, candidate, sites)
         collected.add(reference, candidate, sites)
         truth.append(reference)
+    if doubt is not None and parted is None:
+        local, parted, where = LocalPass(pairing, plan, say), doubt.state, doubt.candidate
+        collected.sites = settled(doubt, collected.sites, local)
     sink.finish(pairing, {v.name: v.loop.side.backend.host(v.loop.latents) for v in variants})
     checks = (*pairing.checks, reached_check(pairing))
     side = pairing.reference.side

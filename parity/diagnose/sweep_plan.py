@@ -8,13 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from parity.choices import BY_NAME, CHOICES, Choice
 from parity.errors import UsageError
-from parity.settings import CHOICES, Choice, render
+from parity.settings import render
 
 Row = tuple[str, ...]
 """`NAME=VALUE` of the candidate."""
-
-_BY_NAME = {choice.name: choice for choice in CHOICES}
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "attention.block_q": ("64",),
@@ -43,11 +42,11 @@ def parse_sets(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for text in given:
         name, equals, values = text.partition("=")
-        if not equals or name not in _BY_NAME:
+        if not equals or name not in BY_NAME:
             raise UsageError(f"--set takes SETTING=VALUE,VALUE, found '{text}' (`parity models` lists all settings)")
         if name in found:
             raise UsageError(f"--set gives '{name}' twice: list its values behind one, with commas")
-        choice = _BY_NAME[name]
+        choice = BY_NAME[name]
         found[name] = tuple(dict.fromkeys(_split(choice, values)))
         for value in found[name]:
             if not choice.knows(value):

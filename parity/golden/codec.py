@@ -45,6 +45,7 @@ _PART = frozenset({"step", "records", "floors"})
 _RECORD = frozenset({"key", "kind"})
 _RECORD_OPTIONAL = frozenset({"shape", "dtype", "rows", "frame", "moments", "scalar"})
 _FLOOR = frozenset({"key", "l2", "local_l2"})
+_FLOOR_OPTIONAL = frozenset({"linf"})
 _COUNTS = ("count", "nan", "inf")
 _STATISTICS = ("min", "max", "mean", "l2")
 _MOMENTS = frozenset(_COUNTS + _STATISTICS)
@@ -139,7 +140,7 @@ def encode_step(step: StepRecords) -> tuple[bytes, dict[str, Tensor]]:
     floors: list[dict[str, Any]] = []
     for index, (key, floor) in enumerate(step.floors.items()):
         _check_floor(key, floor, step.step)
-        floors.append({"key": _encode_key(key), "l2": number(floor.l2), "local_l2": number(floor.local_l2)})
+        floors.append(_encode_floor(key, floor))
         if floor.bins is not None:
             tensors[f"{index}.floor"] = tensor(floor.bins)
     document = json.dumps({"step": step.step, "records": records, "floors": floors}, separators=(",", ":"))
@@ -175,6 +176,11 @@ def _encode_record(record: Record) -> dict[str, Any]:
     return entry
 
 
+def _encode_floor(key: Key, floor: Floor) -> dict[str, Any]:
+    entry = {"key": _encode_key(key), "l2": number(floor.l2), "local_l2": number(floor.local_l2)}
+    return entry if math.isnan(floor.linf) else entry | {"linf": number(floor.linf)}
+
+
 def _encode_scalar(value: Scalar, what: str) -> dict[str, Any]:
     # The type is said, because "nan" the string and nan the number would look the same.
     if isinstance(value, bool):
@@ -192,7 +198,7 @@ def _check_floor(key: Key, floor: Floor, step: int) -> None:
     what = f"the floor of {key}"
     if key.step != step:
         raise MalformedError(f"{what}: does not belong to step {step}")
-    if floor.l2 < 0 or floor.local_l2 < 0:
+    if floor.l2 < 0 or floor.local_l2 < 0 or floor.linf < 0:
         raise MalformedError(f"{what}: is negative")
     bins = floor.bins
     if bins is not None and (bins.dtype != np.float32 or bins.ndim != 1 or bins.size > BINS):
@@ -287,12 +293,13 @@ def _decode_scalar(value: Any, what: str) -> Scalar:
 
 def _decode_floor(value: Any, step: int, index: int, tensors: dict[str, Tensor]) -> tuple[Key, Floor]:
     what = f"floor {index}"
-    entry = as_object(value, what, _FLOOR)
+    entry = as_object(value, what, _FLOOR, _FLOOR_OPTIONAL)
     stored = tensors.pop(f"{index}.floor", None)
     floor = Floor(
         as_number(entry["l2"], what),
         None if stored is None else stored.array,
         as_number(entry["local_l2"], what),
+        as_number(entry.get("linf", "nan"), what),
     )
     key = _decode_key(entry["key"], step, what)
     _check_floor(key, floor, step)

@@ -122,17 +122,19 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The difference that rounding alone explains at one site, as absolute L2 norms in the value's own units.
+    """The difference that rounding alone explains at one site, as absolute norms in the value's own units.
 
     Attributes:
         l2: of the whole tensor.
         bins: of each row bin, float32 [<= 64], or None where the site has no bins.
         local_l2: of the module's own arithmetic, fed identical inputs; NaN where it was not measured.
+        linf: of the largest element; NaN where values are not held.
     """
 
     l2: float
     bins: np.ndarray | None = None
     local_l2: float = float("nan")
+    linf: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ def _merge_floors(key: Key, floors: Sequence[Floor], added: bool, names: Sequenc
 
 
 def _floor_bits(floor: Floor) -> tuple[object, ...]:
-    return repr(floor.l2), repr(floor.local_l2), None if floor.bins is None else floor.bins.tobytes()
+    return repr(floor.l2), repr(floor.local_l2), repr(floor.linf), None if floor.bins is None else floor.bins.tobytes()
 
 
 def same_bits(a: Record, b: Record) -> bool:

@@ -72,7 +72,7 @@ class GoldenWriter:
             where: a folder, which is made where it is missing, or a URL.
             provenance: of the run; stored as it is.
             resume: go on with the golden of the same run that is there; begin where there is none.
-            overwrite: replace the golden that is there.
+            overwrite: replace the golden that is there, which stays until the first step is written.
 
         Raises:
             UsageError: a golden is there and neither `resume` nor `overwrite` is set; the one to resume is of another
@@ -84,11 +84,12 @@ class GoldenWriter:
         self._store.create()
         provenance = replace(provenance, **_plain_mappings(provenance))
         self._manifest = Manifest(provenance)
+        self._replaces = overwrite
         found = None if overwrite else read_manifest(self._store)
+        if overwrite:
+            return  # what is there stays until there is something to put in its place
         if found is None:
             self._write_manifest()
-            if overwrite:
-                self._remove_rest()
         elif resume:
             self._manifest = self._resumed(found, provenance)
         else:
@@ -106,8 +107,12 @@ class GoldenWriter:
             map_part(self._store, part)
         return found
 
-    def _remove_rest(self) -> None:
-        """Remove the overwritten golden's parts, which the new manifest no longer lists."""
+    def _replace(self) -> None:
+        """Remove the overwritten golden, once the manifest lists nothing of it; does so once."""
+        if not self._replaces:
+            return
+        self._replaces = False
+        self._write_manifest()
         for file in self._store.files():
             if file != MANIFEST and _OURS.fullmatch(file):
                 self._store.remove(file)
@@ -131,6 +136,7 @@ class GoldenWriter:
             header, tensors = encode_step(step)
         except MalformedError as error:
             raise UsageError(f"{where}: cannot be written: {error}") from None
+        self._replace()
         seen = _Seen()
         self._store.put(part_name(step.step), seen.tap(chain((header,), data(tensors))))
         part = Part(step.step, seen.bytes, seen.digest.hexdigest(), len(step.records))
@@ -140,6 +146,7 @@ class GoldenWriter:
 
     def finish(self) -> None:
         """Mark the golden complete."""
+        self._replace()
         if not self._manifest.complete:
             self._manifest = replace(self._manifest, complete=True)
             self._write_manifest()

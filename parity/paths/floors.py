@@ -4,7 +4,7 @@ The float32 rule (DESIGN section 7): at each site the larger of |float32 - float
 Carlo rounding (`rounding`, `parity.paths.perturb`), never less than what the sketches themselves round. For a
 reference in bfloat16 or float16, or with rounded matrix products, |working dtype - float32| (`dtype`), never below the
 float32 floor, which is then measured around the float32 run, the truth. Optionally the spread over other attention
-kernels (`kernel`).
+kernels (`kernel`). Each in L2, in L2 of each row bin, and, where values are held, in the largest element.
 
 The variants walk the loop beside the reference, so that the floors of later steps hold what rounding has grown to by
 then; with `--forcing step` they start each step from the reference's latents, as the candidate does.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -137,7 +137,14 @@ def least(record: Record) -> Floor:
     g = Geometry(*record.frame)
     relative = HALF_ULP * (4.0 + math.sqrt(g.rows * g.channels / 2**18))
     bins = None if record.sketch is None else (bin_norms(record.sketch, g) * 2 * relative).astype(np.float32)
-    return Floor(l2 * relative, bins)
+    return Floor(l2 * relative, bins, linf=_largest(record) * HALF_ULP)
+
+
+def _largest(record: Record) -> float:
+    """The largest element of a value that is held, in size; NaN where none is."""
+    if not isinstance(record.value, np.ndarray) or record.moments is None:
+        return math.nan
+    return max(abs(record.moments.min), abs(record.moments.max))
 
 
 def level(floors: dict[Key, Floor], records: Sequence[Record]) -> None:
@@ -159,7 +166,7 @@ def level(floors: dict[Key, Floor], records: Sequence[Record]) -> None:
         if not math.isfinite(whole) or whole == 0.0:
             continue
         share = (floor.l2 * np.maximum(held / whole, 1.0 / math.sqrt(held.size))).astype(np.float32)
-        floors[record.key] = Floor(floor.l2, np.maximum(floor.bins, share), floor.local_l2)
+        floors[record.key] = replace(floor, bins=np.maximum(floor.bins, share))
 
 
 def widen(floors: dict[Key, Floor], ours: Sequence[Record], theirs: Sequence[Record]) -> None:
@@ -178,4 +185,16 @@ def widen(floors: dict[Key, Floor], ours: Sequence[Record], theirs: Sequence[Rec
             continue
         bins = np.where(np.isfinite(bins), bins, 0.0).astype(np.float32)
         bins = bins if known.bins is None else np.maximum(known.bins, bins)
-        floors[record.key] = Floor(max(known.l2, l2) if math.isfinite(l2) else known.l2, bins, known.local_l2)
+        linf = max(known.linf, _largest_apart(record, other))  # a NaN that was there stays, one that comes does not
+        l2 = max(known.l2, l2) if math.isfinite(l2) else known.l2
+        floors[record.key] = replace(known, l2=l2, bins=bins, linf=linf)
+
+
+def _largest_apart(ours: Record, theirs: Record) -> float:
+    """The largest finite element of the difference of two values; NaN where they are not held or have none."""
+    a, b = ours.value, theirs.value
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
+        return math.nan
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(np.subtract(b, a, dtype=np.result_type(a, b, np.float32)))
+    return float(np.max(apart, initial=0.0, where=np.isfinite(apart)))

@@ -159,6 +159,7 @@ def _site(site: SiteDiff) -> Json:
         "local_ratio": number(site.local.ratio),
         "cosine": number(site.cosine),
         "max_abs": number(site.max_abs),
+        "linf_ratio": number(site.linf_ratio),
         "shapes": [list(shape) for shape in site.shapes],
         "dtypes": list(site.dtypes),
         "nonfinite": list(site.nonfinite),

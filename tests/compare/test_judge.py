@@ -77,6 +77,29 @@ def test_a_fault_in_one_row_bin_is_beyond_whether_or_not_the_value_is_kept(held:
     assert births(diffs) == {"cond/a:out": "module"}
 
 
+@pytest.mark.parametrize(("linf", "is_beyond"), [(4.9, False), (5.1, True), (NAN, False), (INF, True)])
+def test_beyond_five_floors_in_the_largest_element_where_values_are_held(linf: float, is_beyond: bool) -> None:
+    held = dataclasses.replace(diff(1e-6, 2.0, (1.0,)), linf_ratio=linf)
+    assert beyond(held) is is_beyond
+    assert severity(held) == (2.0 if math.isnan(linf) else max(2.0, linf * 3 / 5))
+    assert beyond(dataclasses.replace(held, bins=(5.1,)))  # values held never make the judge blinder
+
+
+def test_one_wrong_element_among_many_is_beyond_where_the_value_is_held() -> None:
+    """No norm sees it: the element is 7 floors of elements apart, the tensor 1.0 floors and its row bin as well."""
+    x = noise(0, (1, 640, 400)).astype(np.float64)
+    y, floor = moved(x, 1.0), measured_floor(x)
+    largest = float(np.max(np.abs(moved(x, 1.0, seed=1000) - x)))
+    y[0, 77, 11] = x[0, 77, 11] + 7 * largest
+    for held, expected in ((True, {"cond/a:out": "module"}), (False, {})):
+        walk = Walk()
+        walk.pair(tensor("a:out", x, held=held), tensor("a:out", y, held=held))
+        site = walk.reference[-1].key
+        found = walk.judge(floors={site: dataclasses.replace(floor, linf=largest)})
+        assert births(found) == expected
+        assert found["cond/a:out"].distance.ratio < 3.0
+
+
 @pytest.mark.parametrize("size", [0.15, 1.0, 1.5])
 def test_noise_of_the_size_of_a_measured_floor_is_no_divergence(size: float) -> None:
     """200 sites of 48 row bins, each a noisy estimate of a noisy thing: not one of them may cry wolf."""

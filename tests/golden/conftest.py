@@ -103,7 +103,8 @@ def _same(a: StepRecords, b: StepRecords) -> None:
         _same_value(ours.value, theirs.value)
     assert list(a.floors) == list(b.floors)
     for key, floor in a.floors.items():
-        assert (repr(floor.l2), repr(floor.local_l2)) == (repr(b.floors[key].l2), repr(b.floors[key].local_l2))
+        numbers = [(repr(f.l2), repr(f.local_l2), repr(f.linf)) for f in (floor, b.floors[key])]
+        assert numbers[0] == numbers[1]
         _same_value(floor.bins, b.floors[key].bins)
 
 

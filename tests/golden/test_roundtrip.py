@@ -86,6 +86,7 @@ def steps(draw: st.DrawFn) -> StepRecords:
         st.floats(0, allow_infinity=True) | st.just(math.nan),
         st.none() | st.integers(0, BINS).map(lambda n: np.full(n, math.nan, np.float32)),
         st.just(math.nan) | st.floats(0),
+        st.just(math.nan) | st.floats(0),
     )
     floors = {key: draw(floor) for key in keys if draw(st.booleans())}
     return StepRecords(step, tuple(draw(records(key)) for key in keys), floors)
@@ -300,6 +301,8 @@ def test_two_records_of_one_key_are_refused() -> None:
 def test_a_negative_floor_is_refused() -> None:
     with pytest.raises(MalformedError, match="negative"):
         encode_step(StepRecords(0, (GOOD,), {KEY: Floor(-1.0)}))
+    with pytest.raises(MalformedError, match="is negative"):
+        encode_step(StepRecords(0, (GOOD,), {KEY: Floor(1.0, linf=-1.0)}))
 
 
 def test_no_field_is_forgotten() -> None:
@@ -311,7 +314,7 @@ def test_no_field_is_forgotten() -> None:
         Key: ("stage", "step", "branch", "site", "call"),
         Moments: ("count", "nan", "inf", "min", "max", "mean", "l2"),
         Record: ("key", "kind", "shape", "dtype", "rows", "frame", "moments", "sketch", "value"),
-        Floor: ("l2", "bins", "local_l2"),
+        Floor: ("l2", "bins", "local_l2", "linf"),
         StepRecords: ("step", "records", "floors"),
     }
 

@@ -69,9 +69,19 @@ def test_overwriting_leaves_nothing_of_the_old_golden_and_nothing_else_out(
     (tmp_path / "a" / ".step-0003.safetensors.tmp").write_text("of a killed run")
     with GoldenWriter(tmp_path / "a", provenance, overwrite=True) as writer:
         assert writer.steps_done == ()
-        assert sorted(contents(tmp_path / "a")) == ["golden.json", "notes.txt"]
         writer.write_step(make_step(0))
+        assert sorted(contents(tmp_path / "a")) == ["golden.json", "notes.txt", "step-0000.safetensors"]
     assert Golden.open(tmp_path / "a").steps == (0,)
+
+
+def test_a_run_that_fails_before_its_first_step_overwrites_nothing(
+    tmp_path: Path, provenance: Provenance, make_step: Make
+) -> None:
+    record(tmp_path, provenance, make_step)
+    before = contents(tmp_path)
+    with pytest.raises(RuntimeError), GoldenWriter(tmp_path, provenance, overwrite=True):
+        raise RuntimeError("the model does not load")
+    assert contents(tmp_path) == before
 
 
 def test_overwriting_a_damaged_golden(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:

@@ -61,6 +61,20 @@ def test_the_floor_is_the_largest_of_the_variants_as_a_whole_and_in_each_bin(mon
     assert (np.maximum(*each)[-20:] < share[-20:]).all()  # the share
 
 
+def test_where_values_are_held_the_largest_element_has_a_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, z = noise(0), noise(0), noise(0)
+    y[0, 7, 3] += 1e-3
+    z[0, 8, 4] -= 3e-3
+    held = [dataclasses.replace(record(v), value=v) for v in (x, y, z)]
+    assert floors_of(monkeypatch, held[:1], held[1:2], held[2:])[SITE].linf == pytest.approx(3e-3)
+    z[0, 0, 0] = np.nan  # says nothing of the others
+    broken = dataclasses.replace(held[2], value=z)
+    assert floors_of(monkeypatch, held[:1], held[1:2], [broken])[SITE].linf == pytest.approx(3e-3)
+    least = floors_of(monkeypatch, held[:1], held[:1])[SITE].linf
+    assert least == pytest.approx(HALF_ULP * np.abs(x).max())
+    assert np.isnan(floors_of(monkeypatch, [record(x)], [record(y)])[SITE].linf)
+
+
 def test_the_order_of_variants_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     x = noise(0)
     near, far = record(x + noise(1, 1e-6)), record(x + noise(2, 1e-3))

@@ -94,7 +94,7 @@ def test_a_site() -> None:
     assert first == {
         "stage": "transformer", "step": 0, "branch": "cond", "site": KEY.site, "call": 1, **FAR,
         "local_rel_l2": "nan", "local_floor": "nan", "local_ratio": "nan",
-        "cosine": 0.5, "max_abs": "-inf", "shapes": [[1, 2], [1, 3]],
+        "cosine": 0.5, "max_abs": "-inf", "linf_ratio": "nan", "shapes": [[1, 2], [1, 3]],
         "dtypes": ["float32", "bfloat16"], "nonfinite": [0, 2], "birth": "module", "verdict": "fail",
         "note": "q, k, v agree", "bins": [1.0, "nan"],
     }  # fmt: skip
