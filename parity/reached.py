@@ -15,6 +15,7 @@ from parity.settings import CHOICES, Settings
 
 OWN: Mapping[str, tuple[str, ...]] = {
     "text": ("dtype", "matmul_precision", "jit"),
+    "text.byt5": ("dtype", "matmul_precision", "jit", "text.byt5_dtype"),
     "vae": ("dtype", "matmul_precision", "jit", "vae.tiling", "vae.slicing"),
 }
 """Stage -> the settings that it has a place for; the transformer has one for all others."""

@@ -116,10 +116,10 @@ def conclude(
     if not any(_compared(d) for d in sites):
         reason = "the two sides have no tensor in common: nothing was compared"
         return Result("unjudged", None, reason, notes=tuple(notes), **common)  # type: ignore[arg-type]
-    broken = next((d for d in sites if d.key.module == LOOP and d.nonfinite[0]), None)
+    broken = next((d for d in sites if d.key.module == LOOP and d.nonfinite[0] and d.verdict != "apart"), None)
     # What was judged before the reference broke stands.
     judged = [d for d in sites if broken is None or d.key.step < broken.key.step]
-    outputs = [d for d in judged if d.key.module == LOOP and beyond(d)]
+    outputs = [d for d in judged if d.key.module == LOOP and d.verdict != "apart" and beyond(d)]
     births = [d for d in judged if d.verdict == "fail" and d.birth in ("input", "module")]
     if broken is not None and not outputs and not births:
         reason = f"the reference itself is not finite at {broken.key}"

@@ -15,7 +15,7 @@ from parity.models.folder import resolve_model
 from parity.models.generic_family import Generic
 from parity.models.spec import GenerationSpec
 from parity.paths.facts import gather
-from parity.paths.inputs import make_inputs
+from parity.paths.inputs import Encoded, make_inputs
 from parity.paths.loop import Loop, prepare
 from parity.paths.ported import Ported
 from parity.paths.reference import load_reference
@@ -74,8 +74,12 @@ class Pairing:
         return not isinstance(self.candidate.side.family, Ported)
 
 
-def pair(request: Request, say: Say) -> Pairing:
-    """Load and prepare both sides and compare them as far as is possible without a forward."""
+def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = None) -> Pairing:
+    """Load and prepare both sides and compare them as far as is possible without a forward.
+
+    Args:
+        encoded: each side's own embeddings, where the text stage has made them.
+    """
     say("preparing the checkpoint")
     base: Family
     if request.ports.alone and request.ports.reference is not None:
@@ -88,7 +92,8 @@ def pair(request: Request, say: Say) -> Pairing:
         base = family_of(folder, request.inputs)
         case = make_case(request.model, folder, spec, request.inputs)
     family, other = families(base, case, request.ports)
-    say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
+    if encoded is None:
+        say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     ours, theirs = make_inputs(
         family,
         case,
@@ -97,6 +102,7 @@ def pair(request: Request, say: Say) -> Pairing:
         steps=request.steps,
         seed=request.seed,
         stage1=request.stage1,
+        encoded=encoded,
     )
     say("loading the reference")
     reference = prepare(load_reference(family, case, request.reference, ours))
