@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from parity.commands.run import check_common, quieten, require_extras
+from parity.commands.run import check_common, parse_stages, quieten, require_extras
 from parity.errors import UsageError
 from parity.report.console import make_consoles
 from parity.report.progress import progress
@@ -30,6 +30,8 @@ def record_command(
     floors: str,
     resume: bool,
     overwrite: bool,
+    stages: str | None = None,
+    stage1_out: Path | None = None,
 ) -> None:
     """Record one path to a golden.
 
@@ -42,7 +44,12 @@ def record_command(
         raise UsageError("--resume and --overwrite exclude each other")
     check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
     chosen = parse(_BACKENDS[side], settings)
-    chosen.require_stages(("transformer",))
+    ran = parse_stages(stages, None)
+    if "transformer" not in ran:
+        raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
+    if "text" in ran and stage1 is not None:
+        raise UsageError("with text among the --stages the prompt is encoded here: leave --stage1 or text out")
+    chosen.require_stages(ran)
     quieten()
     _, errors = make_consoles()
     with progress(errors) as say:
@@ -65,6 +72,8 @@ def record_command(
             resume,
             overwrite,
             command_line(),
+            ran,
+            stage1_out,
         )
         written = record(request, say)
     errors.print(f"{written} steps written to {where}", markup=False, highlight=False)

@@ -122,9 +122,7 @@ def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:
     return tuple(name for name in STAGES if name in named)
 
 
-def check_common(
-    *, steps: int, seed: int, stage1: Path | None, prompt: str | None, encoded: bool = False
-) -> None:
+def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | None, encoded: bool = False) -> None:
     """Options that `run` and `record` share.
 
     Args:

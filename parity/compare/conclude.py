@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.findings import Grid, findings
-from parity.compare.judge import beyond
+from parity.compare.judge import AFTER, beyond
 from parity.compare.result import (
     NAN,
     Check,
@@ -118,7 +118,7 @@ def conclude(
         return Result("unjudged", None, reason, notes=tuple(notes), **common)  # type: ignore[arg-type]
     broken = next((d for d in sites if d.key.module == LOOP and d.nonfinite[0] and d.verdict != "apart"), None)
     # What was judged before the reference broke stands.
-    judged = [d for d in sites if broken is None or d.key.step < broken.key.step]
+    judged = [d for d in sites if broken is None or _before(d, broken)]
     outputs = [d for d in judged if d.key.module == LOOP and d.verdict != "apart" and beyond(d)]
     births = [d for d in judged if d.verdict == "fail" and d.birth in ("input", "module")]
     if broken is not None and not outputs and not births:
@@ -131,6 +131,13 @@ def conclude(
     reason = _fail_reason(sites, origin, outputs)
     found = findings(sites, origin, [d.setting for d in differing], grid)
     return Result("fail", failing, reason, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
+
+
+def _before(d: SiteDiff, broken: SiteDiff) -> bool:
+    """Whether a site was seen in an earlier step; the stage after the loop is recorded at step -1."""
+    if d.key.stage == AFTER or broken.key.stage == AFTER:
+        return d.key.stage != AFTER
+    return d.key.step < broken.key.step
 
 
 def _compared(d: SiteDiff) -> bool:

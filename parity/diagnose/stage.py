@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.judge import Judge
-from parity.compare.result import NAN, Check, Distance, Failed, Result, SiteDiff, StageDiff
+from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.diagnose.descend import children_plan
 from parity.diagnose.pairing import Say
 from parity.diagnose.precision import coarse_settings
@@ -132,7 +132,7 @@ def _compare(
     say(f"{name}: reference and its floors")
     truth = run_branches(pair.truth.run, inputs, plan)
     floors = Floors(records_of(truth))
-    others = {}
+    others: dict[str, Branches] = {}
     for variant in variants:
         seen = run_branches(variant.run, inputs, plan)
         floors.widen(records_of(seen))
@@ -171,16 +171,6 @@ def _reason(result: Result, name: str) -> str:
         decided = sum(d.verdict in ("pass", "harmless") for d in result.sites)
         return f"{name}: {decided} sites agree within their floors{end}"
     return result.reason.partition("; noise_pred")[0] + (end if result.verdict == "fail" else "")
-
-
-def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
-    """The line of a stage, for its worst output."""
-    outputs = [d for d in judged.sites if d.key.module == LOOP and d.key.stage == name and not d.key.is_padding]
-    worst = max(outputs, key=lambda d: d.distance.ratio, default=None)
-    nothing = Distance(NAN, NAN, NAN)
-    by_itself = nothing if worst is None else worst.distance
-    output = "" if worst is None else worst.key.port
-    return StageDiff(name, output, by_itself, in_chain or nothing, judged.verdict, judged.reason)
 
 
 def with_checks(result: Result, checks: tuple[Check, ...]) -> Result:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from parity.compare.result import Result
-from parity.diagnose.pairing import Pairing, Request, Say
 from parity.diagnose.merged import merged
+from parity.diagnose.pairing import Pairing, Request, Say
 from parity.diagnose.run import Own, run
 from parity.diagnose.sink import Beside, NoSink, Sink
 from parity.diagnose.text import judge_text, text_modules
@@ -33,6 +33,7 @@ from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference, module_tree
 from parity.reached import Reached
+from parity.settings import parse
 
 STAGES = ("text", "transformer", "vae")
 
@@ -53,7 +54,7 @@ def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
     say("preparing the checkpoint")
     case, family = _case(request)
     given = _stage2(case, request) if request.stage2 is not None else None
-    choices = split_sites(_modules(case, family, request), request.sites, request.values)
+    choices = split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
     found: dict[str, Result] = {}
     ends = _Ends(sink or NoSink(), case, family)
     own: Own = {}
@@ -92,16 +93,16 @@ def _case(request: Request) -> tuple[Case, Family]:
     return make_case(request.model, folder, spec), family_of(folder)
 
 
-def _modules(case: Case, family: Family, request: Request) -> dict[str, list[str]]:
+def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[str, list[str]]:
     """The module paths of each stage, known from the configs alone (as far as the classes make them)."""
     found: dict[str, list[str]] = {}
-    if "text" in request.stages:
+    if "text" in stages:
         modules = text_modules(case, family.text(case))
         found["text"] = list(dict.fromkeys(name for names in modules.values() for name in names))
-    if "transformer" in request.stages:
+    if "transformer" in stages:
         found["transformer"] = ["", *_skeleton(case)]
-    if "vae" in request.stages:
-        settings = request.reference.neutral.replace(vae_tiling=False, vae_slicing=False)
+    if "vae" in stages:
+        settings = parse("torch")
         root = vae_stage(case).load(settings, Reached(settings, "vae"))
         found["vae"] = ["", *module_tree(root)]
     return found

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from parity.compare.result import Check, Failed, Result
+from parity.compare.stages import stage_diff
 from parity.diagnose.merged import merged
 from parity.diagnose.pairing import Request, Say
 from parity.diagnose.stage import (
@@ -25,7 +26,6 @@ from parity.diagnose.stage import (
     coarse_runs,
     judge_stage,
     load_stage,
-    stage_diff,
     with_checks,
 )
 from parity.diagnose.text_checks import file_checks, token_checks
@@ -66,7 +66,9 @@ def encoder_stage(case: Case, encoder: Encoder) -> Stage:
     return Stage(TEXT, encoder.part, load, encoder.rule, encoder.frames, encoder.divide, place)
 
 
-def judge_text(request: Request, case: Case, family: Family, rounds: tuple[str, ...], choice: Choice, say: Say) -> Texts:
+def judge_text(
+    request: Request, case: Case, family: Family, rounds: tuple[str, ...], choice: Choice, say: Say
+) -> Texts:
     """Judge the encoders of a run, round by round; the first round that fails is the last.
 
     Raises:
@@ -173,14 +175,6 @@ def _encoded(
     text: TextStage, judged: Mapping[str, Judged], reference: Settings, candidate: Settings
 ) -> tuple[Encoded, Encoded]:
     """Both sides' own embeddings, and those of the runs beside them."""
-    outputs = {e.part: e.output for e in text.encoders}
-
-    def conditions(of: Mapping[str, Branches], dtype: torch.dtype) -> Conditions:
-        made = {
-            part: {branch: torch.from_numpy(np.array(seen.outputs[outputs[part]])) for branch, seen in branches.items()}
-            for part, branches in of.items()
-        }
-        return text.conditions({e.part: made.get(e.part, {}) for e in text.encoders}, dtype)
 
     def run(name: str) -> dict[str, Branches]:
         """Of the runs of one name; an encoder that was not run so has its nearest."""
@@ -188,9 +182,19 @@ def _encoded(
                 for p, j in judged.items()}  # fmt: skip
 
     names = dict.fromkeys(name for j in judged.values() for name in j.others)
-    beside = {n: conditions(run(n), torch.float64 if n == "float64" else torch.float32) for n in names}
-    beside["float32"] = conditions({p: j.truth for p, j in judged.items()}, torch.float32)
-    ours = conditions(run("reference"), DTYPES[reference.text("dtype")])
-    theirs = conditions({p: j.candidate for p, j in judged.items()}, DTYPES[candidate.text("dtype")])
+    beside = {n: conditions_of(text, run(n), torch.float64 if n == "float64" else torch.float32) for n in names}
+    beside["float32"] = conditions_of(text, {p: j.truth for p, j in judged.items()}, torch.float32)
+    ours = conditions_of(text, run("reference"), DTYPES[reference.text("dtype")])
+    theirs = conditions_of(text, {p: j.candidate for p, j in judged.items()}, DTYPES[candidate.text("dtype")])
     tokens = text.tokens()
     return Encoded(ours, beside, tokens), Encoded(theirs, {}, tokens)
+
+
+def conditions_of(text: TextStage, runs: Mapping[str, Branches], dtype: torch.dtype) -> Conditions:
+    """What the encoders gave, as the transformer takes it. `runs`: an encoder's part -> branch -> its run."""
+    outputs = {e.part: e.output for e in text.encoders}
+    made: dict[str, dict[str, torch.Tensor]] = {part: {} for part in outputs}
+    for part, branches in runs.items():
+        for branch, seen in branches.items():
+            made[part][branch] = torch.from_numpy(np.array(seen.outputs[outputs[part]]))
+    return text.conditions(made, dtype)

@@ -50,7 +50,9 @@ def file_checks(text: TextStage, given: Mapping[str, Mapping[str, torch.Tensor]]
             expected = int(encoder.mask(branch).sum())
             arguments = given[branch]
             masked = encoder.masked
-            count = int((arguments[encoder.mask_argument] > 0).sum()) if masked else arguments[encoder.argument].shape[1]
+            count = (
+                int((arguments[encoder.mask_argument] > 0).sum()) if masked else arguments[encoder.argument].shape[1]
+            )
             if count != expected:
                 detail = (
                     f"'{name}' has {count} valid tokens, the prompt {expected}: another prompt (--prompt), template, "

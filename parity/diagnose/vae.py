@@ -20,11 +20,12 @@ from parity.compare.frames import frame_diffs, frame_errors, frames_of, spread
 from parity.compare.judge import L2_LIMIT
 from parity.compare.metrics import ratio
 from parity.compare.result import Check, Distance, Failed, FrameError, Result
+from parity.compare.stages import stage_diff
 from parity.diagnose.latents import latent_checks
 from parity.diagnose.pairing import Request, Say
 from parity.diagnose.preflight import failed
 from parity.diagnose.sink import Sink
-from parity.diagnose.stage import Judged, StagePair, judge_stage, load_stage, stage_diff, with_checks
+from parity.diagnose.stage import Judged, StagePair, judge_stage, load_stage, with_checks
 from parity.models.family import Case
 from parity.models.vae import CacheRows, expected_frames, load_decoder, require_known
 from parity.paths.stage import Stage, TorchStage, host_tensor

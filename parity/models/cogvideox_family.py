@@ -15,7 +15,7 @@ from parity.hooks.rows import RowFrame, RowRule
 from parity.models import cogvideox, feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.cogvideox_sampler import CogVideoXSampler
-from parity.models.cogvideox_text import encode_prompt, read_stage1
+from parity.models.cogvideox_text import encode_prompt, read_stage1, write_stage1
 from parity.models.encoders import TextStage
 from parity.models.family import Case, Condition, Constrain
 from parity.models.folder import read_config
@@ -76,6 +76,10 @@ class CogVideoX:
 
     def text(self, case: Case) -> TextStage:
         return cogvideox_text_stage(case)
+
+    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
+        write_stage1(path, conditions)
+        return True
 
     def adapt(
         self,

@@ -1,4 +1,4 @@
-"""The text stage as modules: from token ids to embeddings, one text encoder at a time, as the families' pipelines do it.
+"""The text stage as modules: from token ids to embeddings, one encoder at a time, as the families' pipelines do it.
 
 The token ids are those that the pipeline's own method gives its encoder: it is called with a listener in the encoder's
 place. What is around an encoder in the pipelines (which hidden state is read, the template that is cropped) is here;
@@ -7,7 +7,7 @@ the encoder itself is the checkpoint's, of its own class. A family says which en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,12 +115,11 @@ class TextStage:
     """What a family knows of its text encoders.
 
     Attributes:
-        encoders: in the pipeline's order. read, write: a port's stage-1 file (`parity.models.hunyuan_text`).
+        encoders: in the pipeline's order. read: a port's stage-1 file (`parity.models.hunyuan_text`).
     """
 
     encoders: tuple[Encoder, ...]
     read: Callable[[Path, Mapping[str, Any]], Conditions]
-    write: Callable[[Path, Mapping[str, Mapping[str, torch.Tensor]]], None]
 
     def tokens(self) -> dict[str, torch.Tensor]:
         """`cond.text_encoder.input_ids` -> tensor: the explicit inputs of a generation that encodes its own prompt."""
@@ -197,7 +196,9 @@ def load_encoder(
     reached.mark("dtype")
     if encoder.byt5:
         reached.mark("text.byt5_dtype")
-    return PromptEncoder(encoder, getattr(model, "encoder", model), DTYPES[settings.text("dtype")] if not dtype else None)
+    return PromptEncoder(
+        encoder, getattr(model, "encoder", model), DTYPES[settings.text("dtype")] if not dtype else None
+    )
 
 
 def skeleton(case: Case, encoder: Encoder) -> PromptEncoder:
@@ -221,7 +222,7 @@ class TokenRows:
     skip: int
     layers: int
 
-    def parts(self, module: str, port: str, shape: tuple[int, ...]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
         if self._unread(module, port):
             return ()
         if len(shape) < 2 or shape[0] != 1:

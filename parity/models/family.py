@@ -81,6 +81,14 @@ class Family(Protocol):
         """
         ...
 
+    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
+        """Write embeddings and masks as a port's first stage does; False where ports of this model have no such file.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
+        ...
+
     def adapt(
         self,
         model: Any,

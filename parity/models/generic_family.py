@@ -129,9 +129,12 @@ class Generic:
 
     def text(self, case: Case) -> TextStage:
         raise UsageError(
-            f"the text stage knows the encoders of HunyuanVideo-1.5 and CogVideoX; '{case.name}' takes its embeddings as "
-            "inputs: leave text out of --stages"
+            f"the text stage knows the encoders of HunyuanVideo-1.5 and CogVideoX; '{case.name}' takes its embeddings "
+            "as inputs: leave text out of --stages"
         )
+
+    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
+        return False
 
     def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
         """Tokens [B, N, C] as [B, C, N, 1, 1], images as videos of one frame."""

@@ -18,7 +18,7 @@ from parity.models.attention import AttentionSettings
 from parity.models.encoders import TextStage
 from parity.models.family import Case, Condition, Constrain
 from parity.models.folder import read_config
-from parity.models.hunyuan_text import encode_prompt, read_stage1
+from parity.models.hunyuan_text import encode_prompt, read_stage1, write_stage1
 from parity.models.patches import DTYPES, patch_norms, patch_rope, patch_timestep_embedding
 from parity.models.sampler import FlowMatchSampler
 from parity.models.spec import GenerationSpec
@@ -69,6 +69,10 @@ class HunyuanVideo15:
 
     def text(self, case: Case) -> TextStage:
         return hunyuan_text_stage(case)
+
+    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
+        write_stage1(path, conditions)
+        return True
 
     def adapt(
         self,

@@ -80,7 +80,7 @@ def hunyuan_text_stage(case: Case) -> TextStage:
         int(configs["text_encoder_2"]["vocab_size"]),
         byt5=True,
     )
-    return TextStage((first, second), hunyuan_text.read_stage1, hunyuan_text.write_stage1)
+    return TextStage((first, second), hunyuan_text.read_stage1)
 
 
 def cogvideox_text_stage(case: Case) -> TextStage:
@@ -115,7 +115,7 @@ def cogvideox_text_stage(case: Case) -> TextStage:
         int(config["vocab_size"]),
         masked=False,
     )
-    return TextStage((only,), cogvideox_text.read_stage1, cogvideox_text.write_stage1)
+    return TextStage((only,), cogvideox_text.read_stage1)
 
 
 def _heard(tokens: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, Mapping[str, torch.Tensor]]:

@@ -24,7 +24,7 @@ from parity.hooks.transfer import to_numpy, torch_records
 from parity.paths.floors import SEEDS, least, level, widen
 from parity.paths.loop import value_record
 from parity.paths.perturb import perturbed
-from parity.paths.reference import TorchReducer, module_tree, torch_scope
+from parity.paths.reference import TorchReducer, module_tree, named_tensors, torch_scope
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -104,6 +104,10 @@ class Runner(Protocol):
     reached: Reached
     modules: dict[str, str]
 
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(name, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""
+        ...
+
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         """Run it on CPU tensors.
 
@@ -152,6 +156,9 @@ class TorchStage:
             records = torch_records(tap.entries, self.stage.name, STEP)
         held = {k: (to_numpy(x), str(x.dtype).removeprefix("torch.")) for k, x in out.items()}
         return Seen({k: x for k, (x, _) in held.items()}, (*records, *self.stage.records(held, branch)))
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        return ((name, to_numpy(x)) for name, x in named_tensors(self.root))
 
     def _placed(self, x: torch.Tensor) -> torch.Tensor:
         x = x.to(self.device)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 
 from parity.hooks.sites import SitePlan
@@ -24,6 +25,9 @@ class HeldStage:
         self.stage, self.held = stage, held
         self.reached = Reached(parse("torchax"), stage.name)
         self.modules: dict[str, str] = {}
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        return iter(())
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         held = {k: (to_numpy(x), str(x.dtype).removeprefix("torch.")) for k, x in self.held[branch].items()}

@@ -100,6 +100,9 @@ class TorchaxStage:
         held = {k: (widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
         return Seen({k: x for k, (x, _) in held.items()}, (*outer.records, *self.stage.records(held, branch)))
 
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        return ((name, widen16(np.asarray(x))) for name, x in self.params.items())
+
     @contextlib.contextmanager
     def _scope(self) -> Iterator[None]:
         with self.env, torch.no_grad(), jax.default_matmul_precision(self.precision), use_safe_attention(self.env):
@@ -118,7 +121,9 @@ class TorchaxStage:
             fixed = tuple(None if isinstance(x, torch.Tensor) else x for x in leaves)
             key = (outer.plan, str(structure), repr(fixed), signature_of((tensors, outer.frames)))
             if key not in self.programs or not self.jit:
-                self.programs[key] = self._program(trunk, leaves, structure, outer.plan, (self.params, tensors, outer.frames))
+                self.programs[key] = self._program(
+                    trunk, leaves, structure, outer.plan, (self.params, tensors, outer.frames)
+                )
             program = self.programs[key]
             out, reduced = program.run(self.params, tensors, outer.frames)
             outer.add(program, reduced)

@@ -139,11 +139,11 @@ def test_a_mask_that_an_encoder_ignores_has_an_origin(monkeypatch: pytest.Monkey
 
 def file_of(name: str, path: Path, change: object = None) -> Path:
     """A port's stage-1 file of the reference's own embeddings, changed."""
-    case, text = made(name)
+    case, _ = made(name)
     conditions = family_of(case.folder).conditions(case, parse("torch"), None, CPU)
     if callable(change):
         change(conditions)
-    text.write(path, conditions)
+    family_of(case.folder).write_stage1(path, conditions)
     return path
 
 
@@ -152,9 +152,7 @@ def judge_file(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Texts:
 
 
 @pytest.mark.parametrize("name", [HUNYUAN, COG])
-def test_a_ports_file_is_judged_by_its_valid_rows(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ports_file_is_judged_by_its_valid_rows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = torch.randn(made(name)[1].encoders[0].width, generator=torch.Generator().manual_seed(0))
 
     def padding(conditions: dict[str, dict[str, torch.Tensor]]) -> None:
