@@ -29,6 +29,7 @@ from parity.diagnose.stage import (
     with_checks,
 )
 from parity.diagnose.text_checks import file_checks, token_checks
+from parity.errors import UnjudgedError
 from parity.hooks.sites import split_sites
 from parity.models.encoders import TEXT, Encoder, TextStage, divided, load_encoder, skeleton
 from parity.models.family import Case, Family
@@ -76,6 +77,12 @@ def judge_text(
         UnjudgedError: a chosen site never fired, or a setting's code was not reached.
     """
     text = family.text(case)
+    for encoder in text.encoders:
+        given = (request.reference, request.candidate)
+        if encoder.byt5 and not encoder.tokens and any(s.changed("text.byt5_dtype") for s in given):
+            raise UnjudgedError(
+                "text.byt5_dtype is never reached: neither prompt quotes anything, so ByT5 is not called"
+            )
     say("text: tokens")
     checks = token_checks(text, family.text(case))
     if request.stage1 is not None:

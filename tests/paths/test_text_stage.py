@@ -15,7 +15,7 @@ from parity.diagnose import text as text_module
 from parity.diagnose.pairing import Request
 from parity.diagnose.stage import StagePair, load_stage
 from parity.diagnose.text import Texts, encoder_stage, judge_text
-from parity.errors import UsageError
+from parity.errors import UnjudgedError, UsageError
 from parity.hooks.sites import plan_sites
 from parity.models.encoders import Encoder, TextStage
 from parity.models.family import Case, family_of, make_case
@@ -185,6 +185,14 @@ def test_a_file_of_another_prompt_is_told_by_its_mask(tmp_path: Path, monkeypatc
     result = judge_file(HUNYUAN, file_of(HUNYUAN, tmp_path / "f.safetensors", longer), monkeypatch).result
     assert (result.verdict, result.failed, result.sites) == ("fail", "preflight", ())
     assert "'prompt_embeds' has 39 valid tokens, the prompt 38" in result.reason
+
+
+def test_a_dtype_of_an_encoder_that_is_not_called_is_no_pass() -> None:
+    case, _ = made(HUNYUAN)
+    plain = replace(case, spec=replace(case.spec, prompt="A cat"))
+    request = Request(HUNYUAN, parse("torch"), parse("torchax", ["text.byt5_dtype=bfloat16"]))
+    with pytest.raises(UnjudgedError, match="neither prompt quotes anything"):
+        judge_text(request, plain, family_of(case.folder), ("structure",), ("blocks", ()), lambda *_: None)
 
 
 def test_a_family_without_known_encoders_is_refused() -> None:
