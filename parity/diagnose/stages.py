@@ -63,7 +63,7 @@ def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
     if "text" in request.stages:
         texts = judge_text(request, case, family, _rounds(request), choices["text"], say)
         found["text"], own = texts.result, texts.own
-        told = [_embeddings_used(request, bool(own))] if "transformer" in request.stages else []
+        told = [_embeddings_used(request, own)] if "transformer" in request.stages else []
     if "transformer" in request.stages:
         sites, values = choices["transformer"]
         found["transformer"] = run(dataclasses.replace(request, sites=sites, values=values), say, ends, own)
@@ -78,12 +78,16 @@ def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
     return dataclasses.replace(result, notes=(*told, *result.notes))
 
 
-def _embeddings_used(request: Request, own: bool) -> str:
+def _embeddings_used(request: Request, own: Own) -> str:
     """Which embeddings the loops were given, as the reader has to know what a difference in them would mean."""
-    theirs = "each its own encoders'" if request.stage1 is None else "the reference its own encoders', the candidate "
-    theirs += "" if request.stage1 is None else "the file's"
-    both = "the reference's" if request.stage1 is None else "the file's"
-    return f"embeddings of the loops: {theirs if own else f'{both} on both sides, as the text stage does not pass'}"
+    if request.stage1 is None:
+        each, both = "each its own encoders'", "the reference's"
+    else:
+        each, both = "the reference its own encoders', the candidate the file's", "the file's"
+    if not own:
+        return f"embeddings of the loops: {both} on both sides, as the text stage gave none to go on from"
+    also = f"; in the structure round {both} on both sides" if "structure" not in own else ""
+    return f"embeddings of the loops: {each}{also if len(_rounds(request)) > 1 else ''}"
 
 
 def _case(request: Request) -> tuple[Case, Family]:
