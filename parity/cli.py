@@ -166,6 +166,13 @@ def record(
             help="fp64, rounding, dtype, kernel (comma-separated) or none; default: all but kernel, on the reference."
         ),
     ] = "default",
+    stages: Annotated[
+        str | None, typer.Option(help="Comma-separated, the transformer among them: text, transformer, vae.")
+    ] = None,
+    stage1_out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the embeddings as a port's first stage does, for --stage1."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished golden of the same run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a golden that is there.")] = False,
     inputs: Annotated[
@@ -209,6 +216,8 @@ def record(
         process=process,
         coordinator=coordinator,
         process_timeout=process_timeout,
+        stages=stages,
+        stage1_out=stage1_out,
     )
 
 

@@ -10,14 +10,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from parity.errors import UnjudgedError
+from parity.errors import UnjudgedError, UsageError
 from parity.settings import CHOICES, Settings
 
 OWN: Mapping[str, tuple[str, ...]] = {
     "text": ("dtype", "matmul_precision", "jit"),
+    "text.byt5": ("dtype", "matmul_precision", "jit", "text.byt5_dtype"),
     "vae": ("dtype", "matmul_precision", "jit", "vae.tiling", "vae.slicing"),
 }
 """Stage -> the settings that it has a place for; the transformer has one for all others."""
+
+
+def require_used(settings: Settings, stages: tuple[str, ...]) -> None:
+    """Refuse a setting that no stage of a run would read, where the transformer is not among them.
+
+    Raises:
+        UsageError: naming it.
+    """
+    own = {name for place, names in OWN.items() if place.partition(".")[0] in stages for name in names}
+    for choice in CHOICES if "transformer" not in stages else ():
+        if settings.changed(choice.name) and choice.name not in own:
+            raise UsageError(
+                f"'{choice.name}={settings.as_text()[choice.name]}' is a setting of the transformer, which is not run "
+                f"(--stages {','.join(stages)})"
+            )
 
 
 @dataclass

@@ -68,6 +68,7 @@ def test_latents_of_another_layout_are_refused(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"stages": "vea"}, r"--stages takes text, transformer, vae, comma-separated; found 'vea'"),
+        ({"stages": "text", "candidate": ["attention.mask=none"]}, r"of the transformer, which is not run"),
         ({"candidate": ["vae.tiling=true"]}, r"'vae.tiling=true' is a setting of the vae stage, which is not run"),
     ],
 )
@@ -78,7 +79,7 @@ def test_what_cannot_be_run_is_refused_at_once(changed: dict[str, object], messa
 
 def test_stages_in_their_order() -> None:
     assert parse_stages(None, None) == ("transformer",)
-    assert parse_stages("vae, transformer", None) == ("transformer", "vae")
+    assert parse_stages("vae, transformer, text", None) == ("text", "transformer", "vae")
     assert parse_stages(None, Path("latents")) == ("vae",)
     with pytest.raises(UsageError, match="runs no other stage"):
         parse_stages("transformer,vae", Path("latents"))

@@ -2,6 +2,7 @@
 
     DIR/reference/  DIR/candidate/                    goldens (`parity inspect`, `parity diff`)
     DIR/reference_latents.safetensors  DIR/candidate_latents.safetensors      the final latents, stage-2 convention
+    DIR/reference_embeddings.safetensors  DIR/candidate_embeddings.safetensors  what they were fed, stage-1 convention
     DIR/request.json                                  prompt, files and ports that were given, for `parity explain`
     DIR/frames/reference/0000.png  ...                with `--stages ...,vae`: the decoded pictures (`frame_files`)
     DIR/result.json                                   what `--json` prints
@@ -70,6 +71,7 @@ class KeepRun:
             writer.finish()
         for loop in (pairing.reference, pairing.candidate):
             side = loop.side
+            side.family.write_stage1(self.where / f"{side.role}_embeddings.safetensors", side.inputs.conditions)
             write_stage2(
                 self.where / f"{side.role}_latents.safetensors",
                 side.family.stage2(side.case, side.backend.to_torch(loop.latents)),

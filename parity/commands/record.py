@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from parity.commands.run import check_common, quieten, require_extras
+from parity.commands.run import check_common, parse_stages, quieten, require_extras
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
 from parity.report.console import make_consoles
@@ -40,6 +40,8 @@ def record_command(
     process: int | None = None,
     coordinator: str | None = None,
     process_timeout: float = 120.0,
+    stages: str | None = None,
+    stage1_out: Path | None = None,
 ) -> None:
     """Record one path to a golden.
 
@@ -56,6 +58,13 @@ def record_command(
         raise UsageError("--candidate-path is recorded with --side candidate")
     paths = reference_path is not None or candidate_path is not None
     chosen = Settings("torch", {}) if paths else parse(_BACKENDS[side], settings)
+    ran = parse_stages(stages, None)
+    if "transformer" not in ran:
+        raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
+    if "text" in ran and stage1 is not None:
+        raise UsageError("with text among the --stages the prompt is encoded here: leave --stage1 or text out")
+    if several is not None and ran != ("transformer",):
+        raise UsageError("several processes record the loop alone: leave --stages or --processes out")
     quieten()
     _, errors = make_consoles()
     with contextlib.ExitStack() as stack:
@@ -76,7 +85,7 @@ def record_command(
             given = (settings, []) if side == "reference" else ([], settings)
             ports, *both = load_paths(reference_path, candidate_path, model, *given, path_timeout)
             chosen = both[0] if side == "reference" else both[1]
-        chosen.require_stages(("transformer",))
+        chosen.require_stages(ran)
         request = RecordRequest(
             where,
             "reference" if side == "reference" else "candidate",
@@ -94,6 +103,8 @@ def record_command(
             command_line(),
             ports,
             inputs,
+            ran,
+            stage1_out,
         )
         written = record(request, say)
     if written or several is None:

@@ -50,12 +50,12 @@ def run_command(
     paths = reference_path is not None or candidate_path is not None
     if not paths:
         ours, theirs = parse("torch", reference), parse("torchax", candidate)
-    check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
+    chosen = parse_stages(stages, stage2)
+    check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt, encoded="text" in chosen)
     if forcing not in FORCINGS:
         raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")
     if rounds not in ROUNDS:
         raise UsageError(f"--rounds takes {', '.join(ROUNDS)}, found '{rounds}'")
-    chosen = parse_stages(stages, stage2)
     if stage2 is not None and (stage1 is not None or prompt is not None):
         raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
     quieten()
@@ -115,15 +115,16 @@ def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:
     unknown = [name for name in named if name not in STAGES]
     if unknown:
         raise UsageError(f"--stages takes {', '.join(STAGES)}, comma-separated; found '{unknown[0]}'")
-    if "text" in named:
-        raise UsageError("the text stage is not compared yet; both sides take the reference's embeddings")
     if stage2 is not None and set(named) != {"vae"}:
         raise UsageError("--stage2 decodes a port's latents and runs no other stage; leave --stages out")
     return tuple(name for name in STAGES if name in named)
 
 
-def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | None) -> None:
+def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | None, encoded: bool = False) -> None:
     """Options that `run` and `record` share.
+
+    Args:
+        encoded: whether the prompt is encoded beside a stage-1 file, to judge it.
 
     Raises:
         UsageError: one is out of range, or two exclude each other.
@@ -132,7 +133,7 @@ def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | No
         raise UsageError(f"--steps must be at least 1, found {steps}")
     if not 0 <= seed < 2**63:
         raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {seed}")
-    if stage1 is not None and prompt is not None:
+    if stage1 is not None and prompt is not None and not encoded:
         raise UsageError("--stage1 and --prompt exclude each other: embeddings are already encoded")
 
 

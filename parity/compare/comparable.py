@@ -182,6 +182,7 @@ def _inputs(ours: Mapping[str, str], theirs: Mapping[str, str], declared: set[st
     for what, belongs in (
         ("prompt embeddings", lambda n: "hidden_states" in n or "image_embeds" in n),
         ("prompt masks", lambda n: "attention_mask" in n),
+        ("prompt tokens", lambda n: "input_ids" in n),
         ("initial noise", lambda n: n == "noise"),
         ("other inputs", lambda n: True),
     ):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.findings import Grid, findings
-from parity.compare.judge import L2_LIMIT, LINF_LIMIT, beyond, peak
+from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, beyond, peak
 from parity.compare.result import (
     NAN,
     Check,
@@ -116,10 +116,10 @@ def conclude(
     if not any(_compared(d) for d in sites):
         reason = "the two sides have no tensor in common: nothing was compared"
         return Result("unjudged", None, reason, notes=tuple(notes), **common)  # type: ignore[arg-type]
-    broken = next((d for d in sites if d.key.module == LOOP and d.nonfinite[0]), None)
+    broken = next((d for d in sites if d.key.module == LOOP and d.nonfinite[0] and d.verdict != "apart"), None)
     # What was judged before the reference broke stands.
-    judged = [d for d in sites if broken is None or d.key.step < broken.key.step]
-    outputs = [d for d in judged if d.key.module == LOOP and beyond(d)]
+    judged = [d for d in sites if broken is None or _before(d, broken)]
+    outputs = [d for d in judged if d.key.module == LOOP and d.verdict != "apart" and beyond(d)]
     births = [d for d in judged if d.verdict == "fail" and d.birth in ("input", "module")]
     if broken is not None and not outputs and not births:
         reason = f"the reference itself is not finite at {broken.key}"
@@ -131,6 +131,13 @@ def conclude(
     reason = _fail_reason(sites, origin, outputs)
     found = findings(sites, origin, [d.setting for d in differing], grid)
     return Result("fail", failing, reason, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
+
+
+def _before(d: SiteDiff, broken: SiteDiff) -> bool:
+    """Whether a site was seen in an earlier step; the stage after the loop is recorded at step -1."""
+    if d.key.stage == AFTER or broken.key.stage == AFTER:
+        return d.key.stage != AFTER
+    return d.key.step < broken.key.step
 
 
 def _compared(d: SiteDiff) -> bool:

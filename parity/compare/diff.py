@@ -25,9 +25,10 @@ from parity.compare.automap import Proposal, propose
 from parity.compare.comparable import Finding, Side, common_steps, comparable, settings_differences
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
-from parity.compare.judge import Judge
+from parity.compare.judge import AFTER, Judge
 from parity.compare.rename import NONE, Rename, Renamer
 from parity.compare.result import Failed, Result, SiteDiff
+from parity.compare.stages import recorded_stages
 from parity.golden import Golden, Key, Provenance, StepRecords
 from parity.golden.records import LOOP, PORT
 
@@ -161,15 +162,28 @@ def _judged(sides: Sides, findings: Sequence[Finding], notes: Sequence[str], ren
         return replace(result, verdict="unjudged", failed=None, origin=None, reason=NOTHING)
     if port and not met and b.modules and result.verdict == "pass":
         return replace(result, verdict="unjudged", reason=NO_MODULE)
-    return without_floors(result) if floors == 0 else partly_without_floors(result)
+    result = without_floors(result) if floors == 0 else partly_without_floors(result)
+    return replace(result, stages=recorded_stages(result))
 
 
 def _steps(sides: Sides, renamer: Renamer, say: Say) -> Iterator[tuple[StepRecords, StepRecords]]:
+    """Both sides' records in execution order: what step -1 holds of the stage after the loop comes last."""
+    last: list[tuple[StepRecords, StepRecords]] = []
     with ThreadPoolExecutor(2) as pool:
         for done, step in enumerate(sides.steps):
             say("comparing", done, len(sides.steps))
             reference, candidate = sides.read(step, pool)
-            yield reference, renamer.step(candidate)
+            candidate = renamer.step(candidate)
+            if step < 0:
+                last = [(_of_stage(reference, after=True), _of_stage(candidate, after=True))]
+                reference, candidate = _of_stage(reference, after=False), _of_stage(candidate, after=False)
+            yield reference, candidate
+    yield from last
+
+
+def _of_stage(step: StepRecords, *, after: bool) -> StepRecords:
+    records = tuple(r for r in step.records if (r.key.stage == AFTER) == after)
+    return StepRecords(step.step, records, {k: f for k, f in step.floors.items() if (k.stage == AFTER) == after})
 
 
 def _tensors(step: StepRecords) -> set[Key]:

@@ -34,6 +34,9 @@ _LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "latents.after": (("", "noise_pred"), *_STEPPED),
     "pred_original.after": (("", "noise_pred"), *_STEPPED),
 }
+AFTER = "vae"
+"""The stage that goes on from the loop's latents."""
+
 _LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 
 
@@ -135,7 +138,7 @@ class Judge:
 
     def _before(self, d: SiteDiff, seen: Mapping[str, float]) -> float:
         """The worst severity beyond the floor upstream of this site, excused or not; 0 where there is none."""
-        if self.dirty and d.key.site == _LATENTS[0]:
+        if self.dirty and (d.key.site == _LATENTS[0] or d.key.stage == AFTER):
             return math.inf
         return max(seen.get(d.key.branch, 0.0), seen.get("", 0.0))
 

@@ -70,6 +70,9 @@ def explain(request: ExplainRequest, say: Say) -> Result:
         note = "there is nothing to explain" if found.verdict == "pass" else "without a verdict there is no cause"
         return dataclasses.replace(found, notes=(*found.notes, note))
     step = found.origin.key.step
+    if step < 0:
+        note = f"the two part in the {found.origin.key.stage} stage: causes are looked for in the transformer alone"
+        return dataclasses.replace(found, notes=(*found.notes, note))
     ours, theirs = (Golden.open(where).read_step(step) for where in (request.reference, request.candidate))
     causes, notes = list(gauges(ours.records, theirs.records, found.origin)), list(found.notes)
     try:

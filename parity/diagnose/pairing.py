@@ -11,7 +11,7 @@ from parity.diagnose.ports import NO_PORTS, Ports, base_of, families, load_candi
 from parity.diagnose.preflight import preflight
 from parity.models.generic_family import Generic
 from parity.paths.facts import gather
-from parity.paths.inputs import make_inputs
+from parity.paths.inputs import Encoded, make_inputs
 from parity.paths.loop import Loop, prepare
 from parity.paths.ported import Ported
 from parity.paths.reference import load_reference
@@ -70,12 +70,17 @@ class Pairing:
         return not isinstance(self.candidate.side.family, Ported)
 
 
-def pair(request: Request, say: Say) -> Pairing:
-    """Load and prepare both sides and compare them as far as is possible without a forward."""
+def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = None) -> Pairing:
+    """Load and prepare both sides and compare them as far as is possible without a forward.
+
+    Args:
+        encoded: each side's own embeddings, where the text stage has made them.
+    """
     say("preparing the checkpoint")
     base, case = base_of(request.model, request.reference, request.ports, request.prompt, request.inputs)
     family, other = families(base, case, request.ports)
-    say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
+    if encoded is None:
+        say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     ours, theirs = make_inputs(
         family,
         case,
@@ -85,6 +90,7 @@ def pair(request: Request, say: Say) -> Pairing:
         seed=request.seed,
         stage1=request.stage1,
         other=other,
+        encoded=encoded,
     )
     say("loading the reference")
     reference = prepare(load_reference(family, case, request.reference, ours))

@@ -39,7 +39,7 @@ def truth_alone(pairing: Pairing, request: Request, say: Say) -> Truth:
     """The truth where no structure round has made it: the reference in float32, with its floors."""
     say("loading the float32 truth")
     given = pairing.reference.side
-    side = load_reference(given.family, given.case, given.settings.neutral, given.inputs)
+    side = load_reference(given.family, given.case, given.settings.neutral, given.inputs.of("float32"))
     plan = plan_sites(["", *side.modules], request.sites, request.values)
     found = []
     for step in with_floors(denoise(prepare(side), plan), make_variants(side), plan, None):
@@ -143,7 +143,9 @@ def _coarse(pairing: Pairing) -> list[Loop]:
     if not needs_coarse(ours.settings, theirs.settings):
         return []
     settings = coarse_settings(ours.settings, theirs.settings)
-    side: Side = load_reference(ours.family, ours.case, settings, theirs.inputs)
+    # The candidate's own embeddings would hide what its encoders did; the reference has some in that dtype too.
+    inputs = theirs.inputs if ours.inputs.encoded is None else ours.inputs.of("coarse")
+    side: Side = load_reference(ours.family, ours.case, settings, inputs)
     return [prepare(side)]
 
 

@@ -13,6 +13,8 @@ divergence is born is observed module by module.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
@@ -32,19 +34,24 @@ from parity.diagnose.walk import Walk, walk
 from parity.golden.records import StepRecords
 from parity.hooks.sites import plan_sites
 from parity.paths.floors import make_variants
+from parity.paths.inputs import Encoded
 from parity.paths.loop import State, state_of
 
 __all__ = ["NoSink", "Pairing", "Request", "Say", "Sink", "pair", "run"]
 
 
-def run(request: Request, say: Say, sink: Sink | None = None) -> Result:
+Own = Mapping[str, tuple[Encoded, Encoded]]
+"""Round -> each side's own embeddings, where the text stage has made them; empty where it is not run."""
+
+
+def run(request: Request, say: Say, sink: Sink | None = None, own: Own = MappingProxyType({})) -> Result:
     """Run both paths and compare them.
 
     Raises:
         UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting's code was not reached.
     """
     sink = sink or NoSink()
-    pairing = pair(request, say)
+    pairing = pair(request, say, own.get("precision") or own.get("structure"))
     differing = pairing.differing
     problem = failed(pairing.checks)
     if problem is not None:
@@ -62,18 +69,18 @@ def run(request: Request, say: Say, sink: Sink | None = None) -> Result:
         return _with_rounds(result, checks, request.rounds)
     if request.rounds == "structure":
         del pairing
-        result, _ = _structure(pair(exact, say), request, sink, say)
+        result, _ = _structure(pair(exact, say, own.get("structure")), request, sink, say)
         return _with_rounds(dataclasses.replace(result, differing_settings=differing), checks, "structure")
     if request.rounds == "precision":
         truth = truth_alone(pairing, request, say)
         return _with_rounds(precision(pairing, request, truth, sink, say), checks, "precision")
     # Both: the pair as given makes room for the exact one, and is loaded again; weights can be large.
     del pairing
-    first, truth = _structure(pair(exact, say), request, sink, say)
+    first, truth = _structure(pair(exact, say, own.get("structure")), request, sink, say)
     first = dataclasses.replace(first, differing_settings=differing)
     if first.verdict != "pass":
         return _with_rounds(first, checks, "structure")
-    second = precision(pair(request, say), request, truth, sink, say)
+    second = precision(pair(request, say, own.get("precision")), request, truth, sink, say)
     return _with_rounds(second, checks, "precision", first)
 
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.judge import Judge
-from parity.compare.result import NAN, Check, Distance, Failed, Result, SiteDiff, StageDiff
+from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.diagnose.descend import children_plan
 from parity.diagnose.pairing import Say
 from parity.diagnose.precision import coarse_settings
-from parity.golden.records import LOOP, StepRecords
+from parity.golden.records import LOOP, Record, StepRecords
 from parity.hooks.sites import SitePlan, is_block, plan_sites
-from parity.paths.stage import STEP, Floors, Inputs, Runner, Seen, Stage, TorchStage, Variant, stage_variants
-from parity.settings import Settings
+from parity.paths.stage import STEP, Floors, Inputs, Run, Runner, Seen, Stage, TorchStage, Variant, stage_variants
+from parity.settings import BITS, Settings
 
 
 @dataclass
@@ -50,12 +50,23 @@ def load_stage(stage: Stage, reference: Settings, candidate: Settings) -> StageP
     """
     from parity.paths.stage_torchax import TorchaxStage  # jax and torchax, only from here on
 
-    coarse: list[tuple[str, Settings]] = []
-    if not reference.exact:
-        coarse.append(("reference", reference))
+    coarse = coarse_runs(reference, candidate)
+    return StagePair(stage, TorchStage(stage, reference.neutral), TorchaxStage(stage, candidate), coarse)
+
+
+def coarse_runs(reference: Settings, candidate: Settings) -> tuple[tuple[str, Settings], ...]:
+    """(name, settings) of the reference in the working dtypes that count towards the floors: its own, where that is
+    not exact, and the candidate's, where that is the coarser one."""
+    runs: list[tuple[str, Settings]] = []
+    if reference.working_bits < BITS["float32"]:
+        runs.append(("reference", reference))
     if candidate.working_bits < reference.working_bits:
-        coarse.append(("coarse", coarse_settings(reference, candidate)))
-    return StagePair(stage, TorchStage(stage, reference.neutral), TorchaxStage(stage, candidate), tuple(coarse))
+        runs.append(("coarse", coarse_settings(reference, candidate)))
+    return tuple(runs)
+
+
+Branches = Mapping[str, Seen]
+"""Guidance branch (`""` where there is none) -> what a run of it gave."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +74,29 @@ class Judged:
     """A stage judged by itself.
 
     Attributes:
-        result: of its sites. plan: what was observed. truth, candidate: what each side gave. others: what each variant
-            did, by name.
+        result: of its sites. plan: what was observed. truth, candidate: what each side gave, by branch. others: what
+            each variant did, by name.
     """
 
     result: Result
     plan: SitePlan
-    truth: Seen
-    candidate: Seen
-    others: Mapping[str, Seen]
+    truth: Branches
+    candidate: Branches
+    others: Mapping[str, Branches]
 
 
 def judge_stage(
-    pair: StagePair, inputs: Inputs, choice: tuple[str, tuple[str, ...]], model: str, failing: Failed, say: Say
+    pair: StagePair,
+    inputs: Mapping[str, Inputs],
+    choice: tuple[str, tuple[str, ...]],
+    model: str,
+    failing: Failed,
+    say: Say,
 ) -> Judged:
     """Run a stage on the same inputs on both sides and judge it.
 
     Args:
-        choice: sites and values of this stage (`parity.hooks.sites.split_sites`).
+        inputs: by branch. choice: sites and values of this stage (`parity.hooks.sites.split_sites`).
 
     Raises:
         UnjudgedError: a chosen site never fired, or a setting's code was not reached.
@@ -110,20 +126,30 @@ def judge_stage(
 
 
 def _compare(
-    pair: StagePair, variants: list[Variant], inputs: Inputs, plan: SitePlan, say: Say
-) -> tuple[Seen, Seen, dict[str, Seen], tuple[SiteDiff, ...]]:
+    pair: StagePair, variants: list[Variant], inputs: Mapping[str, Inputs], plan: SitePlan, say: Say
+) -> tuple[Branches, Branches, dict[str, Branches], tuple[SiteDiff, ...]]:
     name = pair.stage.name
     say(f"{name}: reference and its floors")
-    truth = pair.truth.run(inputs, plan)
-    floors = Floors(truth)
-    others = {}
+    truth = run_branches(pair.truth.run, inputs, plan)
+    floors = Floors(records_of(truth))
+    others: dict[str, Branches] = {}
     for variant in variants:
-        seen = variant.run(inputs, plan)
-        floors.widen(seen)
-        others[variant.name] = Seen(seen.outputs, ())
+        seen = run_branches(variant.run, inputs, plan)
+        floors.widen(records_of(seen))
+        others[variant.name] = {branch: Seen(s.outputs, ()) for branch, s in seen.items()}
     say(f"{name}: candidate (tracing and compiling)")
-    theirs = pair.candidate.run(inputs, plan)
-    return truth, theirs, others, Judge().step(floors.step(), StepRecords(STEP, theirs.records))
+    theirs = run_branches(pair.candidate.run, inputs, plan)
+    return truth, theirs, others, Judge().step(floors.step(), StepRecords(STEP, records_of(theirs)))
+
+
+def run_branches(run: Run, inputs: Mapping[str, Inputs], plan: SitePlan | None) -> dict[str, Seen]:
+    """Run a stage once for each branch, in their order."""
+    return {branch: run(given, plan, branch) for branch, given in inputs.items()}
+
+
+def records_of(branches: Branches) -> tuple[Record, ...]:
+    """The records of all branches, one branch after the other."""
+    return tuple(r for seen in branches.values() for r in seen.records)
 
 
 def _suspect(module: str, stage: Stage) -> str | None:
@@ -137,7 +163,7 @@ def _suspect(module: str, stage: Stage) -> str | None:
 
 def _reason(result: Result, name: str) -> str:
     """The sentence of a stage: its outputs stand where the loop's would."""
-    outputs = [d for d in result.sites if d.key.module == LOOP]
+    outputs = [d for d in result.sites if d.key.module == LOOP and not d.key.is_padding]
     worst = max(outputs, key=lambda d: d.distance.rel_l2, default=None)
     end = "" if worst is None else f"; {worst.key.port} relative L2 {worst.distance.rel_l2:.2e}"
     end += "" if worst is None else f", floor {worst.distance.floor:.2e}"
@@ -145,16 +171,6 @@ def _reason(result: Result, name: str) -> str:
         decided = sum(d.verdict in ("pass", "harmless") for d in result.sites)
         return f"{name}: {decided} sites agree within their floors{end}"
     return result.reason.partition("; noise_pred")[0] + (end if result.verdict == "fail" else "")
-
-
-def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
-    """The line of a stage, for its worst output."""
-    outputs = [d for d in judged.sites if d.key.module == LOOP and d.key.stage == name]
-    worst = max(outputs, key=lambda d: d.distance.ratio, default=None)
-    nothing = Distance(NAN, NAN, NAN)
-    by_itself = nothing if worst is None else worst.distance
-    output = "" if worst is None else worst.key.port
-    return StageDiff(name, output, by_itself, in_chain or nothing, judged.verdict, judged.reason)
 
 
 def with_checks(result: Result, checks: tuple[Check, ...]) -> Result:

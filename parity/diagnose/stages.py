@@ -8,7 +8,7 @@ run as it ends. The verdict is that of the first stage that fails.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,11 @@ import numpy as np
 import torch
 
 from parity.compare.result import Result
+from parity.diagnose.merged import merged
 from parity.diagnose.pairing import Pairing, Request, Say
-from parity.diagnose.run import run
+from parity.diagnose.run import Own, run
 from parity.diagnose.sink import Beside, NoSink, Sink
+from parity.diagnose.text import judge_text, text_modules
 from parity.diagnose.vae import Ends, decode_round, reference_latents, vae_stage
 from parity.errors import UsageError
 from parity.golden.records import StepRecords
@@ -30,8 +32,8 @@ from parity.models.stage2 import read_stage2
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference, module_tree
-from parity.reached import Reached
-from parity.settings import differences
+from parity.reached import Reached, require_used
+from parity.settings import parse
 
 STAGES = ("text", "transformer", "vae")
 
@@ -47,25 +49,45 @@ def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
     """
     for settings in (request.reference, request.candidate):
         settings.require_stages(request.stages)
+        require_used(settings, request.stages)
     if request.stages == ("transformer",):
         return run(request, say, sink)
     say("preparing the checkpoint")
     case, family = _case(request)
     given = _stage2(case, request) if request.stage2 is not None else None
-    choices = split_sites(_modules(case, request), request.sites, request.values)
+    choices = split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
     found: dict[str, Result] = {}
     ends = _Ends(sink or NoSink(), case, family)
+    own: Own = {}
+    told: list[str] = []
+    if "text" in request.stages:
+        texts = judge_text(request, case, family, _rounds(request), choices["text"], say)
+        found["text"], own = texts.result, texts.own
+        told = [_embeddings_used(request, own)] if "transformer" in request.stages else []
     if "transformer" in request.stages:
         sites, values = choices["transformer"]
-        found["transformer"] = run(dataclasses.replace(request, sites=sites, values=values), say, ends)
+        found["transformer"] = run(dataclasses.replace(request, sites=sites, values=values), say, ends, own)
     if "vae" in request.stages:
         rounds = ends.rounds or _rounds_alone(request, case, family, given, say)
-        if found and found["transformer"].failed == "preflight":
+        if "transformer" in found and found["transformer"].failed == "preflight":
             rounds = {}
         decoded = _decode(case, request, rounds, choices["vae"], say, ends.inner)
         if decoded is not None:
             found["vae"] = decoded
-    return merged([(name, found[name]) for name in STAGES if name in found], request)
+    result = merged([(name, found[name]) for name in STAGES if name in found], request)
+    return dataclasses.replace(result, notes=(*told, *result.notes))
+
+
+def _embeddings_used(request: Request, own: Own) -> str:
+    """Which embeddings the loops were given, as the reader has to know what a difference in them would mean."""
+    if request.stage1 is None:
+        each, both = "each its own encoders'", "the reference's"
+    else:
+        each, both = "the reference its own encoders', the candidate the file's", "the file's"
+    if not own:
+        return f"embeddings of the loops: {both} on both sides, as the text stage gave none to go on from"
+    also = f"; in the structure round {both} on both sides" if "structure" not in own else ""
+    return f"embeddings of the loops: {each}{also if len(_rounds(request)) > 1 else ''}"
 
 
 def _case(request: Request) -> tuple[Case, Family]:
@@ -76,13 +98,16 @@ def _case(request: Request) -> tuple[Case, Family]:
     return make_case(request.model, folder, spec), family_of(folder)
 
 
-def _modules(case: Case, request: Request) -> dict[str, list[str]]:
+def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[str, list[str]]:
     """The module paths of each stage, known from the configs alone (as far as the classes make them)."""
     found: dict[str, list[str]] = {}
-    if "transformer" in request.stages:
+    if "text" in stages:
+        modules = text_modules(case, family.text(case))
+        found["text"] = list(dict.fromkeys(name for names in modules.values() for name in names))
+    if "transformer" in stages:
         found["transformer"] = ["", *_skeleton(case)]
-    if "vae" in request.stages:
-        settings = request.reference.neutral.replace(vae_tiling=False, vae_slicing=False)
+    if "vae" in stages:
+        settings = parse("torch")
         root = vae_stage(case).load(settings, Reached(settings, "vae"))
         found["vae"] = ["", *module_tree(root)]
     return found
@@ -150,20 +175,23 @@ class _Ends:
 
 def _rounds_alone(request: Request, case: Case, family: Family, given: np.ndarray | None, say: Say) -> dict[str, Ends]:
     """Rounds of the VAE without a transformer stage: from a port's latents, or those of the reference's own loop."""
-    exact = dataclasses.replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
-    names = (
-        ["structure"]
-        if exact == request
-        else {"both": ["structure", "precision"]}.get(request.rounds, [request.rounds])
-    )
     latents = given if given is not None else _reference_latents(request, case, family, say)
-    return {name: Ends(latents) for name in names}
+    return {name: Ends(latents) for name in _rounds(request)}
+
+
+def _rounds(request: Request) -> tuple[str, ...]:
+    """The rounds of a stage outside the loop, as `parity.diagnose.run` has them."""
+    exact = dataclasses.replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
+    if exact == request:
+        return ("structure",)
+    return ("structure", "precision") if request.rounds == "both" else (request.rounds,)
 
 
 def _reference_latents(request: Request, case: Case, family: Family, say: Say) -> np.ndarray:
-    say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
+    stage1 = None if "text" in request.stages else request.stage1  # there it is the candidate's
+    say("encoding the prompt" if stage1 is None else "reading the embeddings")
     ours = request.reference.neutral
-    inputs, _ = make_inputs(family, case, ours, ours, steps=request.steps, seed=request.seed, stage1=request.stage1)
+    inputs, _ = make_inputs(family, case, ours, ours, steps=request.steps, seed=request.seed, stage1=stage1)
     loop = prepare(load_reference(family, case, ours, inputs))
     for step in denoise(loop, None):
         say("the reference's latents", step.step, request.steps)
@@ -186,38 +214,3 @@ def _decode(
         if result.verdict != "pass":
             return result
     return result
-
-
-def merged(found: Sequence[tuple[str, Result]], request: Request) -> Result:
-    """One result of several stages, in their order: the first that fails decides, then the first unjudged."""
-    results = [result for _, result in found]
-
-    def first(verdict: str) -> Result | None:
-        return next((r for r in results if r.verdict == verdict), None)
-
-    decides = first("fail") or first("unjudged")
-    base = next((r for name, r in found if name == "transformer"), results[0])
-    notes = [note for r in results for note in r.notes]
-    if decides is None:
-        reason, decides = "; ".join(r.reason for r in results), base
-    else:
-        reason = decides.reason
-        notes += [f"{name} fails too: {r.reason}" for name, r in found if r is not decides and r.verdict == "fail"]
-
-    def joined(of: Callable[[Result], tuple[Any, ...]]) -> tuple[Any, ...]:
-        return tuple(item for r in results for item in of(r))
-
-    return dataclasses.replace(
-        base,
-        verdict=decides.verdict,
-        failed=decides.failed,
-        reason=reason,
-        origin=decides.origin,
-        closer=decides.closer,
-        differing_settings=differences(request.reference, request.candidate),
-        preflight=joined(lambda r: r.preflight),
-        sites=joined(lambda r: r.sites),
-        stages=joined(lambda r: r.stages),
-        frames=joined(lambda r: r.frames),
-        notes=tuple(notes),
-    )

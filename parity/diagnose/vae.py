@@ -20,11 +20,12 @@ from parity.compare.frames import frame_diffs, frame_errors, frames_of, spread
 from parity.compare.judge import L2_LIMIT
 from parity.compare.metrics import ratio
 from parity.compare.result import Check, Distance, Failed, FrameError, Result
+from parity.compare.stages import stage_diff
 from parity.diagnose.latents import latent_checks
 from parity.diagnose.pairing import Request, Say
 from parity.diagnose.preflight import failed
 from parity.diagnose.sink import Sink
-from parity.diagnose.stage import Judged, StagePair, judge_stage, load_stage, stage_diff, with_checks
+from parity.diagnose.stage import Judged, StagePair, judge_stage, load_stage, with_checks
 from parity.models.family import Case
 from parity.models.vae import CacheRows, expected_frames, load_decoder, require_known
 from parity.paths.stage import Stage, TorchStage, host_tensor
@@ -69,17 +70,19 @@ def decode_round(case: Case, request: Request, ends: Ends, choice: tuple[str, tu
         nothing = Result("pass", None, "", request.model)
         return with_checks(nothing, checks)
     say("vae: loading")
-    pair = load_stage(vae_stage(case), request.reference, request.candidate)
-    inputs = {"latents": host_tensor(ends.reference)}
+    # One text encoder's dtype is none of the decoder's.
+    settings = (s.replace(text_byt5_dtype="same") for s in (request.reference, request.candidate))
+    pair = load_stage(vae_stage(case), *settings)
+    inputs = {"": {"latents": host_tensor(ends.reference)}}
     judged = judge_stage(pair, inputs, choice, request.model, failing, say)
-    ours, theirs = judged.truth.outputs[FRAMES], judged.candidate.outputs[FRAMES]
+    ours, theirs = judged.truth[""].outputs[FRAMES], judged.candidate[""].outputs[FRAMES]
     checks = (*checks, frames_check(config, ends.reference.shape, ours, theirs))
     sink.frames("reference", ours)
     sink.frames("candidate", theirs)
     result = with_checks(judged.result, checks)
     if ours.shape != theirs.shape:
         return dataclasses.replace(result, stages=(stage_diff(result, "vae"),))
-    floors = np.max([spread(frames_of(ours), frames_of(o.outputs[FRAMES])) for o in judged.others.values()], axis=0)
+    floors = np.max([spread(frames_of(ours), frames_of(o[""].outputs[FRAMES])) for o in judged.others.values()], axis=0)
     floors = np.maximum(floors, _least(ours))
     own = frame_errors(frames_of(ours), frames_of(theirs), floors)
     if ends.candidate is None:
@@ -108,7 +111,7 @@ def _chain(
     sink.frames("candidate_in_chain", theirs)
     start = ends.beside.get("float32", ends.reference)
     whole = start is ends.reference
-    truth = judged.truth if whole else pair.truth.run({"latents": host_tensor(start)}, None)
+    truth = judged.truth[""] if whole else pair.truth.run({"latents": host_tensor(start)}, None)
     ours = truth.outputs[FRAMES]
     spreads = [own_floors]
     decoders = {name: TorchStage(pair.stage, settings) for name, settings in pair.coarse}

@@ -15,11 +15,13 @@ from parity.hooks.rows import RowFrame, RowRule
 from parity.models import cogvideox, feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.cogvideox_sampler import CogVideoXSampler
-from parity.models.cogvideox_text import encode_prompt, read_stage1
+from parity.models.cogvideox_text import encode_prompt, read_stage1, write_stage1
+from parity.models.encoders import TextStage
 from parity.models.family import Case, Condition, Constrain
 from parity.models.folder import read_config
 from parity.models.patches import DTYPES, patch_norms, patch_rope
 from parity.models.spec import GenerationSpec
+from parity.models.text_stages import cogvideox_text_stage
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -71,6 +73,13 @@ class CogVideoX:
         else:
             made = read_stage1(stage1, case.config)
         return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in made.items()}
+
+    def text(self, case: Case) -> TextStage:
+        return cogvideox_text_stage(case)
+
+    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
+        write_stage1(path, conditions)
+        return True
 
     def adapt(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -21,6 +21,9 @@ from parity.models.sampler import Sampler
 from parity.models.spec import GenerationSpec
 from parity.reached import Reached
 from parity.settings import Settings
+
+if TYPE_CHECKING:
+    from parity.models.encoders import TextStage
 
 Condition = Mapping[str, torch.Tensor]
 Constrain = Callable[[torch.Tensor], torch.Tensor]
@@ -68,6 +71,22 @@ class Family(Protocol):
         self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
     ) -> dict[str, dict[str, torch.Tensor]]:
         """Branch -> keyword -> tensor on the CPU, from the prompt or from a port's stage-1 file."""
+        ...
+
+    def text(self, case: Case) -> TextStage:
+        """The text encoders, with the tokens of the case's prompts.
+
+        Raises:
+            UsageError: none are known, or the checkpoint lacks a part of them.
+        """
+        ...
+
+    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
+        """Write embeddings and masks as a port's first stage does; False where ports of this model have no such file.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
         ...
 
     def adapt(

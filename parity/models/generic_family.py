@@ -17,6 +17,7 @@ import torch
 
 from parity.errors import ParityError, UnjudgedError, UsageError
 from parity.hooks.rows import NoRows, RowFrame, RowRule
+from parity.models.encoders import TextStage
 from parity.models.family import Case, Condition, Constrain
 from parity.models.folder import class_of, is_drawn, read_config
 from parity.models.generic_inputs import LATENT, TIMESTEP, Made, Signature, make_arguments, read_inputs, signature_of
@@ -125,6 +126,15 @@ class Generic:
         timesteps = self.given.get(TIMESTEP)
         timesteps = timesteps if timesteps is not None and timesteps.ndim == 1 else None
         return EulerSampler(self.signature.timestep_scale, self.given.get(LATENT), timesteps)
+
+    def text(self, case: Case) -> TextStage:
+        raise UsageError(
+            f"the text stage knows the encoders of HunyuanVideo-1.5 and CogVideoX; '{case.name}' takes its embeddings "
+            "as inputs: leave text out of --stages"
+        )
+
+    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
+        return False
 
     def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
         """Tokens [B, N, C] as [B, C, N, 1, 1], images as videos of one frame."""

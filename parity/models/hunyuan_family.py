@@ -15,12 +15,14 @@ from parity.hooks.rows import RowFrame, RowRule
 from parity.models import feature_cache
 from parity.models import hunyuan_video_15 as hunyuan
 from parity.models.attention import AttentionSettings
+from parity.models.encoders import TextStage
 from parity.models.family import Case, Condition, Constrain
 from parity.models.folder import read_config
-from parity.models.hunyuan_text import encode_prompt, read_stage1
+from parity.models.hunyuan_text import encode_prompt, read_stage1, write_stage1
 from parity.models.patches import DTYPES, patch_norms, patch_rope, patch_timestep_embedding
 from parity.models.sampler import FlowMatchSampler
 from parity.models.spec import GenerationSpec
+from parity.models.text_stages import hunyuan_text_stage
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -64,6 +66,13 @@ class HunyuanVideo15:
             for branch in made.values():
                 branch["encoder_hidden_states_2"] = branch["encoder_hidden_states_2"].to(byt5_dtype)
         return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in made.items()}
+
+    def text(self, case: Case) -> TextStage:
+        return hunyuan_text_stage(case)
+
+    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
+        write_stage1(path, conditions)
+        return True
 
     def adapt(
         self,

@@ -22,6 +22,7 @@ class Facts:
         inputs: `cond.encoder_hidden_states` -> values, float32. noise: initial latents, float32.
         tables: rotary tables by name. schedule: timesteps, sigmas, the scheduler's step counter.
         own: whether it is a port, which may name its parameters as it likes.
+        encoded: whether its embeddings are those of its own text stage, which has been judged.
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
     """
 
@@ -32,6 +33,7 @@ class Facts:
     tables: Mapping[str, np.ndarray]
     schedule: Schedule
     own: bool = False
+    encoded: bool = False
     placement: str = ""
 
 
@@ -60,5 +62,6 @@ def gather(loop: Loop) -> Facts:
         tables,
         loop.schedule,
         own=isinstance(side.family, Ported),
+        encoded=side.inputs.encoded is not None,
         placement=side.backend.placement,
     )

@@ -16,6 +16,7 @@ where the truth is not the reference itself.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -79,6 +80,7 @@ def make_variants(side: Side, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int =
             other = _load_like(side, side.settings.replace(attention_kernel=kernel))
             variants.append(Variant(kernel, prepare(other), _as_it_is))
     if "dtype" in kinds and not side.settings.exact:
+        side = dataclasses.replace(side, inputs=side.inputs.of("float32"))
         side = _load_like(side, side.settings.replace(dtype="float32", matmul_precision="highest"))
         variants.append(Variant("float32", prepare(side), _as_it_is, is_truth=True))
     if "fp64" in kinds:
@@ -90,12 +92,15 @@ def make_variants(side: Side, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int =
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:
             return perturbed(model, 1_000_003 * (seed + 1) + step)
 
-        variants.append(Variant(f"rounding {seed}", prepare(side.with_fresh_sampler()), around))
+        name = f"rounding {seed}"
+        own = dataclasses.replace(side.with_fresh_sampler(), inputs=side.inputs.of(name))
+        variants.append(Variant(name, prepare(own), around))
     return variants
 
 
 def _load_like(side: Side, settings: Settings, dtype: torch.dtype | None = None) -> Side:
-    return load_reference(side.family, side.case, settings, side.inputs, dtype=dtype)
+    inputs = side.inputs if dtype is None else side.inputs.of("float64")
+    return load_reference(side.family, side.case, settings, inputs, dtype=dtype)
 
 
 def with_floors(

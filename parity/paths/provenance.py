@@ -15,10 +15,15 @@ _PACKAGES = ("torch", "torchax", "jax", "jaxlib", "diffusers", "transformers", "
 
 
 def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:
-    """Provenance of a prepared side; facts may be given where they were gathered already."""
+    """Provenance of a prepared side; facts may be given where they were gathered already.
+
+    Where the text stage is part of the run its tokens are the explicit inputs, and not the embeddings it made of them.
+    """
     side = loop.side
     facts = facts or gather(loop)
-    inputs = {name: fingerprint(x) for name, x in facts.inputs.items()}
+    encoded = side.inputs.encoded
+    given = facts.inputs if encoded is None else {name: x.numpy() for name, x in encoded.tokens.items()}
+    inputs = {name: fingerprint(x) for name, x in given.items()}
     return Provenance(
         side=side.role,
         backend=PORT if side.role == "candidate" and isinstance(side.family, Ported) else side.backend.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,14 +17,14 @@ import torch
 
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.hooks.attach import attached, require_fired
-from parity.hooks.rows import NoRows, RowRule
+from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.hooks.transfer import to_numpy, torch_records
 from parity.paths.floors import SEEDS, least, level, widen
 from parity.paths.loop import value_record
 from parity.paths.perturb import perturbed
-from parity.paths.reference import TorchReducer, module_tree, torch_scope
+from parity.paths.reference import TorchReducer, module_tree, named_tensors, torch_scope
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -33,6 +33,8 @@ STEP = -1
 
 Inputs = Mapping[str, torch.Tensor]
 Outputs = Mapping[str, np.ndarray]
+Divided = Mapping[str, tuple[np.ndarray, str]]
+"""Suffix of an output's port (`""`, `@padding`) -> (its rows, the name of their frame)."""
 
 
 class Load(Protocol):
@@ -43,6 +45,14 @@ class Load(Protocol):
     ) -> torch.nn.Module: ...
 
 
+def _no_frames(inputs: Inputs) -> Mapping[str, RowFrame]:
+    return {}
+
+
+def _undivided(branch: str, x: np.ndarray) -> Divided:
+    return {"": (x, "")}
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stage of a generation.
@@ -51,20 +61,24 @@ class Stage:
         name: `text` or `vae`, the stage of its records.
         trunk: child of its module that does the work; each of its calls is one compiled program of the candidate.
         load: makes the module, which takes the inputs by name and returns a dict of output tensors.
-        rule: which tensors' rows are observed, and how. branch: guidance branch of its records.
+        rule: which tensors' rows are observed, and how. frames: the row frames that it names, of a run's inputs.
+        divide: an output's rows, of a branch. place: its entry in `parity.reached.OWN`, where that is not its name.
     """
 
     name: str
     trunk: str
     load: Load
     rule: RowRule = field(default_factory=NoRows)
-    branch: str = ""
+    frames: Callable[[Inputs], Mapping[str, RowFrame]] = _no_frames
+    divide: Callable[[str, np.ndarray], Divided] = _undivided
+    place: str = ""
 
-    def records(self, outputs: Mapping[str, tuple[np.ndarray, str]]) -> list[Record]:
-        """Records of the stage's outputs, which are held whole and always decide, from (values, dtype) by name."""
+    def records(self, outputs: Mapping[str, tuple[np.ndarray, str]], branch: str) -> list[Record]:
+        """Records of the stage's outputs, which are held whole and decide, from (values, dtype) by name."""
         return [
-            value_record(Key(self.name, STEP, self.branch, f"{LOOP}:{name}"), x, dtype)
+            replace(value_record(Key(self.name, STEP, branch, f"{LOOP}:{name}{suffix}"), rows, dtype), rows=frame)
             for name, (x, dtype) in outputs.items()
+            for suffix, (rows, frame) in self.divide(branch, x).items()
         ]
 
 
@@ -90,13 +104,26 @@ class Runner(Protocol):
     reached: Reached
     modules: dict[str, str]
 
-    def run(self, inputs: Inputs, plan: SitePlan | None) -> Seen:
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(name, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""
+        ...
+
+    def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         """Run it on CPU tensors.
+
+        Args:
+            branch: guidance branch of its records.
 
         Raises:
             UnjudgedError: a chosen site never fired.
         """
         ...
+
+
+class Run(Protocol):
+    """`Runner.run`."""
+
+    def __call__(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen: ...
 
 
 class TorchStage:
@@ -109,14 +136,18 @@ class TorchStage:
     def __init__(self, stage: Stage, settings: Settings, *, dtype: torch.dtype | None = None) -> None:
         self.stage, self.settings = stage, settings
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.reached = Reached(settings, stage.name)
+        self.reached = Reached(settings, stage.place or stage.name)
         self.root = stage.load(settings, self.reached, dtype=dtype).to(self.device)
         self.wide = dtype
         self.modules = module_tree(self.root)
 
-    def run(self, inputs: Inputs, plan: SitePlan | None) -> Seen:
+    def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         given = {k: self._placed(x) for k, x in inputs.items()}
-        tap = None if plan is None else Tap(plan, TorchReducer(), self.stage.rule, (self.stage.branch,), {})
+        frames = {
+            name: (torch.from_numpy(f.index).to(self.device), torch.from_numpy(f.weight).to(self.device))
+            for name, f in self.stage.frames(inputs).items()
+        }
+        tap = None if plan is None else Tap(plan, TorchReducer(), self.stage.rule, (branch,), {branch: frames})
         with torch_scope(self.reached), contextlib.nullcontext() if tap is None else attached(self.root, tap):
             out = self.root(**given)
         records = []
@@ -124,7 +155,10 @@ class TorchStage:
             require_fired(tap, plan.must_fire)
             records = torch_records(tap.entries, self.stage.name, STEP)
         held = {k: (to_numpy(x), str(x.dtype).removeprefix("torch.")) for k, x in out.items()}
-        return Seen({k: x for k, (x, _) in held.items()}, (*records, *self.stage.records(held)))
+        return Seen({k: x for k, (x, _) in held.items()}, (*records, *self.stage.records(held, branch)))
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        return ((name, to_numpy(x)) for name, x in named_tensors(self.root))
 
     def _placed(self, x: torch.Tensor) -> torch.Tensor:
         x = x.to(self.device)
@@ -136,7 +170,7 @@ class Variant:
     """A run of the reference that rounds otherwise: `float64`, `rounding <seed>`, or a coarser dtype's."""
 
     name: str
-    run: Callable[[Inputs, SitePlan | None], Seen]
+    run: Run
 
 
 def stage_variants(truth: TorchStage, coarse: Sequence[tuple[str, Settings]] = ()) -> Iterator[Variant]:
@@ -152,10 +186,10 @@ def stage_variants(truth: TorchStage, coarse: Sequence[tuple[str, Settings]] = (
         yield Variant(name, TorchStage(truth.stage, settings).run)
 
 
-def _perturbed(truth: TorchStage, seed: int) -> Callable[[Inputs, SitePlan | None], Seen]:
-    def run(inputs: Inputs, plan: SitePlan | None) -> Seen:
+def _perturbed(truth: TorchStage, seed: int) -> Run:
+    def run(inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         with perturbed(truth.root, seed, truth.device):
-            return truth.run(inputs, plan)
+            return truth.run(inputs, plan, branch)
 
     return run
 
@@ -163,17 +197,17 @@ def _perturbed(truth: TorchStage, seed: int) -> Callable[[Inputs, SitePlan | Non
 class Floors:
     """The floors of a stage, widened run by run around its truth."""
 
-    def __init__(self, truth: Seen) -> None:
-        self.truth = truth
-        self.held: dict[Key, Floor] = {r.key: least(r) for r in truth.records if r.kind == "tensor"}
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = tuple(records)
+        self.held: dict[Key, Floor] = {r.key: least(r) for r in records if r.kind == "tensor"}
 
-    def widen(self, other: Seen) -> None:
-        widen(self.held, self.truth.records, other.records)
+    def widen(self, others: Sequence[Record]) -> None:
+        widen(self.held, self.records, others)
 
     def step(self) -> StepRecords:
         """The truth's records with their floors."""
-        level(self.held, self.truth.records)
-        return StepRecords(STEP, self.truth.records, self.held)
+        level(self.held, self.records)
+        return StepRecords(STEP, self.records, self.held)
 
 
 def host_tensor(x: Any) -> torch.Tensor:

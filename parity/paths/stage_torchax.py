@@ -51,7 +51,8 @@ class Program:
     """One compiled call of the trunk.
 
     Attributes:
-        run: (weights, tensors) -> (output tensors, reductions). entries: the static half of what it observes.
+        run: (weights, tensors, row frames) -> (output tensors, reductions). entries: the static half of what it
+            observes.
         calls: how often each module was called in it. rebuild: from output tensors to what the trunk returns.
     """
 
@@ -71,7 +72,7 @@ class TorchaxStage:
     def __init__(self, stage: Stage, settings: Settings) -> None:
         use_compilation_cache()
         self.stage, self.env, self.devices = stage, torchax.default_env(), make_devices(settings)
-        self.reached = Reached(settings, stage.name)
+        self.reached = Reached(settings, stage.place or stage.name)
         self.jit, self.precision = bool(settings["jit"]), PRECISION[settings.text("matmul_precision")]
         self.root = stage.load(settings, self.reached, traced=True)
         self.modules = module_tree(self.root)
@@ -81,9 +82,13 @@ class TorchaxStage:
         }
         self.programs: dict[Any, Program] = {}
 
-    def run(self, inputs: Inputs, plan: SitePlan | None) -> Seen:
+    def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         given = {k: interop.torch_view(jax.device_put(to_jax(x), self.devices.replicated)) for k, x in inputs.items()}
-        outer = _Outer(self.stage, plan)
+        frames = {
+            name: (jax.device_put(f.index, self.devices.replicated), jax.device_put(f.weight, self.devices.replicated))
+            for name, f in self.stage.frames(inputs).items()
+        }
+        outer = _Outer(self.stage, plan, branch, frames)
         with self._scope(), self._routed(outer):
             outer.see("in", given)
             out = self.root(**given)
@@ -93,7 +98,10 @@ class TorchaxStage:
             outer.require_fired()
         arrays = {k: array_of(x) for k, x in out.items()}
         held = {k: (widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
-        return Seen({k: x for k, (x, _) in held.items()}, (*outer.records, *self.stage.records(held)))
+        return Seen({k: x for k, (x, _) in held.items()}, (*outer.records, *self.stage.records(held, branch)))
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        return ((name, widen16(np.asarray(x))) for name, x in self.params.items())
 
     @contextlib.contextmanager
     def _scope(self) -> Iterator[None]:
@@ -111,11 +119,13 @@ class TorchaxStage:
             arrays = (array_of(x) for x in leaves if isinstance(x, torch.Tensor))
             tensors = [jax.device_put(x, self.devices.replicated) for x in arrays]
             fixed = tuple(None if isinstance(x, torch.Tensor) else x for x in leaves)
-            key = (outer.plan, str(structure), repr(fixed), signature_of(tensors))
+            key = (outer.plan, str(structure), repr(fixed), signature_of((tensors, outer.frames)))
             if key not in self.programs or not self.jit:
-                self.programs[key] = self._program(trunk, leaves, structure, outer.plan, (self.params, tensors))
+                self.programs[key] = self._program(
+                    trunk, leaves, structure, outer.plan, (self.params, tensors, outer.frames)
+                )
             program = self.programs[key]
-            out, reduced = program.run(self.params, tensors)
+            out, reduced = program.run(self.params, tensors, outer.frames)
             outer.add(program, reduced)
             return program.rebuild(interop.torch_view(out))
 
@@ -133,12 +143,12 @@ class TorchaxStage:
         calls: Counter[str] = Counter()
         shape: list[Any] = []
 
-        def run(weights: Any, tensors: Any) -> Any:
+        def run(weights: Any, tensors: Any, frames: Any) -> Any:
             views = iter(interop.torch_view(tensors))
             given = [next(views) if isinstance(x, torch.Tensor) else x for x in leaves]
             args, kwargs = pytree.tree_unflatten(given, structure)
             reducer = BatchingReducer()
-            tap = None if plan is None else Tap(plan, reducer, self.stage.rule, (self.stage.branch,), {})
+            tap = None if plan is None else Tap(plan, reducer, self.stage.rule, ("",), {"": interop.torch_view(frames)})
             routed = trunk.__dict__.pop("forward")
             try:
                 with (
@@ -164,7 +174,7 @@ class TorchaxStage:
             self.reached.mark("jit")
             done = run(*arguments)
 
-            def compiled(weights: Any, tensors: Any) -> Any:
+            def compiled(weights: Any, tensors: Any, frames: Any) -> Any:
                 return done
 
         made, fixed = shape
@@ -179,8 +189,8 @@ class TorchaxStage:
 class _Outer:
     """What one run of a stage observes: the stage's own ports, and the calls of its trunk one after the other."""
 
-    def __init__(self, stage: Stage, plan: SitePlan | None) -> None:
-        self.stage, self.plan = stage, plan
+    def __init__(self, stage: Stage, plan: SitePlan | None, branch: str, frames: Any) -> None:
+        self.stage, self.plan, self.branch, self.frames = stage, plan, branch, frames
         self.records: list[Record] = []
         self.calls: Counter[str] = Counter()
 
@@ -190,7 +200,7 @@ class _Outer:
             return
         self.calls[""] = 1
         reducer = BatchingReducer()
-        tap = Tap(self.plan, reducer, self.stage.rule, (self.stage.branch,), {})
+        tap = Tap(self.plan, reducer, self.stage.rule, (self.branch,), {self.branch: interop.torch_view(self.frames)})
         if port == "out":
             tap.see("", 0, "out", next(iter(values.values())) if len(values) == 1 else tuple(values.values()))
         else:
@@ -201,7 +211,9 @@ class _Outer:
 
     def add(self, program: Program, reduced: Any) -> None:
         """The records of one call of the trunk, their call numbers after those of the calls before."""
-        entries = tuple(replace(e, call=e.call + self.calls[e.site.partition(":")[0]]) for e in program.entries)
+        entries = tuple(
+            replace(e, branch=self.branch, call=e.call + self.calls[e.site.partition(":")[0]]) for e in program.entries
+        )
         self.records += jax_records(entries, reduced, STEP, self.stage.name)
         self.calls.update(program.calls)
 

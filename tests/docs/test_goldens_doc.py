@@ -36,7 +36,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 def test_the_commands_are_all_there(ran: tuple[Path, list[str]]) -> None:
     _, commands = ran
     assert [" ".join(command.split()[:2]) for command in commands] == [
-        "python golden/embeddings.py",
         "parity record",
         "parity inspect",
         "parity record",

@@ -1,0 +1,277 @@
+"""The text stage as modules: from token ids to embeddings, one encoder at a time, as the families' pipelines do it.
+
+The token ids are those that the pipeline's own method gives its encoder: it is called with a listener in the encoder's
+place. What is around an encoder in the pipelines (which hidden state is read, the template that is cropped) is here;
+the encoder itself is the checkpoint's, of its own class. A family says which encoders there are (`TextStage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.golden.records import PADDING
+from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
+from parity.hooks.sites import ATTENTION
+from parity.models.family import Case
+from parity.models.hunyuan_text import Conditions, load_component
+from parity.models.patches import DTYPES
+from parity.reached import Reached
+from parity.settings import Settings
+
+TEXT = "text"
+"""Name of the stage, and of the row frame of an encoder's tokens."""
+
+CROPPED = "cropped"
+"""The row frame of what is left behind the template."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """One text encoder of a checkpoint.
+
+    Attributes:
+        part: its folder, and the child of its stage's module: `text_encoder`. kind: its class in transformers.
+        argument: the transformer's that takes its embeddings. output: their name in a port's stage-1 file.
+        tokens: branch -> what the pipeline gives it, int64 [1, L]: `input_ids`, and `attention_mask` where it is given
+            one. A branch for which it is not called is missing, and has embeddings of zeros.
+        width, length: of its embeddings [1, length, width]. vocabulary: rows of its table of embeddings.
+        masked: whether the transformer is given its mask. skip: hidden layers left out from the end, of `layers`; 0 for
+            the output. crop: rows of the template. byt5: whether `text.byt5_dtype` is its dtype.
+    """
+
+    part: str
+    kind: Any
+    argument: str
+    output: str
+    tokens: Mapping[str, Mapping[str, torch.Tensor]]
+    width: int
+    length: int
+    vocabulary: int
+    masked: bool = True
+    skip: int = 0
+    layers: int = 0
+    crop: int = 0
+    byt5: bool = False
+
+    @property
+    def mask_argument(self) -> str:
+        return self.argument.replace("hidden_states", "attention_mask")
+
+    @property
+    def rule(self) -> RowRule:
+        """Without a mask every row counts, and stays where it is."""
+        return TokenRows(self.part, self.skip, self.layers) if self.masked else NoRows()
+
+    def mask(self, branch: str) -> np.ndarray:
+        """Bool [length], true for the rows of its embeddings that the transformer reads."""
+        if not self.masked:
+            return np.ones(self.length, bool)
+        if branch not in self.tokens:
+            return np.zeros(self.length, bool)
+        return np.asarray(self.tokens[branch]["attention_mask"][0, self.crop :].numpy() > 0)
+
+    def settings(self, given: Settings) -> Settings:
+        """A side's settings as far as they are this encoder's."""
+        return given if self.byt5 else given.replace(text_byt5_dtype="same")
+
+    def dtype(self, settings: Settings) -> torch.dtype:
+        """That it runs in."""
+        byt5 = settings.text("text.byt5_dtype") if self.byt5 else "same"
+        return DTYPES[settings.text("dtype") if byt5 == "same" else byt5]
+
+    def frames(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, RowFrame]:
+        """Which tokens are valid, before and behind the cropping."""
+        if not self.masked:
+            return {}
+        whole = inputs["attention_mask"][0].numpy().astype(np.float32)
+        return {name: _frame(x) for name, x in ((TEXT, whole), (CROPPED, whole[self.crop :]))}
+
+    def divide(self, branch: str, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
+        """See `divided`; without a mask all rows count."""
+        return divided(self.mask(branch), x) if self.masked else {"": (x, "")}
+
+
+def divided(valid: np.ndarray, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
+    """An encoder's output by rows: suffix of its port -> (rows [1, R, width], name of their frame).
+
+    The valid rows stand one after the other, wherever the padding was.
+    """
+    padded = {} if valid.all() else {f"@{PADDING}": (x[:, ~valid], "")}
+    return {"": (x[:, valid], CROPPED), **padded}
+
+
+def _frame(weight: np.ndarray) -> RowFrame:
+    return RowFrame(np.arange(weight.size, dtype=np.int32), weight)
+
+
+@dataclass(frozen=True)
+class TextStage:
+    """What a family knows of its text encoders.
+
+    Attributes:
+        encoders: in the pipeline's order. read: a port's stage-1 file (`parity.models.hunyuan_text`).
+    """
+
+    encoders: tuple[Encoder, ...]
+    read: Callable[[Path, Mapping[str, Any]], Conditions]
+
+    def tokens(self) -> dict[str, torch.Tensor]:
+        """`cond.text_encoder.input_ids` -> tensor: the explicit inputs of a generation that encodes its own prompt."""
+        return {
+            f"{branch}.{encoder.part}.{name}": x
+            for encoder in self.encoders
+            for branch, given in encoder.tokens.items()
+            for name, x in given.items()
+        }
+
+    def conditions(
+        self, embeddings: Mapping[str, Mapping[str, torch.Tensor]], dtype: torch.dtype
+    ) -> dict[str, dict[str, torch.Tensor]]:
+        """The transformer's arguments of each branch, in `dtype`, masks included, as the pipelines make them.
+
+        Args:
+            embeddings: an encoder's part -> branch -> embeddings [1, L, width]; zeros where a branch is missing.
+        """
+        made: dict[str, dict[str, torch.Tensor]] = {"cond": {}, "uncond": {}}
+        for encoder in self.encoders:
+            for branch, arguments in made.items():
+                x = embeddings[encoder.part].get(branch, torch.zeros(1, encoder.length, encoder.width))
+                arguments[encoder.argument] = x.to(dtype)
+                if encoder.masked:
+                    arguments[encoder.mask_argument] = torch.from_numpy(encoder.mask(branch))[None].to(dtype)
+        return made
+
+
+class PromptEncoder(torch.nn.Module):
+    """What a pipeline does with one encoder.
+
+    Args:
+        trunk: the encoder (T5: its stack of layers, which is all of it).
+    """
+
+    def __init__(self, encoder: Encoder, trunk: torch.nn.Module, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.add_module(encoder.part, trunk)
+        self.__dict__.update(encoder=encoder, given_back=dtype)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """Embeddings [1, length, width] of token ids [1, L] by the encoder's `output`, in the side's dtype."""
+        encoder: Encoder = self.__dict__["encoder"]
+        trunk = self.get_submodule(encoder.part)
+        if attention_mask is not None and bool(attention_mask.all()):
+            attention_mask = None  # as transformers decides inside, where a compiled program cannot look at values
+        if encoder.skip:
+            states = trunk(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True).hidden_states
+            x = states[-(encoder.skip + 1)]
+        else:
+            x = trunk(input_ids=input_ids, attention_mask=attention_mask)[0]
+        x = x[:, encoder.crop :]
+        dtype: torch.dtype | None = self.__dict__["given_back"]
+        return {encoder.output: x if dtype is None else x.to(dtype)}
+
+
+def load_encoder(
+    case: Case,
+    encoder: Encoder,
+    settings: Settings,
+    reached: Reached,
+    *,
+    dtype: torch.dtype | None = None,
+    traced: bool = False,
+) -> PromptEncoder:
+    """Load an encoder; see `parity.paths.stage.Load`.
+
+    Raises:
+        UsageError: the folder lacks it, or it cannot be loaded.
+    """
+    given = encoder.dtype(settings)
+    model = load_component(encoder.kind, case.folder, encoder.part, dtype=given).eval().requires_grad_(False)
+    model = model if dtype is None else model.to(dtype)
+    reached.mark("dtype")
+    if encoder.byt5:
+        reached.mark("text.byt5_dtype")
+    return PromptEncoder(
+        encoder, getattr(model, "encoder", model), DTYPES[settings.text("dtype")] if not dtype else None
+    )
+
+
+def skeleton(case: Case, encoder: Encoder) -> PromptEncoder:
+    """Its module without weights, for the names of its modules."""
+    config = encoder.kind.config_class.from_pretrained(case.folder, subfolder=encoder.part, local_files_only=True)
+    with torch.device("meta"):
+        model = encoder.kind(config)
+    return PromptEncoder(encoder, getattr(model, "encoder", model), None)
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """Takes token rows through their frame, and leaves out what nothing behind it reads: the layers after the hidden
+    state that is taken, and with it the encoder's own output.
+
+    Attributes:
+        part, skip: of the encoder. layers: how many it has.
+    """
+
+    part: str
+    skip: int
+    layers: int
+
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        if self._unread(module, port):
+            return ()
+        if len(shape) < 2 or shape[0] != 1:
+            return WHOLE
+        if module == "" and port == "out":
+            return (Part(frame=CROPPED),)
+        tokens = len(shape) == 3 or module.endswith(f".{ATTENTION}") or port.endswith(("input_ids", "in.input"))
+        return (Part(frame=TEXT),) if tokens else WHOLE
+
+    def _unread(self, module: str, port: str) -> bool:
+        if not self.skip:
+            return False
+        inside = module.removeprefix(f"{self.part}.").split(".")
+        late = inside[0] == "layers" and int(inside[1]) >= self.layers - self.skip if len(inside) > 1 else False
+        return late or inside == ["norm"] or (module == self.part and port.startswith("out"))
+
+
+@dataclass
+class Listener:
+    """Stands in an encoder's place and keeps what the pipeline's method gives it; gives back zeros of width 1.
+
+    Attributes:
+        width: what the method reads of the encoder's config. heard: `input_ids` and, if given, `attention_mask`.
+    """
+
+    width: int = 1
+    dtype: torch.dtype = torch.float32
+    heard: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Listener:
+        return self
+
+    @property
+    def d_model(self) -> int:
+        return self.width
+
+    def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:
+        given = {"input_ids": input_ids, "attention_mask": attention_mask}
+        self.heard = {name: x.cpu() for name, x in given.items() if x is not None}
+        return _Zeros(torch.zeros(*input_ids.shape, 1))
+
+
+class _Zeros(tuple[Any, ...]):
+    """An encoder's output of nothing: by index, and by the name of its hidden states."""
+
+    def __new__(cls, x: torch.Tensor) -> _Zeros:
+        return super().__new__(cls, (x,))
+
+    @property
+    def hidden_states(self) -> tuple[torch.Tensor, ...]:
+        return (self[0],) * 8
