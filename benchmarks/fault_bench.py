@@ -3,16 +3,18 @@
     python benchmarks/fault_bench.py [--only NAME]... [--innocents] [--state FILE] [--markdown FILE]
 
 Every fault of `fault_catalogue` is run on tiny-hunyuan-video-1.5 through the tool's own rounds, in float32 (the
-structure round, as `parity run` does it) and in bfloat16 (the precision round alone with `--forcing module`, so that
-what the structure round would find anyway does not count), and every innocent variant with five seeds in both. Beside
-it the same outputs are judged by the rules that others use. The reference and its floors are measured once for each
-dtype and number of steps. Rows are kept in the state file as they come, so that a stopped run goes on.
+structure round, as `parity run` does it) and in bfloat16 (the precision round alone, `--rounds precision --sites all
+--forcing module`, so that what the structure round would find anyway does not count, and every module's own error is
+measured), and every innocent variant with five seeds in both. Beside it the same outputs are judged by the rules that
+others use. The reference and its floors are measured once for each dtype, number of steps and seed. Rows are kept in
+the state file as they come, so that a stopped run goes on. Some seconds a row in float32, half a minute in bfloat16.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import time
@@ -36,6 +38,7 @@ require_extras()
 
 from fault_catalogue import FAULTS, Fault  # noqa: E402
 from innocents import INNOCENTS, Innocent  # noqa: E402
+from known_programs import KnownPrograms, Program  # noqa: E402
 
 import parity.diagnose.run as runner  # noqa: E402
 from parity.compare.result import Result  # noqa: E402
@@ -52,6 +55,7 @@ from parity.models.family import family_of, make_case  # noqa: E402
 from parity.models.folder import resolve_model  # noqa: E402
 from parity.models.names import DEFAULT_MODEL  # noqa: E402
 from parity.models.spec import GenerationSpec  # noqa: E402
+from parity.paths import candidate_local  # noqa: E402
 from parity.paths.candidate import load_candidate  # noqa: E402
 from parity.paths.facts import gather  # noqa: E402
 from parity.paths.floors import Variant, make_variants, with_floors  # noqa: E402
@@ -63,9 +67,14 @@ from parity.paths.side import Side  # noqa: E402
 from parity.settings import differences, parse  # noqa: E402
 
 DTYPES = ("float32", "bfloat16")
+SITES = {"float32": "blocks", "bfloat16": "all"}
 VALUES = {"float32": ("*:out",), "bfloat16": ("transformer_blocks.?:out", "x_embedder:out", "proj_out:out")}
-"""Outputs that the rules of others judge; in bfloat16 fewer, since each observed module is run alone too."""
+"""Outputs that the rules of others judge."""
 SEEDS = range(5)
+
+
+PROGRAMS: dict[Any, Program] = {}
+"""Of modules run alone, for all candidates."""
 
 
 def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
@@ -83,21 +92,30 @@ class Known:
         self.settings, self.theirs = parse("torch", given), parse("torchax", given)
         forcing = "none" if dtype == "float32" else "module"
         self.request = Request(
-            DEFAULT_MODEL, self.settings, self.theirs, steps, seed, values=VALUES[dtype], forcing=forcing
+            DEFAULT_MODEL,
+            self.settings,
+            self.theirs,
+            steps,
+            seed,
+            sites=SITES[dtype],
+            values=VALUES[dtype],
+            forcing=forcing,
         )
         ours, _ = make_inputs(self.family, self.case, self.settings, self.theirs, steps=steps, seed=seed, stage1=None)
         self.inputs = ours
         self.side = load_reference(self.family, self.case, self.settings, ours)
-        self.plan = plan_sites(["", *self.side.modules], "blocks", VALUES[dtype])
+        self.plan = plan_sites(["", *self.side.modules], SITES[dtype], VALUES[dtype])
         self.variants: list[Variant] = []
         self.calls: dict[Any, list[tuple[Call, StepRecords]]] = {}
         self.steps: Truth = ()
+        self.given: Truth = ()
         if dtype == "float32":
             self.variants = make_variants(self.side)
             loop = prepare(self.side)
             self.steps = tuple(with_floors(denoise(loop, self.plan), self.variants, self.plan, None))
         else:
             self.steps = truth_alone(self.pairing(self.side), self.request, quiet)
+            self.given = tuple(denoise(prepare(self.side), self.plan))
 
     def pairing(self, candidate: Side) -> Pairing:
         ours, theirs = prepare(self.side.with_fresh_sampler()), prepare(candidate)
@@ -127,8 +145,11 @@ class Known:
             return Result("fail", "preflight", f"{problem.check}: {problem.detail}"), []
         taken = _Taken()
         if self.settings.text("dtype") != "float32":
-            with mock.patch.object(local, "local_calls", self._calls):
-                return precision(pairing, self.request, self.steps, taken, quiet), taken.records
+            with (
+                mock.patch.object(local, "local_calls", self._calls),
+                mock.patch.object(candidate_local, "LocalModules", functools.partial(KnownPrograms, compiled=PROGRAMS)),
+            ):
+                return precision(pairing, self.request, self.steps, taken, quiet, [self.given]), taken.records
         known = self
 
         def walk(pair: Pairing, variants: Any, how: Any, say: Any) -> Iterator[tuple[StepRecords, StepRecords]]:
@@ -198,18 +219,27 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
         except Exception as error:  # a patch that does not run is no fault
             return {"verdict": "broken", "reason": f"{type(error).__name__}: {error}"}
     origin = result.origin.key.site if result.origin is not None else result.failed or ""
-    local = [d.local.ratio for d in (*result.sites, *result.closer) if not np.isnan(d.local.ratio)]
     noise = max((s.noise_pred.rel_l2 for s in result.steps), default=float("nan"))
     return {
         "verdict": result.verdict,
         "origin": origin,
         "birth": result.origin.birth if result.origin is not None else "",
         "noise_pred": noise,
-        "local": max(local, default=None),
+        **_local(result),
         "reason": result.reason,
         "rivals": rivals(known, theirs),
         "seconds": round(time.perf_counter() - began, 1),
     }
+
+
+def _local(result: Result) -> dict[str, Any]:
+    """The largest local error over its floor of any module, where it is, and whether any is beyond the limits."""
+    run = [d for d in result.sites if not np.isnan(d.local.floor) or d.local.ratio == float("inf")]
+    worst = max(run, key=lambda d: float("inf") if np.isnan(d.local.ratio) else d.local.ratio, default=None)
+    if worst is None:
+        return {"local": None, "local_at": "", "beyond": False}
+    beyond = any(d.birth == "module" for d in run)
+    return {"local": worst.local.ratio, "local_at": worst.key.site, "beyond": beyond}
 
 
 def right(fault: Fault, row: dict[str, Any]) -> bool:
@@ -248,6 +278,7 @@ def innocent_row(known: Known, side: Side) -> dict[str, Any]:
         "verdict": result.verdict,
         "worst": worst,
         "origin": result.origin.key.site if result.origin else "",
+        **_local(result),
         "reason": result.reason,
         "rivals": rivals(known, theirs),
     }
@@ -293,7 +324,6 @@ def run_innocents(state: State, only: list[str]) -> None:
             if all(n in state.rows for n in names):
                 continue
             known = Known(dtype, 1, seed)
-            known.request = dataclasses.replace(known.request, forcing="none")
             for innocent in INNOCENTS:
                 if only and innocent.name not in only:
                     continue
