@@ -3,11 +3,11 @@
     python benchmarks/fault_bench.py [--only NAME]... [--innocents] [--state FILE] [--markdown FILE]
 
 Every fault of `fault_catalogue` is run on tiny-hunyuan-video-1.5 through the tool's own rounds, in float32 (the
-structure round, as `parity run` does it) and in bfloat16 (the precision round alone, `--rounds precision --sites all
---forcing module`, so that what the structure round would find anyway does not count, and every module's own error is
-measured), and every innocent variant with five seeds in both. Beside it the same outputs are judged by the rules that
-others use. The reference and its floors are measured once for each dtype, number of steps and seed. Rows are kept in
-the state file as they come, so that a stopped run goes on. Some seconds a row in float32, half a minute in bfloat16.
+structure round, as `parity run` does it) and in bfloat16 (the precision round alone, as `--rounds precision --forcing
+module` does it, so that what the structure round would find anyway does not count, with every module run alone, not
+the blocks only), and every innocent variant with five seeds in both. Beside it the same outputs are judged by the
+rules that others use. The reference and its floors are measured once for each dtype, number of steps and seed. Rows
+are kept in the state file as they come, so that a stopped run goes on. Half a minute a row.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from parity.commands.run import quieten, require_extras  # noqa: E402
 quieten()
 require_extras()
 
+from every_module import EveryModule, KnownPrograms, Program  # noqa: E402
 from fault_catalogue import FAULTS, Fault  # noqa: E402
 from innocents import INNOCENTS, Innocent  # noqa: E402
-from known_programs import KnownPrograms, Program  # noqa: E402
 
 import parity.diagnose.run as runner  # noqa: E402
 from parity.compare.result import Result  # noqa: E402
 from parity.diagnose import local  # noqa: E402
+from parity.diagnose import precision as rounds  # noqa: E402
 from parity.diagnose.pairing import Pairing, Request  # noqa: E402
 from parity.diagnose.precision import Truth, precision, truth_alone  # noqa: E402
 from parity.diagnose.preflight import failed, preflight  # noqa: E402
@@ -50,7 +51,7 @@ from parity.diagnose.sink import NoSink  # noqa: E402
 from parity.errors import ParityError  # noqa: E402
 from parity.golden.records import Record, StepRecords  # noqa: E402
 from parity.hooks.calls import Call  # noqa: E402
-from parity.hooks.sites import plan_sites  # noqa: E402
+from parity.hooks.sites import SitePlan, plan_sites  # noqa: E402
 from parity.models.family import family_of, make_case  # noqa: E402
 from parity.models.folder import resolve_model  # noqa: E402
 from parity.models.names import DEFAULT_MODEL  # noqa: E402
@@ -67,9 +68,8 @@ from parity.paths.side import Side  # noqa: E402
 from parity.settings import differences, parse  # noqa: E402
 
 DTYPES = ("float32", "bfloat16")
-SITES = {"float32": "blocks", "bfloat16": "all"}
 VALUES = {"float32": ("*:out",), "bfloat16": ("transformer_blocks.?:out", "x_embedder:out", "proj_out:out")}
-"""Outputs that the rules of others judge."""
+"""Outputs that the rules of others judge; in bfloat16 those of the blocks, so that all fit beside the local floors."""
 SEEDS = range(5)
 
 
@@ -97,14 +97,13 @@ class Known:
             self.theirs,
             steps,
             seed,
-            sites=SITES[dtype],
             values=VALUES[dtype],
             forcing=forcing,
         )
         ours, _ = make_inputs(self.family, self.case, self.settings, self.theirs, steps=steps, seed=seed, stage1=None)
         self.inputs = ours
         self.side = load_reference(self.family, self.case, self.settings, ours)
-        self.plan = plan_sites(["", *self.side.modules], SITES[dtype], VALUES[dtype])
+        self.plan = plan_sites(["", *self.side.modules], "blocks", VALUES[dtype])
         self.variants: list[Variant] = []
         self.calls: dict[Any, list[tuple[Call, StepRecords]]] = {}
         self.steps: Truth = ()
@@ -127,6 +126,9 @@ class Known:
         given = parse("torchax", [f"dtype={self.settings.text('dtype')}", *settings])
         return load_candidate(self.family, self.case, given, self.inputs)
 
+    def _every_module(self, pairing: Pairing, plan: SitePlan, say: Any) -> EveryModule:
+        return EveryModule(pairing, plan_sites(["", *self.side.modules], "all"), say)
+
     def _calls(self, side: Side, step: int, state: Any, targets: Any, take: Any, dtypes: Any) -> None:
         """The reference's calls and their floors, which are the same for every candidate."""
         key = (step, tuple(targets))
@@ -146,6 +148,7 @@ class Known:
         taken = _Taken()
         if self.settings.text("dtype") != "float32":
             with (
+                mock.patch.object(rounds, "LocalPass", self._every_module),
                 mock.patch.object(local, "local_calls", self._calls),
                 mock.patch.object(candidate_local, "LocalModules", functools.partial(KnownPrograms, compiled=PROGRAMS)),
             ):
@@ -273,7 +276,8 @@ def innocent_row(known: Known, side: Side) -> dict[str, Any]:
         result, theirs = known.judge(side)
     except ParityError as error:
         return {"verdict": "error", "reason": str(error)}
-    worst = max((d.distance.ratio for d in result.sites if d.verdict != "apart"), default=0.0)
+    ratios = (d.distance.ratio for d in result.sites if d.verdict != "apart")
+    worst = max((r for r in ratios if not np.isnan(r)), default=0.0)
     return {
         "verdict": result.verdict,
         "worst": worst,

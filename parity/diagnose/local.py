@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parity.compare.excuses import excuses
-from parity.compare.local import Local, first_beyond, first_within, local_errors, suspect, with_local
+from parity.compare.local import BORN, Local, first_beyond, first_within, local_errors, suspect, with_local
 from parity.compare.result import NAN, Distance, Origin, Result, SiteDiff
 from parity.diagnose.pairing import Pairing, Say
 from parity.golden.records import Key, StepRecords
@@ -35,6 +35,7 @@ class LocalPass:
     say: Say
     found: dict[Key, Local] = field(default_factory=dict)
     _modules: Any = field(default=None)
+    _parted: tuple[int, State, StepRecords] | None = field(default=None)
 
     def step(self, step: int, state: State, sites: Sequence[SiteDiff], candidate: StepRecords) -> tuple[SiteDiff, ...]:
         """The judged sites of a step with their local errors.
@@ -46,7 +47,10 @@ class LocalPass:
         targets = tuple(targets_of(self.plan, tuple(self.pairing.reference.side.modules)))
         found = self.look(step, state, targets, self._dtypes(candidate))
         self.found.update(found)
-        return with_local(sites, found, excused)
+        judged = with_local(sites, found, excused)
+        if self._parted is None and any(d.verdict == "fail" and d.birth in BORN for d in judged):
+            self._parted = step, state, candidate
+        return judged
 
     def look(self, step: int, state: State, targets: Sequence[str], dtypes: Dtypes) -> dict[Key, Local]:
         """The local errors of these modules in one step, in execution order."""
@@ -65,24 +69,21 @@ class LocalPass:
         local_calls(self.pairing.reference.side, step, state, both, take, dtypes)
         return found
 
-    def descend(self, result: Result, state: State, candidate: StepRecords) -> Result:
-        """Refine an origin that lies in a module with a local error: its children are run, then the failing child's.
-
-        Args:
-            state: what the reference started the origin's step from.
-        """
+    def descend(self, result: Result) -> Result:
+        """Refine an origin that lies in a module with a local error: its children are run, then the failing child's."""
         origin = result.origin
         place = None if origin is None else suspect(origin.key, self.found)
         key = None if origin is None or place is None else first_beyond(self.found, (place,), origin.key)
-        if origin is None or key is None:
+        if origin is None or key is None or self._parted is None or self._parted[0] != key.step:
             return result
+        step, state, candidate = self._parted
         modules = tuple(self.pairing.reference.side.modules)
         found, closer = dict(self.found), list[SiteDiff]()
         while children := children_of(key.module, modules):
             inside = self.found
             if not self.plan.modules.issuperset(children):
                 self.say(f"looking closer at {key.module}")
-                inside = self.look(key.step, state, children, self._dtypes(candidate))
+                inside = self.look(step, state, children, self._dtypes(candidate))
                 closer += [_alone(k, local) for k, local in inside.items()]
                 found.update(inside)
             # A child is born before its parent ends: the first in execution order that differs on this branch.
