@@ -84,7 +84,10 @@ def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
 class Known:
     """A reference with its floors, measured once and judged against many times."""
 
-    def __init__(self, dtype: str, steps: int, seed: int = 0) -> None:
+    def __init__(
+        self, dtype: str, steps: int, seed: int = 0, *, sites: str = "blocks", values: tuple[str, ...] | None = None
+    ) -> None:
+        values = VALUES[dtype] if values is None else values
         folder = resolve_model(DEFAULT_MODEL)
         self.case = make_case(DEFAULT_MODEL, folder, GenerationSpec.load(folder))
         self.family = family_of(folder)
@@ -97,13 +100,14 @@ class Known:
             self.theirs,
             steps,
             seed,
-            values=VALUES[dtype],
+            sites=sites,
+            values=values,
             forcing=forcing,
         )
         ours, _ = make_inputs(self.family, self.case, self.settings, self.theirs, steps=steps, seed=seed, stage1=None)
         self.inputs = ours
         self.side = load_reference(self.family, self.case, self.settings, ours)
-        self.plan = plan_sites(["", *self.side.modules], "blocks", VALUES[dtype])
+        self.plan = plan_sites(["", *self.side.modules], sites, values)
         self.variants: list[Variant] = []
         self.calls: dict[Any, list[tuple[Call, StepRecords]]] = {}
         self.steps: Truth = ()

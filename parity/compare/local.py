@@ -1,8 +1,7 @@
 """Local errors beside the propagated ones, and the births they decide.
 
 Where a module was run on the reference's own inputs, its local error against its local floor says whether its own
-arithmetic differs: no other evidence is needed for a birth, and without it there is none in that module, nor in any
-part of it. numpy only.
+arithmetic differs: no other evidence is needed for a birth, and without it there is none in that module. numpy only.
 """
 
 from __future__ import annotations
@@ -58,11 +57,12 @@ def with_local(
 ) -> tuple[SiteDiff, ...]:
     """The judged sites of a step with their local errors, which decide where anything was run alone.
 
-    An output of a module that was run alone is born where its local error is beyond its floor, and only there. A birth
-    that the free run saw elsewhere inside such a module stands only where that module's own error is beyond and no
-    module run alone inside it accounts for that: it then says where in the module's own code. What no module run alone
-    covers (the top module's own code, the loop) stays as the free run has it, and so does what one side never called,
-    of which a call of its own says nothing.
+    An output of a module that was run alone is born where its local error is beyond its floor, and only there. Inside
+    such a module the births of the free run stand where its own error is beyond and no module run alone inside it
+    accounts for that: they then say where in the module's own code. Where it agrees by itself, what differs at an input
+    came in; a call that cannot be run alone (attention) and whose inputs agree still tells of itself, since what is
+    around it dilutes its error. What no module run alone covers (the top module's own code, the loop) stays as the free
+    run has it, and so does what one side never called, of which a call of its own says nothing.
 
     Args:
         sites: in execution order; a site lies in the call of a module that ends next behind it.
@@ -79,8 +79,10 @@ def with_local(
     for d, calls in zip(sites, around, strict=True):
         if _decided(d, found):
             d = _site(d, found[d.key], excuses)
-        elif d.birth in BORN and calls and calls[0] not in failing - explained:
-            d = replace(d, birth="amplified")
+        elif d.birth in BORN and calls:
+            own = d.birth == "module" and d.note != ONE_SIDED
+            stands = calls[0] not in explained if calls[0] in failing else own
+            d = d if stands else replace(d, birth="amplified")
         judged.append(d)
     return tuple(judged)
 

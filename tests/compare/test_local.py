@@ -89,10 +89,17 @@ def born(sites: list[SiteDiff], **found: Local) -> list[str]:
     return [d.key.site for d in with_local(sites, keys) if d.birth in ("input", "module")]
 
 
-def test_the_free_run_has_no_say_inside_a_module_that_agrees_by_itself() -> None:
-    sites = walked("b:in.x!", "b.a.attention:in.q!", "b.a.attention:out!", "b:out!", "top:in.x!")
+def test_inside_a_module_that_agrees_by_itself_nothing_comes_in() -> None:
+    sites = walked("b:in.x!", "b.a.attention:in.q!", "b:out!", "top:in.x!")
     assert born(sites, b=NEAR) == ["b:in.x", "top:in.x"]
-    assert born(sites, b=FAR) == ["b:in.x", "b.a.attention:in.q", "b.a.attention:out", "b:out", "top:in.x"]
+    assert born(sites, b=FAR) == ["b:in.x", "b.a.attention:in.q", "b:out", "top:in.x"]
+
+
+def test_an_attention_call_whose_inputs_agree_tells_of_itself_where_what_is_around_it_dilutes_it() -> None:
+    sites = walked("b.a.attention:in.q", "b.a.attention:out!", "b.a.norm:out", "b.a:out", "b:out")
+    assert born(sites, b=NEAR, b__a=NEAR) == ["b.a.attention:out"]
+    assert born(sites, b=FAR, b__a=FAR) == ["b.a.attention:out", "b.a:out", "b:out"]
+    assert born(sites, b=FAR, b__a=FAR, b__a__norm=FAR) == ["b.a.norm:out", "b.a:out", "b:out"]
 
 
 def test_a_module_inside_that_differs_by_itself_accounts_for_the_one_around_it() -> None:
