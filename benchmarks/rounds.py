@@ -1,6 +1,6 @@
 """What two rounds cost: a bfloat16 run, structure and precision, over a float32 run of one round (the aim: 3.5).
 
-    python benchmarks/rounds.py [--model tiny-hunyuan-video-1.5] [--steps 4] [--repeats 3]
+    python benchmarks/rounds.py [--model tiny-hunyuan-video-1.5] [--steps 2] [--repeats 3]
 
 - plain: float32 on both sides, which is one round: both paths over all steps, the reference's floors measured beside it
   as always (one run in float64, three under Monte Carlo rounding), default sites, no forcing.
@@ -58,7 +58,7 @@ def timed(request: Request, one_round: bool) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     requests = {
