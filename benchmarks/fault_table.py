@@ -20,7 +20,7 @@ def markdown(rows: Mapping[str, Row]) -> str:
         "Printed by `python benchmarks/fault_bench.py --innocents --markdown docs/fault-bench.md` on the tiny",
         "HunyuanVideo-1.5, on two CPU cores. float32 is the structure round as `parity run` does it. bfloat16,",
         "precision alone, is what `parity run --rounds precision --forcing module` does with bfloat16 on both sides,",
-        "but that each of the 215 modules, not only the blocks, is run alone on the reference's inputs and judged by",
+        "but that every module, not only the blocks, is run alone on the reference's inputs and judged by",
         "its local floor. By default a bfloat16 pair goes through the structure round first: the row of both rounds",
         "counts what either finds, at the origin of the first that does. An alarm is any verdict but a pass. What",
         "passes in bfloat16 is listed with the largest local error of any module, in floors; the limit is 3. The noise",
