@@ -3,7 +3,8 @@
 #   make run      one denoising step on both paths, compared (about a minute the first time)
 #   make test     the tests
 #   make lint     ruff and mypy
-#   make bench    what observing costs
+#   make bench    what observing, goldens, diffs, floors and rounds cost (minutes)
+#   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make price-list  docs/price-list.md: error, time and memory of every setting (half an hour; goes on where it stopped)
 #   make install  only the virtual environment
@@ -18,7 +19,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint bench goldens price-list
+.PHONY: install run test lint bench fault-bench goldens price-list
 
 install: $(STAMP)
 
@@ -38,8 +39,17 @@ lint: install
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# Not all of benchmarks/: `fault_bench` and `causes` take hours, the catalogues beside them are no programs.
+BENCHES := diff golden observe reduce rounds seeds startup tameness
+
 bench: install
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@set -e; for name in $(BENCHES); do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
+
+# `make fault-bench RESTART=1` forgets the rows of a stopped run.
+fault-bench: install
+	$(if $(RESTART),rm -f .fault-bench.json)
+	$(BIN)/python benchmarks/fault_bench.py --innocents --state .fault-bench.json --markdown docs/fault-bench.md
+	rm .fault-bench.json
 
 # The embeddings are made once and kept: other machines' text encoders round otherwise.
 GOLDENS := tiny-hunyuan-video-1.5

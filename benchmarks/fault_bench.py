@@ -3,16 +3,18 @@
     python benchmarks/fault_bench.py [--only NAME]... [--innocents] [--state FILE] [--markdown FILE]
 
 Every fault of `fault_catalogue` is run on tiny-hunyuan-video-1.5 through the tool's own rounds, in float32 (the
-structure round, as `parity run` does it) and in bfloat16 (the precision round alone with `--forcing module`, so that
-what the structure round would find anyway does not count), and every innocent variant with five seeds in both. Beside
-it the same outputs are judged by the rules that others use. The reference and its floors are measured once for each
-dtype and number of steps. Rows are kept in the state file as they come, so that a stopped run goes on.
+structure round, as `parity run` does it) and in bfloat16 (the precision round alone, as `--rounds precision --forcing
+module` does it, so that what the structure round would find anyway does not count, with every module run alone, not
+the blocks only), and every innocent variant with five seeds in both. Beside it the same outputs are judged by the
+rules that others use. The reference and its floors are measured once for each dtype, number of steps and seed. Rows
+are kept in the state file as they come, so that a stopped run goes on. Half a minute a row.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import time
@@ -34,12 +36,14 @@ from parity.commands.run import quieten, require_extras  # noqa: E402
 quieten()
 require_extras()
 
+from every_module import EveryModule, KnownPrograms, Program  # noqa: E402
 from fault_catalogue import FAULTS, Fault  # noqa: E402
 from innocents import INNOCENTS, Innocent  # noqa: E402
 
 import parity.diagnose.run as runner  # noqa: E402
 from parity.compare.result import Result  # noqa: E402
 from parity.diagnose import local  # noqa: E402
+from parity.diagnose import precision as rounds  # noqa: E402
 from parity.diagnose.pairing import Pairing, Request  # noqa: E402
 from parity.diagnose.precision import Truth, precision, truth_alone  # noqa: E402
 from parity.diagnose.preflight import failed, preflight  # noqa: E402
@@ -47,11 +51,12 @@ from parity.diagnose.sink import NoSink  # noqa: E402
 from parity.errors import ParityError  # noqa: E402
 from parity.golden.records import Record, StepRecords  # noqa: E402
 from parity.hooks.calls import Call  # noqa: E402
-from parity.hooks.sites import plan_sites  # noqa: E402
+from parity.hooks.sites import SitePlan, plan_sites  # noqa: E402
 from parity.models.family import family_of, make_case  # noqa: E402
 from parity.models.folder import resolve_model  # noqa: E402
 from parity.models.names import DEFAULT_MODEL  # noqa: E402
 from parity.models.spec import GenerationSpec  # noqa: E402
+from parity.paths import candidate_local  # noqa: E402
 from parity.paths.candidate import load_candidate  # noqa: E402
 from parity.paths.facts import gather  # noqa: E402
 from parity.paths.floors import Variant, make_variants, with_floors  # noqa: E402
@@ -64,8 +69,12 @@ from parity.settings import differences, parse  # noqa: E402
 
 DTYPES = ("float32", "bfloat16")
 VALUES = {"float32": ("*:out",), "bfloat16": ("transformer_blocks.?:out", "x_embedder:out", "proj_out:out")}
-"""Outputs that the rules of others judge; in bfloat16 fewer, since each observed module is run alone too."""
+"""Outputs that the rules of others judge; in bfloat16 those of the blocks, so that all fit beside the local floors."""
 SEEDS = range(5)
+
+
+PROGRAMS: dict[Any, Program] = {}
+"""Of modules run alone, for all candidates."""
 
 
 def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
@@ -75,7 +84,10 @@ def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
 class Known:
     """A reference with its floors, measured once and judged against many times."""
 
-    def __init__(self, dtype: str, steps: int, seed: int = 0) -> None:
+    def __init__(
+        self, dtype: str, steps: int, seed: int = 0, *, sites: str = "blocks", values: tuple[str, ...] | None = None
+    ) -> None:
+        values = VALUES[dtype] if values is None else values
         folder = resolve_model(DEFAULT_MODEL)
         self.case = make_case(DEFAULT_MODEL, folder, GenerationSpec.load(folder))
         self.family = family_of(folder)
@@ -83,21 +95,30 @@ class Known:
         self.settings, self.theirs = parse("torch", given), parse("torchax", given)
         forcing = "none" if dtype == "float32" else "module"
         self.request = Request(
-            DEFAULT_MODEL, self.settings, self.theirs, steps, seed, values=VALUES[dtype], forcing=forcing
+            DEFAULT_MODEL,
+            self.settings,
+            self.theirs,
+            steps,
+            seed,
+            sites=sites,
+            values=values,
+            forcing=forcing,
         )
         ours, _ = make_inputs(self.family, self.case, self.settings, self.theirs, steps=steps, seed=seed, stage1=None)
         self.inputs = ours
         self.side = load_reference(self.family, self.case, self.settings, ours)
-        self.plan = plan_sites(["", *self.side.modules], "blocks", VALUES[dtype])
+        self.plan = plan_sites(["", *self.side.modules], sites, values)
         self.variants: list[Variant] = []
         self.calls: dict[Any, list[tuple[Call, StepRecords]]] = {}
         self.steps: Truth = ()
+        self.given: Truth = ()
         if dtype == "float32":
             self.variants = make_variants(self.side)
             loop = prepare(self.side)
             self.steps = tuple(with_floors(denoise(loop, self.plan), self.variants, self.plan, None))
         else:
             self.steps = truth_alone(self.pairing(self.side), self.request, quiet)
+            self.given = tuple(denoise(prepare(self.side), self.plan))
 
     def pairing(self, candidate: Side) -> Pairing:
         ours, theirs = prepare(self.side.with_fresh_sampler()), prepare(candidate)
@@ -108,6 +129,9 @@ class Known:
     def candidate(self, *settings: str) -> Side:
         given = parse("torchax", [f"dtype={self.settings.text('dtype')}", *settings])
         return load_candidate(self.family, self.case, given, self.inputs)
+
+    def _every_module(self, pairing: Pairing, plan: SitePlan, say: Any) -> EveryModule:
+        return EveryModule(pairing, plan_sites(["", *self.side.modules], "all"), say)
 
     def _calls(self, side: Side, step: int, state: Any, targets: Any, take: Any, dtypes: Any) -> None:
         """The reference's calls and their floors, which are the same for every candidate."""
@@ -127,8 +151,12 @@ class Known:
             return Result("fail", "preflight", f"{problem.check}: {problem.detail}"), []
         taken = _Taken()
         if self.settings.text("dtype") != "float32":
-            with mock.patch.object(local, "local_calls", self._calls):
-                return precision(pairing, self.request, self.steps, taken, quiet), taken.records
+            with (
+                mock.patch.object(rounds, "LocalPass", self._every_module),
+                mock.patch.object(local, "local_calls", self._calls),
+                mock.patch.object(candidate_local, "LocalModules", functools.partial(KnownPrograms, compiled=PROGRAMS)),
+            ):
+                return precision(pairing, self.request, self.steps, taken, quiet, [self.given]), taken.records
         known = self
 
         def walk(pair: Pairing, variants: Any, how: Any, say: Any) -> Iterator[tuple[StepRecords, StepRecords]]:
@@ -198,18 +226,27 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
         except Exception as error:  # a patch that does not run is no fault
             return {"verdict": "broken", "reason": f"{type(error).__name__}: {error}"}
     origin = result.origin.key.site if result.origin is not None else result.failed or ""
-    local = [d.local.ratio for d in (*result.sites, *result.closer) if not np.isnan(d.local.ratio)]
     noise = max((s.noise_pred.rel_l2 for s in result.steps), default=float("nan"))
     return {
         "verdict": result.verdict,
         "origin": origin,
         "birth": result.origin.birth if result.origin is not None else "",
         "noise_pred": noise,
-        "local": max(local, default=None),
+        **_local(result),
         "reason": result.reason,
         "rivals": rivals(known, theirs),
         "seconds": round(time.perf_counter() - began, 1),
     }
+
+
+def _local(result: Result) -> dict[str, Any]:
+    """The largest local error over its floor of any module, where it is, and whether any is beyond the limits."""
+    run = [d for d in result.sites if not np.isnan(d.local.floor) or d.local.ratio == float("inf")]
+    worst = max(run, key=lambda d: float("inf") if np.isnan(d.local.ratio) else d.local.ratio, default=None)
+    if worst is None:
+        return {"local": None, "local_at": "", "beyond": False}
+    beyond = any(d.birth == "module" for d in run)
+    return {"local": worst.local.ratio, "local_at": worst.key.site, "beyond": beyond}
 
 
 def right(fault: Fault, row: dict[str, Any]) -> bool:
@@ -243,11 +280,13 @@ def innocent_row(known: Known, side: Side) -> dict[str, Any]:
         result, theirs = known.judge(side)
     except ParityError as error:
         return {"verdict": "error", "reason": str(error)}
-    worst = max((d.distance.ratio for d in result.sites if d.verdict != "apart"), default=0.0)
+    ratios = (d.distance.ratio for d in result.sites if d.verdict != "apart")
+    worst = max((r for r in ratios if not np.isnan(r)), default=0.0)
     return {
         "verdict": result.verdict,
         "worst": worst,
         "origin": result.origin.key.site if result.origin else "",
+        **_local(result),
         "reason": result.reason,
         "rivals": rivals(known, theirs),
     }
@@ -293,7 +332,6 @@ def run_innocents(state: State, only: list[str]) -> None:
             if all(n in state.rows for n in names):
                 continue
             known = Known(dtype, 1, seed)
-            known.request = dataclasses.replace(known.request, forcing="none")
             for innocent in INNOCENTS:
                 if only and innocent.name not in only:
                     continue

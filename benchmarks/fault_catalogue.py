@@ -81,21 +81,27 @@ def wrap(m: Any, change: Callable[..., Any]) -> None:
 Attend = Callable[..., torch.Tensor]
 
 
-def attention(change: Callable[..., torch.Tensor], only: int | None = None) -> contextlib.AbstractContextManager[Any]:
+def attention(change: Callable[..., torch.Tensor], only: Any = None) -> contextlib.AbstractContextManager[Any]:
     """The candidate's joint attention replaced by `change(q, k, v, valid)`, [B, heads, L, d], valid [B, L].
 
     Args:
-        only: the number of the call within a forward that is changed, None for all.
+        only: the module in whose calls it is changed, whoever calls it; None for all.
     """
     original = hunyuan.attend
-    calls = [0]
+    inside = [only is None]
+    if only is not None:
+
+        def entered(old: Any, *args: Any, **kwargs: Any) -> Any:
+            inside[0] = True
+            try:
+                return old(*args, **kwargs)
+            finally:
+                inside[0] = False
+
+        wrap(only, entered)
 
     def attend(query: Any, key: Any, value: Any, valid: Any, *rest: Any) -> Any:
-        if not hasattr(query, "jax"):
-            return original(query, key, value, valid, *rest)
-        number = calls[0] % 4
-        calls[0] += 1
-        if only is not None and number != only:
+        if not hasattr(query, "jax") or not inside[0]:
             return original(query, key, value, valid, *rest)
         query, key, value = SETTLE.get()(query, key, value)
         with attention_call() as seen:
@@ -280,7 +286,7 @@ def rotary_missing_on_keys(side: Side) -> Any:
         image = apply_rotary_emb(k[:, :, :n], (cos, -sin), sequence_dim=2)
         return plain(q, torch.cat([image, k[:, :, n:]], dim=2), v, valid)
 
-    return attention(change, only=BLOCK)
+    return attention(change, only=module(side, "{b}.attn"))
 
 
 @fault("rotary", "rope")
@@ -334,7 +340,7 @@ def qk_norm_over_all_heads(side: Side) -> Any:
 
 @fault("attention", "{b}.attn")
 def scale_missing(side: Side) -> Any:
-    return attention(lambda q, k, v, valid: plain(q, k, v, valid, 1.0), only=BLOCK)
+    return attention(lambda q, k, v, valid: plain(q, k, v, valid, 1.0), only=module(side, "{b}.attn"))
 
 
 @fault("attention", "{b}.attn")
@@ -342,7 +348,7 @@ def scale_of_the_whole_width(side: Side) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         return plain(q, k, v, valid, 1.0 / math.sqrt(q.shape[-1] * q.shape[1]))
 
-    return attention(change, only=BLOCK)
+    return attention(change, only=module(side, "{b}.attn"))
 
 
 @fault("attention", "{b}.attn")
@@ -353,7 +359,7 @@ def softmax_in_bfloat16(side: Side) -> Any:
         low = torch.softmax(scores.to(torch.bfloat16), dim=-1).to(v.dtype)
         return (low @ v) * valid[:, None, :, None].to(v.dtype)
 
-    return attention(change, only=BLOCK)
+    return attention(change, only=module(side, "{b}.attn"))
 
 
 @fault("attention", "{b}.attn")
@@ -366,7 +372,7 @@ def block_padding_unmasked(side: Side) -> Any:
         out = torch.softmax(scores.masked_fill(~keep[:, None, None, :], float("-inf")), dim=-1) @ v
         return out * valid[:, None, :, None].to(out.dtype)
 
-    return attention(change, only=BLOCK)
+    return attention(change, only=module(side, "{b}.attn"))
 
 
 @fault("attention", "{b}.attn")
@@ -376,7 +382,7 @@ def heads_interleaved(side: Side) -> Any:
         b, h, n, d = out.shape
         return out.permute(0, 2, 3, 1).reshape(b, n, h, d).permute(0, 2, 1, 3)
 
-    return attention(change, only=BLOCK)
+    return attention(change, only=module(side, "{b}.attn"))
 
 
 @fault("attention", "{b}.attn")
@@ -386,7 +392,7 @@ def logits_soft_capped(side: Side) -> Any:
         scores = scores.masked_fill(~valid[:, None, None, :], float("-inf"))
         return (torch.softmax(scores, dim=-1) @ v) * valid[:, None, :, None].to(v.dtype)
 
-    return attention(change, only=BLOCK)
+    return attention(change, only=module(side, "{b}.attn"))
 
 
 @fault("attention", "{b}.attn")
@@ -397,7 +403,7 @@ def causal_by_accident(side: Side) -> Any:
         keep = valid[:, None, None, :] & (order[None, :] <= order[:, None])[None, None]
         return torch.softmax(scores.masked_fill(~keep, float("-inf")), dim=-1) @ v * valid[:, None, :, None].to(v.dtype)
 
-    return attention(change, only=BLOCK)
+    return attention(change, only=module(side, "{b}.attn"))
 
 
 # --- weights ---------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Judge:
         self.floors = reference.floors
         diffs = [self._site(pair) for pair in align(reference.records, candidate.records)]
         if not self.strict_sites:
-            diffs = [d for d in diffs if d.note != _ONE_SIDED]
+            diffs = [d for d in diffs if d.note != ONE_SIDED]
         judged = self._births(diffs)
         self.dirty = self.dirty or any(d.key.site in _LATENTS and beyond(d) for d in judged)
         return tuple(judged)
@@ -69,7 +69,7 @@ class Judge:
     def _site(self, pair: Pair) -> SiteDiff:
         a, b = pair.reference, pair.candidate
         if a is None or b is None:
-            return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=_ONE_SIDED)
+            return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=ONE_SIDED)
         if a.kind != b.kind:
             return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{_what(a)} against {_what(b)}")
         if a.kind != "tensor":
@@ -131,7 +131,7 @@ class Judge:
             birth = _birth(d, inputs, self._before(d, seen), inside.get((d.key.branch, d.key.module), 0.0))
             judged.append(replace(d, birth=birth, verdict="harmless" if excuse else "fail"))
             seen[d.key.branch] = max(seen.get(d.key.branch, 0.0), severity(d))
-            for module in _above(d.key.module):
+            for module in above(d.key.module):
                 where = (d.key.branch, module)
                 inside[where] = max(inside.get(where, 0.0), severity(d))
         return judged
@@ -143,7 +143,7 @@ class Judge:
         return max(seen.get(d.key.branch, 0.0), seen.get("", 0.0))
 
 
-_ONE_SIDED = "observed on one side only"
+ONE_SIDED = "observed on one side only"
 
 
 def beyond(d: SiteDiff) -> bool:
@@ -169,7 +169,7 @@ def severity(d: SiteDiff) -> float:
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 
-def _above(module: str) -> Iterable[str]:
+def above(module: str) -> Iterable[str]:
     """The modules around this one, the top one last; none for the loop."""
     while module and module != LOOP:
         module = module.rpartition(".")[0]

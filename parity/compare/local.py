@@ -6,14 +6,16 @@ arithmetic differs: no other evidence is needed for a birth, and without it ther
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from parity.compare.excuses import Excuse, excused
-from parity.compare.judge import BIN_LIMIT, L2_LIMIT
+from parity.compare.judge import BIN_LIMIT, L2_LIMIT, ONE_SIDED, above
 from parity.compare.metrics import bin_ratios, distance, measure
-from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.result import NAN, Birth, Distance, SiteDiff
 from parity.golden.records import Key, Record, StepRecords
+
+BORN: tuple[Birth, ...] = ("input", "module")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,64 @@ def local_errors(truth: StepRecords, candidate: Sequence[Record]) -> dict[Key, L
 def with_local(
     sites: Sequence[SiteDiff], found: Mapping[Key, Local], excuses: Sequence[Excuse] = ()
 ) -> tuple[SiteDiff, ...]:
-    """The judged sites of a step with their local errors, which decide where a module's own arithmetic differs."""
-    return tuple(_site(d, found[d.key], excuses) if d.key in found else d for d in sites)
+    """The judged sites of a step with their local errors, which decide where anything was run alone.
+
+    An output of a module that was run alone is born where its local error is beyond its floor, and only there. Inside
+    such a module the births of the free run stand where its own error is beyond and no module run alone inside it
+    accounts for that: they then say where in the module's own code. Where it agrees by itself, what differs at an input
+    came in; a call that cannot be run alone (attention) and whose inputs agree still tells of itself, since what is
+    around it dilutes its error. What no module run alone covers (the top module's own code, the loop) stays as the free
+    run has it, and so does what one side never called, of which a call of its own says nothing.
+
+    Args:
+        sites: in execution order; a site lies in the call of a module that ends next behind it.
+    """
+    around = _around(sites, found)
+    failing = {_call(key) for key, local in found.items() if local.beyond}
+    explained = {
+        call
+        for d, calls in zip(sites, around, strict=True)
+        if _decided(d, found) and found[d.key].beyond
+        for call in calls
+    }
+    judged = []
+    for d, calls in zip(sites, around, strict=True):
+        if _decided(d, found):
+            d = _site(d, found[d.key], excuses)
+        elif d.birth in BORN and calls:
+            own = d.birth == "module" and d.note != ONE_SIDED
+            stands = calls[0] not in explained if calls[0] in failing else own
+            d = d if stands else replace(d, birth="amplified")
+        judged.append(d)
+    return tuple(judged)
+
+
+def suspect(origin: Key, found: Mapping[Key, Local]) -> str | None:
+    """The module whose own error is beyond its floor that an origin is an output of or lies in; None for none."""
+    run = {k.module for k in found if (k.step, k.branch) == (origin.step, origin.branch)}
+    place = _place(origin, run)
+    return place if place is not None and first_beyond(found, (place,), origin) is not None else None
+
+
+def first_beyond(found: Mapping[Key, Local], modules: Collection[str], like: Key) -> Key | None:
+    """The first output beyond its local floor of these modules, in the step and branch of `like`."""
+    where = (like.step, like.branch)
+    outputs = (k for k, local in found.items() if local.beyond and (k.step, k.branch) == where)
+    return next((k for k in outputs if k.module in modules), None)
+
+
+def first_within(sites: Iterable[SiteDiff], failing: Key, found: Mapping[Key, Local]) -> SiteDiff | None:
+    """The first birth in the own code of a module: in it, and in no module inside it that was run alone.
+
+    Args:
+        failing: an output of the module, whose step and branch count.
+    """
+    run = {k.module for k in found if (k.step, k.branch) == (failing.step, failing.branch)}
+    for d in sites:
+        same = (d.key.step, d.key.branch) == (failing.step, failing.branch)
+        if same and d.verdict == "fail" and d.birth in BORN and _place(d.key, run) == failing.module:
+            return d
+    return None
 
 
 def _site(d: SiteDiff, local: Local, excuses: Sequence[Excuse]) -> SiteDiff:
@@ -63,3 +121,32 @@ def _site(d: SiteDiff, local: Local, excuses: Sequence[Excuse]) -> SiteDiff:
         return replace(d, birth="module", verdict="harmless" if excused(d.key, excuses) else "fail")
     # Its own arithmetic agrees: what differs in the free run came in with its inputs.
     return replace(d, birth="amplified") if d.birth == "module" else d
+
+
+def _decided(d: SiteDiff, found: Mapping[Key, Local]) -> bool:
+    return d.key in found and d.note != ONE_SIDED
+
+
+def _around(sites: Sequence[SiteDiff], found: Mapping[Key, Local]) -> list[list[_Call]]:
+    """The calls of modules run alone that each site lies in, the innermost first; a call's outputs not in itself."""
+    ends: dict[tuple[str, str], _Call] = {}
+    around = []
+    for d in reversed(sites):
+        branch = d.key.branch
+        around.append([ends[branch, m] for m in above(d.key.module) if (branch, m) in ends])
+        if d.key in found:
+            ends[branch, d.key.module] = _call(d.key)
+    return around[::-1]
+
+
+def _place(key: Key, run: Collection[str]) -> str | None:
+    """The module run alone that a site is an output of, else the nearest around it."""
+    inside = () if key.is_input else (key.module,)
+    return next((m for m in (*inside, *above(key.module)) if m in run), None)
+
+
+_Call = tuple[str, str, int]
+
+
+def _call(key: Key) -> _Call:
+    return key.branch, key.module, key.call

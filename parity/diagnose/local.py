@@ -5,16 +5,17 @@ Cost: one run of the reference more for each step, and for each level of the des
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parity.compare.excuses import excuses
-from parity.compare.local import Local, local_errors, with_local
+from parity.compare.local import BORN, Local, first_beyond, first_within, local_errors, suspect, with_local
 from parity.compare.result import NAN, Distance, Origin, Result, SiteDiff
 from parity.diagnose.pairing import Pairing, Say
 from parity.diagnose.port_local import Modules, local_modules
-from parity.golden.records import LOOP, Key, StepRecords
+from parity.golden.records import Key, StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan
 from parity.models.patches import DTYPES
@@ -27,13 +28,15 @@ class LocalPass:
     """Runs the modules of a pair one at a time.
 
     Attributes:
-        pairing: loaded. plan: whose modules are run.
+        pairing: loaded. plan: whose modules are run. found: the local errors of the steps so far, in execution order.
     """
 
     pairing: Pairing
     plan: SitePlan
     say: Say
+    found: dict[Key, Local] = field(default_factory=dict)
     _modules: Any = field(default=None)
+    _parted: tuple[int, State, StepRecords] | None = field(default=None)
 
     def step(
         self,
@@ -51,7 +54,12 @@ class LocalPass:
         """
         excused = excuses(self.pairing.differing)
         targets = only or tuple(targets_of(self.plan, tuple(self.pairing.reference.side.modules)))
-        return with_local(sites, self.look(step, state, targets, self._dtypes(candidate)), excused)
+        found = self.look(step, state, targets, self._dtypes(candidate))
+        self.found.update(found)
+        judged = with_local(sites, found, excused)
+        if self._parted is None and any(d.verdict == "fail" and d.birth in BORN for d in judged):
+            self._parted = step, state, candidate
+        return judged
 
     def look(self, step: int, state: State, targets: Sequence[str], dtypes: Dtypes) -> dict[Key, Local]:
         """The local errors of these modules in one step, in execution order."""
@@ -68,33 +76,34 @@ class LocalPass:
         local_calls(self.pairing.reference.side, step, state, both, take, dtypes)
         return found
 
-    def descend(self, result: Result, state: State, candidate: StepRecords) -> Result:
-        """Refine an origin that a local error tells: the children of the suspect are run, then theirs.
-
-        Args:
-            state: what the reference started the origin's step from.
-        """
+    def descend(self, result: Result) -> Result:
+        """Refine an origin that lies in a module with a local error: its children are run, then the failing child's."""
         origin = result.origin
-        if origin is None or origin.birth != "module" or origin.key.module in ("", LOOP):
+        place = None if origin is None else suspect(origin.key, self.found)
+        key = None if origin is None or place is None else first_beyond(self.found, (place,), origin.key)
+        if origin is None or key is None or self._parted is None or self._parted[0] != key.step:
             return result
+        step, state, candidate = self._parted
         modules = tuple(self.pairing.reference.side.modules)
-        closer: list[SiteDiff] = []
-        while children := children_of(origin.key.module, modules):
-            self.say(f"looking closer at {origin.key.module}")
-            found = self.look(origin.key.step, state, children, self._dtypes(candidate))
+        found, closer = dict(self.found), list[SiteDiff]()
+        while children := children_of(key.module, modules):
+            inside = self.found
+            if not self.plan.modules.issuperset(children):
+                self.say(f"looking closer at {key.module}")
+                inside = self.look(step, state, children, self._dtypes(candidate))
+                closer += [_alone(k, local) for k, local in inside.items()]
+                found.update(inside)
             # A child is born before its parent ends: the first in execution order that differs on this branch.
-            born = [key for key, local in found.items() if local.beyond and key.branch == origin.key.branch]
-            closer += [_alone(key, local) for key, local in found.items()]
-            if not born:
+            below = first_beyond(inside, children, key)
+            if below is None:
                 break
-            origin = Origin(born[0], "module")
-        if not closer or origin == result.origin:
-            return replace(result, closer=(*result.closer, *closer))
-        at = next(d for d in closer if d.key == origin.key)
-        number = f"local relative L2 {at.local.rel_l2:.2e}, {at.local.ratio:.0f} x its floor"
-        reason = f"the paths part at {origin.key}: fed the reference's inputs its output differs ({number})"
+            key = below
+        born = first_within((*result.sites, *result.closer), key, found) or _alone(key, found[key])
+        result = replace(result, closer=(*result.closer, *closer))
+        if born.key == origin.key:
+            return result
         end = result.reason.partition("; noise_pred")
-        return replace(result, origin=origin, closer=(*result.closer, *closer), reason=reason + "".join(end[1:]))
+        return replace(result, origin=Origin(born.key, born.birth or "module"), reason=_reason(born) + "".join(end[1:]))
 
     def _dtypes(self, candidate: StepRecords) -> Dtypes:
         ours, theirs = self.pairing.reference.side.backend.dtype, self.pairing.candidate.side.backend.dtype
@@ -109,3 +118,13 @@ def _alone(key: Key, local: Local) -> SiteDiff:
     unknown = Distance(NAN, NAN, NAN)
     born = "module" if local.beyond else None
     return SiteDiff(key, unknown, local=local.distance, birth=born, verdict=verdict, note=local.note)  # type: ignore[arg-type]
+
+
+def _reason(born: SiteDiff) -> str:
+    at = f"the paths part at {born.key}"
+    if not math.isnan(born.local.ratio):
+        number = f"local relative L2 {born.local.rel_l2:.2e}, {born.local.ratio:.0f} x its floor"
+        return f"{at}: fed the reference's inputs its output differs ({born.note or number})"
+    how = "its inputs agree and its output does not" if born.birth == "module" else "the inputs of what it is in agree"
+    number = f"relative L2 {born.distance.rel_l2:.2e}, {born.distance.ratio:.0f} x its floor"
+    return f"{at}: {how} ({born.note or number})"

@@ -26,7 +26,7 @@ from parity.diagnose.sink import Sink, reached_check, token_grid
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.floors import level, make_variants, widen, with_floors
-from parity.paths.loop import LATENTS, Forced, Loop, State, denoise, prepare, state_of
+from parity.paths.loop import LATENTS, Forced, Loop, denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
 from parity.settings import BITS, NEUTRAL, Settings
@@ -70,7 +70,6 @@ def precision(
     judge = Judge(excuses(pairing.differing), strict_sites=pairing.strict)
     collected = Collected()
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
-    parted: tuple[State, StepRecords] | None = None
     coarse: list[StepRecords] = []
     for ours, candidate, judged in _walk(pairing, plan, truth, request, say, references):
         reference, *coarse = ours
@@ -78,8 +77,6 @@ def precision(
         sites = judge.step(judged, candidate)
         if local is not None:
             sites = local.step(judged.step, state_of(reference, "before"), sites, candidate)
-        if parted is None and any(d.verdict == "fail" for d in sites):
-            parted = state_of(reference, "before"), candidate
         collected.add(judged, candidate, sites)
     beside = {"float32": state_of(truth[-1], "after")[LATENTS]}
     beside.update(("coarse", state_of(step, "after")[LATENTS]) for step in coarse)
@@ -95,8 +92,8 @@ def precision(
         failing="precision",
         grid=token_grid(side),
     )
-    if local is not None and parted is not None and result.verdict == "fail":
-        result = local.descend(result, *parted)
+    if local is not None and result.verdict == "fail":
+        result = local.descend(result)
     return dataclasses.replace(result, differing_settings=pairing.differing)
 
 

@@ -31,7 +31,6 @@ from parity.diagnose.precision import Truth, precision, truth_alone
 from parity.diagnose.preflight import failed
 from parity.diagnose.sink import REACHED, NoSink, Sink, reached_check, token_grid
 from parity.diagnose.walk import Walk, walk
-from parity.golden.records import StepRecords
 from parity.hooks.sites import plan_sites
 from parity.paths.floors import make_variants
 from parity.paths.inputs import Encoded
@@ -95,20 +94,19 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     local = LocalPass(pairing, plan, say) if request.forcing == "module" else None
     parted: State | None = None
     doubt: Doubt | None = None
-    where = StepRecords(0, ())
     for reference, candidate in walk(pairing, variants, Walk(plan, request.forcing, 0, request.steps), say):
         sink.step(reference, candidate)
         sites = judge.step(reference, candidate)
         if local is not None:
             sites = local.step(reference.step, state_of(reference, "before"), sites, candidate)
         if parted is None and any(d.verdict == "fail" for d in sites):
-            parted, where = state_of(reference, "before"), candidate
+            parted = state_of(reference, "before")
         if parted is None and doubt is None and local is None:
             doubt = doubt_of(pairing, reference, candidate, sites)
         collected.add(reference, candidate, sites)
         truth.append(reference)
     if doubt is not None and parted is None:
-        local, parted, where = LocalPass(pairing, plan, say), doubt.state, doubt.candidate
+        local, parted = LocalPass(pairing, plan, say), doubt.state
         collected.sites = settled(doubt, collected.sites, local)
     sink.finish(pairing, {v.name: v.loop.side.backend.host(v.loop.latents) for v in variants})
     checks = (*pairing.checks, reached_check(pairing))
@@ -121,7 +119,7 @@ def _structure(pairing: Pairing, request: Request, sink: Sink, say: Say) -> tupl
     closer, inside = descend(result, pairing, variants, parted, say)
     result = dataclasses.replace(closer, closer=inside)
     if local is not None:
-        result = local.descend(result, parted, where)
+        result = local.descend(result)
     if pairing.strict:  # a port's modules are its own
         result = operations_of_origin(result, pairing, parted, say)
     return result, tuple(truth)

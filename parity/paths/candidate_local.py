@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,11 +60,17 @@ class LocalModules:
         prefix = f"{self._path(call.module)}."
         params = {n.removeprefix(prefix): x for n, x in backend.params.items() if n.startswith(prefix)}
         key = (call.module, call.number, names, str(structure), repr(fixed), signature_of((tensors, frames)))
+        arguments = (params, tensors, frames)
         with backend.scope():
-            if key not in self._programs:
-                self._programs[key] = self._program(call, names, leaves, structure, (params, tensors, frames))
-            run, entries = self._programs[key]
-            reduced = run(params, tensors, frames)
+            if not backend.jit:
+                seen: list[Entry] = []
+                reduced = self._observed(call, names, leaves, structure, seen)(*arguments)
+                entries = tuple(seen)
+            else:
+                if key not in self._programs:
+                    self._programs[key] = self._program(call, names, leaves, structure, arguments)
+                run, entries = self._programs[key]
+                reduced = run(*arguments)
         if len(names) == 1:
             entries = tuple(replace(e, branch=call.branches[0]) for e in entries)
         return jax_records(entries, reduced, step)
@@ -71,34 +78,43 @@ class LocalModules:
     def _program(
         self, call: Call, names: tuple[str, ...], leaves: list[Any], structure: Any, arguments: tuple[Any, Any, Any]
     ) -> tuple[Callable[..., Any], tuple[Entry, ...]]:
-        backend, module = self.backend, self.backend.model.get_submodule(self._path(call.module))
-        plan = SitePlan("all", (), frozenset({call.module}))
         seen: list[Entry] = []
+        observed = self._observed(call, names, leaves, structure, seen)
+        compiled = jax.jit(observed).lower(*arguments).compile()
+        return compiled, tuple(seen)
+
+    def _observed(
+        self, call: Call, names: tuple[str, ...], leaves: list[Any], structure: Any, seen: list[Entry]
+    ) -> Callable[..., Any]:
+        """(weights, tensors, frames) -> reductions of what the module gives; what they are of is left in `seen`."""
+        plan = SitePlan("all", (), frozenset({call.module}))
 
         def run(params: Any, tensors: Any, frames: Any) -> Any:
-            views = iter(interop.torch_view(tensors))
-            given = [next(views) if isinstance(x, torch.Tensor) else x for x in leaves]
-            args, kwargs = pytree.tree_unflatten(given, structure)
-            weights = interop.torch_view(params)
-            with (
-                pinned_attention(),
-                splash.on_mesh(backend.devices.mesh),
-                backend.env,
-                torch.no_grad(),
-                stateless._reparametrize_module(module, weights),
-            ):
+            with self._calling(call, leaves, structure, params, tensors) as output:
                 reducer = BatchingReducer()
-                tap = Tap(plan, reducer, backend.rules[call.branches[0]], names, interop.torch_view(frames))
-                tap.see(call.module, call.number, "out", single_output(module(*args, **kwargs)))
+                tap = Tap(plan, reducer, self.backend.rules[call.branches[0]], names, interop.torch_view(frames))
+                tap.see(call.module, call.number, "out", single_output(output))
                 entries, reduced = split(tap, reducer)
             seen[:] = entries
             return reduced
 
-        if not backend.jit:
-            run(*arguments)  # once more than needed: the entries are known only when it has run
-            return run, tuple(seen)
-        compiled = jax.jit(run).lower(*arguments).compile()
-        return compiled, tuple(seen)
+        return run
+
+    @contextlib.contextmanager
+    def _calling(self, call: Call, leaves: list[Any], structure: Any, params: Any, tensors: Any) -> Iterator[Any]:
+        """What the module gives for these weights and tensors, in the environment that gave it; traced or not."""
+        backend, module = self.backend, self.backend.model.get_submodule(self._path(call.module))
+        views = iter(interop.torch_view(tensors))
+        given = [next(views) if isinstance(x, torch.Tensor) else x for x in leaves]
+        args, kwargs = pytree.tree_unflatten(given, structure)
+        with (
+            pinned_attention(),
+            splash.on_mesh(backend.devices.mesh),
+            backend.env,
+            torch.no_grad(),
+            stateless._reparametrize_module(module, interop.torch_view(params)),
+        ):
+            yield module(*args, **kwargs)
 
     def operations(self, call: Call) -> list[Operation]:
         """The operations of this path's module for a call, run eagerly; `reduced` is a sketch on the host."""

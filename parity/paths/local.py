@@ -2,10 +2,11 @@
 
 While the reference runs, each call of a target module is handed over with its inputs and output; the candidate's module
 of the same name is run on those inputs (compiled alone), and the reference's own is run again in float64, under Monte
-Carlo rounding and, where dtypes are in play, in float32 and in the candidate's dtype. So local floors are measured as
-those of the free run are, module by module, and are tighter by what rounding grows along a network.
+Carlo rounding and, where dtypes are in play, in float32, in the candidate's dtype and operation by operation. So local
+floors are measured as those of the free run are, module by module, and are tighter by what rounding grows along a
+network.
 
-Cost: five to seven runs of each target module; memory of one module's weights and activations more.
+Cost: five to eight runs of each target module; memory of one module's weights and activations more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from parity.paths.loop import State, denoise, prepare
 from parity.paths.perturb import perturbed
 from parity.paths.reference import STAGE, TorchBackend, TorchReducer
 from parity.paths.side import Side
+from parity.paths.stepwise import Stepwise
 
 Take = Callable[[Call, StepRecords], None]
 """Takes one call of the reference, with its inputs in the candidate's dtypes, and the truth's records of its outputs,
@@ -78,6 +80,11 @@ def _truth(
             widen(floors, truth, seen(rerun(module, call, wide)))
     if theirs is not call:
         widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
+        with Stepwise():
+            widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
+    elif not exact:
+        with Stepwise():
+            widen(floors, truth, seen(rerun(module, call, None)))
     level(floors, truth)
     return StepRecords(step, tuple(truth), floors)
 
