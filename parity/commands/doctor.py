@@ -31,7 +31,7 @@ from parity.cache import cache_dir
 from parity.commands.options import JsonOption
 from parity.report.console import make_consoles
 from parity.report.progress import progress
-from parity.report.terminal import Facts, Section, print_sections
+from parity.report.sections import Facts, Section, print_sections
 
 DISTRIBUTION = "tpu-parity"
 EXTRAS = ("torch", "torchax", "tpu", "remote", "report", "test")

@@ -17,7 +17,7 @@ from parity.cache import cache_dir
 from parity.commands.options import JsonOption
 from parity.models.names import DEFAULT_MODEL, TINY_NAMES
 from parity.report.console import make_consoles
-from parity.report.terminal import Section, Table, print_sections
+from parity.report.sections import Section, Table, print_sections
 from parity.settings import CHOICES, Backend, Choice, render
 
 FAMILIES = {"HunyuanVideo-1.5": "HunyuanVideo15Transformer3DModel", "CogVideoX": "CogVideoXTransformer3DModel"}

@@ -14,7 +14,7 @@ from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
 from parity.report.console import make_consoles
 from parity.report.progress import Say, progress
-from parity.report.terminal import print_sections
+from parity.report.sections import print_sections
 from parity.settings import parse
 
 if TYPE_CHECKING:

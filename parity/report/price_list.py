@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from parity.compare.prices import Price, PriceList, to_json
 from parity.report.markdown import code, table, text
-from parity.report.terminal import Facts, Section, Table, small, times
+from parity.report.sections import Facts, Section, Table
+from parity.report.terminal import small, times
 
 FORMAT = 1
 """Version of the JSON document; raised when a key changes its meaning or goes."""

@@ -27,7 +27,8 @@ from parity.compare.result import (
 from parity.golden.records import Key
 from parity.report.console import make_consoles
 from parity.report.progress import progress
-from parity.report.terminal import Facts, Table, lines, print_result, print_sections, sections, shown_step
+from parity.report.sections import Facts, Table, lines, print_sections
+from parity.report.terminal import print_result, sections, shown_step
 
 INF = float("inf")
 GOOD = Distance(2.8e-6, 3.5e-6, 0.8)
