@@ -18,6 +18,22 @@ from parity.commands import init as init_command
 from parity.commands import models as models_command
 from parity.commands import report as report_command
 from parity.commands import sweep as sweep_command
+from parity.commands.options import (
+    CandidateOption,
+    CandidatePathOption,
+    InputsOption,
+    JsonOption,
+    PathTimeoutOption,
+    PromptOption,
+    ReferenceOption,
+    ReferencePathOption,
+    SeedOption,
+    SettingOption,
+    SitesOption,
+    Stage1Option,
+    StepsOption,
+    ValuesOption,
+)
 from parity.errors import ParityError
 from parity.models.names import DEFAULT_MODEL
 from parity.settings import CHOICES
@@ -56,20 +72,12 @@ def run(
         str | None,
         typer.Option(help=f"Built-in model, folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
-    reference: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
-    ] = None,
-    candidate: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
-    ] = None,
-    reference_path: Annotated[
-        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
-    ] = None,
-    candidate_path: Annotated[
-        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (docs/ports.md).")
-    ] = None,
-    path_timeout: Annotated[float, typer.Option(help="Seconds that importing a port's file may take.")] = 60.0,
+    steps: StepsOption = 1,
+    reference: ReferenceOption = None,
+    candidate: CandidateOption = None,
+    reference_path: ReferencePathOption = None,
+    candidate_path: CandidatePathOption = None,
+    path_timeout: PathTimeoutOption = 60.0,
     rounds: Annotated[
         str,
         typer.Option(
@@ -83,26 +91,21 @@ def run(
             "on the reference's inputs."
         ),
     ] = "none",
-    sites: Annotated[str, typer.Option(help="blocks, all, or a glob over module or module:port.")] = "blocks",
-    values: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
-    ] = None,
+    sites: SitesOption = "blocks",
+    values: ValuesOption = None,
     stages: Annotated[
         str | None,
         typer.Option(help="Comma-separated: text, transformer, vae. Default: transformer (vae with --stage2)."),
     ] = None,
-    stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
+    stage1: Stage1Option = None,
     stage2: Annotated[
         Path | None, typer.Option(help="A port's stage2_latents.safetensors: decode it on both sides, nothing else.")
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Tensors by argument name, for a transformer that no family knows."),
-    ] = None,
+    prompt: PromptOption = None,
+    seed: SeedOption = 0,
+    inputs: InputsOption = None,
     out: Annotated[Path | None, typer.Option(help="Keep the run in this folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run the reference and the candidate side by side and say where they part.
 
@@ -138,28 +141,20 @@ def run(
 def record(
     where: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL (gs://, s3://) of the golden to write.")],
     side: Annotated[str, typer.Option(help="Which path: reference (torch) or candidate (torchax).")] = "reference",
-    setting: Annotated[
-        list[str] | None, typer.Option("--setting", metavar="K=V", help="Setting of the path; repeatable.")
-    ] = None,
+    setting: SettingOption = None,
     model: Annotated[
         str | None,
         typer.Option(help=f"Built-in model, folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."),
     ] = None,
-    reference_path: Annotated[
-        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
-    ] = None,
-    candidate_path: Annotated[
-        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (docs/ports.md).")
-    ] = None,
-    path_timeout: Annotated[float, typer.Option(help="Seconds that importing a port's file may take.")] = 60.0,
-    steps: Annotated[int, typer.Option(help="Denoising steps.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
-    stage1: Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="In place of the model's own prompt.")] = None,
-    sites: Annotated[str, typer.Option(help="blocks, all, or a glob over module or module:port.")] = "blocks",
-    values: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
-    ] = None,
+    reference_path: ReferencePathOption = None,
+    candidate_path: CandidatePathOption = None,
+    path_timeout: PathTimeoutOption = 60.0,
+    steps: StepsOption = 1,
+    seed: SeedOption = 0,
+    stage1: Stage1Option = None,
+    prompt: PromptOption = None,
+    sites: SitesOption = "blocks",
+    values: ValuesOption = None,
     floors: Annotated[
         str,
         typer.Option(
@@ -175,10 +170,7 @@ def record(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished golden of the same run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a golden that is there.")] = False,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Tensors by argument name, for a transformer that no family knows."),
-    ] = None,
+    inputs: InputsOption = None,
     processes: Annotated[
         str | None,
         typer.Option(
@@ -227,9 +219,7 @@ def replay(
     side: Annotated[str, typer.Option(help="Which of this machine's paths: candidate (torchax) or reference.")] = (
         "candidate"
     ),
-    setting: Annotated[
-        list[str] | None, typer.Option("--setting", metavar="K=V", help="Setting of the path; repeatable.")
-    ] = None,
+    setting: SettingOption = None,
     model: Annotated[str | None, typer.Option(help="In place of the golden's own.")] = None,
     stage1: Annotated[Path | None, typer.Option(help="The embeddings that the golden was recorded with.")] = None,
     reference_path: Annotated[
@@ -241,7 +231,7 @@ def replay(
     inputs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Tensors by argument name that it was recorded with.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a golden's recorded inputs through this machine's modules, one at a time: their local errors.
 
@@ -270,7 +260,7 @@ def explain(
     model: Annotated[str | None, typer.Option(help="In place of the reference golden's own.")] = None,
     stage1: Annotated[Path | None, typer.Option(help="The embeddings that both were recorded with.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The prompt, where it was not the model's own.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Name the causes of a difference, with shares and evidence: of a kept run, or of two goldens.
 

@@ -23,9 +23,12 @@ from parity.commands.bisect_common import (
 )
 from parity.commands.options import (
     CandidateOption,
+    CandidatePathOption,
     JsonOption,
+    PathTimeoutOption,
     PromptOption,
     ReferenceOption,
+    ReferencePathOption,
     SeedOption,
     Stage1Option,
     StepsOption,
@@ -58,13 +61,9 @@ def settings(
     stage1: Stage1Option = None,
     prompt: PromptOption = None,
     seed: SeedOption = 0,
-    reference_path: Annotated[
-        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
-    ] = None,
-    candidate_path: Annotated[
-        str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (docs/ports.md).")
-    ] = None,
-    path_timeout: Annotated[float, typer.Option(help="Seconds that importing a port's file may take.")] = 60.0,
+    reference_path: ReferencePathOption = None,
+    candidate_path: CandidatePathOption = None,
+    path_timeout: PathTimeoutOption = 60.0,
     state: StateOption = None,
     restart: RestartOption = False,
     as_json: JsonOption = False,
