@@ -17,12 +17,14 @@ from parity.compare.metrics import comparable_shapes
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.golden.sketch import TOTAL, Geometry, norm
 
+LOOP_OUTPUTS = ("noise_pred", "latents.after")
+
 Vector = np.ndarray
 """float64 [counters]: the errors of several sites, one after another."""
 
 
 def common_keys(*steps: StepRecords) -> tuple[Key, ...]:
-    """The outputs that all of these steps hold sketches of, in execution order: modules' and `noise_pred`."""
+    """The outputs that all of these steps hold sketches of, in execution order: modules' and the loop's."""
     held = [{r.key for r in step.records if _counts(r)} for step in steps]
     return tuple(r.key for r in steps[0].records if all(r.key in keys for keys in held))
 
@@ -30,7 +32,7 @@ def common_keys(*steps: StepRecords) -> tuple[Key, ...]:
 def _counts(record: Record) -> bool:
     if record.kind != "tensor" or record.sketch is None or record.key.is_padding or record.key.is_input:
         return False
-    return record.key.module != LOOP or record.key.port == "noise_pred"
+    return record.key.module != LOOP or record.key.port in LOOP_OUTPUTS
 
 
 def error_vector(reference: StepRecords, other: StepRecords, keys: Sequence[Key]) -> Vector:
@@ -39,10 +41,21 @@ def error_vector(reference: StepRecords, other: StepRecords, keys: Sequence[Key]
     return np.concatenate([_error(ours[key], theirs.get(key)) for key in keys]) if keys else np.zeros(0)
 
 
+def site_sizes(reference: StepRecords, keys: Sequence[Key]) -> tuple[int, ...]:
+    """How many counters of an error vector each of these sites has."""
+    held = {r.key: r for r in reference.records}
+    return tuple(_counters(held[key]) for key in keys)
+
+
+def _counters(record: Record) -> int:
+    assert record.sketch is not None
+    return record.sketch.size if Geometry(*record.frame).exact else TOTAL
+
+
 def _error(a: Record, b: Record | None) -> Vector:
     assert a.sketch is not None
     g = Geometry(*a.frame)
-    counters = a.sketch.size if g.exact else TOTAL
+    counters = _counters(a)
     scale = norm(a.sketch, g)
     if b is None or b.sketch is None or not comparable_shapes(a, b) or not math.isfinite(scale) or scale == 0.0:
         return np.zeros(counters)

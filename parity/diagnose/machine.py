@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,12 @@ from parity.diagnose.known_faults import Simulated
 from parity.diagnose.pairing import Say
 from parity.errors import UsageError
 from parity.golden.fingerprint import fingerprint
-from parity.golden.records import Provenance
+from parity.golden.records import Provenance, StepRecords
 from parity.models.family import Case, Family, family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import make_inputs
+from parity.paths.loop import denoise, prepare
 from parity.settings import Settings, Value, parse
 
 
@@ -43,7 +44,11 @@ class ExplainRequest:
 
 @dataclass(frozen=True)
 class Machine:
-    """The model of a golden on this machine."""
+    """The model of a golden on this machine, and what was run of it: each run is made once.
+
+    Attributes:
+        family, case: the model. provenance: of the reference golden. settings: the reference's. stage1: embeddings.
+    """
 
     family: Family
     case: Case
@@ -51,6 +56,8 @@ class Machine:
     settings: Settings
     stage1: Path | None
     say: Say
+    _simulated: dict[int, Simulated] = field(default_factory=dict)
+    _candidates: dict[object, StepRecords] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: ExplainRequest, told: Provenance, say: Say) -> Machine:
@@ -85,5 +92,33 @@ class Machine:
             return dict(candidate.values)
 
     def simulated(self, step: int) -> Simulated:
+        """The reference under known faults, looked at in this step."""
         told = self.provenance
-        return Simulated(self.family, self.case, self.settings, told.steps, told.seed, step, self.stage1, self.say)
+        if step not in self._simulated:
+            self._simulated[step] = Simulated(
+                self.family, self.case, self.settings, told.steps, told.seed, step, self.stage1, self.say
+            )
+        return self._simulated[step]
+
+    def candidate(self, settings: Settings, step: int) -> StepRecords:
+        """The loop's own records of a step of parity's candidate path with these settings."""
+        key = _run_of(settings, step)
+        if key not in self._candidates:
+            from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
+
+            self.say("candidate with swapped settings")
+            told = self.provenance
+            _, theirs = make_inputs(
+                self.family, self.case, self.settings, settings, steps=told.steps, seed=told.seed, stage1=self.stage1
+            )
+            loop = prepare(load_candidate(self.family, self.case, settings, theirs))
+            *_, self._candidates[key] = denoise(loop, None, stop=step + 1)
+        return self._candidates[key]
+
+    def hold(self, settings: Settings, ran: StepRecords) -> None:
+        """Take a step of the candidate with these settings that was recorded already, so that it is not run again."""
+        self._candidates[_run_of(settings, ran.step)] = ran
+
+
+def _run_of(settings: Settings, step: int) -> object:
+    return (step, *settings.as_text().items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parity.compare.gauges import gauges
+from parity.compare.gauges import gauges, reordered
 from parity.compare.result import Origin
 from parity.golden import Key, Record
 from tests.compare.make_records import tensor
@@ -40,3 +40,20 @@ def test_none_against_a_tensor() -> None:
     (cause,) = gauges([tensor("m:out", X)], [Record(KEY, "none")], Origin(KEY, "input"))
     assert "only the reference has a value" in cause.cause
     assert gauges([], [], None) == ()
+
+
+@pytest.mark.parametrize("apart", [2e-3, 1e-2, 0.1, 0.5])
+def test_noise_of_any_size_is_never_taken_for_another_order(apart: float) -> None:
+    rng = np.random.default_rng(7)
+    noisy = [X + apart * rng.standard_normal(X.shape) for _ in range(200)]
+    pairs = [([tensor("m:out", X)], [tensor("m:out", y)]) for y in noisy]
+    assert [reordered(a, b) for a, b in pairs] == [()] * len(pairs)
+
+
+def test_another_order_is_found_away_from_the_origin() -> None:
+    ours = [tensor("m:out", X), tensor("n:out", X[0]), tensor("n:out", X[0], branch="uncond")]
+    theirs = [tensor("m:out", 1.1 * X), tensor("n:out", X[0][::-1]), tensor("n:out", X[0][::-1], branch="uncond")]
+    (cause,) = reordered(ours, theirs, Origin(KEY, "module"))
+    assert cause.cause.startswith("n:out holds the same values in another order")
+    assert "1 sites, branches cond, uncond, step 0" in cause.witnesses[0].detail
+    assert reordered(ours, theirs[:1]) == ()
