@@ -53,7 +53,7 @@ from parity.paths.reference import load_reference
 from parity.settings import Settings, parse
 
 STEPS = 2
-LATER = ("timestep_dtype", "schedule", "timesteps")
+LATER = ("timestep_dtype", "schedule", "timesteps", "between_steps")
 """Faults of which the first step shows nothing, or not all: two steps are recorded of them, of the others one."""
 NO_FAULT = {
     "matmul_precision=high", "matmul_precision=default", "attention.mask=zero_kv_rescaled",
@@ -160,12 +160,14 @@ class Bench:
 
 def _told(result: Result) -> dict[str, Any]:
     """Causes that have a share, the first first, with their groups; what is harmless; what is said beside it."""
-    named = [c for c in result.causes if c.setting and (c.share > 0 or c.share != c.share)]
+    innocent = [c for c in result.causes if c.setting and "harmless" in c.cause]
+    named = [c for c in result.causes if c.setting and c not in innocent]
     return {
         "verdict": result.verdict,
         "reason": result.reason,
         "named": [[f"{c.setting}={c.candidate}", *c.alike] for c in named],
         "shares": [c.share for c in named],
+        "harmless": [f"{c.setting}={c.candidate}" for c in innocent],
         "causes": [[c.cause, *(w.detail for w in c.witnesses)] for c in result.causes],
         "unknown": [n for n in result.notes if n.startswith("unknown")],
         "gauges": [c.cause for c in result.causes if not c.setting],

@@ -16,7 +16,7 @@ def is_right(row: Row, golden: str) -> bool:
     told, truth = row[golden], row["truth"]
     if told["verdict"] == "pass":
         return row["kind"] != "pair"
-    first = told["named"][: len(truth)]
+    first = told["named"][: len(truth)] or [[name] for name in told["harmless"]]
     return all(any(t in group for group in first) for t in truth)
 
 
@@ -38,7 +38,7 @@ def markdown(rows: dict[str, Row]) -> str:
         of.setdefault(row["kind"], []).append(row)
     single, beside, pair, unknown = (of.get(k, []) for k in ("single", "beside", "pair", "unknown"))
     far = [r for r in unknown if r["mute"]["verdict"] != "pass"]
-    silent = [r for r in far if not r["mute"]["named"]]
+    silent = [r for r in far if not r["mute"]["named"] and r["mute"]["unknown"]]
     out = [
         "# Causes", "",
         "Printed by `python benchmarks/causes.py --markdown docs/causes.md`: the candidate is torchax on the tiny",
@@ -78,8 +78,13 @@ def _row(name: str, row: Row, golden: str) -> str:
     if told["verdict"] == "pass":
         return f"| {name} | passes, below the floor | |"
     named = ", ".join(f"{' or '.join(n)} {s:.0%}" for n, s in zip(told["named"], told["shares"], strict=True))
+    named = named or ", ".join(f"{name} harmless" for name in told["harmless"])
     said = named or (told["unknown"] or ["no cause"])[0].partition(":")[0]
     if row["kind"] == "schedule":
         said = "; ".join(told["gauges"])
-    good = not told["named"] if row["kind"] == "unknown" else row["kind"] == "near" or is_right(row, golden)
+    good = (
+        not told["named"] and told["unknown"]
+        if row["kind"] == "unknown"
+        else row["kind"] == "near" or is_right(row, golden)
+    )
     return f"| {name} | {said} | {'' if good else 'wrong'} |"

@@ -77,17 +77,17 @@ def _cause(sentence: str, value: float, detail: str) -> Cause:
 def reordered(
     reference: Sequence[Record], candidate: Sequence[Record], origin: Origin | None = None
 ) -> tuple[Cause, ...]:
-    """The first site but the origin, which `gauges` reads, that holds the same values in another order, if any."""
+    """The first site that holds the same values in another order, unless it is the origin, which `gauges` reads."""
     theirs = {r.key: r for r in candidate}
     found = []
     for ours in reference:
         other = theirs.get(ours.key)
-        is_read = origin is not None and ours.key == origin.key
-        if other is None or is_read or ours.key.is_padding or not ours.kind == other.kind == "tensor":
+        if other is None or ours.key.is_padding or not ours.kind == other.kind == "tensor":
             continue
         if _permuted(ours, other, ours.key.site) is not None:
             found.append(ours)
-    if not found:
+    # What is born as another order is told by `gauges`; what follows from it says nothing more.
+    if not found or (origin is not None and found[0].key == origin.key):
         return ()
     first = found[0].key
     branches = ", ".join(dict.fromkeys(r.key.branch for r in found if r.key.branch)) or "no branch of its own"
@@ -122,7 +122,7 @@ def _gain(ours: Record, theirs: Record, where: str) -> Cause | None:
     counters = ours.sketch.size if Geometry(*ours.frame).exact else TOTAL
     x, y = (s[:counters].astype(np.float64) for s in (ours.sketch, theirs.sketch))
     square, apart = float(x @ x), y - x
-    if square == 0.0 or not np.isfinite(y).all() or not apart.any():
+    if x.size < 2 or square == 0.0 or not np.isfinite(y).all() or not apart.any():
         return None
     gain = float(x @ y) / square
     left = float(np.linalg.norm(y - gain * x) / np.linalg.norm(apart))

@@ -58,8 +58,6 @@ def _kind(numbers: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[str,
     """What the candidate's numbers are: a sentence's end, and the setting that does it where one does."""
     values = [n for n in names if n != "dt"] or list(names)
     if all(_rounded(numbers[n][:, 0], numbers[n][:, 1]) for n in values):
-        if values == ["timestep"]:
-            return "is right, its timesteps are rounded to bfloat16", "timestep_dtype", "bfloat16", "model"
         return "is rounded to bfloat16", "schedule_dtype", "bfloat16", "model"
     x = np.concatenate([numbers[n] for n in values])
     at = x[x[:, 0] != 0]

@@ -7,7 +7,8 @@ Shares. With e(S) the error of noise_pred where the settings S are wrong and g =
 v(S) = <e(S), g> / <g, g>: how much of g is there, 1 for all of them. The share of a setting is its Shapley value
 (1953): what it adds, averaged over all orders. For up to `EXACT` guilty settings all subsets are run; for more, what it
 adds first and what it adds last are averaged, which is the same value where no three act on one another, and the shares
-need not add up to 1 then. They add up to 1 - v(none): what is wrong with no setting swapped is nobody's.
+need not add up to 1 then. They add up to 1 - v(none): what is wrong with no setting swapped is nobody's. One that
+turns the error, at right angles to it, has a share of 0 and is guilty all the same.
 
 Interval. Each run's noise_pred is known up to its floor n. A share is linear in the e(S) with weights w(S), so that to
 first order it moves by at most n / |g| * (sum of |w(S)| + |sum of w(S) e(S)| / |g|), S = guilty apart (whose value is 1
@@ -121,4 +122,4 @@ def valued(
     share = weights.get(guilty, 0.0) + float(moved @ whole) / square
     size = math.sqrt(square)
     half = noise / size * (sum(map(abs, others.values())) + float(np.linalg.norm(moved)) / size)
-    return share, min(1.0, half)
+    return min(1.0, max(0.0, share)), min(1.0, half)
