@@ -12,7 +12,8 @@ fault) is recorded once, as a golden in the work folder, and explained by `parit
 
 Unknown faults are the patches of `fault_catalogue` that no setting does; from goldens alone they must be called
 unknown. Rows are kept in the state file as they come, so that a stopped run goes on; goldens are recorded where they
-are missing, so that after a change of the tool only the explaining is done again (with another state file).
+are missing, so that after a change of the tool only the explaining is done again (with another state file). The work
+folder takes 1.4 GB.
 """
 
 from __future__ import annotations
@@ -219,12 +220,13 @@ def rows(bench: Bench) -> Iterator[tuple[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--work", type=Path, default=Path("causes"))
-    parser.add_argument("--state", type=Path, default=Path("causes.json"))
+    parser.add_argument("--work", type=Path, default=Path("build/causes"))
+    parser.add_argument("--state", type=Path, default=Path("build/causes.json"))
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--record", action="store_true", help="record the candidates, explain none")
     options = parser.parse_args()
+    options.state.parent.mkdir(parents=True, exist_ok=True)
     state = fault_bench.State(options.state)
     bench = Bench(options.work, options.record)
     for name, make in rows(bench):

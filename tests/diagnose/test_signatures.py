@@ -93,9 +93,10 @@ def test_an_error_that_nobody_knows_is_unknown(told: Any) -> None:
     assert any(n.startswith("unknown: no known fault") and "coefficient" in n for n in notes)
 
 
-@pytest.mark.parametrize(("common", "named"), [(0.85, True), (0.2, False)])
-def test_a_setting_that_only_rounds_is_named_by_what_two_programs_share(told: Any, common: float, named: bool) -> None:
-    own = np.sqrt(1 - common**2)
+@pytest.mark.parametrize(("common", "own", "named"), [(0.85, 0.53, True), (1.0, 1.4, False), (0.2, 0.98, False)])
+def test_a_setting_that_only_rounds_is_named_by_what_two_programs_share(
+    told: Any, common: float, own: float, named: bool
+) -> None:
     fault = "norm_dtype=bfloat16"
     values = [truth(i) + common * error(fault, i) + own * error(fault, i, 7000) for i in range(len(SITES))]
     causes, notes = told(step([tensor(site, x) for site, x in zip(SITES, values, strict=True)]))
