@@ -1,6 +1,6 @@
 """Are causes named rightly? Faults that are settings, alone and in pairs, and faults that no setting is.
 
-    python benchmarks/causes.py [--work DIR] [--state FILE] [--markdown FILE] [--only NAME]...
+    python benchmarks/causes.py [--work DIR] [--state FILE] [--markdown FILE] [--seed N] [--only NAME]...
 
 Each candidate (torchax on tiny-hunyuan-video-1.5, float32, two steps, `jit=false`: a program is not compiled for each
 fault) is recorded once, as a golden in the work folder, and explained by `parity.diagnose.explain.explain`, as
@@ -87,14 +87,14 @@ OF_THE_SCHEDULE = {"schedule_shift_missing", "timesteps_repeat"}
 class Bench:
     """The reference with its floors, recorded once, and the candidates, each recorded once."""
 
-    def __init__(self, work: Path, only_record: bool = False) -> None:
+    def __init__(self, work: Path, seed: int = 0, only_record: bool = False) -> None:
         folder = resolve_model(DEFAULT_MODEL)
-        self.work, self.only_record = work, only_record
+        self.work, self.seed, self.only_record = work, seed, only_record
         self.case = make_case(DEFAULT_MODEL, folder, GenerationSpec.load(folder))
         self.family = family_of(folder)
         self.settings = parse("torch")
         self.inputs, _ = make_inputs(
-            self.family, self.case, self.settings, self.settings, steps=STEPS, seed=0, stage1=None
+            self.family, self.case, self.settings, self.settings, steps=STEPS, seed=self.seed, stage1=None
         )
         side = load_reference(self.family, self.case, self.settings, self.inputs)
         self.plan = plan_sites(["", *side.modules], "blocks", ("*.attention",))
@@ -124,7 +124,9 @@ class Bench:
         if _whole(where / "mute"):
             self._hold(settings, where, fault)
             return where
-        _, inputs = make_inputs(self.family, self.case, self.settings, settings, steps=STEPS, seed=0, stage1=None)
+        _, inputs = make_inputs(
+            self.family, self.case, self.settings, settings, steps=STEPS, seed=self.seed, stage1=None
+        )
         side = load_candidate(self.family, self.case, settings, inputs)
         with contextlib.nullcontext() if fault is None else fault.apply(side):
             loop = prepare(side)
@@ -223,12 +225,13 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/causes"))
     parser.add_argument("--state", type=Path, default=Path("build/causes.json"))
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--seed", type=int, default=0, help="of the initial noise; give another work folder too")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--record", action="store_true", help="record the candidates, explain none")
     options = parser.parse_args()
     options.state.parent.mkdir(parents=True, exist_ok=True)
     state = fault_bench.State(options.state)
-    bench = Bench(options.work, options.record)
+    bench = Bench(options.work, options.seed, options.record)
     for name, make in rows(bench):
         if options.only and not any(part in name for part in options.only):
             continue

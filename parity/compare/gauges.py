@@ -17,6 +17,7 @@ from parity.golden.records import LOOP, Moments, Record
 from parity.golden.sketch import TOTAL, Geometry
 from parity.settings import BITS
 
+CONFIRM = "confirm: record the candidate again with that changed, and parity diff REFERENCE CANDIDATE passes there"
 LEFT = 0.05
 """A gain explains a difference where it leaves less than this share of it."""
 SAME = 1e-4
@@ -66,12 +67,13 @@ def dtype_gauge(reference: Sequence[Record], candidate: Sequence[Record]) -> tup
         return ()
     ours, theirs = found
     text = f"most modules compute in {theirs}, the reference's in {ours}: run both in one dtype, or expect its rounding"
-    witness = Witness("gauge", float(BITS[theirs]), f"dtype of the module outputs: {ours} against {theirs}")
+    detail = f"dtype of the module outputs: {ours} against {theirs}; {CONFIRM}"
+    witness = Witness("gauge", float(BITS[theirs]), detail)
     return (Cause(text, "dtype", ours, theirs, math.nan, (witness,)),)
 
 
 def _cause(sentence: str, value: float, detail: str) -> Cause:
-    return Cause(sentence, "", "", "", math.nan, (Witness("gauge", value, detail),))
+    return Cause(sentence, "", "", "", math.nan, (Witness("gauge", value, f"{detail}; {CONFIRM}"),))
 
 
 def reordered(

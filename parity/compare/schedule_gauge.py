@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from parity.compare.gauges import CONFIRM
 from parity.compare.result import NAN, Cause, StepDiff, Witness
 from parity.golden.records import LOOP, Record, StepRecords
 
@@ -37,7 +38,7 @@ def schedule_gauge(steps: Sequence[StepDiff]) -> tuple[Cause, ...]:
     where = ", ".join(str(steps[i].step) for i in np.flatnonzero(np.any([hit[n] for n in names], axis=0))[:8])
     kind, setting, value, reference = _kind(numbers, names)
     remedy = "keep the schedule in float32" if setting else "set the scheduler up as the reference does"
-    detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}"
+    detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}; {CONFIRM}"
     worst = max(_apart(numbers[name]).max() for name in names)
     return (
         Cause(f"the schedule {kind}: {remedy}", setting, reference, value, NAN, (Witness("gauge", worst, detail),)),
@@ -95,7 +96,8 @@ def step_gauge(reference: StepRecords, candidate: StepRecords) -> tuple[Cause, .
         f"the scheduler stepped by {b:.5g} where its schedule says {dt:.5g}: reset its step index before the loop "
         "(warm-up calls move it), and check the sign and factor of its update"
     )
-    detail = f"latents moved by {b:.6g} times noise_pred at step {reference.step}, the reference's by {a:.6g}"
+    moved = f"latents moved by {b:.6g} times noise_pred at step {reference.step}, the reference's by {a:.6g}"
+    detail = f"{moved}; {CONFIRM}"
     return (Cause(text, "", "", "", NAN, (Witness("gauge", b, detail),)),)
 
 

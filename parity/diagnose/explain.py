@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parity.compare.diff import diff
-from parity.compare.gauges import dtype_gauge, gauges, reordered
+from parity.compare.gauges import CONFIRM, dtype_gauge, gauges, reordered
 from parity.compare.result import NAN, Cause, Result, Witness
 from parity.compare.schedule_gauge import schedule_gauge, step_gauge
 from parity.diagnose.counterfactuals import counterfactuals
@@ -144,5 +144,7 @@ def _phantom(found: Phantoms, module: str) -> Cause:
         f"{found.count:.2f} phantom keys on {found.branch} = {found.meaning()}: keys and values are zeroed there, each "
         "still has weight exp(0); mask the logits, or rescale the output by the log-sum-exp"
     )
-    detail = f"{found.count:.4f} +- {found.spread:.1g} at {found.share:.1%} of the queries and heads of {module}"
+    detail = (
+        f"{found.count:.4f} +- {found.spread:.1g} at {found.share:.1%} of the queries and heads of {module}; {CONFIRM}"
+    )
     return Cause(text, "", "", "", NAN, (Witness("gauge", found.count, detail),))
