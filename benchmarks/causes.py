@@ -1,156 +1,251 @@
 """Are causes named rightly? Faults that are settings, alone and in pairs, and faults that no setting is.
 
-    python benchmarks/causes.py [--state FILE] [--markdown FILE]
+    python benchmarks/causes.py [--work DIR] [--state FILE] [--markdown FILE] [--seed N] [--only NAME]...
 
-For each fault the candidate (torchax) is run with it on tiny-hunyuan-video-1.5, float32, one step, and explained twice:
-with its settings known (counterfactual) and from its records alone (signature). Unknown faults are the patches of
-`fault_catalogue` that no setting does; from records alone they must be called unknown.
+Each candidate (torchax on tiny-hunyuan-video-1.5, float32, two steps, `jit=false`: a program is not compiled for each
+fault) is recorded once, as a golden in the work folder, and explained by `parity.diagnose.explain.explain`, as
+`parity explain` does it:
+
+- *settings known*: its golden tells its settings, as that of a kept run does. Each fault stands beside a setting that
+  is innocent, so that there is something to choose from.
+- *goldens alone*: its golden tells neither settings nor fingerprints of its inputs, as somebody else's port.
+
+Unknown faults are the patches of `fault_catalogue` that no setting does; from goldens alone they must be called
+unknown. Rows are kept in the state file as they come, so that a stopped run goes on; goldens are recorded where they
+are missing, so that after a change of the tool only the explaining is done again (with another state file). The work
+folder takes 1.4 GB.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fault_bench
-import numpy as np
+from causes_table import markdown
 from fault_catalogue import FAULTS, Fault
 
-from parity.compare.regress import common_keys, error_vector, noise_norm, search
-from parity.diagnose.bisect_settings import plan
-from parity.diagnose.known_faults import Simulated, known_faults
-from parity.diagnose.shares import shares
-from parity.diagnose.signatures import UNKNOWN
-from parity.golden.records import StepRecords
+from parity.compare.result import Result
+from parity.diagnose.explain import ExplainRequest, explain
+from parity.diagnose.known_faults import known_faults
+from parity.diagnose.machine import Machine
+from parity.errors import ParityError
+from parity.golden import Golden, GoldenWriter
+from parity.golden.records import Provenance
+from parity.hooks.sites import plan_sites
+from parity.models.family import family_of, make_case
+from parity.models.folder import resolve_model
+from parity.models.names import DEFAULT_MODEL
+from parity.models.spec import GenerationSpec
 from parity.paths.candidate import load_candidate
+from parity.paths.floors import make_variants, with_floors
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare
+from parity.paths.provenance import provenance
+from parity.paths.reference import load_reference
 from parity.settings import Settings, parse
 
+STEPS = 2
+LATER = ("timestep_dtype", "schedule", "timesteps", "between_steps")
+"""Faults of which the first step shows nothing, or not all: two steps are recorded of them, of the others one."""
+NO_FAULT = {
+    "matmul_precision=high", "matmul_precision=default", "attention.mask=zero_kv_rescaled",
+    "attention.mask=segment_ids", "vision_states=none", "text.reorder=concatenate",
+}  # fmt: skip
+"""Known faults that on a CPU change nothing beyond rounding, or never do by themselves."""
+WITH = {"attention.block_padding=unmasked": "attention.kernel=splash"}
+"""What a setting needs on the candidate beside it."""
+INNOCENT = ("vision_states=none", "text.reorder=concatenate", "attention.k_smooth=true", "rope=cached")
+"""Companions of the faults, in turn."""
 PAIRS = (
     ("attention.mask=none", "refiner.mask=none"), ("attention.mask=zero_kv", "text.byt5_dtype=bfloat16"),
     ("attention.mask=none", "norm_dtype=bfloat16"), ("refiner.mask=none", "rope_dtype=bfloat16"),
     ("attention.mask=zero_kv", "refiner.mask=none"), ("norm_dtype=bfloat16", "rope_dtype=bfloat16"),
-    ("attention.mask=segment_ids_first_row", "refiner.mask=none"), ("refiner.mask=none", "timestep_dtype=bfloat16"),
+    ("attention.mask=segment_ids_first_row", "refiner.mask=none"), ("refiner.mask=none", "guidance_dtype=bfloat16"),
     ("attention.softmax_dtype=bfloat16", "text.byt5_dtype=bfloat16"), ("attention.mask=none", "dtype=bfloat16"),
+    ("latents_dtype=bfloat16", "attention.mask=zero_kv"), ("rope_dtype=bfloat16", "attention.softmax_dtype=bfloat16"),
+    ("norm_dtype=bfloat16", "text.byt5_dtype=bfloat16"), ("attention.mask=zero_kv", "norm_dtype=bfloat16"),
 )  # fmt: skip
-SAME_AS_A_SETTING = {
+NEAR_A_SETTING = {
     "mask_dropped", "mask_of_the_first_batch_row", "refiner_attention_without_mask", "softmax_in_bfloat16",
     "rotary_phase_in_bfloat16", "block_padding_unmasked", "norm_statistics_in_bfloat16", "guidance_in_bfloat16",
+    "scheduler_not_reset",
 }  # fmt: skip
-"""Patches that do what a setting does, in one block or in all."""
-
-
-def take(known: fault_bench.Known, settings: Settings, fault: Fault | None = None) -> StepRecords:
-    """The candidate's records of the first step."""
-    ours = known.settings.replace(text_byt5_dtype=settings["text.byt5_dtype"])
-    inputs, _ = make_inputs(known.family, known.case, ours, ours, steps=1, seed=0, stage1=None)
-    side = load_candidate(known.family, known.case, settings, inputs)
-    if fault is None:
-        return next(iter(denoise(prepare(side), known.plan)))
-    with fault.apply(side):
-        return next(iter(denoise(prepare(side), known.plan)))
+"""Patches that do what a setting does, in one block or in all: named or unknown, both are true; shown, not counted."""
+OF_THE_SCHEDULE = {"schedule_shift_missing", "timesteps_repeat"}
+"""Patches of the schedule's numbers, which the schedule gauge must tell."""
 
 
 class Bench:
-    """The reference, its known faults, and the two ways to explain a candidate."""
+    """The reference with its floors, recorded once, and the candidates, each recorded once."""
 
-    def __init__(self) -> None:
-        self.known = fault_bench.Known("float32", 1)
-        known = self.known
-        quiet = fault_bench.quiet
-        self.simulated = Simulated(known.family, known.case, known.settings, 1, 0, 0, None, quiet)
-        self.base = self.simulated.run(frozenset())
-        names = known_faults(known.settings, known.family, known.case)
-        self.runs = {name: self.simulated.run(frozenset({name})) for name in names}
-        (self.truth,) = known.steps
-
-    def signature(self, theirs: StepRecords) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-        keys = common_keys(self.truth, theirs, self.base)
-        error, noise = error_vector(self.truth, theirs, keys), noise_norm(self.truth, keys)
-        singles = {name: error_vector(self.base, run, keys) for name, run in self.runs.items()}
-        found = search(error, singles, lambda f: error_vector(self.base, self.simulated.run(f), keys), noise)
-        return (found.names if found.residual <= UNKNOWN else ()), singles
-
-    def counterfactual(self, settings: Settings) -> tuple[str, ...]:
-        keys = tuple(k for k in common_keys(self.truth) if k.site == "loop:noise_pred")
-        noise = noise_norm(self.truth, keys)
-
-        def run(swapped: Settings) -> np.ndarray:
-            return error_vector(self.truth, take(self.known, swapped), keys)
-
-        found = shares(plan(self.known.settings, settings), run, noise)
-        return tuple(f"{s.swap.setting}={s.swap.candidate}" for s in found if not s.harmless)
-
-    def settings_row(self, names: tuple[str, ...]) -> dict[str, Any]:
-        settings = parse("torchax", names)
-        theirs = take(self.known, settings)
-        named, singles = self.signature(theirs)
-        return {
-            "truth": names,
-            "counterfactual": self.counterfactual(settings),
-            "signature": named,
-            "alike": {n: [m for m, v in singles.items() if _alike(v, singles[n])] for n in names if n in singles},
-        }
-
-    def unknown_row(self, fault: Fault) -> dict[str, Any]:
-        named, _ = self.signature(take(self.known, parse("torchax"), fault))
-        return {"truth": (), "signature": named}
-
-
-def _alike(a: np.ndarray, b: np.ndarray) -> bool:
-    return float(np.linalg.norm(a - b)) <= 0.02 * float(np.linalg.norm(b))
-
-
-def markdown(rows: dict[str, dict[str, Any]]) -> str:
-    """The table, and the shares that it adds up to."""
-    singles = [r for r in rows.values() if len(r["truth"]) == 1]
-    pairs = [r for r in rows.values() if len(r["truth"]) == 2]
-    unknown = [r for r in rows.values() if not r["truth"]]
-
-    def hit(row: dict[str, Any], kind: str) -> bool:
-        found, truth = row[kind], row["truth"]
-        return all(any(n in row["alike"].get(t, [t]) for n in found[: len(truth)]) for t in truth)
-
-    out = ["# Causes", "", "Printed by `python benchmarks/causes.py`, tiny HunyuanVideo-1.5, float32, CPU.", ""]
-    for label, some in (("single faults: right cause first", singles), ("pairs: both named", pairs)):
-        for kind in ("counterfactual", "signature"):
-            out.append(f"- {label}, {kind}: {sum(hit(r, kind) for r in some)} of {len(some)}")
-    out.append(f"- unknown faults, called unknown: {sum(not r['signature'] for r in unknown)} of {len(unknown)}")
-    out += ["", "| fault | counterfactual | signature |", "|---|---|---|"]
-    for name, row in rows.items():
-        out.append(
-            f"| {name} | {', '.join(row.get('counterfactual', [])) or '-'} | {', '.join(row['signature']) or '-'} |"
+    def __init__(self, work: Path, seed: int = 0, only_record: bool = False) -> None:
+        folder = resolve_model(DEFAULT_MODEL)
+        self.work, self.seed, self.only_record = work, seed, only_record
+        self.case = make_case(DEFAULT_MODEL, folder, GenerationSpec.load(folder))
+        self.family = family_of(folder)
+        self.settings = parse("torch")
+        self.inputs, _ = make_inputs(
+            self.family, self.case, self.settings, self.settings, steps=STEPS, seed=self.seed, stage1=None
         )
-    return "\n".join(out) + "\n"
+        side = load_reference(self.family, self.case, self.settings, self.inputs)
+        self.plan = plan_sites(["", *side.modules], "blocks", ("*.attention",))
+        self.reference = work / "reference"
+        if not _whole(self.reference):
+            loop = prepare(side)
+            told, variants = provenance(loop), make_variants(side)
+            made = list(with_floors(denoise(loop, self.plan), variants, self.plan, None))
+            _write(self.reference, told, made)
+            _write(work / "reference_first", told, made[:1])
+        request = ExplainRequest(str(self.reference), str(self.reference))
+        self.machine = Machine.of(request, Golden.open(self.reference).provenance, fault_bench.quiet)
+
+    def settings_faults(self) -> tuple[str, ...]:
+        """Every known fault of the model that the candidate can take and that changes numbers."""
+        found = []
+        for name in known_faults(self.settings, self.family, self.case):
+            with contextlib.suppress(ParityError):
+                parse("torchax", [name, *_needs(name)])
+                found.append(name)
+        return tuple(name for name in found if name not in NO_FAULT)
+
+    def record(self, name: str, assignments: tuple[str, ...], fault: Fault | None = None) -> Path:
+        """The candidate's goldens under this name: `told`, which tells its settings, and `mute`."""
+        where = self.work / _slug(name)
+        settings = parse("torchax", [*assignments, "jit=false"])
+        if _whole(where / "mute"):
+            self._hold(settings, where, fault)
+            return where
+        _, inputs = make_inputs(
+            self.family, self.case, self.settings, settings, steps=STEPS, seed=self.seed, stage1=None
+        )
+        side = load_candidate(self.family, self.case, settings, inputs)
+        with contextlib.nullcontext() if fault is None else fault.apply(side):
+            loop = prepare(side)
+            told, steps = provenance(loop), list(denoise(loop, self.plan, stop=2 if _later(name) else 1))
+        _write(where / "told", told, steps)
+        _write(where / "mute", replace(told, settings={}, inputs={}, weights={}), steps)
+        self._hold(settings, where, fault)
+        return where
+
+    def _hold(self, settings: Settings, where: Path, fault: Fault | None) -> None:
+        """Counterfactuals that are rows of this bench too are not run again."""
+        golden = Golden.open(where / "told")
+        for step in golden.steps if fault is None else ():
+            self.machine.hold(settings, golden.read_step(step))
+
+    def row(self, kind: str, truth: tuple[str, ...], beside: tuple[str, ...] = (), fault: Fault | None = None) -> Any:
+        """What the witnesses say of one candidate."""
+        name = fault.name if fault is not None else " + ".join((*truth, *beside))
+        began = time.perf_counter()
+        where = self.record(name, (*truth, *beside, *(n for t in truth for n in _needs(t))), fault)
+        row: dict[str, Any] = {"kind": kind, "truth": truth, "recorded": round(time.perf_counter() - began, 1)}
+        if self.only_record:
+            return row
+        for golden in ("told", "mute") if kind == "pair" else ("told",) if kind == "beside" else ("mute",):
+            began = time.perf_counter()
+            kept = where if golden == "told" else None
+            reference = self.reference if _later(name) else self.work / "reference_first"
+            request = ExplainRequest(str(reference), str(where / golden), kept)
+            result = explain(request, fault_bench.quiet, self.machine)
+            row[golden] = _told(result)
+            row[golden]["seconds"] = round(time.perf_counter() - began, 1)
+        return row
+
+
+def _told(result: Result) -> dict[str, Any]:
+    """Causes that have a share, the first first, with their groups; what is harmless; what is said beside it."""
+    innocent = [c for c in result.causes if c.setting and "harmless" in c.cause]
+    named = [c for c in result.causes if c.setting and c not in innocent]
+    return {
+        "verdict": result.verdict,
+        "reason": result.reason,
+        "named": [[f"{c.setting}={c.candidate}", *c.alike] for c in named],
+        "shares": [c.share for c in named],
+        "harmless": [f"{c.setting}={c.candidate}" for c in innocent],
+        "causes": [[c.cause, *(w.detail for w in c.witnesses)] for c in result.causes],
+        "unknown": [n for n in result.notes if n.startswith("unknown")],
+        "gauges": [c.cause for c in result.causes if not c.setting],
+    }
+
+
+def _later(name: str) -> bool:
+    return any(part in name for part in LATER)
+
+
+def _needs(name: str) -> tuple[str, ...]:
+    return (WITH[name],) if name in WITH else ()
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name) or "no_fault"
+
+
+def _whole(where: Path) -> bool:
+    with contextlib.suppress(ParityError):
+        return Golden.open(where).complete
+    return False
+
+
+def _write(where: Path, told: Provenance, steps: Any) -> None:
+    shutil.rmtree(where, ignore_errors=True)
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with GoldenWriter(where, told) as writer:
+        for step in steps:
+            writer.write_step(step)
+
+
+def rows(bench: Bench) -> Iterator[tuple[str, Any]]:
+    """Every row by name, and how it is made."""
+    faults = bench.settings_faults()
+    for name in ("", *(i for i in INNOCENT if i not in faults)):
+        yield name or "no fault", lambda name=name: bench.row("single", (name,) if name else ())
+    for name in faults:
+        yield name, lambda name=name: bench.row("single", (name,))
+    for name, innocent in zip(faults, itertools.cycle(INNOCENT), strict=False):
+        yield f"{name} beside {innocent}", lambda n=name, i=innocent: bench.row("beside", (n,), (i,))
+    for pair in PAIRS:
+        yield " + ".join(pair), lambda pair=pair: bench.row("pair", pair)
+    for fault in FAULTS:
+        schedule, near = fault.name in OF_THE_SCHEDULE, fault.name in NEAR_A_SETTING
+        kind = "schedule" if schedule else "near" if near else "unknown"
+        yield fault.name, lambda fault=fault, kind=kind: bench.row(kind, (), (), fault)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--state", type=Path, default=Path("causes.json"))
+    parser.add_argument("--work", type=Path, default=Path("build/causes"))
+    parser.add_argument("--state", type=Path, default=Path("build/causes.json"))
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--seed", type=int, default=0, help="of the initial noise; give another work folder too")
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--record", action="store_true", help="record the candidates, explain none")
     options = parser.parse_args()
+    options.state.parent.mkdir(parents=True, exist_ok=True)
     state = fault_bench.State(options.state)
-    bench = Bench()
-    for names in itertools.chain(((n,) for n in bench.runs), PAIRS):
-        try:
-            row = state.row(" + ".join(names), lambda names=names: bench.settings_row(names))  # type: ignore[misc]
-        except Exception as error:
-            print(f"{names}: not run on the candidate: {error}", flush=True)
+    bench = Bench(options.work, options.seed, options.record)
+    for name, make in rows(bench):
+        if options.only and not any(part in name for part in options.only):
             continue
-        print(names, row["counterfactual"], row["signature"], flush=True)
-    for fault in FAULTS:
-        if fault.name in SAME_AS_A_SETTING or fault.at == "preflight" or fault.steps > 1:
-            continue
-        try:
-            row = state.row(fault.name, lambda fault=fault: bench.unknown_row(fault))  # type: ignore[misc]
-        except Exception as error:
-            print(f"{fault.name}: {error}", flush=True)
-            continue
-        print(fault.name, "->", row["signature"], flush=True)
+
+        def guarded(make: Any = make) -> dict[str, Any]:
+            try:
+                row: dict[str, Any] = make()
+            except Exception as error:  # a patch that does not run is no fault
+                row = {"kind": "broken", "truth": (), "reason": f"{type(error).__name__}: {error}"}
+            return row
+
+        row = state.row(name, guarded)
+        said = row.get("told") or row.get("mute") or {"named": row.get("reason"), "unknown": "", "seconds": 0}
+        print(name, said["named"], said["unknown"], row.get("recorded"), said["seconds"], flush=True)
     if options.markdown:
         options.markdown.write_text(markdown(json.loads(options.state.read_text())))
 

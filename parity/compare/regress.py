@@ -17,12 +17,14 @@ from parity.compare.metrics import comparable_shapes
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.golden.sketch import TOTAL, Geometry, norm
 
+LOOP_OUTPUTS = ("noise_pred", "latents.after")
+
 Vector = np.ndarray
 """float64 [counters]: the errors of several sites, one after another."""
 
 
 def common_keys(*steps: StepRecords) -> tuple[Key, ...]:
-    """The outputs that all of these steps hold sketches of, in execution order: modules' and `noise_pred`."""
+    """The outputs that all of these steps hold sketches of, in execution order: modules' and the loop's."""
     held = [{r.key for r in step.records if _counts(r)} for step in steps]
     return tuple(r.key for r in steps[0].records if all(r.key in keys for keys in held))
 
@@ -30,7 +32,7 @@ def common_keys(*steps: StepRecords) -> tuple[Key, ...]:
 def _counts(record: Record) -> bool:
     if record.kind != "tensor" or record.sketch is None or record.key.is_padding or record.key.is_input:
         return False
-    return record.key.module != LOOP or record.key.port == "noise_pred"
+    return record.key.module != LOOP or record.key.port in LOOP_OUTPUTS
 
 
 def error_vector(reference: StepRecords, other: StepRecords, keys: Sequence[Key]) -> Vector:
@@ -39,10 +41,21 @@ def error_vector(reference: StepRecords, other: StepRecords, keys: Sequence[Key]
     return np.concatenate([_error(ours[key], theirs.get(key)) for key in keys]) if keys else np.zeros(0)
 
 
+def site_sizes(reference: StepRecords, keys: Sequence[Key]) -> tuple[int, ...]:
+    """How many counters of an error vector each of these sites has."""
+    held = {r.key: r for r in reference.records}
+    return tuple(_counters(held[key]) for key in keys)
+
+
+def _counters(record: Record) -> int:
+    assert record.sketch is not None
+    return record.sketch.size if Geometry(*record.frame).exact else TOTAL
+
+
 def _error(a: Record, b: Record | None) -> Vector:
     assert a.sketch is not None
     g = Geometry(*a.frame)
-    counters = a.sketch.size if g.exact else TOTAL
+    counters = _counters(a)
     scale = norm(a.sketch, g)
     if b is None or b.sketch is None or not comparable_shapes(a, b) or not math.isfinite(scale) or scale == 0.0:
         return np.zeros(counters)
@@ -125,28 +138,48 @@ def search(
     """
     whole = math.sqrt(float(error @ error))
     fits = {name: fit(error, known, noise) for name, known in singles.items()}
-    taken: frozenset[str] = frozenset()
-    order: list[str] = []
-    now, left = np.zeros_like(error), whole
-    while len(order) < MOST and left > 3.0 * noise:
-        rest = {n: v for n, v in singles.items() if n.split("=")[0] not in {t.split("=")[0] for t in taken}}
-        silent = [n for n in rest if float(np.linalg.norm(rest[n])) <= 3.0 * noise]
-        loud = sorted((n for n in rest if n not in silent), key=lambda n: _leaves(error - now, rest[n]))
-        ranked = [*loud[:TRIED], *silent] if order else loud
-        best: tuple[float, str, Vector] | None = None
-        for name in ranked:
-            joint = rest[name] if not order else together(taken | {name})
-            if joint is None:
-                continue
-            leaves = float(np.linalg.norm(error - joint))
-            if best is None or leaves < best[0]:
-                best = (leaves, name, joint)
-        if best is None or best[0] > GAIN * left:
+    silent = {n for n, v in singles.items() if float(np.linalg.norm(v)) <= 3.0 * noise}
+    best = _Taken((), np.zeros_like(error), whole)
+    while len(best.names) < MOST and best.left > 3.0 * noise:
+        further = _further(error, best, singles, silent, together)
+        enough = GAIN * best.left
+        if further is not None and not best.names and further.left > enough:
+            # One of several equal faults need not explain much alone.
+            further, enough = _further(error, further, singles, silent, together), GAIN * enough
+        if further is None or further.left > enough:
             break
-        left, name, now = best
-        taken |= {name}
-        order.append(name)
-    return Explained(tuple(order), left / whole if whole else 0.0, fits)
+        best = further
+    return Explained(best.names, best.left / whole if whole else 0.0, fits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Faults taken so far, the error of their joint run, and the norm of what it leaves."""
+
+    names: tuple[str, ...]
+    run: Vector
+    left: float
+
+
+def _further(
+    error: Vector,
+    taken: _Taken,
+    singles: Mapping[str, Vector],
+    silent: set[str],
+    together: Callable[[frozenset[str]], Vector | None],
+) -> _Taken | None:
+    """The fault that leaves least, run together with those taken; None where none can be run."""
+    used = {name.partition("=")[0] for name in taken.names}
+    rest = [n for n in singles if n.partition("=")[0] not in used]
+    loud = sorted((n for n in rest if n not in silent), key=lambda n: _leaves(error - taken.run, singles[n]))
+    best: _Taken | None = None
+    for name in [*loud[:TRIED], *(n for n in rest if n in silent)] if taken.names else loud:
+        names = (*taken.names, name)
+        run = together(frozenset(names)) if taken.names else singles[name]
+        left = math.inf if run is None else float(np.linalg.norm(error - run))
+        if run is not None and (best is None or left < best.left):
+            best = _Taken(names, run, left)
+    return best
 
 
 def _leaves(error: Vector, known: Vector) -> float:

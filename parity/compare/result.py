@@ -150,7 +150,13 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A setting or measured fact that explains a share (0 to 1) of the divergence."""
+    """A setting or measured fact that explains a share (0 to 1) of the divergence.
+
+    Attributes:
+        cause: one sentence: what it is, and what to change. setting, reference, candidate: empty for a measured fact.
+        share: NaN where none was measured. half: half width of its interval; NaN where it has none.
+        alike: `setting=value` of other known faults whose errors are the same, so that it may be one of them.
+    """
 
     cause: str
     setting: str
@@ -158,6 +164,8 @@ class Cause:
     candidate: str
     share: float
     witnesses: tuple[Witness, ...] = ()
+    half: float = NAN
+    alike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

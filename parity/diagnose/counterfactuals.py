@@ -11,13 +11,11 @@ from parity.compare.regress import common_keys, error_vector, noise_norm
 from parity.compare.result import NAN, Cause, Witness
 from parity.diagnose.advice import remedy, sentence
 from parity.diagnose.machine import ExplainRequest, Machine
-from parity.diagnose.ports import NO_PORTS, load_candidate_side
+from parity.diagnose.ports import NO_PORTS
 from parity.diagnose.shares import Share, shares
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.records import PORT, Key, StepRecords
-from parity.paths.inputs import make_inputs
-from parity.paths.loop import denoise, prepare
 from parity.settings import BITS, Settings, parse
 
 
@@ -25,7 +23,8 @@ def counterfactuals(
     machine: Machine, request: ExplainRequest, ours: StepRecords, step: int, notes: list[str]
 ) -> list[Cause]:
     """Causes from running the candidate with one setting swapped at a time."""
-    told = Golden.open(request.candidate).provenance
+    golden = Golden.open(request.candidate)
+    told = golden.provenance
     if told.backend not in ("torchax", PORT) or (told.backend == PORT and machine.ports == NO_PORTS):
         notes.append("counterfactuals are skipped: the candidate is not parity's own path")
         return []
@@ -35,14 +34,31 @@ def counterfactuals(
     except UsageError as error:
         notes.append(f"counterfactuals are skipped: {error}")
         return []
-    keys = tuple(k for k in common_keys(ours) if k.site == "loop:noise_pred")
+    theirs = golden.read_step(step)
+    machine.hold(candidate, theirs)
+    keys = _judged_at(ours, theirs)
     noise = noise_norm(ours, keys)
 
     def run(settings: Settings) -> np.ndarray:
-        return error_vector(ours, _candidate_step(machine, settings, step), keys)
+        return error_vector(ours, machine.candidate(settings, step), keys)
 
-    found = [_swapped(share, own=machine.ports.candidate is not None) for share in shares(searched, run, noise)]
+    shared = shares(searched, run, noise)
+    whole, half = sum(s.share for s in shared), sum(s.half for s in shared if not s.harmless)
+    if any(not s.harmless for s in shared) and abs(1.0 - whole) > half:
+        notes.append(
+            f"the shares add up to {whole:.3f}: the rest is in no setting's swap, or in what several do together"
+        )
+    found = [_swapped(share, own=machine.ports.candidate is not None) for share in shared]
     return [*found, *_neutralised(machine, request, candidate, ours, keys, step, notes)]
+
+
+def _judged_at(ours: StepRecords, theirs: StepRecords) -> tuple[Key, ...]:
+    """noise_pred; the latents after the step, where noise_pred agrees and the step itself is at fault."""
+    every = common_keys(ours, theirs)
+    keys = tuple(k for k in every if k.site == "loop:noise_pred")
+    if float(np.linalg.norm(error_vector(ours, theirs, keys))) > L2_LIMIT * noise_norm(ours, keys):
+        return keys
+    return tuple(k for k in every if k.site == "loop:latents.after")
 
 
 def _neutralised(
@@ -64,7 +80,7 @@ def _neutralised(
         alone = Settings("torchax", {**machine.settings_on(candidate), setting: given[setting]})
         if alone.values == candidate.values:
             continue
-        error = error_vector(ours, _candidate_step(machine, alone, step), keys)
+        error = error_vector(ours, machine.candidate(alone, step), keys)
         noise = noise_norm(ours, keys)
         if alone.working_bits < machine.settings.working_bits:
             name = f"dtype={next(n for n, bits in BITS.items() if bits <= alone.working_bits)}"
@@ -77,18 +93,6 @@ def _neutralised(
         share = 0.0 if harmless else NAN
         found.append(Cause(text, setting, "", value, share, (Witness("counterfactual", ratio, detail),)))
     return found
-
-
-def _candidate_step(machine: Machine, settings: Settings, step: int) -> StepRecords:
-    machine.say("candidate with swapped settings")
-    told = machine.provenance
-    _, theirs = make_inputs(
-        machine.family, machine.case, machine.settings, settings, steps=told.steps, seed=told.seed,
-        stage1=machine.stage1, other=machine.other,
-    )  # fmt: skip
-    loop = prepare(load_candidate_side(machine.other, machine.case, settings, theirs))
-    *_, last = denoise(loop, None, stop=step + 1)
-    return last
 
 
 def _swapped(found: Share, own: bool) -> Cause:
@@ -107,7 +111,7 @@ def _swapped(found: Share, own: bool) -> Cause:
         confirm = again if own else f"without --candidate {swap.setting}={swap.candidate}"
         detail = (
             f"swapped back, {found.recovered:.2%} of the error of noise_pred goes; share {found.share:.3f} +- "
-            f"{found.half:.1g}; confirm: parity run {confirm}"
+            f"{found.half:.1g} (as far as rounding can move it); confirm: parity run {confirm}"
         )
     witness = Witness("counterfactual", found.recovered, detail)
-    return Cause(text, swap.setting, swap.without, swap.candidate, found.share, (witness,))
+    return Cause(text, swap.setting, swap.without, swap.candidate, found.share, (witness,), found.half)

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parity.compare.diff import diff
-from parity.compare.gauges import gauges
+from parity.compare.gauges import CONFIRM, dtype_gauge, gauges, reordered
 from parity.compare.result import NAN, Cause, Result, Witness
+from parity.compare.schedule_gauge import schedule_gauge, step_gauge
 from parity.diagnose.counterfactuals import counterfactuals
 from parity.diagnose.machine import ExplainRequest, Machine
 from parity.diagnose.pairing import Say
@@ -28,7 +29,7 @@ from parity.diagnose.ports import ports_of
 from parity.diagnose.signatures import signatures
 from parity.errors import ParityError, UsageError
 from parity.golden import Golden
-from parity.golden.records import Key
+from parity.golden.records import Key, StepRecords
 from parity.hooks.sites import ATTENTION
 from parity.settings import NEUTRAL
 
@@ -58,8 +59,11 @@ def of_run(where: Path) -> ExplainRequest:
     return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, model, stage, given, left, ports, inputs)
 
 
-def explain(request: ExplainRequest, say: Say) -> Result:
+def explain(request: ExplainRequest, say: Say, machine: Machine | None = None) -> Result:
     """Find the causes of a difference.
+
+    Args:
+        machine: the reference's model on this machine, for who explains many candidates of one reference.
 
     Raises:
         UsageError: no golden, a damaged one. UnjudgedError: nothing can be judged.
@@ -74,19 +78,44 @@ def explain(request: ExplainRequest, say: Say) -> Result:
         note = f"the two part in the {found.origin.key.stage} stage: causes are looked for in the transformer alone"
         return dataclasses.replace(found, notes=(*found.notes, note))
     ours, theirs = (Golden.open(where).read_step(step) for where in (request.reference, request.candidate))
-    causes, notes = list(gauges(ours.records, theirs.records, found.origin)), list(found.notes)
+    measured, notes = _gauges(found, ours, theirs), list(found.notes)
     try:
-        machine = Machine.of(request, Golden.open(request.reference).provenance, say)
+        machine = machine or Machine.of(request, Golden.open(request.reference).provenance, say)
     except ParityError as error:
         notes.append(f"counterfactuals and signatures are skipped: {error}")
-        return dataclasses.replace(found, causes=tuple(causes), notes=tuple(notes))
-    named = signatures(machine, ours, theirs, step, notes)
+        return dataclasses.replace(found, causes=measured, notes=tuple(notes))
+    said: list[str] = []
+    named = signatures(machine, ours, theirs, step, said)
     swapped: list[Cause] = []
     if request.kept is not None:
         swapped = counterfactuals(machine, request, ours, step, notes)
+    by_itself = "by signature alone: " if any(c.share > 0 for c in swapped) else ""
+    notes += [f"{by_itself}{note}" if note.startswith("unknown") else note for note in said]
     merged = _merged(swapped, named)
-    merged += _phantoms(machine, request, found.origin.key, step, notes)
-    return dataclasses.replace(found, causes=(*merged, *causes), notes=tuple(notes))
+    measured = (*_phantoms(machine, request, found.origin.key, step, notes), *measured)
+    return dataclasses.replace(found, causes=_beside(merged, measured), notes=tuple(notes))
+
+
+def _gauges(found: Result, ours: StepRecords, theirs: StepRecords) -> tuple[Cause, ...]:
+    """What the loop's numbers, the origin and the other sites of its step show."""
+    return (
+        *dtype_gauge(ours.records, theirs.records),
+        *schedule_gauge(found.steps),
+        *step_gauge(ours, theirs),
+        *gauges(ours.records, theirs.records, found.origin),
+        *reordered(ours.records, theirs.records, found.origin),
+    )
+
+
+def _beside(merged: Sequence[Cause], measured: Sequence[Cause]) -> tuple[Cause, ...]:
+    """Gauges that name a setting bear witness for the cause that names it too; the others stand by themselves."""
+    known = {(c.setting, c.candidate): c for c in merged}
+    for gauge in measured:
+        at = (gauge.setting, gauge.candidate)
+        if gauge.setting and at in known:
+            known[at] = dataclasses.replace(known[at], witnesses=(*known[at].witnesses, *gauge.witnesses))
+    rest = (m for m in measured if not m.setting or (m.setting, m.candidate) not in known)
+    return (*known.values(), *rest)
 
 
 def _merged(swapped: Sequence[Cause], named: Sequence[Cause]) -> list[Cause]:
@@ -120,5 +149,7 @@ def _phantom(found: Phantoms, module: str) -> Cause:
         f"{found.count:.2f} phantom keys on {found.branch} = {found.meaning()}: keys and values are zeroed there, each "
         "still has weight exp(0); mask the logits, or rescale the output by the log-sum-exp"
     )
-    detail = f"{found.count:.4f} +- {found.spread:.1g} at {found.share:.1%} of the queries and heads of {module}"
+    detail = (
+        f"{found.count:.4f} +- {found.spread:.1g} at {found.share:.1%} of the queries and heads of {module}; {CONFIRM}"
+    )
     return Cause(text, "", "", "", NAN, (Witness("gauge", found.count, detail),))

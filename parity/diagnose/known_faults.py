@@ -29,22 +29,28 @@ from parity.settings import CHOICES, Settings, parse
 INNOCENT = frozenset(
     {
         "attention.kernel", "attention.block_q", "attention.block_kv", "attention.k_smooth", "rope", "noise.device",
-        "mesh", "sharding", "jit", "cache", "scheduler.warmup_steps", "schedule_dtype",
+        "mesh", "sharding", "jit", "cache", "vae.tiling", "vae.slicing",
     }
 )  # fmt: skip
-"""Settings that change nothing in exact arithmetic, or that preflight and the loop's own numbers tell already."""
+"""Settings that change nothing in exact arithmetic, that preflight tells already, or of another stage."""
 
 
-def known_faults(reference: Settings, family: Family, case: Case) -> Iterator[str]:
-    """`setting=value` of each known fault of this model: what the reference can take and does not have."""
+def known_faults(reference: Settings, family: Family, case: Case, steps_left: int = 1) -> Iterator[str]:
+    """`setting=value` of each known fault of this model: what the reference can take and does not have.
+
+    Args:
+        steps_left: steps of the schedule after the one that is looked at, into which warm-up calls move the scheduler.
+    """
     meaningless = family.without(case.config)
     knows = getattr(family, "knows", None)  # a port has settings of its own
     for choice in CHOICES:
-        if choice.name in INNOCENT or choice.name in meaningless or choice.integer:
+        if choice.name in INNOCENT or choice.name in meaningless:
             continue
         if knows is not None and not knows(choice.name):
             continue
-        for value in choice.takes.get("torch", choice.values):
+        if choice.name == "scheduler.warmup_steps" and steps_left < 1:
+            continue
+        for value in ("1",) if choice.integer else choice.takes.get("torch", choice.values):
             if value != reference.as_text()[choice.name]:
                 try:
                     made = parse("torch", [f"{choice.name}={value}"])

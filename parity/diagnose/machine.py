@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ from parity.diagnose.bisect_settings import Plan, plan
 from parity.diagnose.known_faults import Simulated
 from parity.diagnose.pairing import Say
 from parity.diagnose.port_plan import plan_of_port
-from parity.diagnose.ports import NO_PORTS, Ports, base_of, families
+from parity.diagnose.ports import NO_PORTS, Ports, base_of, families, load_candidate_side
 from parity.errors import UsageError
 from parity.golden.fingerprint import fingerprint
-from parity.golden.records import Provenance
+from parity.golden.records import Provenance, StepRecords
 from parity.models.family import Case, Family
 from parity.paths.inputs import make_inputs
+from parity.paths.loop import denoise, prepare
 from parity.paths.port_load import typed
 from parity.settings import Settings, Value
 
@@ -47,10 +48,11 @@ class ExplainRequest:
 
 @dataclass(frozen=True)
 class Machine:
-    """The model of a golden on this machine.
+    """The model of a golden on this machine, and what was run of it: each run is made once.
 
     Attributes:
-        family, other: of the reference and of the candidate. ports: that stand in for them.
+        family, other: of the reference and of the candidate. case: the model. provenance: of the reference golden.
+        settings: the reference's. stage1: embeddings. ports: that stand in for parity's own paths.
     """
 
     family: Family
@@ -61,6 +63,8 @@ class Machine:
     say: Say
     other: Any = None
     ports: Ports = NO_PORTS
+    _simulated: dict[int, Simulated] = field(default_factory=dict)
+    _candidates: dict[object, StepRecords] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: ExplainRequest, told: Provenance, say: Say) -> Machine:
@@ -102,5 +106,32 @@ class Machine:
             return dict(candidate.values)
 
     def simulated(self, step: int) -> Simulated:
+        """The reference under known faults, looked at in this step."""
         told = self.provenance
-        return Simulated(self.family, self.case, self.settings, told.steps, told.seed, step, self.stage1, self.say)
+        if step not in self._simulated:
+            self._simulated[step] = Simulated(
+                self.family, self.case, self.settings, told.steps, told.seed, step, self.stage1, self.say
+            )
+        return self._simulated[step]
+
+    def candidate(self, settings: Settings, step: int) -> StepRecords:
+        """The loop's own records of a step of parity's candidate path with these settings."""
+        key = _run_of(settings, step)
+        if key not in self._candidates:
+            self.say("candidate with swapped settings")
+            told = self.provenance
+            _, theirs = make_inputs(
+                self.family, self.case, self.settings, settings, steps=told.steps, seed=told.seed,
+                stage1=self.stage1, other=self.other,
+            )  # fmt: skip
+            loop = prepare(load_candidate_side(self.other, self.case, settings, theirs))
+            *_, self._candidates[key] = denoise(loop, None, stop=step + 1)
+        return self._candidates[key]
+
+    def hold(self, settings: Settings, ran: StepRecords) -> None:
+        """Take a step of the candidate with these settings that was recorded already, so that it is not run again."""
+        self._candidates[_run_of(settings, ran.step)] = ran
+
+
+def _run_of(settings: Settings, step: int) -> object:
+    return (step, *settings.as_text().items())

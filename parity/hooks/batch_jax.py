@@ -58,10 +58,19 @@ class BatchingReducer:
 
     def finish(self) -> list[Any]:
         """The reductions of each group, a leading axis over its members; of a tensor reduced alone without it."""
-        together = jax.vmap(reduce_jax.reduce)
         return [
-            self.alone[i] if i in self.alone else together(jnp.stack(members)) for i, members in enumerate(self.members)
+            self.alone[i] if i in self.alone else _together(jnp.stack(members))
+            for i, members in enumerate(self.members)
         ]
+
+
+def _together(x: jax.Array) -> dict[str, jax.Array]:
+    """Reduces the members of a stack; outside a trace by a program of its own, which is compiled once for its shape."""
+    return (_every if isinstance(x, jax.core.Tracer) else _compiled)(x)
+
+
+_every = jax.vmap(reduce_jax.reduce)
+_compiled = jax.jit(_every)
 
 
 def gather(groups: list[Any], slot: Slot) -> dict[str, Any]:

@@ -183,5 +183,7 @@ def _cause(cause: Cause) -> Json:
         "reference": cause.reference,
         "candidate": cause.candidate,
         "share": number(cause.share),
+        "half": number(cause.half),
+        "alike": list(cause.alike),
         "witnesses": [{"kind": w.kind, "value": number(w.value), "detail": w.detail} for w in cause.witnesses],
     }

@@ -83,3 +83,12 @@ def test_error_vectors_are_relative_and_skip_what_is_absent() -> None:
     assert np.linalg.norm(error_vector(ours, StepRecords(0, theirs.records[:1]), keys)) == pytest.approx(0.1, rel=0.05)
     floors = {Key("transformer", 0, "cond", "a:out"): Floor(float(np.linalg.norm(x)) * 1e-6)}
     assert noise_norm(StepRecords(0, ours.records, floors), keys) == pytest.approx(1e-6, rel=0.05)
+
+
+def test_two_equal_faults_of_which_neither_explains_enough_alone_are_both_named() -> None:
+    """They share a part in which they cancel, so that each alone leaves nearly all."""
+    a, b, common = draw(1), draw(2), draw(3)
+    singles = {"p=x": a + 0.9 * common, "q=x": b - 0.9 * common, "r=x": draw(4)}
+    found = search(a + b, singles, lambda names: sum((singles[n] for n in names), np.zeros(N)), 1e-3)
+    assert min(np.linalg.norm(a + b - x) for x in singles.values()) > 0.85 * np.linalg.norm(a + b)
+    assert set(found.names) == {"p=x", "q=x"}

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from parity.diagnose.bisect_settings import plan
 from parity.diagnose.shares import shares
@@ -19,8 +21,8 @@ GIVEN = ("attention.mask=none", "vision_states=none", "text.reorder=concatenate"
 def runner(error: Callable[[bool, bool, bool], np.ndarray]) -> Callable[[Settings], np.ndarray]:
     """A made candidate whose error depends on which of the three settings it has wrong."""
 
-    def run(settings: Settings) -> np.ndarray:
-        wrong = [settings.changed(g.partition("=")[0]) for g in GIVEN]
+    def run(given: Settings) -> np.ndarray:
+        wrong = [given.changed(g.partition("=")[0]) for g in GIVEN]
         return error(*wrong)
 
     return run
@@ -57,3 +59,29 @@ def test_the_largest_share_comes_first() -> None:
     got = shares(searched, runner(lambda m, v, r: m * A + 5.0 * r * B), NOISE)
     assert [s.swap.setting for s in got] == ["text.reorder", "attention.mask", "vision_states"]
     assert got[0].recovered == pytest.approx(1 - 1 / np.sqrt(26), rel=0.05)
+
+
+def test_three_that_act_on_one_another_still_add_up_to_all() -> None:
+    searched = plan(parse("torch"), parse("torchax", GIVEN))
+    got = shares(searched, runner(lambda m, v, r: m * A + v * B + r * C + (m and v and r) * (A + B)), NOISE)
+    assert sum(s.share for s in got) == pytest.approx(1.0)
+    assert not any(s.harmless for s in got)
+
+
+@given(size=st.floats(1e-4, 1e-1), seed=st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_the_floor_cannot_move_a_share_out_of_its_interval(size: float, seed: int) -> None:
+    """Each run moved by the floor, up or down the error itself; a little slack for the second order."""
+    rng = np.random.default_rng(seed)
+    searched = plan(parse("torch"), parse("torchax", GIVEN))
+
+    def exact(m: bool, v: bool, r: bool) -> np.ndarray:
+        return m * A + 0.5 * v * B + 0.4 * (m and v) * C
+
+    def moved(m: bool, v: bool, r: bool) -> np.ndarray:
+        by = exact(True, True, True) * rng.choice([-1.0, 1.0])
+        return exact(m, v, r) + by * (size / np.linalg.norm(by))
+
+    truth = {s.swap.setting: s.share for s in shares(searched, runner(exact), size)}
+    for share in shares(searched, runner(moved), size):
+        assert abs(share.share - truth[share.swap.setting]) <= 1.1 * share.half + size**2

@@ -109,6 +109,7 @@ def test_origin_and_causes() -> None:
     assert found["causes"] == [
         {
             "cause": "mask", "setting": "attention.mask", "reference": "exact", "candidate": "none", "share": 0.98,
+                "half": "nan", "alike": [],
             "witnesses": [{"kind": "gauge", "value": 64.0, "detail": "phantom keys"}],
         }
     ]  # fmt: skip
