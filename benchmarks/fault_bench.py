@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import gc
 import json
 import os
 import time
@@ -29,6 +30,7 @@ if __name__ == "__main__":  # before jax is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
+import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
 from parity.commands.run import quieten, require_extras  # noqa: E402
@@ -306,6 +308,14 @@ class State:
         return self.rows[name]
 
 
+def let_go(most: int) -> None:
+    """Forget compiled programs where there are more: each takes a hundred mappings of memory, of 65,530 a process."""
+    if len(PROGRAMS) > most:
+        PROGRAMS.clear()
+        jax.clear_caches()
+        gc.collect()
+
+
 def run_faults(state: State, only: list[str]) -> None:
     known: dict[tuple[str, int], Known] = {}
     for dtype in DTYPES:
@@ -322,33 +332,38 @@ def run_faults(state: State, only: list[str]) -> None:
             row = state.row(f"{dtype}/{fault.name}", make)
             where = "right" if right(fault, row) else f"ORIGIN {row.get('origin')}"
             print(dtype, fault.name, row["verdict"], where, row.get("noise_pred"), row["reason"][:90], flush=True)
+            let_go(most=250)
 
 
 def run_innocents(state: State, only: list[str]) -> None:
+    """Variant by variant, so that what was compiled for one can be let go."""
     for dtype in DTYPES:
-        sides: dict[str, Side] = {}
-        for seed in SEEDS:
-            names = [f"{dtype}/{seed}/{i.name}" for i in INNOCENTS if not only or i.name in only]
-            if all(n in state.rows for n in names):
+        known: dict[int, Known] = {}
+        for innocent in INNOCENTS:
+            if only and innocent.name not in only:
                 continue
-            known = Known(dtype, 1, seed)
-            for innocent in INNOCENTS:
-                if only and innocent.name not in only:
-                    continue
+            sides: list[Side] = []
+            for seed in SEEDS:
 
                 def make(
-                    innocent: Innocent = innocent, known: Known = known, sides: dict[str, Side] = sides
+                    seed: int = seed,
+                    innocent: Innocent = innocent,
+                    sides: list[Side] = sides,
+                    known: dict[int, Known] = known,
+                    dtype: str = dtype,
                 ) -> dict[str, Any]:
-                    if innocent.name not in sides:
-                        sides[innocent.name] = known.candidate(*innocent.settings)
-                    side = dataclasses.replace(sides[innocent.name], inputs=known.inputs)
+                    if seed not in known:
+                        known[seed] = Known(dtype, 1, seed)
+                    if not sides:
+                        sides.append(known[seed].candidate(*innocent.settings))
+                    side = dataclasses.replace(sides[0], inputs=known[seed].inputs)
                     with innocent.apply(side):
-                        return innocent_row(known, side)
+                        return innocent_row(known[seed], side)
 
                 row = state.row(f"{dtype}/{seed}/{innocent.name}", make)
-                print(
-                    dtype, seed, innocent.name, row["verdict"], row.get("worst"), row.get("reason", "")[:90], flush=True
-                )
+                said = row.get("reason", "")[:90]
+                print(dtype, seed, innocent.name, row["verdict"], row.get("worst"), said, flush=True)
+            let_go(most=0)
 
 
 def main() -> None:

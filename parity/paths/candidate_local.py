@@ -23,6 +23,10 @@ from parity.hooks.tap import Entry, Tap, single_output
 from parity.models import splash
 from parity.paths.candidate import TorchaxBackend, jax_records, pinned_attention, signature_of, split, to_jax
 
+MOST_PROGRAMS = 128
+"""Programs that are kept. On a CPU each takes about a hundred mappings of memory, and Linux gives a process 65,530: beyond
+that LLVM ends the process. An older one is compiled again (from JAX's cache on disk) where a later step needs it."""
+
 
 @dataclass
 class LocalModules:
@@ -68,6 +72,8 @@ class LocalModules:
                 entries = tuple(seen)
             else:
                 if key not in self._programs:
+                    if len(self._programs) >= MOST_PROGRAMS:
+                        del self._programs[next(iter(self._programs))]
                     self._programs[key] = self._program(call, names, leaves, structure, arguments)
                 run, entries = self._programs[key]
                 reduced = run(*arguments)
