@@ -32,6 +32,7 @@ from typing import Any
 import fault_bench
 from causes_table import markdown
 from fault_catalogue import FAULTS, Fault
+from known_reference import quiet
 
 from parity.compare.result import Result
 from parity.diagnose.explain import ExplainRequest, explain
@@ -106,7 +107,7 @@ class Bench:
             _write(self.reference, told, made)
             _write(work / "reference_first", told, made[:1])
         request = ExplainRequest(str(self.reference), str(self.reference))
-        self.machine = Machine.of(request, Golden.open(self.reference).provenance, fault_bench.quiet)
+        self.machine = Machine.of(request, Golden.open(self.reference).provenance, quiet)
 
     def settings_faults(self) -> tuple[str, ...]:
         """Every known fault of the model that the candidate can take and that changes numbers."""
@@ -155,7 +156,7 @@ class Bench:
             kept = where if golden == "told" else None
             reference = self.reference if _later(name) else self.work / "reference_first"
             request = ExplainRequest(str(reference), str(where / golden), kept)
-            result = explain(request, fault_bench.quiet, self.machine)
+            result = explain(request, quiet, self.machine)
             row[golden] = _told(result)
             row[golden]["seconds"] = round(time.perf_counter() - began, 1)
         return row

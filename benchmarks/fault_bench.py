@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import gc
 import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 if __name__ == "__main__":  # before jax is imported
     os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
@@ -38,183 +36,16 @@ from parity.commands.run import quieten, require_extras  # noqa: E402
 quieten()
 require_extras()
 
-from every_module import EveryModule, KnownPrograms, Program  # noqa: E402
 from fault_catalogue import FAULTS, Fault  # noqa: E402
 from innocents import INNOCENTS, Innocent  # noqa: E402
+from known_reference import PROGRAMS, Known, rivals  # noqa: E402
 
-import parity.diagnose.run as runner  # noqa: E402
 from parity.compare.result import Result  # noqa: E402
-from parity.diagnose import local  # noqa: E402
-from parity.diagnose import precision as rounds  # noqa: E402
-from parity.diagnose.pairing import Pairing, Request  # noqa: E402
-from parity.diagnose.precision import Truth, precision, truth_alone  # noqa: E402
-from parity.diagnose.preflight import failed, preflight  # noqa: E402
-from parity.diagnose.sink import NoSink  # noqa: E402
 from parity.errors import ParityError  # noqa: E402
-from parity.golden.records import Record, StepRecords  # noqa: E402
-from parity.hooks.calls import Call  # noqa: E402
-from parity.hooks.sites import SitePlan, plan_sites  # noqa: E402
-from parity.models.family import family_of, make_case  # noqa: E402
-from parity.models.folder import resolve_model  # noqa: E402
-from parity.models.names import DEFAULT_MODEL  # noqa: E402
-from parity.models.spec import GenerationSpec  # noqa: E402
-from parity.paths import candidate_local  # noqa: E402
-from parity.paths.candidate import load_candidate  # noqa: E402
-from parity.paths.facts import gather  # noqa: E402
-from parity.paths.floors import Variant, make_variants, with_floors  # noqa: E402
-from parity.paths.inputs import make_inputs  # noqa: E402
-from parity.paths.local import local_calls  # noqa: E402
-from parity.paths.loop import denoise, prepare  # noqa: E402
-from parity.paths.reference import load_reference  # noqa: E402
 from parity.paths.side import Side  # noqa: E402
-from parity.settings import differences, parse  # noqa: E402
 
 DTYPES = ("float32", "bfloat16")
-VALUES = {"float32": ("*:out",), "bfloat16": ("transformer_blocks.?:out", "x_embedder:out", "proj_out:out")}
-"""Outputs that the rules of others judge; in bfloat16 those of the blocks, so that all fit beside the local floors."""
 SEEDS = range(5)
-
-
-PROGRAMS: dict[Any, Program] = {}
-"""Of modules run alone, for all candidates."""
-
-
-def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
-    del text, done, total
-
-
-class Known:
-    """A reference with its floors, measured once and judged against many times."""
-
-    def __init__(
-        self, dtype: str, steps: int, seed: int = 0, *, sites: str = "blocks", values: tuple[str, ...] | None = None
-    ) -> None:
-        values = VALUES[dtype] if values is None else values
-        folder = resolve_model(DEFAULT_MODEL)
-        self.case = make_case(DEFAULT_MODEL, folder, GenerationSpec.load(folder))
-        self.family = family_of(folder)
-        given = [f"dtype={dtype}"]
-        self.settings, self.theirs = parse("torch", given), parse("torchax", given)
-        forcing = "none" if dtype == "float32" else "module"
-        self.request = Request(
-            DEFAULT_MODEL,
-            self.settings,
-            self.theirs,
-            steps,
-            seed,
-            sites=sites,
-            values=values,
-            forcing=forcing,
-        )
-        ours, _ = make_inputs(self.family, self.case, self.settings, self.theirs, steps=steps, seed=seed, stage1=None)
-        self.inputs = ours
-        self.side = load_reference(self.family, self.case, self.settings, ours)
-        self.plan = plan_sites(["", *self.side.modules], sites, values)
-        self.variants: list[Variant] = []
-        self.calls: dict[Any, list[tuple[Call, StepRecords]]] = {}
-        self.steps: Truth = ()
-        self.given: Truth = ()
-        if dtype == "float32":
-            self.variants = make_variants(self.side)
-            loop = prepare(self.side)
-            self.steps = tuple(with_floors(denoise(loop, self.plan), self.variants, self.plan, None))
-        else:
-            self.steps = truth_alone(self.pairing(self.side), self.request, quiet)
-            self.given = tuple(denoise(prepare(self.side), self.plan))
-
-    def pairing(self, candidate: Side) -> Pairing:
-        ours, theirs = prepare(self.side.with_fresh_sampler()), prepare(candidate)
-        differing = differences(self.settings, candidate.settings) if candidate is not self.side else ()
-        checks = preflight(gather(ours), gather(theirs), [d.setting for d in differing])
-        return Pairing(ours, theirs, differing, checks)
-
-    def candidate(self, *settings: str) -> Side:
-        given = parse("torchax", [f"dtype={self.settings.text('dtype')}", *settings])
-        return load_candidate(self.family, self.case, given, self.inputs)
-
-    def _every_module(self, pairing: Pairing, plan: SitePlan, say: Any) -> EveryModule:
-        return EveryModule(pairing, plan_sites(["", *self.side.modules], "all"), say)
-
-    def _calls(self, side: Side, step: int, state: Any, targets: Any, take: Any, dtypes: Any) -> None:
-        """The reference's calls and their floors, which are the same for every candidate."""
-        key = (step, tuple(targets))
-        if key not in self.calls:
-            held: list[tuple[Call, StepRecords]] = []
-            local_calls(side, step, state, targets, lambda call, truth: held.append((call, truth)), dtypes)
-            self.calls[key] = held
-        for call, truth in self.calls[key]:
-            take(call, truth)
-
-    def judge(self, candidate: Side) -> tuple[Result, list[Record]]:
-        """The tool's result, and what the candidate computed."""
-        pairing = self.pairing(candidate)
-        problem = failed(pairing.checks)
-        if problem is not None:
-            return Result("fail", "preflight", f"{problem.check}: {problem.detail}"), []
-        taken = _Taken()
-        if self.settings.text("dtype") != "float32":
-            with (
-                mock.patch.object(rounds, "LocalPass", self._every_module),
-                mock.patch.object(local, "local_calls", self._calls),
-                mock.patch.object(candidate_local, "LocalModules", functools.partial(KnownPrograms, compiled=PROGRAMS)),
-            ):
-                return precision(pairing, self.request, self.steps, taken, quiet, [self.given]), taken.records
-        known = self
-
-        def walk(pair: Pairing, variants: Any, how: Any, say: Any) -> Iterator[tuple[StepRecords, StepRecords]]:
-            candidates = denoise(pair.candidate, how.plan, None)
-            for ours in known.steps:
-                theirs = next(candidates)
-                yield ours, theirs
-
-        with (
-            mock.patch.object(runner, "walk", walk),
-            mock.patch.object(runner, "make_variants", return_value=[_restarted(v) for v in self.variants]),
-        ):
-            result, _ = runner._structure(pairing, self.request, taken, quiet)
-        return result, taken.records
-
-
-def _restarted(variant: Variant) -> Variant:
-    return dataclasses.replace(variant, loop=prepare(variant.loop.side.with_fresh_sampler()))
-
-
-class _Taken(NoSink):
-    """Keeps the candidate's outputs, for the rules that others use."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-
-    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
-        self.records += [r for r in candidate.records if isinstance(r.value, np.ndarray) and r.shape]
-
-
-# --- the rules that others use -----------------------------------------------------------------------------------
-
-
-def rivals(known: Known, theirs: list[Record]) -> dict[str, bool]:
-    """Whether each rule raises an alarm at any output, on the same values."""
-    ours = {r.key: r for step in known.steps for r in step.records}
-    floors = {key: floor for step in known.steps for key, floor in step.floors.items()}
-    raised = dict.fromkeys(("allclose 1e-2", "PCC 0.99", "cosine 0.99", "1.5 x noise"), False)
-    for record in theirs:
-        other = ours.get(record.key)
-        if other is None or not isinstance(other.value, np.ndarray) or other.value.shape != record.value.shape:
-            continue
-        a, b = (np.asarray(x, np.float64).ravel() for x in (other.value, record.value))
-        if not a.any():
-            continue
-        raised["allclose 1e-2"] |= not np.allclose(b, a, rtol=1e-2, atol=1e-5)
-        raised["cosine 0.99"] |= not a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) >= 0.99
-        if a.size > 1:
-            raised["PCC 0.99"] |= not np.corrcoef(a, b)[0, 1] >= 0.99
-        floor = floors.get(record.key)
-        if floor is not None:
-            raised["1.5 x noise"] |= not np.linalg.norm(b - a) <= 1.5 * floor.l2
-    return raised
-
-
-# --- rows --------------------------------------------------------------------------------------------------------
 
 
 def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
