@@ -25,8 +25,8 @@ from parity.paths.candidate import TorchaxBackend, jax_records, pinned_attention
 
 MOST_PROGRAMS = 128
 """Programs that are kept. On a CPU each takes about a hundred mappings of memory, and Linux gives a process 65,530:
-beyond that LLVM ends the process. An older one is compiled again (from JAX's cache on disk) where a later step needs it.
-"""
+beyond that LLVM ends the process. An older one is compiled again, from JAX's cache on disk, where a later step needs
+it."""
 
 
 @dataclass
