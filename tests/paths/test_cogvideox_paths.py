@@ -178,8 +178,8 @@ def diagnose(
 ) -> Result:
     """`parity run` in this process, with a fault put into the candidate."""
 
-    def paired(request: Request, say: Any) -> Pairing:
-        found = pair(request, say)
+    def paired(*given: Any) -> Pairing:
+        found = pair(*given)
         fault(found)
         return found
 
