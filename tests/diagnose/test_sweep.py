@@ -25,8 +25,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def swept(state: Path) -> dict[str, dict[str, Any]]:
-    """A cached reference against a cached and a plain candidate, over four steps, by the command."""
-    given = [*ARGUMENTS, "--reference", CACHE, "--steps", "4", "--state", str(state)]
+    """A cached reference against a cached and a plain candidate, over two steps, by the command."""
+    given = [*ARGUMENTS, "--reference", CACHE, "--steps", "2", "--state", str(state)]
     done = CliRunner().invoke(app, [*given, "--json", "--markdown", str(state.with_suffix(".md"))])
     assert done.exit_code == 0, done.output
     (sweep,) = json.loads(done.stdout)["sweeps"]
@@ -39,7 +39,7 @@ def test_the_same_cache_on_both_sides_is_within_the_floor(swept: dict[str, dict[
     assert row["verdict"] == "pass"
     assert row["noise_pred"]["ratio"] < 3
     assert row["bits"] > 15
-    assert len(row["noise_pred_by_step"]) == 4
+    assert len(row["noise_pred_by_step"]) == 2
 
 
 def test_a_cache_on_one_side_is_beyond_it_and_told(swept: dict[str, dict[str, Any]]) -> None:
@@ -63,14 +63,14 @@ def test_rows_have_a_price_and_are_in_order(swept: dict[str, dict[str, Any]]) ->
 
 
 def test_a_stopped_sweep_goes_on_and_another_is_refused(swept: dict[str, dict[str, Any]], state: Path) -> None:
-    question = {"reference": CACHE, "candidate": "", "steps": "4", "seed": "0"}
+    question = {"reference": CACHE, "candidate": "", "steps": "2", "seed": "0"}
     held = SweepState(state, question).known("tiny-hunyuan-video-1.5")
     assert set(held) == set(swept)
     row = held["cache=off attention.kernel=sdpa"]
     assert row.noise_pred.rel_l2 == swept[row.name]["noise_pred"]["rel_l2"]
     assert math.isnan(held["cache=off attention.kernel=flex"].seconds)
-    with pytest.raises(UsageError, match="its steps is '4', this one's '2'"):
-        SweepState(state, {**question, "steps": "2"})
+    with pytest.raises(UsageError, match="its steps is '2', this one's '3'"):
+        SweepState(state, {**question, "steps": "3"})
     damaged = state.with_name("damaged.json")
     damaged.write_text('{"kind": "parity sweep 1", "question": {}, "rows": {"m": [{}]}}')
     with pytest.raises(UsageError, match="cannot be read as the state of a sweep"):
