@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from fault_catalogue import attention, module, plain, wrap
+from torchax import interop
 
 from parity.paths.side import Side
 
@@ -96,9 +98,14 @@ def fused_qkv(side: Side) -> None:
         if "forward" in attn.to_q.__dict__:
             return
 
-        def change(old: Any, x: Any, attn: Any = attn, at: int = 0) -> Any:
-            parts = (attn.to_q, attn.to_k, attn.to_v)
-            weight, bias = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
+        def held(name: str, attn: Any = attn, i: int = i) -> Any:
+            """A parameter; where one projection is run alone, the two beside it have theirs in the candidate only."""
+            own = operator.attrgetter(name)(attn)
+            theirs = side.backend.params[f"transformer_blocks.{i}.attn.{name}"]
+            return own if hasattr(own, "jax") else interop.torch_view(theirs)
+
+        def change(old: Any, x: Any, held: Any = held, at: int = 0) -> Any:
+            weight, bias = (torch.cat([held(f"to_{p}.{kind}") for p in "qkv"]) for kind in ("weight", "bias"))
             return F.linear(x, weight, bias).chunk(3, dim=-1)[at]
 
         for at, name in enumerate(("to_q", "to_k", "to_v")):

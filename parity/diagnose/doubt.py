@@ -15,10 +15,6 @@ from parity.diagnose.local import LocalPass
 from parity.diagnose.pairing import Pairing
 from parity.golden.records import StepRecords
 from parity.paths.loop import State, state_of
-from parity.settings import LAYOUT
-
-_NOT_ALIKE = {*LAYOUT, "cache"}
-"""Where these differ, a module of the candidate cannot take the reference's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +35,8 @@ class Doubt:
 def doubt_of(
     pairing: Pairing, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]
 ) -> Doubt | None:
-    """What a judged step leaves in doubt; None for nothing, or where the sides' modules cannot take the same inputs."""
-    if not pairing.strict or any(d.setting in _NOT_ALIKE for d in pairing.differing):
+    """What a judged step leaves in doubt; None for nothing, or where the sides call other modules by design."""
+    if not pairing.strict or any(d.setting == "cache" for d in pairing.differing):
         return None
     modules = doubtful(sites, [m for m in pairing.reference.side.modules if m])
     return Doubt(reference.step, state_of(reference, "before"), candidate, modules) if modules else None

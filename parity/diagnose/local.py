@@ -64,7 +64,7 @@ class LocalPass:
     def look(self, step: int, state: State, targets: Sequence[str], dtypes: Dtypes) -> dict[Key, Local]:
         """The local errors of these modules in one step, in execution order."""
         if self._modules is None:
-            self._modules = local_modules(self.pairing.candidate.side)
+            self._modules = local_modules(self.pairing.candidate.side, self.pairing.reference.side)
         modules: Modules = self._modules
         found: dict[Key, Local] = {}
 

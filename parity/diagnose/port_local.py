@@ -48,28 +48,34 @@ def require_local(side: Side) -> None:
         )
 
 
-def local_modules(side: Side) -> Modules:
-    """The modules of a candidate that `require_local` lets pass."""
+def local_modules(side: Side, reference: Side | None = None) -> Modules:
+    """The modules of a candidate that `require_local` lets pass.
+
+    Args:
+        reference: whose calls they are run on, with rows in its order; None where they stand in the candidate's.
+    """
+    like: Any = None if reference is None else reference.backend
     family: Any = side.family
     backend: Any = side.backend
     if not isinstance(family, Ported):
         from parity.paths.candidate_local import LocalModules
 
-        return LocalModules(backend)
+        return LocalModules(backend, like=like)
     paths = {family.named(path): path for path, _ in backend.module().named_modules() if path}
     if isinstance(backend, TorchBackend):
-        return _Guarded(family.entry, _Eager(backend, paths), paths)
+        return _Guarded(family.entry, _Eager(backend, paths, like or backend), paths)
     from parity.paths.candidate_local import LocalModules
 
-    return _Guarded(family.entry, LocalModules(backend, paths), paths)
+    return _Guarded(family.entry, LocalModules(backend, paths, like), paths)
 
 
 @dataclass
 class _Eager:
-    """The modules of a torch port."""
+    """The modules of a torch port; `like` is the backend in whose order the rows stand."""
 
     backend: TorchBackend
     paths: Mapping[str, str]
+    like: TorchBackend
 
     def has(self, module: str) -> bool:
         return module in self.paths
@@ -77,7 +83,7 @@ class _Eager:
     def records(self, call: Call, step: int) -> list[Record]:
         module = self.backend.module().get_submodule(self.paths[call.module])
         with self.backend.scope():
-            return observe(self.backend, call, rerun(module, call, None), step)
+            return observe(self.like, call, rerun(module, call, None), step)
 
 
 @dataclass

@@ -22,6 +22,7 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, single_output
 from parity.models import splash
 from parity.paths.candidate import TorchaxBackend, jax_records, pinned_attention, signature_of, split, to_jax
+from parity.paths.reference import TorchBackend
 
 MOST_PROGRAMS = 128
 """Programs that are kept. On a CPU each takes about a hundred mappings of memory, and Linux gives a process 65,530:
@@ -35,11 +36,13 @@ class LocalModules:
 
     Attributes:
         backend: the candidate's. paths: the reference's name of a module -> the candidate's own; None where they are
-            the same.
+            the same. like: the reference's backend, in whose order the rows of its calls stand; None for the
+            candidate's own order.
     """
 
     backend: TorchaxBackend
     paths: Mapping[str, str] | None = None
+    like: TorchBackend | None = None
     _programs: dict[Any, tuple[Callable[..., Any], tuple[Entry, ...]]] = field(default_factory=dict)
 
     def has(self, module: str) -> bool:
@@ -54,6 +57,12 @@ class LocalModules:
     def _path(self, module: str) -> str:
         return module if self.paths is None else self.paths[module]
 
+    def _frames(self, branch: str) -> dict[str, tuple[jax.Array, jax.Array]]:
+        if self.like is None:
+            return self.backend.frames[branch]
+        put = self.backend._put
+        return {n: (put(i.cpu().numpy()), put(w.cpu().numpy())) for n, (i, w) in self.like.frames[branch].items()}
+
     def records(self, call: Call, step: int) -> list[Record]:
         """What this path's module gives for a call, observed at its outputs."""
         backend = self.backend
@@ -61,7 +70,7 @@ class LocalModules:
         fixed = tuple(None if isinstance(x, torch.Tensor) else x for x in leaves)
         tensors = [jax.device_put(to_jax(x), backend.devices.replicated) for x in leaves if isinstance(x, torch.Tensor)]
         names = call.branches if len(call.branches) > 1 else ("",)
-        frames = {name: backend.frames[b] for name, b in zip(names, call.branches, strict=True)}
+        frames = {name: self._frames(b) for name, b in zip(names, call.branches, strict=True)}
         prefix = f"{self._path(call.module)}."
         params = {n.removeprefix(prefix): x for n, x in backend.params.items() if n.startswith(prefix)}
         key = (call.module, call.number, names, str(structure), repr(fixed), signature_of((tensors, frames)))
@@ -99,7 +108,8 @@ class LocalModules:
         def run(params: Any, tensors: Any, frames: Any) -> Any:
             with self._calling(call, leaves, structure, params, tensors) as output:
                 reducer = BatchingReducer()
-                tap = Tap(plan, reducer, self.backend.rules[call.branches[0]], names, interop.torch_view(frames))
+                rule = (self.like or self.backend).rules[call.branches[0]]
+                tap = Tap(plan, reducer, rule, names, interop.torch_view(frames))
                 tap.see(call.module, call.number, "out", single_output(output))
                 entries, reduced = split(tap, reducer)
             seen[:] = entries
