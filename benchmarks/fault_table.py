@@ -24,8 +24,8 @@ def markdown(rows: Mapping[str, Row]) -> str:
         "its local floor. By default a bfloat16 pair goes through the structure round first: the row of both rounds",
         "counts what either finds, at the origin of the first that does. An alarm is any verdict but a pass. What",
         "passes in bfloat16 is listed with the largest local error of any module, in floors; the limit is 3. The noise",
-        "of `1.5 x noise` is the tool's own floor; a largest ratio of inf is at a site that a declared setting leaves to",
-        "one side.",
+        "of `1.5 x noise` is the tool's own floor; a largest ratio of inf is at a site that a declared setting",
+        "leaves to one side.",
         "",
     ]
     out += _summary(rows)
