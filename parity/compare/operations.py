@@ -68,7 +68,8 @@ def first_parting(
 
 def _parting(index: int, ours: Reduced, variants: Sequence[Reduced], theirs: Reduced) -> Parting | None:
     g = geometry(ours.shape)
-    scale = norm(ours.sketch.astype(np.float64), g)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scale = norm(ours.sketch.astype(np.float64), g)
     floor = max([ULPS * scale, *(_apart(ours, v, g) for v in variants if v.shape == ours.shape)])
     far = _apart(ours, theirs, g)
     r = ratio(far, floor)

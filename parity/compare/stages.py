@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parity.compare.judge import AFTER, beyond
-from parity.compare.result import NAN, Distance, Result, SiteDiff, StageDiff
+from parity.compare.result import NAN, Distance, Result, SiteDiff, StageDiff, Verdict
 from parity.golden.records import LOOP
 
 BEFORE = "text"
@@ -34,9 +34,10 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
         failed = _failed(sites)
         reason = f"{name}: {'beyond' if failed else 'within'} its floors at {len(sites)} sites"
         line = stage_diff(result, name)
-        chain = {} if name == BEFORE else {"by_itself": line.in_chain, "in_chain": line.by_itself}
-        verdict = "unjudged" if result.verdict == "unjudged" else "fail" if failed else "pass"
-        found.append(replace(line, verdict=verdict, reason=reason, **chain))  # type: ignore[arg-type]
+        if name == AFTER:
+            line = replace(line, by_itself=line.in_chain, in_chain=line.by_itself)
+        verdict: Verdict = "unjudged" if result.verdict == "unjudged" else "fail" if failed else "pass"
+        found.append(replace(line, verdict=verdict, reason=reason))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from parity.compare.excuses import excuses
 from parity.compare.local import BORN, Local, first_beyond, first_within, local_errors, suspect, with_local
-from parity.compare.result import NAN, Distance, Origin, Result, SiteDiff
+from parity.compare.result import NAN, Birth, Distance, Origin, Result, SiteDiff, SiteVerdict
 from parity.diagnose.pairing import Pairing, Say
 from parity.diagnose.port_local import Modules, local_modules
 from parity.golden.records import Key, StepRecords
@@ -114,10 +114,9 @@ class LocalPass:
 
 def _alone(key: Key, local: Local) -> SiteDiff:
     """A site that was only run on the reference's inputs."""
-    verdict = "fail" if local.beyond else "pass"
-    unknown = Distance(NAN, NAN, NAN)
-    born = "module" if local.beyond else None
-    return SiteDiff(key, unknown, local=local.distance, birth=born, verdict=verdict, note=local.note)  # type: ignore[arg-type]
+    verdict: SiteVerdict = "fail" if local.beyond else "pass"
+    born: Birth | None = "module" if local.beyond else None
+    return SiteDiff(key, Distance(NAN, NAN, NAN), local=local.distance, birth=born, verdict=verdict, note=local.note)
 
 
 def _reason(born: SiteDiff) -> str:

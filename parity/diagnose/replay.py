@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from parity.compare.local import Local, local_errors
-from parity.compare.result import NAN, Check, Distance, Origin, Result, SiteDiff
+from parity.compare.result import NAN, Birth, Check, Distance, Origin, Result, SiteDiff, SiteVerdict
 from parity.diagnose.pairing import Say
 from parity.diagnose.port_local import local_modules, require_local
 from parity.diagnose.ports import NO_PORTS, Ports, base_of, families, load_candidate_side
@@ -149,10 +149,10 @@ def _truth(step: int, outputs: list[Record], floors: Mapping[Key, Floor]) -> Ste
 def _site(key: Key, local: Local) -> SiteDiff:
     unknown = np.isnan(local.distance.ratio) and not local.note
     differs = local.beyond and not (unknown and local.distance.rel_l2 == 0.0)
-    verdict = "unjudged" if differs and unknown else "fail" if differs else "pass"
-    born = "module" if verdict == "fail" else None
+    verdict: SiteVerdict = "unjudged" if differs and unknown else "fail" if differs else "pass"
+    born: Birth | None = "module" if verdict == "fail" else None
     far = Distance(NAN, NAN, NAN)
-    return SiteDiff(key, far, local=local.distance, birth=born, verdict=verdict, note=local.note)  # type: ignore[arg-type]
+    return SiteDiff(key, far, local=local.distance, birth=born, verdict=verdict, note=local.note)
 
 
 def _conclude(model: str, sites: tuple[SiteDiff, ...], checks: tuple[Check, ...], where: str) -> Result:

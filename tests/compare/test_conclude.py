@@ -10,7 +10,7 @@ import pytest
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.judge import Judge
-from parity.compare.result import Check, Result, SettingDifference
+from parity.compare.result import Check, Distance, Result, SettingDifference
 from parity.golden import PADDING, Record, StepRecords
 from parity.report.json_report import dumps
 from tests.compare.make_records import Walk, moved, noise, none, scalar, tensor
@@ -52,6 +52,25 @@ def whole_step(
         walk.site("block:out", block, branch=branch)
     walk.ends(end, latents)
     return walk
+
+
+@pytest.mark.parametrize(
+    ("linf", "bins", "said"),
+    [(7.0, (1.0,), "2.0 x its floor; its largest element 7 x"), (NAN, (1.0, 8.0), "in one part of its rows 8 x")],
+)
+def test_the_reason_says_what_is_beyond_where_the_norm_is_not(linf: float, bins: tuple[float, ...], said: str) -> None:
+    collected = Collected()
+    reference, candidate = whole_step(block=2.0).steps()
+    sites = [
+        dataclasses.replace(
+            d, distance=Distance(2e-6, 1e-6, 2.0), linf_ratio=linf, bins=bins, birth="module", verdict="fail"
+        )
+        if d.key.site == "block:out"
+        else d
+        for d in Judge().step(reference, candidate)
+    ]
+    collected.add(reference, candidate, sites)
+    assert said in conclude(collected, model="made", differing=(), preflight=()).reason
 
 
 def test_agreement_passes_with_its_numbers() -> None:
