@@ -48,7 +48,7 @@ def write_frames(folder: Path, video: np.ndarray) -> str:
 def find_encoder() -> str | None:
     """The ffmpeg to use: imageio-ffmpeg's own, else the system's."""
     if importlib.util.find_spec("imageio_ffmpeg") is not None:
-        import imageio_ffmpeg  # type: ignore[import-not-found]
+        import imageio_ffmpeg
 
         return str(imageio_ffmpeg.get_ffmpeg_exe())
     return shutil.which("ffmpeg")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from parity.commands.run import quieten, require_extras
 from parity.errors import UsageError
@@ -52,7 +53,8 @@ def replay_command(
             ports, *both = load_paths(reference_path, candidate_path, model, *own, path_timeout)
             given = both[1] if side == "candidate" else both[0]
         given.require_stages(("transformer",))
-        request = ReplayRequest(golden, given, side, model, stage1, ports, inputs)  # type: ignore[arg-type]
+        role: Literal["reference", "candidate"] = "candidate" if side == "candidate" else "reference"
+        request = ReplayRequest(golden, given, role, model, stage1, ports, inputs)
         result = replay(request, say)
     if as_json:
         print(dumps(result))

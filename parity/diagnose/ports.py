@@ -119,7 +119,7 @@ def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inp
     if not isinstance(family, Ported):
         return load_candidate(family, case, settings, inputs)
     if family.renames is None:  # the reference port's own torch module, compiled
-        return load_candidate(family, case, settings, inputs)  # type: ignore[arg-type]
+        return load_candidate(family, case, settings, inputs)
     port = family.build(case, settings)
     if port.runs == "jax":
         from parity.paths.port_jax import load_jax_port
@@ -127,7 +127,7 @@ def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inp
         return load_jax_port(family, case, settings, inputs, port)
     family.keep(port)
     load = load_reference if port.runs == "torch" else load_candidate
-    side = load(family, case, settings, inputs)  # type: ignore[arg-type]
+    side = load(family, case, settings, inputs)
     modules = {family.named(m): family.named(above) if above else "" for m, above in side.modules.items()}
     return dataclasses.replace(side, role="candidate", modules=modules)
 

@@ -53,7 +53,9 @@ class Family(Protocol):
     """
 
     title: str
-    batches: tuple[tuple[str, ...], ...]
+
+    @property
+    def batches(self) -> tuple[tuple[str, ...], ...]: ...
 
     def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
         """Setting -> why it has no meaning for a transformer with this config."""

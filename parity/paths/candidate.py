@@ -50,7 +50,7 @@ from parity.paths.reference import (
     silenced,
 )
 from parity.paths.safe_attention import use_safe_attention
-from parity.paths.side import Side, batched
+from parity.paths.side import Side, batched, frames_of, rules_of
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -90,14 +90,8 @@ class TorchaxBackend:
         self.params = {n: self._place_weight(n, x) for n, x in named_tensors(model)}
         reached.mark("mesh")
         reached.mark("sharding")
-        self.rules: dict[str, RowRule] = {}
-        self.frames: dict[str, dict[str, tuple[jax.Array, jax.Array]]] = {}
-        for branch, condition in inputs.conditions.items():
-            self.rules[branch] = family.row_rule(case, settings, condition)
-            self.frames[branch] = {
-                name: (self._put(f.index), self._put(f.weight))
-                for name, f in family.frames(case, settings, condition).items()
-            }
+        self.rules = rules_of(family, case, settings, inputs)
+        self.frames = frames_of(family, case, settings, inputs, self._put)
         self.programs: dict[Any, Program] = {}
         self.may_be_silent = getattr(family, "may_be_silent", False)
         self.named = getattr(family, "named", None) or str

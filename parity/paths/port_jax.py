@@ -36,7 +36,7 @@ from parity.paths.loop import Loop, call_model
 from parity.paths.mesh import make_devices
 from parity.paths.port_load import PassingError
 from parity.paths.ported import Ported, check_output, guarded, moved, wrong_output
-from parity.paths.side import Side, batched
+from parity.paths.side import Side, batched, frames_of, rules_of
 from parity.port import Port, listening
 from parity.reached import Reached
 from parity.settings import Settings
@@ -61,11 +61,8 @@ class JaxPort(TorchaxBackend):
         self.jit = bool(settings["jit"])
         self.groups = family.batches
         self.params = jax.tree.map(jax.numpy.asarray, port.weights)
-        self.rules = {b: family.row_rule(case, settings, c) for b, c in inputs.conditions.items()}
-        self.frames = {
-            b: {n: (self._put(f.index), self._put(f.weight)) for n, f in family.frames(case, settings, c).items()}
-            for b, c in inputs.conditions.items()
-        }
+        self.rules = rules_of(family, case, settings, inputs)
+        self.frames = frames_of(family, case, settings, inputs, self._put)
         self.programs = {}
         self.seen: set[str] = set()
 

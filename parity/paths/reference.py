@@ -12,7 +12,6 @@ import torch
 from parity.golden.records import Record
 from parity.hooks import reduce_torch
 from parity.hooks.attach import attached, callable_modules, require_fired
-from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.hooks.transfer import to_numpy, torch_records
@@ -22,7 +21,7 @@ from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.precision import rounded_matmuls
-from parity.paths.side import Side, batched
+from parity.paths.side import Side, batched, frames_of, rules_of
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -71,14 +70,8 @@ class TorchBackend:
         self.predict: Predict = getattr(family, "predict", None) or diffusers_call
         self.listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]] = _unheard
         settings = reached.settings
-        self.rules: dict[str, RowRule] = {}
-        self.frames: dict[str, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
-        for branch, condition in inputs.conditions.items():
-            self.rules[branch] = family.row_rule(case, settings, condition)
-            self.frames[branch] = {
-                name: (torch.from_numpy(f.index).to(self.device), torch.from_numpy(f.weight).to(self.device))
-                for name, f in family.frames(case, settings, condition).items()
-            }
+        self.rules = rules_of(family, case, settings, inputs)
+        self.frames = frames_of(family, case, settings, inputs, lambda x: torch.from_numpy(x).to(self.device))
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
         return torch_scope(self.reached)

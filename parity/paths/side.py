@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from parity.golden.records import Record
+from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.models.family import Case, Family
 from parity.models.feature_cache import Features
@@ -21,6 +22,8 @@ from parity.models.sampler import Sampler
 from parity.paths.inputs import Inputs
 from parity.reached import Reached
 from parity.settings import Settings
+
+Array = TypeVar("Array")
 
 
 class Backend(Protocol):
@@ -117,3 +120,18 @@ def batched(branches: list[Mapping[str, Any]], shared: Mapping[str, Any]) -> dic
     own = {k: branches[0][k] if n == 1 else torch.cat([b[k] for b in branches]) for k in branches[0]}
     both = {k: x if x is None or n == 1 else torch.cat([x] * n) for k, x in shared.items()}
     return {**both, **own}
+
+
+def rules_of(family: Family, case: Case, settings: Settings, inputs: Inputs) -> dict[str, RowRule]:
+    """Which rows count at each site, by branch."""
+    return {b: family.row_rule(case, settings, c) for b, c in inputs.conditions.items()}
+
+
+def frames_of(
+    family: Family, case: Case, settings: Settings, inputs: Inputs, put: Callable[[np.ndarray], Array]
+) -> dict[str, dict[str, tuple[Array, Array]]]:
+    """The row frames by branch and name: (index, weight) of `RowFrame`, put where a backend computes."""
+    return {
+        b: {name: (put(f.index), put(f.weight)) for name, f in family.frames(case, settings, c).items()}
+        for b, c in inputs.conditions.items()
+    }
