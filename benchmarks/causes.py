@@ -3,7 +3,7 @@
     python benchmarks/causes.py [--work DIR] [--state FILE] [--markdown FILE] [--seed N] [--only NAME]...
 
 Each candidate (torchax on tiny-hunyuan-video-1.5, float32, two steps, `jit=false`: a program is not compiled for each
-fault) is recorded once, as a golden in the work folder, and explained by `parity.diagnose.explain.explain`, as
+fault) is recorded once, as a golden in the work folder, and explained by `parity.causes.explain.explain`, as
 `parity explain` does it:
 
 - *settings known*: its golden tells its settings, as that of a kept run does. Each fault stands beside a setting that
@@ -34,10 +34,10 @@ from causes_table import markdown
 from fault_catalogue import FAULTS, Fault
 from known_reference import quiet
 
+from parity.causes.explain import ExplainRequest, explain
+from parity.causes.known_faults import known_faults
+from parity.causes.machine import Machine
 from parity.compare.result import Result
-from parity.diagnose.explain import ExplainRequest, explain
-from parity.diagnose.known_faults import known_faults
-from parity.diagnose.machine import Machine
 from parity.errors import ParityError
 from parity.golden import Golden, GoldenWriter
 from parity.golden.records import Provenance

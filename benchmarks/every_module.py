@@ -22,7 +22,6 @@ import numpy as np
 from parity.compare.excuses import excuses
 from parity.compare.local import Local, with_local
 from parity.compare.result import NAN, Distance, SiteDiff
-from parity.diagnose.local import LocalPass
 from parity.golden.records import Key, StepRecords
 from parity.hooks.batch_jax import array_of
 from parity.hooks.calls import Call, mapped
@@ -30,6 +29,7 @@ from parity.hooks.tap import Entry
 from parity.paths.candidate import signature_of
 from parity.paths.candidate_local import LocalModules
 from parity.paths.loop import State
+from parity.runs.local import LocalPass
 
 Program = tuple[Callable[..., Any], tuple[Entry, ...]]
 

@@ -11,14 +11,8 @@ from unittest import mock
 import numpy as np
 from every_module import EveryModule, KnownPrograms, Program
 
-import parity.diagnose.run as runner
+import parity.runs.run as runner
 from parity.compare.result import Result
-from parity.diagnose import local
-from parity.diagnose import precision as rounds
-from parity.diagnose.pairing import Pairing, Request
-from parity.diagnose.precision import Truth, precision, truth_alone
-from parity.diagnose.preflight import failed, preflight
-from parity.diagnose.sink import NoSink
 from parity.golden.records import Record, StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan, plan_sites
@@ -35,6 +29,12 @@ from parity.paths.local import local_calls
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
+from parity.runs import local
+from parity.runs import precision as rounds
+from parity.runs.pairing import Pairing, Request
+from parity.runs.precision import Truth, precision, truth_alone
+from parity.runs.preflight import failed, preflight
+from parity.runs.sink import NoSink
 from parity.settings import differences, parse
 
 VALUES = {"float32": ("*:out",), "bfloat16": ("transformer_blocks.?:out", "x_embedder:out", "proj_out:out")}

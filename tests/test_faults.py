@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torchax")
 
-from parity.diagnose.local import LocalPass
+from parity.runs.local import LocalPass
 
 BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 

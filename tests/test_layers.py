@@ -28,7 +28,9 @@ BELOW: dict[str, set[str]] = {
     "hooks": SHARED | {"golden"},
     "models": SHARED | {"golden", "hooks"},
     "paths": SHARED | {"golden", "hooks", "models", "port"},
-    "diagnose": SHARED | {"golden", "hooks", "models", "paths", "compare"},
+    "runs": SHARED | {"golden", "hooks", "models", "paths", "compare"},
+    "bisect": SHARED | {"golden", "hooks", "models", "paths", "compare", "runs"},
+    "causes": SHARED | {"golden", "hooks", "models", "paths", "compare", "runs", "bisect"},
     "report": SHARED | {"golden", "compare"},
 }
 """Layer -> what it may import beside itself. The commands stand on top and may import everything."""
@@ -105,10 +107,10 @@ def test_the_package_is_there_to_be_looked_at() -> None:
         ("parity.hooks.tap", "import parity.models.family"),
         ("parity.models.family", "from parity.paths import loop"),
         ("parity.paths.loop", "from parity.compare.result import Result"),
-        ("parity.diagnose.bisect", "from parity.report import terminal"),
+        ("parity.bisect.state", "from parity.report import terminal"),
         ("parity.report.terminal", "from parity.compare.metrics import distance"),
         ("parity.report.terminal", "from parity.golden import sketch"),
-        ("parity.diagnose.bisect", "from parity.commands import run"),
+        ("parity.bisect.state", "from parity.commands import run"),
         ("parity.settings", "from parity.reached import Reached"),
     ],
 )

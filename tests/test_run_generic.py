@@ -10,10 +10,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from parity.diagnose.pairing import Request
-from parity.diagnose.run import run
 from parity.errors import UnjudgedError, UsageError
 from parity.models.folder import load_part
+from parity.runs.pairing import Request
+from parity.runs.run import run
 from parity.settings import parse
 from tests.models.generic_models import CONFIGS, make
 

@@ -12,9 +12,9 @@ import torch
 
 from parity.commands.paths import load_paths
 from parity.compare.result import Result
-from parity.diagnose.pairing import Request
-from parity.diagnose.run import run
 from parity.errors import UnjudgedError, UsageError
+from parity.runs.pairing import Request
+from parity.runs.run import run
 from tests.ports import PORT, REFERENCE, write
 from tests.test_run import parity
 
@@ -320,9 +320,9 @@ def test_parity_port_needs_neither_torch_nor_jax() -> None:
 def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
     import numpy as np
 
-    from parity.diagnose.pairing import pair
     from parity.hooks.sites import SitePlan, plan_sites
     from parity.paths.loop import denoise, prepare
+    from parity.runs.pairing import pair
 
     ports, ours, theirs = load_paths(*write(tmp_path, text), None, [], [], 30.0)
     pairing = pair(Request("model", ours, theirs, ports=ports), _say)

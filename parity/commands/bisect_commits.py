@@ -25,9 +25,9 @@ from parity.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from parity.diagnose.bisect_commits import Found, Oracle
-    from parity.diagnose.ddmin import Outcome
-    from parity.diagnose.repository import Commit
+    from parity.bisect.commits import Found, Oracle
+    from parity.bisect.ddmin import Outcome
+    from parity.bisect.repository import Commit
     from parity.report.progress import Say
 
 CANNOT_BE_TOLD = 125
@@ -59,9 +59,9 @@ def commits(
 
     Commands run by /bin/sh at the top of a temporary checkout; your working tree is not touched.
     """
-    from parity.diagnose.bisect_commits import bisect_commits, ends
-    from parity.diagnose.bisect_state import State
-    from parity.diagnose.repository import Repository
+    from parity.bisect.commits import bisect_commits, ends
+    from parity.bisect.repository import Repository
+    from parity.bisect.state import State
     from parity.report.console import make_consoles
     from parity.report.progress import progress
 
@@ -88,7 +88,7 @@ def _oracle(run: str | None, golden: str | None, record: str | None) -> tuple[Or
     Raises:
         UsageError: options that do not fit together; the golden cannot be read.
     """
-    from parity.diagnose.bisect_oracles import ByCommand, ByGolden
+    from parity.bisect.oracles import ByCommand, ByGolden
 
     if run is not None and (golden is not None or record is not None):
         raise UsageError("--run judges by an exit code, --golden with --record by a golden: give one of the two")
@@ -107,7 +107,7 @@ def _oracle(run: str | None, golden: str | None, record: str | None) -> tuple[Or
 
 
 class _Told:
-    """Says what happens on stderr; see `parity.diagnose.bisect_commits.Told`."""
+    """Says what happens on stderr; see `parity.bisect.commits.Told`."""
 
     def __init__(self, errors: Console, say: Say) -> None:
         self._errors, self._say = errors, say

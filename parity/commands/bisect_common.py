@@ -16,7 +16,7 @@ from parity.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from parity.diagnose.ddmin import Outcome
+    from parity.bisect.ddmin import Outcome
     from parity.paths.port_load import Entry
     from parity.settings import Settings
 

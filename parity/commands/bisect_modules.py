@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from parity.diagnose.bisect_modules import Found
-    from parity.diagnose.bisect_state import Probe
+    from parity.bisect.modules import Found
+    from parity.bisect.state import Probe
     from parity.report.progress import Say
 
 
@@ -62,9 +62,9 @@ def modules(
 
     What the state file knows is of the code and the weights it was asked with: --restart after changing them.
     """
+    from parity.bisect.modules import bisect_modules
+    from parity.bisect.state import State
     from parity.commands.run import check_common, quieten, require_extras
-    from parity.diagnose.bisect_modules import bisect_modules
-    from parity.diagnose.bisect_state import State
     from parity.report.console import make_consoles
     from parity.report.progress import progress
 
@@ -92,8 +92,8 @@ def modules(
         with progress(errors, quiet=not errors.is_terminal) as say:
             say("loading torch and diffusers")
             require_extras()
-            from parity.diagnose.pairing import Request
-            from parity.diagnose.transplant import transplant
+            from parity.bisect.transplant import transplant
+            from parity.runs.pairing import Request
 
             request = Request(model, ours, theirs, steps, seed, stage1, prompt=prompt)
             made = transplant(request, step, within, say)
@@ -106,7 +106,7 @@ def modules(
 
 
 class _Told:
-    """Says what happens on stderr; see `parity.diagnose.bisect_modules.Told`."""
+    """Says what happens on stderr; see `parity.bisect.modules.Told`."""
 
     def __init__(self, errors: Console, say: Say, names: tuple[str, ...]) -> None:
         self._errors, self._say, self._names = errors, say, names

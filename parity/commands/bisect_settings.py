@@ -40,12 +40,12 @@ from parity.settings import Settings, parse
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from parity.diagnose.bisect_settings import Found, Judge, Plan
-    from parity.diagnose.bisect_state import Probe
-    from parity.diagnose.ddmin import Outcome
-    from parity.diagnose.ports import Ports
-    from parity.diagnose.run import Request
+    from parity.bisect.ddmin import Outcome
+    from parity.bisect.settings import Found, Judge, Plan
+    from parity.bisect.state import Probe
     from parity.report.progress import Say
+    from parity.runs.ports import Ports
+    from parity.runs.run import Request
 
 
 def settings(
@@ -72,9 +72,9 @@ def settings(
 
     What the state file knows is of the code and the weights it was asked with: --restart after changing them.
     """
+    from parity.bisect.settings import bisect_settings, plan
+    from parity.bisect.state import State
     from parity.commands.run import FORCINGS, ROUNDS, check_common, quieten, require_extras
-    from parity.diagnose.bisect_settings import bisect_settings, plan
-    from parity.diagnose.bisect_state import State
     from parity.report.console import make_consoles
     from parity.report.progress import progress
 
@@ -117,7 +117,7 @@ def settings(
         with progress(errors, quiet=not errors.is_terminal) as say:
             say("loading torch and diffusers")
             require_extras()
-            from parity.diagnose.run import Request
+            from parity.runs.run import Request
 
             request = Request(name, ours, theirs, steps, seed, stage1, forcing=forcing, prompt=prompt, rounds=rounds)
             request = request if ports is None else replace(request, ports=ports)
@@ -131,7 +131,7 @@ def settings(
 
 def _plan(ports: Ports, ours: Settings, theirs: Settings) -> Plan:
     """What can be varied where a port takes part: what the candidate's port knows."""
-    from parity.diagnose.port_plan import plan_of_port
+    from parity.bisect.port_plan import plan_of_port
 
     entry = ports.candidate or ports.reference
     assert entry is not None
@@ -140,7 +140,7 @@ def _plan(ports: Ports, ours: Settings, theirs: Settings) -> Plan:
 
 def _judge(request: Request, say: Say) -> Judge:
     """Judges by a run."""
-    from parity.diagnose.run import run
+    from parity.runs.run import run
 
     outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "unjudged": "unresolved"}
 
@@ -152,7 +152,7 @@ def _judge(request: Request, say: Say) -> Judge:
 
 
 class _Told:
-    """Says what happens on stderr; see `parity.diagnose.bisect_settings.Told`."""
+    """Says what happens on stderr; see `parity.bisect.settings.Told`."""
 
     def __init__(self, errors: Console, say: Say) -> None:
         self._errors, self._say = errors, say

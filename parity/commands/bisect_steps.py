@@ -34,8 +34,8 @@ from parity.settings import parse
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from parity.diagnose.bisect_state import Probe
-    from parity.diagnose.bisect_steps import Found
+    from parity.bisect.state import Probe
+    from parity.bisect.steps import Found
     from parity.golden import Golden
     from parity.report.progress import Say
 
@@ -67,9 +67,9 @@ def steps(
     Then the step from which the free run is. What the state file knows is of the code and the weights it was asked
     with: --restart after changing them.
     """
+    from parity.bisect.state import State
+    from parity.bisect.steps import bisect_steps
     from parity.commands.run import check_common, quieten, require_extras
-    from parity.diagnose.bisect_state import State
-    from parity.diagnose.bisect_steps import bisect_steps
     from parity.golden import Golden
     from parity.report.console import make_consoles
     from parity.report.progress import progress
@@ -95,7 +95,7 @@ def steps(
         with progress(errors, quiet=not errors.is_terminal) as say:
             say("loading torch and diffusers")
             require_extras()
-            from parity.diagnose.steps_judge import (
+            from parity.bisect.steps_judge import (
                 Carried,
                 Recording,
                 StepsJudge,
@@ -131,7 +131,7 @@ def content_of(golden: Golden) -> str:
 
 
 class _Told:
-    """Says what happens on stderr; see `parity.diagnose.bisect_steps.Told`."""
+    """Says what happens on stderr; see `parity.bisect.steps.Told`."""
 
     def __init__(self, errors: Console, say: Say) -> None:
         self._errors, self._say = errors, say

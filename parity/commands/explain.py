@@ -24,14 +24,14 @@ def explain_command(
     """Explain and print; returns the exit code of the comparison.
 
     Raises:
-        ParityError: see `parity.diagnose.explain.explain`.
+        ParityError: see `parity.causes.explain.explain`.
     """
     quieten()
     console, errors = make_consoles()
     with progress(errors, quiet=as_json) as say:
         say("loading torch and diffusers")
         require_extras(torchax=second is None)
-        from parity.diagnose.explain import ExplainRequest, explain, of_run
+        from parity.causes.explain import ExplainRequest, explain, of_run
 
         goldens = None if second is None else ExplainRequest(first, second, None, model, stage1, prompt)
         request = goldens or of_run(Path(first))

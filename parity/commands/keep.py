@@ -22,8 +22,6 @@ import numpy as np
 
 from parity.commands.frame_files import write_frames
 from parity.compare.result import Result
-from parity.diagnose.run import Pairing, Request
-from parity.diagnose.sink import Beside
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
 from parity.golden.records import StepRecords
@@ -31,10 +29,12 @@ from parity.models.stage2 import write_stage2
 from parity.paths.port_load import Entry
 from parity.paths.provenance import provenance
 from parity.report.json_report import dumps
+from parity.runs.run import Pairing, Request
+from parity.runs.sink import Beside
 
 
 class KeepRun:
-    """See `parity.diagnose.sink.Sink`.
+    """See `parity.runs.sink.Sink`.
 
     Attributes:
         notes: what could not be kept.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parity.diagnose.ports import Ports
 from parity.paths.port_load import Entry, load_entry, settings_of
+from parity.runs.ports import Ports
 from parity.settings import Settings, parse
 
 

@@ -46,7 +46,7 @@ def record_command(
     """Record one path to a golden.
 
     Raises:
-        ParityError: see `parity.diagnose.record.record`.
+        ParityError: see `parity.runs.record.record`.
     """
     if side not in _BACKENDS:
         raise UsageError(f"--side takes reference or candidate, found '{side}'")
@@ -77,8 +77,8 @@ def record_command(
             say("waiting for the other processes")
             stack.enter_context(together(Processes(*several)))
         from parity.commands.paths import load_paths
-        from parity.diagnose.ports import NO_PORTS
-        from parity.diagnose.record import RecordRequest, check_floors, record
+        from parity.runs.ports import NO_PORTS
+        from parity.runs.record import RecordRequest, check_floors, record
 
         ports = NO_PORTS
         if paths:

@@ -32,7 +32,7 @@ def replay_command(
     """Replay and print; returns the exit code.
 
     Raises:
-        ParityError: see `parity.diagnose.replay.replay`.
+        ParityError: see `parity.runs.replay.replay`.
     """
     if side not in SIDES:
         raise UsageError(f"--side takes {' or '.join(SIDES)}, found '{side}'")
@@ -44,8 +44,8 @@ def replay_command(
         say("loading torch and diffusers")
         require_extras(torchax=side == "candidate")
         from parity.commands.paths import load_paths
-        from parity.diagnose.ports import NO_PORTS
-        from parity.diagnose.replay import ReplayRequest, replay
+        from parity.runs.ports import NO_PORTS
+        from parity.runs.replay import ReplayRequest, replay
 
         ports = NO_PORTS
         if paths:

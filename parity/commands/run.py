@@ -45,7 +45,7 @@ def run_command(
     """Run both paths and print the comparison; returns the exit code.
 
     Raises:
-        ParityError: see `parity.diagnose.stages.run_stages`.
+        ParityError: see `parity.runs.stages.run_stages`.
     """
     paths = reference_path is not None or candidate_path is not None
     if not paths:
@@ -65,9 +65,9 @@ def run_command(
         require_extras()
         from parity.commands.keep import KeepRun
         from parity.commands.paths import load_paths
-        from parity.diagnose.pairing import Request
-        from parity.diagnose.ports import NO_PORTS
-        from parity.diagnose.stages import run_stages
+        from parity.runs.pairing import Request
+        from parity.runs.ports import NO_PORTS
+        from parity.runs.stages import run_stages
 
         ports = NO_PORTS
         if paths:

@@ -9,12 +9,12 @@ import typer
 
 from parity.commands.options import JsonOption, ReferenceOption
 from parity.commands.run import check_common, quieten, require_extras
-from parity.diagnose.sweep_plan import Row, every, grid, one_at_a_time, parse_sets
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
 from parity.report.console import make_consoles
 from parity.report.progress import Say, progress
 from parity.report.sections import print_sections
+from parity.runs.sweep_plan import Row, every, grid, one_at_a_time, parse_sets
 from parity.settings import parse
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def _swept(
     say: Say,
 ) -> list[PriceList]:
     """The price lists of the models; `rows` None for every value of every setting."""
-    from parity.diagnose.sweep import Sweep, SweepRequest
-    from parity.diagnose.sweep_state import SweepState
+    from parity.runs.sweep import Sweep, SweepRequest
+    from parity.runs.sweep_state import SweepState
 
     reference, candidate, steps, seed = asked
     question = {

@@ -1,4 +1,4 @@
-"""What a side is about to run with, as numpy: read before any forward, judged by `parity.diagnose.preflight`."""
+"""What a side is about to run with, as numpy: read before any forward, judged by `parity.runs.preflight`."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from parity import cli
+from tests.bisect.make_history import Made, git, line, named, repository
 from tests.compare.make_goldens import pair
-from tests.diagnose.make_history import Made, git, line, named, repository
 
 FAULT = {"broken": "yes"}
 WHOLE = "test ! -e broken"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parity import cli
-from parity.diagnose.ddmin import Outcome
+from parity.bisect.ddmin import Outcome
 from parity.golden import GoldenWriter, Provenance, StepRecords
 
 pytest.importorskip("torchax")
@@ -51,7 +51,7 @@ class Modules:
 
 def test_modules(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, seen = Modules({"blocks.2"}), list[Any]()
-    monkeypatch.setattr("parity.diagnose.transplant.transplant", lambda *given: seen.append(given) or made)
+    monkeypatch.setattr("parity.bisect.transplant.transplant", lambda *given: seen.append(given) or made)
     words = ("modules", "--candidate", "text.reorder=concatenate", "--steps", "3", "--step", "2", "--within", "blocks")
     code, out, err = call(*words)
     assert code == 0
@@ -100,8 +100,8 @@ def test_steps(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for step in range(4):
             writer.write_step(StepRecords(step, ()))
     loaded: list[Any] = []
-    monkeypatch.setattr("parity.diagnose.steps_judge.load_against", lambda *given: loaded.append(given[1]))
-    monkeypatch.setattr("parity.diagnose.steps_judge.StepsJudge", Steps)
+    monkeypatch.setattr("parity.bisect.steps_judge.load_against", lambda *given: loaded.append(given[1]))
+    monkeypatch.setattr("parity.bisect.steps_judge.StepsJudge", Steps)
     words = ("steps", "--golden", f"{tmp_path}/golden")
     code, out, err = call(*words)
     assert code == 0, err

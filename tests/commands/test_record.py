@@ -28,12 +28,12 @@ from parity.compare.align import align
 from parity.compare.diff import diff
 from parity.compare.metrics import measure
 from parity.compare.result import Result
-from parity.diagnose import record as recording
-from parity.diagnose.run import Request, run
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, StepRecords, verify
 from parity.golden.records import LOOP
 from parity.models.names import DEFAULT_MODEL
+from parity.runs import record as recording
+from parity.runs.run import Request, run
 from parity.settings import parse
 
 PARITY = [sys.executable, "-m", "parity.cli"]

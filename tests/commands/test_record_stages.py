@@ -14,10 +14,10 @@ pytest.importorskip("torchax")
 
 from parity.commands.record import record_command
 from parity.compare.diff import diff
-from parity.diagnose.record_stages import Chain
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, StepRecords, verify
 from parity.golden.records import Record
+from parity.runs.record_stages import Chain
 
 COG = "tiny-cogvideox-1.5"
 ALL = "text,transformer,vae"

@@ -14,8 +14,6 @@ import pytest
 import torch
 
 from parity.compare.result import Result
-from parity.diagnose import run as run_module
-from parity.diagnose.pairing import Pairing, Request, pair
 from parity.hooks.sites import plan_sites
 from parity.models import cogvideox
 from parity.models.attention import AttentionSettings
@@ -27,6 +25,8 @@ from parity.paths.inputs import Inputs, make_inputs
 from parity.paths.loop import denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
+from parity.runs import run as run_module
+from parity.runs.pairing import Pairing, Request, pair
 from parity.settings import parse
 from tests.paths.sides import apart, walk
 

@@ -11,10 +11,6 @@ import pytest
 import torch
 
 from parity.compare.result import Result
-from parity.diagnose import text as text_module
-from parity.diagnose.pairing import Request
-from parity.diagnose.stage import StagePair, load_stage
-from parity.diagnose.text import Texts, encoder_stage, judge_text
 from parity.errors import UnjudgedError, UsageError
 from parity.hooks.sites import plan_sites
 from parity.models.encoders import Encoder, TextStage
@@ -22,6 +18,10 @@ from parity.models.family import Case, family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.stage import Stage
+from parity.runs import text as text_module
+from parity.runs.pairing import Request
+from parity.runs.stage import StagePair, load_stage
+from parity.runs.text import Texts, encoder_stage, judge_text
 from parity.settings import Settings, parse
 
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"

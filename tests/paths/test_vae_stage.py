@@ -14,11 +14,6 @@ import pytest
 import torch
 
 from parity.compare.result import Result
-from parity.diagnose import vae as vae_module
-from parity.diagnose.pairing import Request
-from parity.diagnose.sink import NoSink
-from parity.diagnose.stage import StagePair, load_stage
-from parity.diagnose.vae import Ends, decode_round, vae_stage
 from parity.errors import UnjudgedError
 from parity.hooks.sites import plan_sites
 from parity.models.family import Case, make_case
@@ -26,6 +21,11 @@ from parity.models.folder import load_part, resolve_model
 from parity.models.spec import GenerationSpec
 from parity.models.vae import causal_mask
 from parity.paths.stage import TorchStage
+from parity.runs import vae as vae_module
+from parity.runs.pairing import Request
+from parity.runs.sink import NoSink
+from parity.runs.stage import StagePair, load_stage
+from parity.runs.vae import Ends, decode_round, vae_stage
 from parity.settings import parse
 
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"

@@ -1,0 +1,208 @@
+"""Judging single steps of a candidate against a golden of the reference, whose latents it is given.
+
+The golden holds the loop's own values whole and the floor of each noise prediction. That floor was measured in the
+free run: it holds what rounding has grown to by then, and so is, late in a run, wider than a step alone would need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.bisect.ddmin import Outcome
+from parity.bisect.transplant import noise_of, told
+from parity.compare.diff import FLOORS
+from parity.compare.judge import Judge, beyond, severity
+from parity.errors import UnjudgedError, UsageError
+from parity.golden import Golden
+from parity.golden.fingerprint import fingerprint
+from parity.golden.format import MANIFEST
+from parity.golden.records import StepRecords
+from parity.models.family import family_of, make_case
+from parity.models.folder import resolve_model
+from parity.models.spec import GenerationSpec
+from parity.paths.inputs import make_inputs
+from parity.paths.loop import LATENTS, State, denoise, prepare, state_of
+from parity.paths.side import Side
+from parity.runs.pairing import Say
+from parity.runs.record import RecordRequest, record
+from parity.settings import Settings, parse
+
+
+def steps_of(golden: Golden) -> int:
+    """How many steps a golden holds, from the first on.
+
+    Raises:
+        UnjudgedError: none.
+    """
+    held = set(golden.steps)
+    count = next(step for step in range(len(held) + 1) if step not in held)
+    if count == 0:
+        raise UnjudgedError(f"'{golden.name}' holds no steps; record it anew")
+    return count
+
+
+@dataclass
+class StepsJudge:
+    """Runs single steps of a loaded candidate, or the free run.
+
+    Attributes:
+        golden: of the reference. side: the candidate. carried: where the free run's latents are kept between steps.
+    """
+
+    golden: Golden
+    side: Side
+    carried: Carried
+
+    def alone(self, step: int) -> tuple[Outcome, str]:
+        """One step from the reference's latents.
+
+        Raises:
+            UnjudgedError: the golden holds no latents of it, or no floors.
+        """
+        recorded = self.golden.read_step(step)
+        state = state_of(recorded, "before")
+        if LATENTS not in state:
+            raise UnjudgedError(f"'{self.golden.name}' holds no latents of step {step}: record it anew")
+        loop = prepare(self.side.with_fresh_sampler())
+        loop.continue_from(step, state)  # for what a feature cache holds by then
+        (made,) = denoise(loop, None, {step: state}.get, first=step, stop=step + 1)
+        self.side.reached.require()
+        return self._judged(recorded, made)
+
+    def free(self, known: int) -> Iterator[tuple[Outcome, str]]:
+        """The free run from step `known` on, gone on with where the latents after the step before are kept."""
+        loop = prepare(self.side.with_fresh_sampler())
+        state = self.carried.load(known)
+        if state is not None:
+            loop.continue_from(known, state)
+        first = known if state is not None else 0
+        for made in denoise(loop, None, first=first, stop=steps_of(self.golden)):
+            if made.step >= known:
+                outcome = self._judged(self.golden.read_step(made.step), made)
+                self.carried.save(made.step + 1, state_of(made, "after"))
+                yield outcome
+
+    def _judged(self, recorded: StepRecords, made: StepRecords) -> tuple[Outcome, str]:
+        truth = noise_of(recorded)
+        if any(r.key not in truth.floors for r in truth.records) or not truth.records:
+            raise UnjudgedError(
+                f"'{self.golden.name}' holds no floors of its noise predictions; record it with them: {FLOORS}"
+            )
+        found = Judge().step(truth, noise_of(made))
+        return ("bad" if any(map(beyond, found)) else "good"), told(max(found, key=severity))
+
+
+_DAMAGED = (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile)
+"""What a file that was cut off raises: the free run then begins anew."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The latents a free run stands at, in a file beside the state file, so that a killed one can be gone on with."""
+
+    path: Path
+
+    def save(self, step: int, state: State) -> None:
+        """Keep what `step` is to start from."""
+        arrays: dict[str, Any] = {f"state.{name}": np.asarray(x) for name, x in state.items()}
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        with temporary.open("wb") as opened:
+            np.savez(opened, step=np.int64(step), **arrays)
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(temporary, self.path)
+
+    def load(self, step: int) -> State | None:
+        """What `step` is to start from; None where that is not what is kept."""
+        if step == 0 or not self.path.is_file():
+            return None
+        with contextlib.suppress(*_DAMAGED), np.load(self.path) as held:
+            if int(held["step"]) == step:
+                return {name.removeprefix("state."): held[name] for name in held.files if name.startswith("state.")}
+        return None
+
+    def forget(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def load_against(golden: Golden, model: str, settings: Settings, stage1: Path | None, prompt: str | None) -> Side:
+    """The candidate, for the run that a golden is of.
+
+    Raises:
+        UsageError: it would start from other inputs.
+    """
+    recorded = golden.provenance
+    folder = resolve_model(model)
+    spec = GenerationSpec.load(folder)
+    if prompt is not None:
+        spec = dataclasses.replace(spec, prompt=prompt)
+    case, family = make_case(model, folder, spec), family_of(folder)
+    kept = [f"{name}={recorded.settings[name]}" for name in ("dtype", "text.byt5_dtype") if name in recorded.settings]
+    theirs = parse("torch", kept)
+    _, inputs = make_inputs(
+        family, case, theirs, settings, steps=max(recorded.steps, 1), seed=recorded.seed, stage1=stage1
+    )
+    from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
+
+    side = load_candidate(family, case, settings, inputs)
+    if settings["text.byt5_dtype"] == theirs["text.byt5_dtype"]:
+        _require_inputs(golden, side)
+    return side
+
+
+def _require_inputs(golden: Golden, side: Side) -> None:
+    ours = {
+        f"{branch}.{name}": fingerprint(np.asarray(x.float().numpy()))
+        for branch, condition in side.inputs.conditions.items()
+        for name, x in condition.items()
+    }
+    theirs = golden.provenance.inputs
+    other = [name for name in sorted(set(ours) & set(theirs)) if ours[name] != theirs[name]]
+    if other:
+        raise UsageError(
+            f"'{golden.name}' was recorded from other inputs: '{other[0]}' differs; give --stage1 or --prompt, and "
+            "--model, as it was recorded with"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A reference run to be recorded; see `parity.runs.record.RecordRequest`."""
+
+    where: Path
+    model: str
+    settings: Settings
+    steps: int
+    seed: int
+    stage1: Path | None = None
+    prompt: str | None = None
+
+
+def record_reference(wanted: Recording, restart: bool, say: Say) -> Golden:
+    """A golden of the reference with floors: recorded now, gone on with, or found complete."""
+    where = wanted.where
+    there = (where / MANIFEST).is_file()
+    if restart or not there or not Golden.open(where).complete:
+        request = RecordRequest(
+            str(where),
+            "reference",
+            wanted.settings,
+            wanted.model,
+            wanted.steps,
+            wanted.seed,
+            wanted.stage1,
+            prompt=wanted.prompt,
+            resume=there and not restart,
+            overwrite=there and restart,
+        )
+        record(request, say)
+    return Golden.open(where)

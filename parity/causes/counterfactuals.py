@@ -1,0 +1,117 @@
+"""The counterfactual witness: the candidate of a kept run, run again with its settings swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from parity.causes.advice import remedy, sentence
+from parity.causes.machine import ExplainRequest, Machine
+from parity.causes.regress import common_keys, error_vector, noise_norm
+from parity.causes.shares import Share, shares
+from parity.compare.judge import L2_LIMIT
+from parity.compare.result import NAN, Cause, Witness
+from parity.errors import UsageError
+from parity.golden import Golden
+from parity.golden.records import PORT, Key, StepRecords
+from parity.runs.ports import NO_PORTS
+from parity.settings import BITS, Settings, parse
+
+
+def counterfactuals(
+    machine: Machine, request: ExplainRequest, ours: StepRecords, step: int, notes: list[str]
+) -> list[Cause]:
+    """Causes from running the candidate with one setting swapped at a time."""
+    golden = Golden.open(request.candidate)
+    told = golden.provenance
+    if told.backend not in ("torchax", PORT) or (told.backend == PORT and machine.ports == NO_PORTS):
+        notes.append("counterfactuals are skipped: the candidate is not parity's own path")
+        return []
+    candidate = machine.candidate_settings(told)
+    try:
+        searched = machine.plan(candidate)
+    except UsageError as error:
+        notes.append(f"counterfactuals are skipped: {error}")
+        return []
+    theirs = golden.read_step(step)
+    machine.hold(candidate, theirs)
+    keys = _judged_at(ours, theirs)
+    noise = noise_norm(ours, keys)
+
+    def run(settings: Settings) -> np.ndarray:
+        return error_vector(ours, machine.candidate(settings, step), keys)
+
+    shared = shares(searched, run, noise)
+    whole, half = sum(s.share for s in shared), sum(s.half for s in shared if not s.harmless)
+    if any(not s.harmless for s in shared) and abs(1.0 - whole) > half:
+        notes.append(
+            f"the shares add up to {whole:.3f}: the rest is in no setting's swap, or in what several do together"
+        )
+    found = [_swapped(share, own=machine.ports.candidate is not None) for share in shared]
+    return [*found, *_neutralised(machine, request, candidate, ours, keys, step, notes)]
+
+
+def _judged_at(ours: StepRecords, theirs: StepRecords) -> tuple[Key, ...]:
+    """noise_pred; the latents after the step, where noise_pred agrees and the step itself is at fault."""
+    every = common_keys(ours, theirs)
+    keys = tuple(k for k in every if k.site == "loop:noise_pred")
+    if float(np.linalg.norm(error_vector(ours, theirs, keys))) > L2_LIMIT * noise_norm(ours, keys):
+        return keys
+    return tuple(k for k in every if k.site == "loop:latents.after")
+
+
+def _neutralised(
+    machine: Machine,
+    request: ExplainRequest,
+    candidate: Settings,
+    ours: StepRecords,
+    keys: Sequence[Key],
+    step: int,
+    notes: list[str],
+) -> list[Cause]:
+    """The differing settings that only round, of a run that failed before they came into play: each alone.
+
+    Their floor is what the coarser working dtype costs the reference, as in the precision round.
+    """
+    found = []
+    for setting, value in request.rounding:
+        given = parse("torchax", [f"{setting}={value}"])
+        alone = Settings("torchax", {**machine.settings_on(candidate), setting: given[setting]})
+        if alone.values == candidate.values:
+            continue
+        error = error_vector(ours, machine.candidate(alone, step), keys)
+        noise = noise_norm(ours, keys)
+        if alone.working_bits < machine.settings.working_bits:
+            name = f"dtype={next(n for n, bits in BITS.items() if bits <= alone.working_bits)}"
+            coarse = error_vector(ours, machine.simulated(step).run(frozenset({name})), keys)
+            noise = max(noise, float(np.linalg.norm(coarse)))
+        ratio = float(np.linalg.norm(error)) / noise
+        harmless = ratio <= L2_LIMIT
+        text = f"{'harmless, below the floor: ' if harmless else ''}{sentence(setting, value)}"
+        detail = f"wrong alone, noise_pred is {ratio:.2g} x the floor of its working dtype"
+        share = 0.0 if harmless else NAN
+        found.append(Cause(text, setting, "", value, share, (Witness("counterfactual", ratio, detail),)))
+    return found
+
+
+def _swapped(found: Share, own: bool) -> Cause:
+    """One cause.
+
+    Args:
+        own: whether the candidate's value may be a port's own, which was never on the command line.
+    """
+    swap = found.swap
+    if found.harmless:
+        text = f"harmless: {sentence(swap.setting, swap.candidate)}"
+        detail = f"wrong alone, noise_pred is {found.alone:.2g} x what rounding gives"
+    else:
+        text = f"{sentence(swap.setting, swap.candidate)}: {remedy(swap.setting)}"
+        again = f"with --candidate {swap.setting}={swap.without}"
+        confirm = again if own else f"without --candidate {swap.setting}={swap.candidate}"
+        detail = (
+            f"swapped back, {found.recovered:.2%} of the error of noise_pred goes; share {found.share:.3f} +- "
+            f"{found.half:.1g} (as far as rounding can move it); confirm: parity run {confirm}"
+        )
+    witness = Witness("counterfactual", found.recovered, detail)
+    return Cause(text, swap.setting, swap.without, swap.candidate, found.share, (witness,), found.half)

@@ -1,0 +1,155 @@
+"""`parity explain`: why two paths differ, by witnesses that are independent of each other.
+
+1. *Counterfactual* (a kept run, whose settings are known): the candidate is run again with one setting at a time as the
+   reference has it.
+2. *Signature* (any candidate, from its records alone): this machine's reference is run under each known fault, and the
+   candidate's error is looked for among theirs. What none of them explains is said to be unknown.
+3. *Gauge*: what the records at the origin show by themselves: phantom keys, a gain, another order.
+
+A witness that lacks what it needs is skipped, and that is said.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from parity.causes.counterfactuals import counterfactuals
+from parity.causes.gauges import CONFIRM, dtype_gauge, gauges, reordered
+from parity.causes.machine import ExplainRequest, Machine
+from parity.causes.phantom_run import attention_values
+from parity.causes.phantoms import Phantoms, count_phantoms
+from parity.causes.schedule_gauge import schedule_gauge, step_gauge
+from parity.causes.signatures import signatures
+from parity.compare.diff import diff
+from parity.compare.result import NAN, Cause, Result, Witness
+from parity.errors import ParityError, UsageError
+from parity.golden import Golden
+from parity.golden.records import Key, StepRecords
+from parity.hooks.sites import ATTENTION
+from parity.runs.pairing import Say
+from parity.runs.ports import ports_of
+from parity.settings import NEUTRAL
+
+__all__ = ["ExplainRequest", "explain", "of_run"]
+
+
+def of_run(where: Path) -> ExplainRequest:
+    """The request for a kept run (`parity run --out DIR`): its last round.
+
+    Raises:
+        UsageError: the folder is no kept run.
+    """
+    try:
+        told = json.loads((where / "request.json").read_text())
+        stage1, prompt = told["stage1"], told["prompt"]
+        differing = json.loads((where / "result.json").read_text())["differing_settings"]
+        rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"'{where}' is no kept run: make one with `parity run --out DIR`") from None
+    at = where / "precision" if (where / "precision").is_dir() else where
+    if not (at / "reference").is_dir():
+        raise UsageError(f"'{where}' holds no records: it ended in preflight; its result.json says why")
+    stage = Path(stage1) if isinstance(stage1, str) else None
+    given = prompt if isinstance(prompt, str) else None
+    left = rounding if at == where else ()
+    model, inputs, ports = ports_of(told)
+    return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, model, stage, given, left, ports, inputs)
+
+
+def explain(request: ExplainRequest, say: Say, machine: Machine | None = None) -> Result:
+    """Find the causes of a difference.
+
+    Args:
+        machine: the reference's model on this machine, for who explains many candidates of one reference.
+
+    Raises:
+        UsageError: no golden, a damaged one. UnjudgedError: nothing can be judged.
+    """
+    say("comparing")
+    found = diff(request.reference, request.candidate)
+    if found.verdict != "fail" or found.origin is None:
+        note = "there is nothing to explain" if found.verdict == "pass" else "without a verdict there is no cause"
+        return dataclasses.replace(found, notes=(*found.notes, note))
+    step = found.origin.key.step
+    if step < 0:
+        note = f"the two part in the {found.origin.key.stage} stage: causes are looked for in the transformer alone"
+        return dataclasses.replace(found, notes=(*found.notes, note))
+    ours, theirs = (Golden.open(where).read_step(step) for where in (request.reference, request.candidate))
+    measured, notes = _gauges(found, ours, theirs), list(found.notes)
+    try:
+        machine = machine or Machine.of(request, Golden.open(request.reference).provenance, say)
+    except ParityError as error:
+        notes.append(f"counterfactuals and signatures are skipped: {error}")
+        return dataclasses.replace(found, causes=measured, notes=tuple(notes))
+    said: list[str] = []
+    named = signatures(machine, ours, theirs, step, said)
+    swapped: list[Cause] = []
+    if request.kept is not None:
+        swapped = counterfactuals(machine, request, ours, step, notes)
+    by_itself = "by signature alone: " if any(c.share > 0 for c in swapped) else ""
+    notes += [f"{by_itself}{note}" if note.startswith("unknown") else note for note in said]
+    merged = _merged(swapped, named)
+    measured = (*_phantoms(machine, request, found.origin.key, step, notes), *measured)
+    return dataclasses.replace(found, causes=_beside(merged, measured), notes=tuple(notes))
+
+
+def _gauges(found: Result, ours: StepRecords, theirs: StepRecords) -> tuple[Cause, ...]:
+    """What the loop's numbers, the origin and the other sites of its step show."""
+    return (
+        *dtype_gauge(ours.records, theirs.records),
+        *schedule_gauge(found.steps),
+        *step_gauge(ours, theirs),
+        *gauges(ours.records, theirs.records, found.origin),
+        *reordered(ours.records, theirs.records, found.origin),
+    )
+
+
+def _beside(merged: Sequence[Cause], measured: Sequence[Cause]) -> tuple[Cause, ...]:
+    """Gauges that name a setting bear witness for the cause that names it too; the others stand by themselves."""
+    known = {(c.setting, c.candidate): c for c in merged}
+    for gauge in measured:
+        at = (gauge.setting, gauge.candidate)
+        if gauge.setting and at in known:
+            known[at] = dataclasses.replace(known[at], witnesses=(*known[at].witnesses, *gauge.witnesses))
+    rest = (m for m in measured if not m.setting or (m.setting, m.candidate) not in known)
+    return (*known.values(), *rest)
+
+
+def _merged(swapped: Sequence[Cause], named: Sequence[Cause]) -> list[Cause]:
+    """One cause a setting, with all its witnesses; what only one kind of witness names stands by itself."""
+    merged = []
+    for cause in swapped:
+        same = [c for c in named if (c.setting, c.candidate) == (cause.setting, cause.candidate)]
+        witnesses = (*cause.witnesses, *(w for c in same for w in c.witnesses))
+        merged.append(dataclasses.replace(cause, witnesses=witnesses))
+    known = {(c.setting, c.candidate) for c in swapped}
+    # Where settings are known a signature only confirms them: another name for the same error is no second cause.
+    rest = [c for c in named if (c.setting, c.candidate) not in known] if not swapped else []
+    return sorted([*merged, *rest], key=lambda c: -c.share)
+
+
+def _phantoms(machine: Machine, request: ExplainRequest, origin: Key, step: int, notes: list[str]) -> list[Cause]:
+    """Phantom keys, where the divergence is born in an attention call."""
+    if origin.module.rpartition(".")[2] != ATTENTION:
+        return []
+    try:
+        reference, candidate = attention_values(request, machine.settings, origin.module, step, machine.say)
+    except ParityError as error:
+        notes.append(f"phantom keys are not counted: {error}")
+        return []
+    counted = count_phantoms(reference, candidate, origin.module)
+    return [_phantom(p, origin.module) for p in counted if p.is_certain]
+
+
+def _phantom(found: Phantoms, module: str) -> Cause:
+    text = (
+        f"{found.count:.2f} phantom keys on {found.branch} = {found.meaning()}: keys and values are zeroed there, each "
+        "still has weight exp(0); mask the logits, or rescale the output by the log-sum-exp"
+    )
+    detail = (
+        f"{found.count:.4f} +- {found.spread:.1g} at {found.share:.1%} of the queries and heads of {module}; {CONFIRM}"
+    )
+    return Cause(text, "", "", "", NAN, (Witness("gauge", found.count, detail),))

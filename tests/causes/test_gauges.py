@@ -1,0 +1,81 @@
+"""Gauges at the origin: a gain, another order, None against a tensor, and silence for everything else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from parity.causes.gauges import dtype_gauge, gauges, reordered, working_dtype
+from parity.compare.result import Origin
+from parity.golden import Key, Record
+from tests.compare.make_records import tensor
+
+KEY = Key("transformer", 0, "cond", "m:out")
+X = np.random.default_rng(0).standard_normal((1, 96, 64))
+
+
+def told(theirs: np.ndarray) -> list[str]:
+    found = gauges([tensor("m:out", X)], [tensor("m:out", theirs)], Origin(KEY, "module"))
+    return [cause.cause for cause in found]
+
+
+@pytest.mark.parametrize("gain", [0.9, 1.001, 2.0, -1.0])
+def test_a_gain(gain: float) -> None:
+    (said,) = told(gain * X)
+    assert f"times {gain:.5g}" in said
+
+
+@pytest.mark.parametrize("order", [X[:, ::-1], np.roll(X, 1, 1), X.transpose(0, 2, 1).reshape(X.shape)])
+def test_another_order(order: np.ndarray) -> None:
+    (said,) = told(np.ascontiguousarray(order))
+    assert "in another order" in said
+
+
+def test_other_faults_are_neither() -> None:
+    assert told(X + np.random.default_rng(1).standard_normal(X.shape)) == []
+    assert told(np.where(X > 2, 0.0, X)) == []
+
+
+def test_none_against_a_tensor() -> None:
+    (cause,) = gauges([tensor("m:out", X)], [Record(KEY, "none")], Origin(KEY, "input"))
+    assert "only the reference has a value" in cause.cause
+    assert gauges([], [], None) == ()
+
+
+@pytest.mark.parametrize("apart", [2e-3, 1e-2, 0.1, 0.5])
+def test_noise_of_any_size_is_never_taken_for_another_order(apart: float) -> None:
+    rng = np.random.default_rng(7)
+    noisy = [X + apart * rng.standard_normal(X.shape) for _ in range(200)]
+    pairs = [([tensor("m:out", X)], [tensor("m:out", y)]) for y in noisy]
+    assert [reordered(a, b) for a, b in pairs] == [()] * len(pairs)
+
+
+def test_another_order_is_found_away_from_the_origin() -> None:
+    ours = [tensor("m:out", X), tensor("n:out", X[0]), tensor("n:out", X[0], branch="uncond")]
+    theirs = [tensor("m:out", 1.1 * X), tensor("n:out", X[0][::-1]), tensor("n:out", X[0][::-1], branch="uncond")]
+    (cause,) = reordered(ours, theirs, Origin(KEY, "module"))
+    assert cause.cause.startswith("n:out holds the same values in another order")
+    assert "1 sites, branches cond, uncond, step 0" in cause.witnesses[0].detail
+    assert reordered(ours, theirs[:1]) == ()
+    assert reordered(ours[1:], theirs[1:], Origin(ours[1].key, "input")) == ()  # told at the origin already
+
+
+def test_the_working_dtype_is_that_of_most_module_outputs() -> None:
+    sites = [f"m{i}:out" for i in range(5)]
+    ours = [tensor(site, X) for site in sites]
+    theirs = [replace(tensor(site, X), dtype="bfloat16" if i < 3 else "float64") for i, site in enumerate(sites)]
+    loop = [replace(tensor(f"loop:{i}", X), dtype="float16") for i in range(9)]
+    assert working_dtype(ours, theirs) is None  # float64 on one side is no working dtype
+    ours = [replace(r, dtype="float32") for r in ours]
+    assert working_dtype(ours, theirs) == ("float32", "bfloat16")
+    (cause,) = dtype_gauge([*ours, *loop], [*theirs, *loop])
+    assert (cause.setting, cause.reference, cause.candidate) == ("dtype", "float32", "bfloat16")
+    assert dtype_gauge(ours, [*theirs[:1], *ours[1:]]) == ()
+    assert dtype_gauge(ours, []) == ()
+
+
+def test_tensors_of_zeros_are_in_no_order() -> None:
+    zeros = [tensor("m:out", np.zeros((1, 96, 64)))]
+    assert reordered(zeros, zeros) == ()

@@ -1,0 +1,70 @@
+"""Phantom keys are counted exactly, and only where there are any."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parity.causes.phantoms import count_phantoms
+from parity.golden import Record
+from tests.compare.make_records import tensor
+
+MODULE = "blocks.0.attn.attention"
+IMAGE, TEXT, HEADS, DIM = 40, 24, 3, 16
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, phantoms: int = 0) -> np.ndarray:
+    z = np.exp(np.einsum("qhd,khd->hqk", q, k) / np.sqrt(DIM))
+    return np.einsum("hqk,khd->qhd", z / (z.sum(-1, keepdims=True) + phantoms), v)
+
+
+def records(valid: int, phantoms: int, seed: int = 0) -> tuple[list[Record], list[Record]]:
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.standard_normal((IMAGE + TEXT, HEADS, DIM)) for _ in range(3))
+    keep = np.arange(IMAGE + TEXT) < IMAGE + valid
+    q, k, v = (x * keep[:, None, None] for x in (q, k, v))
+    ref = attention(q, k[keep], v[keep]) * keep[:, None, None]
+    out = attention(q, k[keep], v[keep], phantoms) * keep[:, None, None]
+
+    def parts(port: str, x: np.ndarray) -> list[Record]:
+        cut = {"image": x[None, :IMAGE], "text": x[None, IMAGE:]}
+        return [tensor(f"{MODULE}:{port}@{name}", y.astype(np.float32), held=True) for name, y in cut.items()]
+
+    return [*parts("in.query", q), *parts("in.key", k), *parts("out", ref)], parts("out", out)
+
+
+@pytest.mark.parametrize(("valid", "phantoms"), [(10, 14), (1, 23), (24, 64), (24, 1)])
+def test_the_count_is_exact(valid: int, phantoms: int) -> None:
+    (found,) = count_phantoms(*records(valid, phantoms), MODULE)
+    assert found.is_certain
+    assert found.count == pytest.approx(phantoms, rel=1e-3)
+    assert found.padded == TEXT - valid
+
+
+def test_the_count_is_matched_with_padding_and_blocks() -> None:
+    (padded,) = count_phantoms(*records(10, 14), MODULE)
+    assert padded.meaning() == "its 14 padded text tokens"
+    (block,) = count_phantoms(*records(24, 64), MODULE)
+    assert block.meaning() == "what fills 64 tokens to blocks of 128"
+    (odd,) = count_phantoms(*records(24, 5), MODULE)
+    assert "no count that is known" in odd.meaning()
+
+
+def test_no_phantoms_where_there_are_none_or_where_it_is_another_fault() -> None:
+    reference, same = records(10, 0)
+    (none,) = count_phantoms(reference, same, MODULE)
+    assert not none.is_certain
+    _, other = records(10, 14, seed=1)
+    (wrong,) = count_phantoms(reference, other, MODULE)
+    assert not wrong.is_certain
+
+
+def test_a_half_key_is_no_key() -> None:
+    reference, _ = records(24, 0)
+    scaled = [tensor(r.key.site, np.asarray(r.value) * 0.99, held=True) for r in reference if r.key.port[:3] == "out"]
+    (found,) = count_phantoms(reference, scaled, MODULE)
+    assert not found.is_certain
+
+
+def test_nothing_without_values() -> None:
+    assert count_phantoms([], [], MODULE) == ()

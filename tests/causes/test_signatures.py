@@ -1,0 +1,132 @@
+"""Signatures from made records: faults alone and together, rounding, absence, NaN, and what nobody knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parity.causes import signatures as module
+from parity.compare.result import Cause
+from parity.golden import Record, StepRecords
+from parity.settings import parse
+from tests.compare.make_records import floor_of, noise, tensor
+
+SITES = [f"blocks.{i}:out" for i in range(8)]
+KNOWN = (
+    "attention.mask=none", "refiner.mask=none", "norm_dtype=bfloat16", "vision_states=none", "text.reorder=concatenate",
+    "dtype=bfloat16",
+)  # fmt: skip
+SIZE = {"attention.mask=none": 0.3, "refiner.mask=none": 0.1, "norm_dtype=bfloat16": 0.02, "dtype=bfloat16": 0.05}
+
+
+def truth(site: int) -> np.ndarray:
+    return noise(site, (1, 64, 48)).astype(np.float64)
+
+
+def error(fault: str, site: int, salt: int = 0) -> np.ndarray:
+    """What a fault adds at a site; with another salt what it adds in another program."""
+    return SIZE.get(fault, 0.0) * noise(1000 + 50 * KNOWN.index(fault) + site + salt, (1, 64, 48))
+
+
+def run(faults: frozenset[str]) -> StepRecords:
+    values = [truth(i) + sum(error(f, i) for f in sorted(faults)) for i in range(len(SITES))]
+    return step([tensor(site, x) for site, x in zip(SITES, values, strict=True)], faults)
+
+
+def step(records: list[Record], faults: frozenset[str] = frozenset()) -> StepRecords:
+    given = [tensor(":in.image_embeds", noise(77))] if "vision_states=none" not in faults else []
+    made = [*given, *(replace(r, dtype="float32") for r in records)]
+    return StepRecords(0, tuple(made), {r.key: floor_of(r) for r in made})
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`told(candidate)`: the causes and the notes."""
+    machine: Any = SimpleNamespace(
+        simulated=lambda at: SimpleNamespace(run=run), settings=parse("torch"),
+        provenance=SimpleNamespace(steps=1), family=None, case=None,
+    )  # fmt: skip
+    monkeypatch.setattr(module, "known_faults", lambda *ignored: iter(KNOWN))
+
+    def call(candidate: StepRecords) -> tuple[list[Cause], list[str]]:
+        notes: list[str] = []
+        return module.signatures(machine, run(frozenset()), candidate, 0, notes), notes
+
+    return call
+
+
+def names(causes: list[Cause]) -> list[str]:
+    return [f"{c.setting}={c.candidate}" for c in causes]
+
+
+def test_one_fault_has_all_of_the_error(told: Any) -> None:
+    (cause,), _ = told(run(frozenset({"attention.mask=none"})))
+    assert names([cause]) == ["attention.mask=none"]
+    assert cause.share == pytest.approx(1.0)
+    assert cause.half < 1e-3
+
+
+def test_two_faults_share_it_and_the_rest_is_said_to_be_unexplained(told: Any) -> None:
+    faults = frozenset({"attention.mask=none", "refiner.mask=none"})
+    made = run(faults)
+    alien = [tensor(r.key.site, 0.05 * noise(5000 + i, (1, 64, 48))) for i, r in enumerate(made.records[1:])]
+    moved = tuple(
+        replace(r, sketch=r.sketch + a.sketch) for r, a in zip(made.records[1:], alien, strict=True)
+        if r.sketch is not None and a.sketch is not None
+    )  # fmt: skip
+    causes, notes = told(StepRecords(0, (made.records[0], *moved)))
+    assert names(causes) == ["attention.mask=none", "refiner.mask=none"]
+    whole = 0.3**2 + 0.1**2 + 0.05**2
+    assert [c.share for c in causes] == pytest.approx([0.09 / whole, 0.01 / whole], abs=0.02)
+    assert 0.01 < 1 - sum(c.share for c in causes) < 0.04
+    assert any("is unexplained" in n for n in notes)
+
+
+def test_an_error_that_nobody_knows_is_unknown(told: Any) -> None:
+    values = [truth(i) + 0.1 * noise(9000 + i, (1, 64, 48)) for i in range(len(SITES))]
+    causes, notes = told(step([tensor(site, x) for site, x in zip(SITES, values, strict=True)]))
+    assert causes == []
+    assert any(n.startswith("unknown: no known fault") and "coefficient" in n for n in notes)
+
+
+@pytest.mark.parametrize(("common", "own", "named"), [(0.85, 0.53, True), (1.0, 1.4, False), (0.2, 0.98, False)])
+def test_a_setting_that_only_rounds_is_named_by_what_two_programs_share(
+    told: Any, common: float, own: float, named: bool
+) -> None:
+    fault = "norm_dtype=bfloat16"
+    values = [truth(i) + common * error(fault, i) + own * error(fault, i, 7000) for i in range(len(SITES))]
+    causes, notes = told(step([tensor(site, x) for site, x in zip(SITES, values, strict=True)]))
+    assert names(causes) == ([fault] if named else [])
+    assert any(n.startswith("unknown") for n in notes) != named
+
+
+def test_another_working_dtype_is_known_by_its_size_beside_a_fault(told: Any) -> None:
+    for extra, expected in ((0.0, ["dtype=bfloat16"]), (1.0, ["attention.mask=none", "dtype=bfloat16"])):
+        values = [
+            truth(i) + extra * error("attention.mask=none", i) + error("dtype=bfloat16", i, 7000)
+            for i in range(len(SITES))
+        ]
+        made = step([tensor(site, x) for site, x in zip(SITES, values, strict=True)])
+        records = tuple(replace(r, dtype="bfloat16") for r in made.records)
+        causes, _ = told(StepRecords(0, records))
+        assert names(causes) == expected
+        assert sum(c.share for c in causes) == pytest.approx(1.0)
+
+
+def test_what_is_only_left_out_is_harmless_and_named(told: Any) -> None:
+    (cause,), _ = told(run(frozenset({"vision_states=none"})))
+    assert names([cause]) == ["vision_states=none"]
+    assert cause.share == 0.0
+    assert cause.cause.startswith("harmless")
+
+
+def test_values_that_are_not_finite_are_said_to_be(told: Any) -> None:
+    made = run(frozenset())
+    broken = tensor(SITES[3], np.full((1, 64, 48), np.nan))
+    causes, notes = told(StepRecords(0, tuple(broken if r.key == broken.key else r for r in made.records)))
+    assert causes == []
+    assert any("1 of the candidate's outputs are NaN or infinite, first" in n for n in notes)
