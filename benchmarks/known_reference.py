@@ -12,6 +12,7 @@ import numpy as np
 from every_module import EveryModule, KnownPrograms, Program
 
 import parity.runs.run as runner
+from parity.compare.preflight import failed, preflight
 from parity.compare.result import Result
 from parity.golden.records import Record, StepRecords
 from parity.hooks.calls import Call
@@ -33,7 +34,6 @@ from parity.runs import local
 from parity.runs import precision as rounds
 from parity.runs.pairing import Pairing, Request
 from parity.runs.precision import Truth, precision, truth_alone
-from parity.runs.preflight import failed, preflight
 from parity.runs.sink import NoSink
 from parity.settings import differences, parse
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from parity.bisect.ddmin import Outcome
 from parity.compare.judge import Judge, beyond, severity
+from parity.compare.preflight import failed
 from parity.compare.result import SiteDiff
 from parity.errors import UnjudgedError, UsageError
 from parity.golden.records import LOOP, StepRecords
@@ -26,7 +27,6 @@ from parity.paths.local import children_of
 from parity.paths.loop import State, denoise, prepare, state_of
 from parity.paths.reference import TorchBackend
 from parity.runs.pairing import Pairing, Request, Say, pair
-from parity.runs.preflight import failed
 from parity.runs.walk import stand_before
 from parity.settings import LAYOUT, Settings
 

@@ -1,40 +1,13 @@
-"""What a side is about to run with, as numpy: read before any forward, judged by `parity.runs.preflight`."""
+"""Reads what a side is about to run with (`parity.golden.facts`), before any forward."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
 
+from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
-from parity.paths.loop import Loop, Schedule
+from parity.paths.loop import Loop
 from parity.paths.ported import Ported
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """A side before its first forward.
-
-    Attributes:
-        weights: parameter name -> (shape, content fingerprint of its values widened to float32 or wider).
-        dtypes: parameter name -> dtype the path computes with.
-        inputs: `cond.encoder_hidden_states` -> values, float32. noise: initial latents, float32.
-        tables: rotary tables by name. schedule: timesteps, sigmas, the scheduler's step counter.
-        own: whether it is a port, which may name its parameters as it likes.
-        encoded: whether its embeddings are those of its own text stage, which has been judged.
-        placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
-    """
-
-    weights: Mapping[str, tuple[tuple[int, ...], str]]
-    dtypes: Mapping[str, str]
-    inputs: Mapping[str, np.ndarray]
-    noise: np.ndarray
-    tables: Mapping[str, np.ndarray]
-    schedule: Schedule
-    own: bool = False
-    encoded: bool = False
-    placement: str = ""
 
 
 def gather(loop: Loop) -> Facts:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.golden.facts import Schedule
 from parity.golden.records import LOOP, Key, Moments, Record, StepRecords
 from parity.golden.sketch import geometry, sketch
 from parity.hooks.sites import SitePlan
@@ -33,23 +34,6 @@ Forced = Callable[[int], State | None]
 
 Around = Callable[[int], contextlib.AbstractContextManager[None]]
 """Step -> the context in which a loop makes its model calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A side's schedule, as it will be walked.
-
-    Attributes:
-        timesteps: float64 [steps].
-        sigmas: float64 [steps + 1], the standard deviation of the noise before each step and after the last.
-        step_index: the scheduler's own step counter before the first step; None is what it should be.
-        end: what the last sigma should be.
-    """
-
-    timesteps: np.ndarray
-    sigmas: np.ndarray
-    step_index: int | None
-    end: float = 0.0
 
 
 @dataclass

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
+from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import PORT, Provenance
-from parity.paths.facts import Facts, gather
+from parity.paths.facts import gather
 from parity.paths.loop import Loop
 from parity.paths.ported import Ported
 

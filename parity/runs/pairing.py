@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.models.generic_family import Generic
 from parity.paths.facts import gather
@@ -14,7 +15,6 @@ from parity.paths.loop import Loop, prepare
 from parity.paths.ported import Ported
 from parity.paths.reference import load_reference
 from parity.runs.ports import NO_PORTS, Ports, base_of, families, load_candidate_side, port_checks
-from parity.runs.preflight import preflight
 from parity.settings import Difference, Settings, differences
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from parity.compare.local import Local, local_errors
+from parity.compare.preflight import failed
 from parity.compare.result import NAN, Birth, Check, Distance, Origin, Result, SiteDiff, SiteVerdict
 from parity.errors import UnjudgedError
 from parity.golden import Golden
@@ -27,7 +28,6 @@ from parity.paths.side import Side
 from parity.runs.pairing import Say
 from parity.runs.port_local import local_modules, require_local
 from parity.runs.ports import NO_PORTS, Ports, base_of, families, load_candidate_side
-from parity.runs.preflight import failed
 from parity.runs.replay_inputs import recorded_calls
 from parity.settings import Settings, parse
 

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
+from parity.compare.preflight import failed
 from parity.compare.result import Check, Result, Round
 from parity.hooks.sites import plan_sites
 from parity.paths.floors import make_variants
@@ -32,7 +33,6 @@ from parity.runs.pairing import Pairing, Request, Say, pair
 from parity.runs.port_local import require_local
 from parity.runs.ports import require_common
 from parity.runs.precision import Truth, precision, truth_alone
-from parity.runs.preflight import failed
 from parity.runs.sink import REACHED, NoSink, Sink, reached_check, token_grid
 from parity.runs.walk import Walk, walk
 

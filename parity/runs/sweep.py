@@ -21,21 +21,22 @@ from dataclasses import dataclass
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
+from parity.compare.preflight import failed, preflight
 from parity.compare.prices import Price, PriceList, in_order, priced
 from parity.compare.result import Check, Result
 from parity.errors import ParityError, UsageError
+from parity.golden.facts import Facts
 from parity.hooks.sites import plan_sites
 from parity.models.family import family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
-from parity.paths.facts import Facts, gather
+from parity.paths.facts import gather
 from parity.paths.inputs import Inputs, make_inputs, require_place
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference
 from parity.paths.side import Side
 from parity.runs.pairing import Pairing, Request, Say
 from parity.runs.precision import Truth, coarse_settings, needs_coarse, precision, truth_alone
-from parity.runs.preflight import failed, preflight
 from parity.runs.sink import NoSink, token_grid
 from parity.runs.sweep_plan import Row, merged
 from parity.settings import Settings, differences, parse

@@ -19,6 +19,7 @@ import torch
 from parity.compare.frames import frame_diffs, frame_errors, frames_of, spread
 from parity.compare.judge import L2_LIMIT
 from parity.compare.metrics import ratio
+from parity.compare.preflight import failed
 from parity.compare.result import Check, Distance, Failed, FrameError, Result
 from parity.compare.stages import stage_diff
 from parity.models.family import Case
@@ -26,7 +27,6 @@ from parity.models.vae import CacheRows, expected_frames, load_decoder, require_
 from parity.paths.stage import Stage, TorchStage, host_tensor
 from parity.runs.latents import latent_checks
 from parity.runs.pairing import Request, Say
-from parity.runs.preflight import failed
 from parity.runs.sink import Sink
 from parity.runs.stage import Judged, StagePair, judge_stage, load_stage, with_checks
 

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from parity.compare.result import Check
+from parity.golden.facts import Facts, Schedule
 from parity.golden.fingerprint import fingerprint
-from parity.paths.facts import Facts
-from parity.paths.loop import Schedule
 
 TABLE_LIMIT = 1e-4
 """Relative L2 by which rotary tables may differ: libraries' sines differ by 5e-7 at 111,600 tokens (measured by

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parity.compare.preflight import SCHEDULE_LIMIT, failed, preflight, relative
 from parity.compare.result import Check
 from parity.golden import fingerprint
-from parity.paths.facts import Facts
-from parity.paths.loop import Schedule
-from parity.runs.preflight import SCHEDULE_LIMIT, failed, preflight, relative
+from parity.golden.facts import Facts, Schedule
 
 NAN = float("nan")
 

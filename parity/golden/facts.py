@@ -1,0 +1,54 @@
+"""What a side is about to run with, as numpy and plain data: read before any forward, compared by preflight.
+
+Two sides never share more than this before they run. It crosses a process border as a record does, and holds no weight
+itself, only its fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A side's schedule, as it will be walked.
+
+    Attributes:
+        timesteps: float64 [steps].
+        sigmas: float64 [steps + 1], the standard deviation of the noise before each step and after the last.
+        step_index: the scheduler's own step counter before the first step; None is what it should be.
+        end: what the last sigma should be.
+    """
+
+    timesteps: np.ndarray
+    sigmas: np.ndarray
+    step_index: int | None
+    end: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A side before its first forward.
+
+    Attributes:
+        weights: parameter name -> (shape, content fingerprint of its values widened to float32 or wider).
+        dtypes: parameter name -> dtype the path computes with.
+        inputs: `cond.encoder_hidden_states` -> values, float32. noise: initial latents, float32.
+        tables: rotary tables by name. schedule: timesteps, sigmas, the scheduler's step counter.
+        own: whether it is a port, which may name its parameters as it likes.
+        encoded: whether its embeddings are those of its own text stage, which has been judged.
+        placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
+    """
+
+    weights: Mapping[str, tuple[tuple[int, ...], str]]
+    dtypes: Mapping[str, str]
+    inputs: Mapping[str, np.ndarray]
+    noise: np.ndarray
+    tables: Mapping[str, np.ndarray]
+    schedule: Schedule
+    own: bool = False
+    encoded: bool = False
+    placement: str = ""
