@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parity.golden.records import Provenance
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -41,6 +43,9 @@ class Facts:
         own: whether it is a port, which may name its parameters as it likes.
         encoded: whether its embeddings are those of its own text stage, which has been judged.
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
+        provenance: of its records. grid: frames, height and width of the image tokens; None where they have no order.
+        dtype: it works in. checks: (name, verdict, detail) of what is to be known of its inputs or its port.
+        guidance_scale: in use. declares: a port's own settings with their values; None where it is parity's own path.
     """
 
     weights: Mapping[str, tuple[tuple[int, ...], str]]
@@ -52,3 +57,9 @@ class Facts:
     own: bool = False
     encoded: bool = False
     placement: str = ""
+    provenance: Provenance | None = None
+    grid: tuple[int, int, int] | None = None
+    dtype: str = "float32"
+    checks: tuple[tuple[str, str, str], ...] = ()
+    guidance_scale: float = 1.0
+    declares: Mapping[str, str] | None = None

@@ -1,0 +1,148 @@
+"""What is asked of a side, as plain data: it crosses a process border, so nothing here is torch's or jax's.
+
+`Spec` says what a side is, `Plan` what is observed of it, `ModuleCall` which call of one module is to be made,
+`Changes` in what another side of the same process differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from parity.golden.records import Scalar
+from parity.hooks.sites import SitePlan
+
+Role = Literal["reference", "candidate"]
+
+State = Mapping[str, np.ndarray]
+"""What a step starts from: `latents`, and what the family's sampler carries beside them."""
+
+Forced = Callable[[int], State | None]
+"""Step -> the state it must start from, or None for its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A tensor on its way between processes.
+
+    Attributes:
+        values: 16-bit floats, which numpy lacks or computes badly in, widened to float32.
+        dtype: of the tensor, in numpy's names (`bfloat16` included).
+    """
+
+    values: np.ndarray
+    dtype: str
+
+
+Tree = Array | Scalar | None | tuple["Tree", ...] | list["Tree"] | dict[str, "Tree"]
+"""An argument or an output: tensors and scalars in any nest of tuples, lists and dicts."""
+
+Conditions = Mapping[str, Mapping[str, Array]]
+"""Branch -> keyword of the transformer -> its value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where both sides of a comparison come from.
+
+    Attributes:
+        model: tiny name, folder or hub name; the reference port as named where no model stands behind it.
+        steps: denoising steps. seed: of the initial noise.
+        prompt: in place of the model's own. stage1: a port's file of embeddings in place of a prompt.
+        inputs: file of tensors by argument name, for a transformer that no family knows.
+        alone: whether a reference port brings its own inputs, and no model stands behind it.
+    """
+
+    model: str
+    steps: int = 1
+    seed: int = 0
+    prompt: str | None = None
+    stage1: str | None = None
+    inputs: str | None = None
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What a side is.
+
+    Attributes:
+        role: which side. source: model and inputs. settings: all of them as text, by name.
+        port: `FILE:FUNCTION` of the port that runs in place of parity's own path; None for parity's own.
+        encode: settings that a prompt is encoded with, as text; the encoders' dtype is the reference's on both sides.
+        conditions: embeddings to start from, None to encode them. tensors: the inputs of a reference port, by name.
+        encoded: whether to go on from the embeddings that this side's own text stage made.
+    """
+
+    role: Role
+    source: Source
+    settings: Mapping[str, str]
+    port: str | None = None
+    encode: Mapping[str, str] = field(default_factory=dict)
+    conditions: Conditions | None = None
+    tensors: Mapping[str, Array] | None = None
+    encoded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is observed.
+
+    Attributes:
+        sites: of the transformer; None for the loop's own values alone.
+        floors: kinds of floors that are measured beside (a reference alone); empty for none.
+        forced: whether the runs that measure floors start each step from this side's own latents.
+        calls: modules whose calls are handed over one at a time, with their local floors, in place of the steps.
+        dtypes: input site -> dtype in which the calls' inputs are handed over, where the other side works in another.
+    """
+
+    sites: SitePlan | None = None
+    floors: tuple[str, ...] = ()
+    forced: bool = False
+    calls: tuple[str, ...] = ()
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCall:
+    """One call of one module.
+
+    Attributes:
+        module: its path in the reference's names. step: of the loop. number: how many times it had been called before.
+        branches: the guidance branches in the batch, in order. args, kwargs: as it was given them.
+        rows: settings of the order in which token rows stand, as text; empty for that of the side that is called.
+    """
+
+    module: str
+    step: int
+    number: int
+    branches: tuple[str, ...]
+    args: tuple[Tree, ...] = ()
+    kwargs: Mapping[str, Tree] = field(default_factory=dict)
+    rows: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """In what a side differs from the one it is made of.
+
+    Attributes:
+        settings: values as text, over those of the side. conditions: embeddings in place of the side's own.
+        encode: see `Spec`.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    conditions: Conditions | None = None
+    encode: Mapping[str, str] | None = None
+
+    def of(self, spec: Spec) -> Spec:
+        """The changed spec."""
+        return replace(
+            spec,
+            settings={**spec.settings, **self.settings},
+            conditions=spec.conditions if self.conditions is None else self.conditions,
+            encode=spec.encode if self.encode is None else self.encode,
+        )
