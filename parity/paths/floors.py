@@ -27,10 +27,10 @@ import torch
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.golden.sketch import Geometry, bin_norms, norm
 from parity.hooks.sites import SitePlan
+from parity.paths.loaded import Loaded
 from parity.paths.loop import Forced, Loop, denoise, prepare
 from parity.paths.perturb import perturbed
 from parity.paths.reference import load_reference
-from parity.paths.side import Side
 from parity.settings import Settings, kernels
 
 KINDS = ("fp64", "rounding", "dtype", "kernel")
@@ -67,7 +67,7 @@ def _as_it_is(step: int) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def make_variants(side: Side, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int = SEEDS) -> list[Variant]:
+def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int = SEEDS) -> list[Variant]:
     """The variants of a loaded reference, the truth (where it is another run) before those that are measured around it.
 
     Args:
@@ -98,7 +98,7 @@ def make_variants(side: Side, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int =
     return variants
 
 
-def _load_like(side: Side, settings: Settings, dtype: torch.dtype | None = None) -> Side:
+def _load_like(side: Loaded, settings: Settings, dtype: torch.dtype | None = None) -> Loaded:
     inputs = side.inputs if dtype is None else side.inputs.of("float64")
     return load_reference(side.family, side.case, settings, inputs, dtype=dtype)
 
