@@ -1,6 +1,6 @@
 """Floors: the difference that rounding alone explains, measured on the reference.
 
-The float32 rule (DESIGN section 7): at each site the larger of |float32 - float64| (`fp64`) and the spread under Monte
+The float32 rule (docs/verdict.md): at each site the larger of |float32 - float64| (`fp64`) and the spread under Monte
 Carlo rounding (`rounding`, `parity.paths.perturb`), never less than what the sketches themselves round. For a
 reference in bfloat16 or float16, or with rounded matrix products, |working dtype - float32| (`dtype`), never below the
 float32 floor, which is then measured around the float32 run, the truth. Optionally the spread over other attention
@@ -34,12 +34,12 @@ from parity.paths.reference import load_reference
 from parity.settings import Settings, kernels
 
 KINDS = ("fp64", "rounding", "dtype", "kernel")
-"""What floors are measured from; DESIGN section 7 has the rule."""
+"""What floors are measured from; docs/verdict.md has the rule."""
 
 DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 
 SEEDS = 3
-"""Perturbed runs; DESIGN section 7 measured with three."""
+"""Perturbed runs; the limits of `parity.compare.judge` were measured with three."""
 
 HALF_ULP = 2.0**-24
 """Relative rounding of storing a float32."""
