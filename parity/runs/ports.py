@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parity.compare.rename import Rename, decode_rename
 from parity.compare.result import Check, Result, SiteDiff
 from parity.errors import UsageError
 from parity.golden.records import LOOP
+from parity.golden.rename import Rename, decode_rename
 from parity.golden.strict import MalformedError
 from parity.hooks.sites import ATTENTION
 from parity.models.family import Case, family_of, make_case
