@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from parity.bisect.settings import Plan, Swap
 from parity.errors import UsageError
-from parity.paths.port_load import Entry, typed
+from parity.paths.port_settings import PortInfo, typed
 from parity.settings import Settings, differences, render
 
 
@@ -22,7 +22,7 @@ class PortPlan(Plan):
         entry: the port.
     """
 
-    entry: Entry
+    entry: PortInfo
 
     def with_only(self, names: tuple[str, ...]) -> Settings:
         plain = {s.setting: s.without for s in self.swaps if s.setting not in names}
@@ -30,7 +30,7 @@ class PortPlan(Plan):
         return Settings(self.candidate.backend, {**self.candidate.values, **{name: values[name] for name in plain}})
 
 
-def plan_of_port(entry: Entry, reference: Settings, candidate: Settings) -> PortPlan:
+def plan_of_port(entry: PortInfo, reference: Settings, candidate: Settings) -> PortPlan:
     """What to vary between a reference and a port.
 
     Raises:

@@ -15,11 +15,12 @@ from parity.errors import UsageError
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import Provenance, StepRecords
 from parity.models.family import Case, Family
+from parity.paths.families import base_of, load_candidate_side
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare
-from parity.paths.port_load import typed
+from parity.paths.port_settings import typed
 from parity.runs.pairing import Say
-from parity.runs.ports import NO_PORTS, Ports, base_of, families, load_candidate_side
+from parity.runs.ports import NO_PORTS, Ports
 from parity.settings import Settings, Value
 
 
@@ -74,8 +75,8 @@ class Machine:
         if told.backend != "torch":
             raise UsageError("the reference golden was not recorded by a torch path of parity's")
         settings = typed(ports.reference, "torch", told.settings)
-        base, case = base_of(name, settings, ports, request.prompt, request.inputs)
-        family, other = families(base, case, ports)
+        base, case = base_of(name, settings, ports.behind, request.prompt, request.inputs)
+        family, other = ports.families(base, case)
         inputs, _ = make_inputs(
             family, case, settings, settings, steps=told.steps, seed=told.seed, stage1=request.stage1
         )

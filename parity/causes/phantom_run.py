@@ -12,7 +12,7 @@ from parity.golden import Golden
 from parity.golden.records import PORT, Record
 from parity.hooks.sites import plan_sites
 from parity.paths.loop import denoise
-from parity.paths.port_load import typed
+from parity.paths.port_settings import typed
 from parity.runs.pairing import Request, Say, pair
 from parity.settings import Settings
 

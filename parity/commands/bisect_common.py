@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from parity.bisect.ddmin import Outcome
-    from parity.paths.port_load import Entry
+    from parity.paths.port_settings import PortInfo
     from parity.settings import Settings
 
 FORMAT = 1
@@ -50,7 +50,7 @@ def inputs_by_content(stage1: Path | None, prompt: str | None) -> str:
         raise UsageError(f"--stage1: cannot read '{stage1}': {error.strerror}") from None
 
 
-def ports_by_content(*entries: Entry | None) -> str:
+def ports_by_content(*entries: PortInfo | None) -> str:
     """The ports of a run, for the question of a state file: their functions and what their files hold now."""
     told = []
     for entry in entries:

@@ -26,7 +26,7 @@ from parity.errors import UsageError
 from parity.golden import GoldenWriter
 from parity.golden.records import StepRecords
 from parity.models.stage2 import write_stage2
-from parity.paths.port_load import Entry
+from parity.paths.port_settings import PortInfo
 from parity.paths.provenance import provenance
 from parity.report.json_report import dumps
 from parity.runs.run import Pairing, Request
@@ -98,7 +98,7 @@ def _told(request: Request) -> dict[str, str | None]:
     def path(file: Path | None) -> str | None:
         return None if file is None else str(file.resolve())
 
-    def port(entry: Entry | None) -> str | None:
+    def port(entry: PortInfo | None) -> str | None:
         return None if entry is None else f"{entry.file}:{entry.text.rpartition(':')[2]}"
 
     ports = request.ports

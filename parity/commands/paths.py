@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from parity.paths.port_load import Entry, load_entry, settings_of
+from parity.paths.port_load import Entry, load_entry
+from parity.paths.port_settings import settings_of
 from parity.runs.ports import Ports
 from parity.settings import Settings, parse
 

@@ -7,7 +7,7 @@ itself, only its fingerprint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,7 +45,9 @@ class Facts:
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
         provenance: of its records. grid: frames, height and width of the image tokens; None where they have no order.
         dtype: it works in. checks: (name, verdict, detail) of what is to be known of its inputs or its port.
-        guidance_scale: in use. declares: a port's own settings with their values; None where it is parity's own path.
+        input_dtypes: of `inputs` and `tensors`. tensors: a reference port's own inputs by argument, widened.
+        cannot_call: why its modules cannot be called one at a time; empty where they can.
+        names: the sites that a port names, where only a call shows them.
     """
 
     weights: Mapping[str, tuple[tuple[int, ...], str]]
@@ -61,5 +63,7 @@ class Facts:
     grid: tuple[int, int, int] | None = None
     dtype: str = "float32"
     checks: tuple[tuple[str, str, str], ...] = ()
-    guidance_scale: float = 1.0
-    declares: Mapping[str, str] | None = None
+    input_dtypes: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    cannot_call: str = ""
+    names: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from parity.golden.records import Scalar
+from parity.golden.records import Scalar, StepRecords
 from parity.hooks.sites import SitePlan
 
 Role = Literal["reference", "candidate"]
@@ -40,8 +40,8 @@ class Array:
 Tree = Array | Scalar | None | tuple["Tree", ...] | list["Tree"] | dict[str, "Tree"]
 """An argument or an output: tensors and scalars in any nest of tuples, lists and dicts."""
 
-Conditions = Mapping[str, Mapping[str, Array]]
-"""Branch -> keyword of the transformer -> its value."""
+Given = Mapping[str, Array]
+"""Explicit inputs by name: `cond.encoder_hidden_states`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +72,20 @@ class Spec:
     Attributes:
         role: which side. source: model and inputs. settings: all of them as text, by name.
         port: `FILE:FUNCTION` of the port that runs in place of parity's own path; None for parity's own.
+        option: it was given with: `--reference-path`, `--candidate-path`.
         encode: settings that a prompt is encoded with, as text; the encoders' dtype is the reference's on both sides.
-        conditions: embeddings to start from, None to encode them. tensors: the inputs of a reference port, by name.
-        encoded: whether to go on from the embeddings that this side's own text stage made.
+        inputs: embeddings to start from, None to encode them. tensors: a reference port's own inputs by argument name,
+            for a candidate that no model stands behind.
     """
 
     role: Role
     source: Source
     settings: Mapping[str, str]
     port: str | None = None
+    option: str = ""
     encode: Mapping[str, str] = field(default_factory=dict)
-    conditions: Conditions | None = None
-    tensors: Mapping[str, Array] | None = None
-    encoded: bool = False
+    inputs: Given | None = None
+    tensors: Given | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,8 @@ class Plan:
         forced: whether the runs that measure floors start each step from this side's own latents.
         calls: modules whose calls are handed over one at a time, with their local floors, in place of the steps.
         dtypes: input site -> dtype in which the calls' inputs are handed over, where the other side works in another.
+        operations: whether a call is observed operation by operation, at `MODULE:op.NUMBER.NAME`; a reference adds what
+            they give in float64 and perturbed, as the branches of `OTHERS`.
     """
 
     sites: SitePlan | None = None
@@ -104,6 +107,11 @@ class Plan:
     forced: bool = False
     calls: tuple[str, ...] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    operations: bool = False
+
+
+OTHERS = ("float64", "moved")
+"""The runs of a call that bound what rounding does to its operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +133,23 @@ class ModuleCall:
     rows: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class CallRecords(StepRecords):
+    """The records of one module's outputs, with their local floors, and the call that gave them."""
+
+    call: ModuleCall = field(kw_only=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """In what a side differs from the one it is made of.
 
     Attributes:
-        settings: values as text, over those of the side. conditions: embeddings in place of the side's own.
-        encode: see `Spec`.
+        settings: values as text, over those of the side. inputs, encode: see `Spec`; None to keep the side's.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
-    conditions: Conditions | None = None
+    inputs: Given | None = None
     encode: Mapping[str, str] | None = None
 
     def of(self, spec: Spec) -> Spec:
@@ -143,6 +157,6 @@ class Changes:
         return replace(
             spec,
             settings={**spec.settings, **self.settings},
-            conditions=spec.conditions if self.conditions is None else self.conditions,
+            inputs=spec.inputs if self.inputs is None else self.inputs,
             encode=spec.encode if self.encode is None else self.encode,
         )

@@ -2,8 +2,8 @@
 
     length (8 bytes, little endian), then a safetensors file: arrays by number, the document in its metadata
 
-Frozen dataclasses of `TYPES` travel by name; everything else is None, a bool, a number, text, a list, a tuple, a mapping
-or an array. What is not of these is an error of the sender. Cost: one copy of each array on either side.
+Frozen dataclasses of `TYPES` travel by name; everything else is None, a bool, a number, text, a list, a tuple, a
+mapping or an array. What is not of these is an error of the sender. Cost: one copy of each array on either side.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, BinaryIO
 import numpy as np
 import safetensors.numpy
 
-from parity.compare.result import Check
 from parity.golden.facts import Facts, Schedule
 from parity.golden.records import Floor, Key, Moments, Provenance, Record, StepRecords
 from parity.hooks.sites import SitePlan
-from parity.paths.plan import Array, Changes, ModuleCall, Plan, Source, Spec
+from parity.paths.plan import Array, CallRecords, Changes, ModuleCall, Plan, Source, Spec
+from parity.paths.port_settings import PortInfo
 
 TYPES: Mapping[str, type[Any]] = {
     t.__name__: t
     for t in (
-        Key, Moments, Record, Floor, StepRecords, Provenance, Facts, Schedule, Check,
+        Key, Moments, Record, Floor, StepRecords, Provenance, Facts, Schedule, PortInfo, CallRecords,
         SitePlan, Array, Changes, ModuleCall, Plan, Source, Spec,
     )
 }  # fmt: skip

@@ -17,10 +17,10 @@ from parity.golden.records import Key, StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan
 from parity.models.patches import DTYPES
-from parity.paths.local import Dtypes, children_of, local_calls, targets_of
+from parity.paths.local import Dtypes, Rows, children_of, local_calls, targets_of
+from parity.paths.local_modules import Modules, local_modules
 from parity.paths.loop import State
 from parity.runs.pairing import Pairing, Say
-from parity.runs.port_local import Modules, local_modules
 
 
 @dataclass
@@ -64,7 +64,8 @@ class LocalPass:
     def look(self, step: int, state: State, targets: Sequence[str], dtypes: Dtypes) -> dict[Key, Local]:
         """The local errors of these modules in one step, in execution order."""
         if self._modules is None:
-            self._modules = local_modules(self.pairing.candidate.side, self.pairing.reference.side)
+            reference: Any = self.pairing.reference.side.backend
+            self._modules = local_modules(self.pairing.candidate.side, Rows(reference.rules, reference.frames))
         modules: Modules = self._modules
         found: dict[Key, Local] = {}
 

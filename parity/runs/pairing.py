@@ -10,11 +10,12 @@ from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.models.generic_family import Generic
 from parity.paths.facts import gather
+from parity.paths.families import base_of, load_candidate_side
 from parity.paths.inputs import Encoded, make_inputs
 from parity.paths.loop import Loop, prepare
 from parity.paths.ported import Ported
 from parity.paths.reference import load_reference
-from parity.runs.ports import NO_PORTS, Ports, base_of, families, load_candidate_side, port_checks
+from parity.runs.ports import NO_PORTS, Ports, port_checks
 from parity.settings import Difference, Settings, differences
 
 
@@ -77,8 +78,8 @@ def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = N
         encoded: each side's own embeddings, where the text stage has made them.
     """
     say("preparing the checkpoint")
-    base, case = base_of(request.model, request.reference, request.ports, request.prompt, request.inputs)
-    family, other = families(base, case, request.ports)
+    base, case = base_of(request.model, request.reference, request.ports.behind, request.prompt, request.inputs)
+    family, other = request.ports.families(base, case)
     if encoded is None:
         say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     ours, theirs = make_inputs(

@@ -24,13 +24,13 @@ from parity.compare.result import Check, Result, Round
 from parity.hooks.sites import plan_sites
 from parity.paths.floors import make_variants
 from parity.paths.inputs import Encoded
+from parity.paths.local_modules import require_local
 from parity.paths.loop import State, state_of
 from parity.runs.descend import descend
 from parity.runs.doubt import Doubt, doubt_of, settled
 from parity.runs.local import LocalPass
 from parity.runs.operations import operations_of_origin
 from parity.runs.pairing import Pairing, Request, Say, pair
-from parity.runs.port_local import require_local
 from parity.runs.ports import require_common
 from parity.runs.precision import Truth, precision, truth_alone
 from parity.runs.sink import REACHED, NoSink, Sink, reached_check, token_grid

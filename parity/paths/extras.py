@@ -1,0 +1,40 @@
+"""What a process needs before it loads a model: libraries that are there, and that keep quiet."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+
+from parity.errors import UsageError
+
+
+def quieten() -> None:
+    """Keep libraries' progress bars and warnings off a terminal that is ours."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+    warnings.filterwarnings("ignore")
+
+
+def check_extras(*, torchax: bool = True) -> None:
+    """Raise UsageError with the command that installs what is missing; a reference alone needs no torchax."""
+    needed = [("torch", "torch"), ("diffusers", "torch")]
+    if torchax:
+        needed += [("torchax", "torchax"), ("jax", "torchax")]
+    for module, extra in needed:
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(f"this command needs {module}: pip install 'tpu-parity[{extra}]'")
+
+
+def require_extras(*, torchax: bool = True) -> None:
+    """`check_extras`, and the libraries imported and told to be quiet."""
+    check_extras(torchax=torchax)
+    import diffusers
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    diffusers.utils.logging.set_verbosity_error()
+    diffusers.utils.logging.disable_progress_bar()

@@ -1,0 +1,324 @@
+"""A side whose model is loaded in this process; see `parity.paths.side.Side`.
+
+`Host` loads sides from their specs and keeps what several of them share: imported ports, the prompt's embeddings. A
+side is loaded when it is first asked for something, and lets go of its weights when it is closed.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.errors import UsageError
+from parity.golden.facts import Facts
+from parity.golden.records import StepRecords
+from parity.hooks.calls import Call
+from parity.hooks.transfer import to_numpy
+from parity.models.family import Case
+from parity.models.generic_family import Generic
+from parity.models.patches import DTYPES
+from parity.paths.facts import gather
+from parity.paths.families import base_of, candidate_family, load_candidate_side, reference_family
+from parity.paths.floors import Variant, make_variants, with_floors
+from parity.paths.inputs import Inputs, draw_noise, require_place
+from parity.paths.loaded import Loaded, frames_of, rules_of
+from parity.paths.local import Rows, local_calls
+from parity.paths.local_modules import Modules, cannot_call, local_modules, operations_of
+from parity.paths.loop import Loop, denoise, prepare, state_of
+from parity.paths.plan import Array, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
+from parity.paths.port_inputs import from_tensors
+from parity.paths.port_load import DEFAULT_TIMEOUT, Entry, load_entry
+from parity.paths.port_settings import PortInfo, typed
+from parity.paths.ported import Ported
+from parity.paths.provenance import provenance
+from parity.paths.reference import load_reference
+from parity.paths.side import Can
+from parity.paths.trees import nest, plain
+from parity.settings import LAYOUT, Backend, Settings
+
+BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}
+
+
+@dataclass
+class Host:
+    """Loads sides in this process."""
+
+    _ports: dict[tuple[str, str], Entry] = field(default_factory=dict)
+    _encoded: dict[object, Mapping[str, Mapping[str, torch.Tensor]]] = field(default_factory=dict)
+
+    def port(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> PortInfo:
+        """Import a port.
+
+        Raises:
+            UsageError: see `parity.paths.port_load.load_entry`.
+        """
+        return self.entry(option, text, timeout).info
+
+    def entry(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
+        """An imported port; it is imported once."""
+        key = (option, text)
+        if key not in self._ports:
+            self._ports[key] = load_entry(option, text, timeout)
+        return self._ports[key]
+
+    def open(self, spec: Spec) -> LiveSide:
+        """A side, loaded when it is first asked for something."""
+        return LiveSide(self, spec)
+
+    def encoded(
+        self, spec: Spec, family: Any, case: Case, settings: Settings
+    ) -> Mapping[str, Mapping[str, torch.Tensor]]:
+        """A prompt's embeddings, made once for each dtype of the encoders."""
+        source = spec.source
+        key = (source.model, source.prompt, source.stage1, settings.text("dtype"), settings.text("text.byt5_dtype"))
+        if key not in self._encoded:
+            stage1 = None if source.stage1 is None else Path(source.stage1)
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            self._encoded[key] = family.conditions(case, settings, stage1, device)
+        return self._encoded[key]
+
+
+class LiveSide:
+    """See the module's docstring.
+
+    Attributes:
+        role, can: see `parity.paths.side.Side`. spec: what it is.
+    """
+
+    def __init__(self, host: Host, spec: Spec) -> None:
+        self.host, self.spec, self.role = host, spec, spec.role
+        floors = Can.FLOORS if spec.role == "reference" else Can.TIME
+        self.can = Can.OBSERVE | Can.CALL | Can.START | Can.PATCH | floors
+        self._loaded: Loaded | None = None
+        self._first: Loop | None = None
+        self._variants: dict[tuple[str, ...], list[Variant]] = {}
+        self._modules: dict[object, Modules] = {}
+
+    # --- what it runs
+
+    @property
+    def loaded(self) -> Loaded:
+        """The loaded path."""
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
+
+    def _load(self) -> Loaded:
+        spec, source = self.spec, self.spec.source
+        port = None if spec.port is None else self.host.entry(spec.option, spec.port)
+        settings = typed(port, BACKENDS[spec.role], spec.settings)
+        inputs = None if source.inputs is None else Path(source.inputs)
+        if spec.tensors is not None:
+            base, case = from_tensors(source.model, {name: nest(x) for name, x in spec.tensors.items()})
+        else:
+            base, case = base_of(source.model, settings, port if source.alone else None, source.prompt, inputs)
+        own = None if spec.option == "--reference-path" and spec.role == "candidate" else port
+        if spec.role == "reference":
+            family = reference_family(base, case, port)
+        else:
+            family = candidate_family(base, case, own, port)
+        require_place(family, case, settings, source.steps)
+        given = self._inputs(family, case, settings)
+        load = load_reference if spec.role == "reference" else load_candidate_side
+        return load(family, case, settings, given)
+
+    def _inputs(self, family: Any, case: Case, settings: Settings) -> Inputs:
+        spec, source = self.spec, self.spec.source
+        if spec.inputs is None:
+            backend: Backend = "torch"  # the encoders are torch's on both sides
+            encode = typed(None, backend, spec.encode) if spec.encode else settings
+            conditions = self.host.encoded(spec, family, case, encode)
+        else:
+            conditions = _by_branch(spec.inputs)
+        return Inputs(conditions, draw_noise(case.latent_shape, source.seed), source.steps, source.seed)
+
+    def facts(self) -> Facts:
+        loaded, loop = self.loaded, self._prepared()
+        facts = gather(loop)
+        family: Any = loaded.family
+        base = family.base if isinstance(family, Ported) else family
+        checks: list[tuple[str, str, str]] = []
+        if isinstance(family, Ported):
+            said = [*(f"importing it {x}" for x in family.entry.said), *sorted(family.said)]
+            detail = f"{family.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
+            checks.append((f"{family.role} port", "explained" if said else "pass", detail))
+        if isinstance(base, Generic) and self.role == "reference":
+            checks.append(("inputs", "pass", base.remarks(loaded.case)))
+        tensors: Mapping[str, torch.Tensor] = base.given if self.spec.source.alone else {}
+        conditions = loaded.inputs.conditions.items()
+        dtypes = {f"{branch}.{name}": x.dtype for branch, given in conditions for name, x in given.items()}
+        dtypes |= {name: x.dtype for name, x in tensors.items()}
+        return replace(
+            facts,
+            provenance=provenance(loop, facts),
+            grid=family.token_grid(loaded.case),
+            dtype=str(loaded.backend.dtype).removeprefix("torch."),
+            checks=tuple(checks),
+            input_dtypes={name: str(dtype).removeprefix("torch.") for name, dtype in dtypes.items()},
+            tensors={name: to_numpy(x) for name, x in tensors.items()},
+            cannot_call=cannot_call(loaded),
+        )
+
+    def _prepared(self) -> Loop:
+        """The loop before its first step; the next walk from the beginning takes it."""
+        if self._first is None:
+            self._first = prepare(self.loaded.with_fresh_sampler())
+        return self._first
+
+    # --- the steps
+
+    def observe(
+        self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
+    ) -> Iterator[StepRecords]:
+        if plan.calls:
+            assert steps is not None
+            assert start is not None
+            assert not callable(start)
+            return _one_at_a_time(lambda put: self._hand_over(plan, start, steps[0], put))
+        return self._steps(plan, start, steps or (0, self.spec.source.steps))
+
+    def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[StepRecords]:
+        first, stop = steps
+        forced = start if callable(start) else None
+        state = None if start is None or callable(start) else start
+        loop = self._at(first, state)
+        variants = self._floors(plan.floors, first, state) if plan.floors else []
+        states: dict[int, State] = {}
+
+        def walked() -> Iterator[StepRecords]:
+            for step in denoise(loop, plan.sites, forced, first=first, stop=stop):
+                states[step.step] = state_of(step, "before")
+                yield step
+                states.pop(step.step, None)
+
+        for step in with_floors(walked(), variants, plan.sites, states.get if plan.forced else None, first=first):
+            if step.step == first:
+                self.loaded.reached.require()
+            yield step
+
+    def _at(self, step: int, state: State | None) -> Loop:
+        if state is None and self._first is not None:
+            loop, self._first = self._first, None
+            return loop
+        loop = prepare(self.loaded.with_fresh_sampler())
+        if state is not None:
+            loop.continue_from(step, state)
+        return loop
+
+    def _floors(self, kinds: tuple[str, ...], step: int, state: State | None) -> list[Variant]:
+        if kinds not in self._variants:
+            self._variants[kinds] = make_variants(self.loaded, kinds)
+            if state is None:
+                return self._variants[kinds]
+        again = []
+        for variant in self._variants[kinds]:
+            loop = prepare(variant.loop.side.with_fresh_sampler())
+            if state is not None:
+                loop.continue_from(step, state, variant.around)
+            again.append(replace(variant, loop=loop))
+        return again
+
+    # --- one module
+
+    def _hand_over(self, plan: Plan, state: State, step: int, put: Callable[[StepRecords], None]) -> None:
+        """The calls of some modules in one step, each with what it gave and the floors of that."""
+        rows = {name: self.spec.settings[name] for name in LAYOUT if name in self.spec.settings}
+
+        def take(call: Call, truth: StepRecords) -> None:
+            sent = ModuleCall(
+                module=call.module,
+                step=step,
+                number=call.number,
+                branches=call.branches,
+                args=tuple(plain(x) for x in call.args),
+                kwargs={name: plain(x) for name, x in call.kwargs.items()},
+                rows=rows,
+            )
+            put(CallRecords(truth.step, truth.records, truth.floors, call=sent))
+
+        dtypes = {site: DTYPES[name] for site, name in plan.dtypes.items() if name in DTYPES}
+        local_calls(self.loaded, step, state, plan.calls, take, dtypes)
+
+    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
+        args, kwargs = tuple(nest(x) for x in call.args), {name: nest(x) for name, x in call.kwargs.items()}
+        again = Call(call.module, call.number, call.branches, args, kwargs, None)
+        if plan.operations:
+            return operations_of(self.loaded, again, call.step)
+        key = tuple(call.rows.items())
+        if key not in self._modules:
+            self._modules[key] = local_modules(self.loaded, self._rows(call.rows))
+        modules = self._modules[key]
+        if not modules.has(call.module):
+            raise UsageError(f"the {self.role} has no module '{call.module}'")
+        return StepRecords(call.step, tuple(modules.records(again, call.step)))
+
+    def _rows(self, order: Mapping[str, str]) -> Rows | None:
+        """Row rules and frames of another order of tokens than this side's; None for its own."""
+        if not order or all(self.spec.settings.get(name) == value for name, value in order.items()):
+            return None
+        loaded = self.loaded
+        settings = Settings(loaded.settings.backend, {**loaded.settings.values, **order})
+        context = (loaded.family, loaded.case, settings, loaded.inputs)
+        return Rows(rules_of(*context), frames_of(*context, torch.from_numpy))
+
+    # --- others like it
+
+    def patched(self, changes: Changes) -> LiveSide:
+        return self.host.open(changes.of(self.spec))
+
+    def close(self) -> None:
+        self._loaded = self._first = None
+        self._variants, self._modules = {}, {}
+
+
+def _by_branch(inputs: Mapping[str, Array]) -> dict[str, dict[str, torch.Tensor]]:
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for name, x in inputs.items():
+        branch, _, keyword = name.partition(".")
+        found.setdefault(branch, {})[keyword] = nest(x)
+    return found
+
+
+def _one_at_a_time(produce: Callable[[Callable[[StepRecords], None]], None]) -> Iterator[StepRecords]:
+    """What a function hands over, one item at a time: it waits in a thread of its own while an item is looked at, so
+    that no more than two calls' tensors are alive."""
+    handed: queue.Queue[StepRecords | BaseException | None] = queue.Queue(maxsize=1)
+    done = threading.Event()
+
+    class _NobodyListensError(BaseException):
+        pass
+
+    def put(item: StepRecords) -> None:
+        while not done.is_set():
+            try:
+                return handed.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+        raise _NobodyListensError
+
+    def work() -> None:
+        try:
+            produce(put)
+        except _NobodyListensError:
+            return
+        except BaseException as error:  # carried over to whoever asked
+            handed.put(error)
+        else:
+            handed.put(None)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    try:
+        while (item := handed.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        done.set()
+        worker.join()
