@@ -17,21 +17,22 @@ import torch
 
 from parity.errors import UsageError
 from parity.golden.facts import Facts
-from parity.golden.records import StepRecords
+from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.transfer import to_numpy
 from parity.models.family import Case
 from parity.models.generic_family import Generic
 from parity.models.patches import DTYPES
+from parity.models.stage2 import write_stage2
 from parity.paths.facts import gather
 from parity.paths.families import base_of, candidate_family, load_candidate_side, reference_family
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.inputs import Inputs, draw_noise, require_place
+from parity.paths.inputs import Encoded, Inputs, draw_noise, require_place
 from parity.paths.loaded import Loaded, frames_of, rules_of
 from parity.paths.local import Rows, local_calls
 from parity.paths.local_modules import Modules, cannot_call, local_modules, operations_of
-from parity.paths.loop import Loop, denoise, prepare, state_of
-from parity.paths.plan import Array, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
+from parity.paths.loop import STAGE, Loop, denoise, prepare, state_of, value_record
+from parity.paths.plan import ENDS, NAMES, Array, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
 from parity.paths.port_inputs import from_tensors
 from parity.paths.port_load import DEFAULT_TIMEOUT, Entry, load_entry
 from parity.paths.port_settings import PortInfo, typed
@@ -136,7 +137,11 @@ class LiveSide:
             conditions = self.host.encoded(spec, family, case, encode)
         else:
             conditions = _by_branch(spec.inputs)
-        return Inputs(conditions, draw_noise(case.latent_shape, source.seed), source.steps, source.seed)
+        encoded = None
+        if spec.tokens:
+            beside = {name: _by_branch(given) for name, given in spec.beside.items()}
+            encoded = Encoded(conditions, beside, {name: nest(x) for name, x in spec.tokens.items()})
+        return Inputs(conditions, draw_noise(case.latent_shape, source.seed), source.steps, source.seed, encoded)
 
     def facts(self) -> Facts:
         loaded, loop = self.loaded, self._prepared()
@@ -201,6 +206,40 @@ class LiveSide:
             if step.step == first:
                 self.loaded.reached.require()
             yield step
+        if plan.leave is not None:
+            self._leave(Path(plan.leave), loop)
+        if plan.ends:
+            yield self._ends(loop, variants)
+
+    def _ends(self, loop: Loop, variants: list[Variant]) -> StepRecords:
+        """The final latents as the VAE takes them, of the loop and of the runs beside it."""
+        family, case = self.loaded.family, self.loaded.case
+
+        def record(name: str, at: Loop) -> Record:
+            x = family.stage2(case, at.side.backend.to_torch(at.latents))
+            key = Key(STAGE, ENDS, name, f"{LOOP}:latents")
+            return value_record(key, to_numpy(x), str(x.dtype).removeprefix("torch."))
+
+        runs = {"": loop, **{v.name: v.loop for v in variants}}
+        names = Record(Key(STAGE, ENDS, "", f"{LOOP}:{NAMES}"), "scalar", value=",".join(self._names()))
+        return StepRecords(ENDS, (*(record(name, at) for name, at in runs.items()), names))
+
+    def _names(self) -> list[str]:
+        """What a port named so far; some names show only when it is called."""
+        backend: Any = self.loaded.backend
+        return sorted(getattr(backend, "seen", set(self.loaded.modules)))
+
+    def _leave(self, folder: Path, loop: Loop) -> None:
+        loaded = self.loaded
+        loaded.family.write_stage1(folder / f"{self.role}_embeddings.safetensors", loaded.inputs.conditions)
+        write_stage2(
+            folder / f"{self.role}_latents.safetensors",
+            loaded.family.stage2(loaded.case, loaded.backend.to_torch(loop.latents)),
+            seed=loaded.inputs.seed,
+            guidance_scale=loaded.sampler.guidance_scale,
+            num_frames=loaded.case.spec.num_frames,
+            num_inference_steps=loaded.inputs.steps,
+        )
 
     def _at(self, step: int, state: State | None) -> Loop:
         if state is None and self._first is not None:

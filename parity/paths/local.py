@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 
+from parity.golden.floors import least, level, widen
 from parity.golden.records import Floor, Key, Record, StepRecords
 from parity.hooks.calls import Call, calls_of, mapped, retyped
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, single_output
 from parity.hooks.transfer import torch_records
-from parity.paths.floors import SEEDS, least, level, widen
+from parity.paths.floors import SEEDS
 from parity.paths.loaded import Loaded
 from parity.paths.loop import State, denoise, prepare
 from parity.paths.perturb import perturbed

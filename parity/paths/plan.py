@@ -74,8 +74,9 @@ class Spec:
         port: `FILE:FUNCTION` of the port that runs in place of parity's own path; None for parity's own.
         option: it was given with: `--reference-path`, `--candidate-path`.
         encode: settings that a prompt is encoded with, as text; the encoders' dtype is the reference's on both sides.
-        inputs: embeddings to start from, None to encode them. tensors: a reference port's own inputs by argument name,
-            for a candidate that no model stands behind.
+        inputs: embeddings to start from, None to encode them. beside: embeddings of the runs that measured the floors
+            of the text stage, by their names. tokens: what that stage encoded; both empty where it was not run.
+        tensors: a reference port's own inputs by argument name, for a candidate that no model stands behind.
     """
 
     role: Role
@@ -85,6 +86,8 @@ class Spec:
     option: str = ""
     encode: Mapping[str, str] = field(default_factory=dict)
     inputs: Given | None = None
+    beside: Mapping[str, Given] = field(default_factory=dict)
+    tokens: Given = field(default_factory=dict)
     tensors: Given | None = None
 
 
@@ -98,6 +101,9 @@ class Plan:
         forced: whether the runs that measure floors start each step from this side's own latents.
         calls: modules whose calls are handed over one at a time, with their local floors, in place of the steps.
         dtypes: input site -> dtype in which the calls' inputs are handed over, where the other side works in another.
+        ends: whether the final latents follow the last step, as records of step `ENDS`: those of this side, and of the
+            runs that measured its floors under their names as branches.
+        leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         operations: whether a call is observed operation by operation, at `MODULE:op.NUMBER.NAME`; a reference adds what
             they give in float64 and perturbed, as the branches of `OTHERS`.
     """
@@ -107,8 +113,16 @@ class Plan:
     forced: bool = False
     calls: tuple[str, ...] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    ends: bool = False
+    leave: str | None = None
     operations: bool = False
 
+
+ENDS = -2
+"""The step of records of final latents [B, C, T, H, W]; they are no part of a golden."""
+
+NAMES = "names"
+"""The loop's port under which the modules that a side named, comma-separated, follow the final latents."""
 
 OTHERS = ("float64", "moved")
 """The runs of a call that bound what rounding does to its operations."""
@@ -146,17 +160,23 @@ class Changes:
 
     Attributes:
         settings: values as text, over those of the side. inputs, encode: see `Spec`; None to keep the side's.
+        run: name of one of the runs that measured the floors of the text stage; where that stage was run, its
+            embeddings take the place of `inputs`.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     inputs: Given | None = None
     encode: Mapping[str, str] | None = None
+    run: str = ""
 
     def of(self, spec: Spec) -> Spec:
         """The changed spec."""
+        inputs = spec.inputs if self.inputs is None else self.inputs
+        if spec.tokens and self.run:
+            inputs = spec.beside.get(self.run, spec.inputs)
         return replace(
             spec,
             settings={**spec.settings, **self.settings},
-            inputs=spec.inputs if self.inputs is None else self.inputs,
+            inputs=inputs,
             encode=spec.encode if self.encode is None else self.encode,
         )

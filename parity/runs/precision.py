@@ -20,9 +20,10 @@ from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
 from parity.compare.result import Result
+from parity.golden.floors import level, widen
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.floors import level, make_variants, widen, with_floors
+from parity.paths.floors import make_variants, with_floors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import LATENTS, Forced, Loop, denoise, prepare, state_of
 from parity.paths.reference import load_reference

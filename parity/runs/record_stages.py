@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from parity.golden.fingerprint import fingerprint
+from parity.golden.floors import least, level, widen
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites, split_sites
 from parity.models.family import Case, Family
 from parity.models.patches import DTYPES
-from parity.paths.floors import Variant, least, level, widen
+from parity.paths.floors import Variant
 from parity.paths.inputs import Encoded
 from parity.paths.loop import Loop
 from parity.paths.stage import STEP, Run, Runner, Stage, TorchStage, host_tensor, stage_variants
