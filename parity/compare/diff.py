@@ -26,11 +26,11 @@ from parity.compare.comparable import Finding, Side, common_steps, comparable, s
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
 from parity.compare.judge import AFTER, Judge
-from parity.compare.rename import NONE, Rename, Renamer
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.compare.stages import recorded_stages
 from parity.golden import Golden, Key, Provenance, StepRecords
 from parity.golden.records import LOOP, PORT
+from parity.golden.rename import NONE, Rename, Renamer
 
 FLOORS = "parity record DIR --floors fp64,rounding"
 """What records a reference with floors."""
