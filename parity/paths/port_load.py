@@ -27,7 +27,7 @@ from parity.errors import ParityError, UsageError
 from parity.paths.port_settings import PortInfo
 from parity.paths.port_state import kept
 from parity.port import Case, Layout, Port, Runs
-from parity.settings import CHOICES
+from parity.settings import BY_NAME
 
 DEFAULT_TIMEOUT = 60.0
 
@@ -173,14 +173,13 @@ def _line(error: BaseException, file: Path) -> str:
 def _settings(option: str, name: str, declared: Any) -> dict[str, str]:
     if not isinstance(declared, Mapping):
         raise UsageError(f"{option}: SETTINGS in '{name}' must map setting names to values, found {declared!r}")
-    choices = {c.name: c for c in CHOICES}
     for setting, value in declared.items():
-        if setting not in choices:
+        if setting not in BY_NAME:
             raise UsageError(
                 f"{option}: SETTINGS in '{name}' names '{setting}', which is no setting (`parity models` lists all)"
             )
         # What parity's own paths can take yet says nothing about somebody's port.
-        replace(choices[setting], takes={}).parse(str(value), "torchax")
+        BY_NAME[setting].read(str(value))
     return {setting: str(value) for setting, value in declared.items()}
 
 

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from parity.errors import UsageError
-from parity.settings import CHOICES, Backend, Settings, parse
-
-NOT_ITS_OWN = (
-    "dtype", "matmul_precision", "jit", "timestep_dtype", "latents_dtype", "schedule_dtype", "guidance_dtype",
-    "noise.device", "scheduler.warmup_steps",
-)  # fmt: skip
-"""Settings that parity realises around a port: in the loop, in what compiles it, in a torch module's weights."""
+from parity.settings import BY_NAME, Backend, Settings, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +28,7 @@ class PortInfo:
 
     def knows(self, setting: str) -> bool:
         """Whether the setting reaches the port: it declares it, or parity realises it around the port."""
-        return setting in self.settings or setting in NOT_ITS_OWN
+        return setting in self.settings or BY_NAME[setting].around_ports
 
     @property
     def named(self) -> str:
@@ -47,15 +41,14 @@ def settings_of(entry: PortInfo, base: Settings, assignments: list[str]) -> Sett
     Raises:
         UsageError: one that the port does not know.
     """
-    choices = {c.name: replace(c, takes={}) for c in CHOICES}
     given = dict(entry.settings)
     for text in assignments:
         name, equals, value = text.partition("=")
-        if not equals or (name not in entry.settings and name not in NOT_ITS_OWN):
+        if not equals or not (name in BY_NAME and entry.knows(name)):
             known = ", ".join(entry.settings) or "none: it has no SETTINGS"
             raise UsageError(f"'{text}': {entry.named} does not know the setting '{name}'; it knows {known}")
         given[name] = value
-    values = {n: choices[n].parse(v, base.backend) for n, v in given.items()}
+    values = {n: BY_NAME[n].read(v) for n, v in given.items()}
     return Settings(base.backend, {**base.values, **values})
 
 
@@ -67,5 +60,4 @@ def typed(entry: PortInfo | None, backend: Backend, texts: Mapping[str, str]) ->
     """
     own = {} if entry is None else {name: text for name, text in texts.items() if name in entry.settings}
     rest = parse(backend, [f"{name}={text}" for name, text in texts.items() if name not in own])
-    choices = {c.name: replace(c, takes={}) for c in CHOICES}
-    return Settings(backend, {**rest.values, **{n: choices[n].parse(text, backend) for n, text in own.items()}})
+    return Settings(backend, {**rest.values, **{n: BY_NAME[n].read(text) for n, text in own.items()}})

@@ -41,8 +41,11 @@ class Side(Protocol):
         role: `reference` or `candidate`. can: what it is able to do.
     """
 
-    role: str
-    can: Can
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def can(self) -> Can: ...
 
     def facts(self) -> Facts:
         """What it is about to run with. Nothing is computed but fingerprints."""

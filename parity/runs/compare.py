@@ -1,4 +1,4 @@
-"""The one comparison: two sides that are ready, judged step by step in two rounds, and looked at closer where they fail.
+"""The one comparison: two sides, judged step by step in two rounds, and looked at closer where they fail.
 
 The structure round gives both sides float32 and the highest matmul precision, every dtype setting neutralised: what is
 left to differ is logic. The precision round runs everything as given and judges it three ways, against the float32
@@ -105,9 +105,7 @@ def run(
         return compare(request, openers or stack.enter_context(Workers()), say, sink or NoSink(), own)
 
 
-def compare(
-    request: Request, openers: Openers, say: Say, sink: Sink, own: Encodings = MappingProxyType({})
-) -> Result:
+def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encodings = MappingProxyType({})) -> Result:
     """See `run`."""
     exact = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
     given = own.get("precision") or own.get("structure")
@@ -126,7 +124,9 @@ def compare(
                 result = replace(result, failed="precision" if result.failed else None)
             return _with_rounds(result, checks, request.rounds)
         if request.rounds == "precision":
-            return _with_rounds(precision(pair, request, truth_alone(pair, request, say), sink, say), checks, "precision")
+            return _with_rounds(
+                precision(pair, request, truth_alone(pair, request, say), sink, say), checks, "precision"
+            )
     # The pair as given makes room for the exact one, and is loaded again: weights can be large.
     with ready(exact, openers, say, own.get("structure")) as pair:
         first, truth = structure(pair, request, sink, say)
@@ -231,9 +231,7 @@ def truth_alone(pair: Ready, request: Request, say: Say) -> Truth:
     return truth
 
 
-def precision(
-    pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say, coarse: Side | None = None
-) -> Result:
+def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say, coarse: Side | None = None) -> Result:
     """Judge a pair as given, three ways.
 
     Args:
@@ -299,9 +297,7 @@ def _coarse(pair: Ready) -> Side | None:
         return None
     settings = coarse_settings(ours, theirs).as_text()
     # The candidate's own embeddings would hide what its encoders did; the reference has some in that dtype too.
-    return pair.sides.reference.patched(
-        Changes(settings=settings, inputs=given_of(pair.facts.candidate), run="coarse")
-    )
+    return pair.sides.reference.patched(Changes(settings=settings, inputs=given_of(pair.facts.candidate), run="coarse"))
 
 
 def coarse_settings(reference: Settings, candidate: Settings) -> Settings:

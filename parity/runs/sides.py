@@ -6,7 +6,7 @@ makes them its own. Both draw their initial noise from the seed. Imports neither
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -209,5 +209,3 @@ def arrays(values: Mapping[str, object], dtypes: Mapping[str, str]) -> Given:
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
-
-
