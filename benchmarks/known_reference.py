@@ -9,9 +9,9 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import parity.runs.run as runner
 from every_module import EveryModule, KnownPrograms, Program
 
-import parity.runs.run as runner
 from parity.compare.preflight import failed, preflight
 from parity.compare.result import Result
 from parity.golden.records import Record, StepRecords
@@ -32,8 +32,9 @@ from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference
 from parity.runs import local
 from parity.runs import precision as rounds
-from parity.runs.pairing import Pairing, Request
+from parity.runs.pairing import Pairing
 from parity.runs.precision import Truth, precision, truth_alone
+from parity.runs.request import Request
 from parity.runs.sink import NoSink
 from parity.settings import differences, parse
 

@@ -12,8 +12,8 @@ import torch
 
 from parity.errors import UnjudgedError, UsageError
 from parity.models.folder import load_part
-from parity.runs.pairing import Request
-from parity.runs.run import run
+from parity.runs.compare import run
+from parity.runs.request import Request
 from parity.settings import parse
 from tests.models.generic_models import CONFIGS, make
 

@@ -13,8 +13,8 @@ import torch
 from parity.commands.paths import load_paths
 from parity.compare.result import Result
 from parity.errors import UnjudgedError, UsageError
-from parity.runs.pairing import Request
-from parity.runs.run import run
+from parity.runs.compare import run
+from parity.runs.request import Request
 from tests.ports import PORT, REFERENCE, write
 from tests.test_run import parity
 

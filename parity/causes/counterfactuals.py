@@ -14,7 +14,7 @@ from parity.compare.result import NAN, Cause, Witness
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.records import PORT, Key, StepRecords
-from parity.runs.ports import NO_PORTS
+from parity.runs.request import NO_PORTS
 from parity.settings import BITS, Settings, parse, remedy, sentence
 
 

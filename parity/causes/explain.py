@@ -29,8 +29,8 @@ from parity.errors import ParityError, UsageError
 from parity.golden import Golden
 from parity.golden.records import Key, StepRecords
 from parity.hooks.sites import ATTENTION
-from parity.runs.pairing import Say
 from parity.runs.ports import ports_of
+from parity.runs.request import Say
 from parity.settings import NEUTRAL
 
 __all__ = ["ExplainRequest", "explain", "of_run"]

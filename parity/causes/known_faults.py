@@ -22,7 +22,7 @@ from parity.paths.inputs import Inputs, make_inputs
 from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
-from parity.runs.pairing import Say
+from parity.runs.request import Say
 from parity.settings import SETTINGS, Settings, parse
 
 

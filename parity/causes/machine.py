@@ -19,8 +19,8 @@ from parity.paths.families import base_of, load_candidate_side
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare
 from parity.paths.port_settings import typed
-from parity.runs.pairing import Say
-from parity.runs.ports import NO_PORTS, Ports
+from parity.runs.ports import behind, families
+from parity.runs.request import NO_PORTS, Ports, Say
 from parity.settings import Settings, Value
 
 
@@ -75,8 +75,8 @@ class Machine:
         if told.backend != "torch":
             raise UsageError("the reference golden was not recorded by a torch path of parity's")
         settings = typed(ports.reference, "torch", told.settings)
-        base, case = base_of(name, settings, ports.behind, request.prompt, request.inputs)
-        family, other = ports.families(base, case)
+        base, case = base_of(name, settings, behind(ports), request.prompt, request.inputs)
+        family, other = families(ports, base, case)
         inputs, _ = make_inputs(
             family, case, settings, settings, steps=told.steps, seed=told.seed, stage1=request.stage1
         )

@@ -13,7 +13,8 @@ from parity.golden.records import PORT, Record
 from parity.hooks.sites import plan_sites
 from parity.paths.loop import denoise
 from parity.paths.port_settings import typed
-from parity.runs.pairing import Request, Say, pair
+from parity.runs.pairing import pair
+from parity.runs.request import Request, Say
 from parity.settings import Settings
 
 if TYPE_CHECKING:

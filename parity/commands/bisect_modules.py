@@ -93,7 +93,7 @@ def modules(
             say("loading torch and diffusers")
             require_extras()
             from parity.bisect.transplant import transplant
-            from parity.runs.pairing import Request
+            from parity.runs.request import Request
 
             request = Request(model, ours, theirs, steps, seed, stage1, prompt=prompt)
             made = transplant(request, step, within, say)

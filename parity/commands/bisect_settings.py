@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from parity.bisect.settings import Found, Judge, Plan
     from parity.bisect.state import Probe
     from parity.report.progress import Say
-    from parity.runs.ports import Ports
-    from parity.runs.run import Request
+    from parity.runs.request import Ports, Request
 
 
 def settings(
@@ -117,7 +116,7 @@ def settings(
         with progress(errors, quiet=not errors.is_terminal) as say:
             say("loading torch and diffusers")
             require_extras()
-            from parity.runs.run import Request
+            from parity.runs.request import Request
 
             request = Request(name, ours, theirs, steps, seed, stage1, forcing=forcing, prompt=prompt, rounds=rounds)
             request = request if ports is None else replace(request, ports=ports)
@@ -140,7 +139,7 @@ def _plan(ports: Ports, ours: Settings, theirs: Settings) -> Plan:
 
 def _judge(request: Request, say: Say) -> Judge:
     """Judges by a run."""
-    from parity.runs.run import run
+    from parity.runs.compare import run
 
     outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "unjudged": "unresolved"}
 

@@ -24,13 +24,13 @@ from parity.commands.frame_files import write_frames
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
+from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
-from parity.models.stage2 import write_stage2
 from parity.paths.port_settings import PortInfo
-from parity.paths.provenance import provenance
+from parity.paths.side import Pair
 from parity.report.json_report import dumps
-from parity.runs.run import Pairing, Request
-from parity.runs.sink import Beside
+from parity.runs.request import Request
+from parity.runs.stream import Ends
 
 
 class KeepRun:
@@ -50,7 +50,7 @@ class KeepRun:
         self.writers: dict[str, GoldenWriter] = {}
         self.notes: list[str] = []
 
-    def begin(self, pairing: Pairing, name: str) -> None:
+    def begin(self, facts: Pair[Facts], name: str) -> str | None:
         if self.writers:
             self.where = self.out / name
         try:
@@ -58,28 +58,18 @@ class KeepRun:
         except OSError as error:
             raise UsageError(f"--out: cannot make '{self.where}': {error.strerror}") from None
         (self.out / "request.json").write_text(json.dumps(_told(self.request)) + "\n")
-        for loop in (pairing.reference, pairing.candidate):
-            role = loop.side.role
-            self.writers[role] = GoldenWriter(self.where / role, provenance(loop))
+        for role, side in (("reference", facts.reference), ("candidate", facts.candidate)):
+            assert side.provenance is not None
+            self.writers[role] = GoldenWriter(self.where / role, side.provenance)
+        return str(self.where.resolve())
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
         self.writers["reference"].write_step(reference)
         self.writers["candidate"].write_step(candidate)
 
-    def finish(self, pairing: Pairing, beside: Beside) -> None:
+    def finish(self, ends: Pair[Ends]) -> None:
         for writer in self.writers.values():
             writer.finish()
-        for loop in (pairing.reference, pairing.candidate):
-            side = loop.side
-            side.family.write_stage1(self.where / f"{side.role}_embeddings.safetensors", side.inputs.conditions)
-            write_stage2(
-                self.where / f"{side.role}_latents.safetensors",
-                side.family.stage2(side.case, side.backend.to_torch(loop.latents)),
-                seed=self.request.seed,
-                guidance_scale=side.sampler.guidance_scale,
-                num_frames=side.case.spec.num_frames,
-                num_inference_steps=self.request.steps,
-            )
 
     def frames(self, name: str, frames: np.ndarray) -> None:
         note = write_frames(self.out / "frames" / name, frames)

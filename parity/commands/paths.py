@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from parity.paths.port_load import Entry, load_entry
-from parity.paths.port_settings import settings_of
-from parity.runs.ports import Ports
+from parity.paths.port_settings import PortInfo, settings_of
+from parity.runs.request import Ports
+from parity.runs.sides import Openers, Workers
 from parity.settings import Settings, parse
 
 
@@ -15,17 +15,28 @@ def load_paths(
     reference: list[str],
     candidate: list[str],
     timeout: float,
+    openers: Openers | None = None,
 ) -> tuple[Ports, Settings, Settings]:
-    """Import the ports; returns them with the settings of both sides.
+    """Import the ports, each where it will run; returns them with the settings of both sides.
+
+    Args:
+        openers: who imports them; by default a process for each side.
 
     Raises:
         UsageError: see `parity.paths.port_load.load_entry`.
     """
-    ours = None if reference_path is None else load_entry("--reference-path", reference_path, timeout)
-    theirs = None if candidate_path is None else load_entry("--candidate-path", candidate_path, timeout)
-    ports = Ports(ours, theirs, alone=ours is not None and model is None)
+    openers = openers or Workers()
+    ours = theirs = None
+    if reference_path is not None:
+        option = "--reference-path"
+        ours = openers.of("reference").port(option, reference_path, timeout)
+        if candidate_path is None:  # torchax runs the reference's own module
+            openers.of("candidate").port(option, reference_path, timeout)
+    if candidate_path is not None:
+        theirs = openers.of("candidate").port("--candidate-path", candidate_path, timeout)
+    ports = Ports(ours, theirs, ours is not None and model is None, openers)
     return ports, _settings(ours, parse("torch"), reference), _settings(theirs or ours, parse("torchax"), candidate)
 
 
-def _settings(entry: Entry | None, base: Settings, assignments: list[str]) -> Settings:
-    return parse(base.backend, assignments) if entry is None else settings_of(entry, base, assignments)
+def _settings(port: PortInfo | None, base: Settings, assignments: list[str]) -> Settings:
+    return parse(base.backend, assignments) if port is None else settings_of(port, base, assignments)

@@ -77,8 +77,8 @@ def record_command(
             say("waiting for the other processes")
             stack.enter_context(together(Processes(*several)))
         from parity.commands.paths import load_paths
-        from parity.runs.ports import NO_PORTS
         from parity.runs.record import RecordRequest, check_floors, record
+        from parity.runs.request import NO_PORTS
 
         ports = NO_PORTS
         if paths:

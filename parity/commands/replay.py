@@ -44,8 +44,8 @@ def replay_command(
         say("loading torch and diffusers")
         require_extras(torchax=side == "candidate")
         from parity.commands.paths import load_paths
-        from parity.runs.ports import NO_PORTS
         from parity.runs.replay import ReplayRequest, replay
+        from parity.runs.request import NO_PORTS
 
         ports = NO_PORTS
         if paths:

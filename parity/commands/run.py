@@ -65,8 +65,7 @@ def run_command(
         require_extras()
         from parity.commands.keep import KeepRun
         from parity.commands.paths import load_paths
-        from parity.runs.pairing import Request
-        from parity.runs.ports import NO_PORTS
+        from parity.runs.request import NO_PORTS, Request
         from parity.runs.stages import run_stages
 
         ports = NO_PORTS

@@ -100,6 +100,7 @@ class LiveSide:
         self._first: Loop | None = None
         self._variants: dict[tuple[str, ...], list[Variant]] = {}
         self._modules: dict[object, Modules] = {}
+        self._timer: Loop | None = None
 
     # --- what it runs
 
@@ -168,6 +169,7 @@ class LiveSide:
             input_dtypes={name: str(dtype).removeprefix("torch.") for name, dtype in dtypes.items()},
             tensors={name: to_numpy(x) for name, x in tensors.items()},
             cannot_call=cannot_call(loaded),
+            interpreted=self.role == "candidate" and loaded.backend.interpreted,
         )
 
     def _prepared(self) -> Loop:
@@ -186,6 +188,8 @@ class LiveSide:
             assert start is not None
             assert not callable(start)
             return _one_at_a_time(lambda put: self._hand_over(plan, start, steps[0], put))
+        if plan.timed:
+            return self._timed(steps or (0, self.spec.source.steps))
         return self._steps(plan, start, steps or (0, self.spec.source.steps))
 
     def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[StepRecords]:
@@ -240,6 +244,14 @@ class LiveSide:
             num_frames=loaded.case.spec.num_frames,
             num_inference_steps=loaded.inputs.steps,
         )
+
+    def _timed(self, steps: tuple[int, int]) -> Iterator[StepRecords]:
+        from parity.paths.candidate_cost import timed_step
+
+        if self._timer is None:
+            self._timer = prepare(self.loaded.with_fresh_sampler())
+        for step in range(*steps):
+            yield timed_step(self._timer, step)
 
     def _at(self, step: int, state: State | None) -> Loop:
         if state is None and self._first is not None:
@@ -312,7 +324,7 @@ class LiveSide:
         return self.host.open(changes.of(self.spec))
 
     def close(self) -> None:
-        self._loaded = self._first = None
+        self._loaded = self._first = self._timer = None
         self._variants, self._modules = {}, {}
 
 

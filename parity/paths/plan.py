@@ -103,6 +103,8 @@ class Plan:
         dtypes: input site -> dtype in which the calls' inputs are handed over, where the other side works in another.
         ends: whether the final latents follow the last step, as records of step `ENDS`: those of this side, and of the
             runs that measured its floors under their names as branches.
+        timed: whether each step's model calls are timed unobserved, in place of everything else: the loop's `SECONDS`
+            and, where known, `MEMORY`.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         operations: whether a call is observed operation by operation, at `MODULE:op.NUMBER.NAME`; a reference adds what
             they give in float64 and perturbed, as the branches of `OTHERS`.
@@ -115,11 +117,15 @@ class Plan:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     ends: bool = False
     leave: str | None = None
+    timed: bool = False
     operations: bool = False
 
 
 ENDS = -2
 """The step of records of final latents [B, C, T, H, W]; they are no part of a golden."""
+
+SECONDS, MEMORY = "seconds", "memory"
+"""The loop's ports of a timed step: seconds from latents to predictions; bytes that the largest program needs."""
 
 NAMES = "names"
 """The loop's port under which the modules that a side named, comma-separated, follow the final latents."""

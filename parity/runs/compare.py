@@ -18,7 +18,6 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Protocol
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
@@ -28,46 +27,21 @@ from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Failed, Result, Round, SiteDiff
 from parity.errors import UsageError
-from parity.golden.facts import Facts
 from parity.golden.floors import level, widen
 from parity.golden.records import LOOP, Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import Changes, Plan, State
 from parity.paths.side import Pair, Side
 from parity.reached import Reached
-from parity.runs.pairing import Request, Say
+from parity.runs.request import Request, Say
 from parity.runs.sides import Openers, Own, Ready, Workers, given_of, ready
+from parity.runs.sink import NoSink, Sink
 from parity.runs.stream import Ends, state_of, until_end
 from parity.runs.suspects import FLOORS, LocalPass, SecondLook, descend, operations
 from parity.settings import BITS, NEUTRAL, Settings
 
 REACHED = "settings reached"
 """Name of the check that says which settings proved that their code ran."""
-
-
-class Sink(Protocol):
-    """Takes the records of a comparison as they are made, round by round (`structure`, `precision`)."""
-
-    def begin(self, facts: Pair[Facts], name: str) -> str | None:
-        """A round begins; returns the folder in which the sides leave their stage files, None for none."""
-        ...
-
-    def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
-
-    def finish(self, ends: Pair[Ends]) -> None:
-        """The round is over."""
-        ...
-
-
-class NoSink:
-    """Keeps nothing."""
-
-    def begin(self, facts: Pair[Facts], name: str) -> str | None:
-        return None
-
-    def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
-
-    def finish(self, ends: Pair[Ends]) -> None: ...
 
 
 @dataclass
@@ -102,19 +76,45 @@ def run(
         UsageError: bad input, or a side failed. UnjudgedError: a chosen site never fired, or a setting was ignored.
     """
     with contextlib.ExitStack() as stack:
-        return compare(request, openers or stack.enter_context(Workers()), say, sink or NoSink(), own)
+        openers = openers or request.ports.openers or stack.enter_context(Workers())
+        return compare(request, openers, say, sink or NoSink(), own)
 
 
-def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encodings = MappingProxyType({})) -> Result:
-    """See `run`."""
+def compare(
+    request: Request,
+    openers: Openers,
+    say: Say,
+    sink: Sink,
+    own: Encodings = MappingProxyType({}),
+    *,
+    past_preflight: bool = False,
+) -> Result:
+    """See `run`.
+
+    Args:
+        past_preflight: whether a failing check, which decides, does not end the comparison: its numbers are wanted too.
+    """
+    result, problem = _compared(request, openers, say, sink, own, past_preflight)
+    if problem is None or result.failed == "preflight":
+        return result
+    return replace(result, verdict="fail", failed="preflight", why=_of_check(problem))
+
+
+def _of_check(problem: Check) -> Reason:
+    return Reason(kind="preflight", check=problem.check, detail=problem.detail)
+
+
+def _compared(
+    request: Request, openers: Openers, say: Say, sink: Sink, own: Encodings, past_preflight: bool
+) -> tuple[Result, Check | None]:
+    """The result, and the check that failed before anything ran."""
     exact = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
     given = own.get("precision") or own.get("structure")
     with ready(request, openers, say, given) as pair:
         checks, differing = pair.checks, pair.differing
         problem = failed(checks)
-        if problem is not None:
-            why = Reason(kind="preflight", check=problem.check, detail=problem.detail)
-            return Result("fail", "preflight", why, request.model, differing, checks)
+        if problem is not None and not past_preflight:
+            return Result("fail", "preflight", _of_check(problem), request.model, differing, checks), problem
         if request.forcing == "module" and pair.facts.candidate.cannot_call:
             raise UsageError(pair.facts.candidate.cannot_call)
         plan_sites(["", *pair.modules], request.sites, request.values)  # refuses before anything runs
@@ -122,7 +122,7 @@ def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encod
             result, _ = structure(pair, request, sink, say)
             if request.rounds == "precision":
                 result = replace(result, failed="precision" if result.failed else None)
-            return _with_rounds(result, checks, request.rounds)
+            return _with_rounds(result, checks, request.rounds), problem
         if request.rounds == "precision":
             return _with_rounds(
                 precision(pair, request, truth_alone(pair, request, say), sink, say), checks, "precision"
@@ -132,10 +132,10 @@ def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encod
         first, truth = structure(pair, request, sink, say)
     first = replace(first, differing_settings=differing)
     if request.rounds == "structure" or first.verdict != "pass":
-        return _with_rounds(first, checks, "structure")
+        return _with_rounds(first, checks, "structure"), problem
     with ready(request, openers, say, own.get("precision")) as pair:
         second = precision(pair, request, truth, sink, say)
-    return _with_rounds(second, checks, "precision", first)
+    return _with_rounds(second, checks, "precision", first), problem
 
 
 def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, Truth]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parity.compare.result import Result
-from parity.runs.pairing import Request
+from parity.runs.request import Request
 from parity.settings import differences
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +14,26 @@ from parity.models.family import Case
 from parity.paths.families import candidate_family, reference_family
 from parity.paths.loaded import Loaded
 from parity.paths.port_load import Entry, load_entry
+from parity.paths.port_settings import PortInfo
 from parity.paths.ported import Ported
+from parity.runs.request import NO_PORTS, Ports
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The ports of a run.
-
-    Attributes:
-        reference, candidate: None for parity's own path. alone: whether there is no model behind the reference.
-    """
-
-    reference: Entry | None = None
-    candidate: Entry | None = None
-    alone: bool = False
-
-    @property
-    def behind(self) -> Entry | None:
-        """The reference port, where it brings its own inputs."""
-        return self.reference if self.alone else None
-
-    def families(self, base: Any, case: Case) -> tuple[Any, Any]:
-        """Of the reference and of the candidate."""
-        theirs = candidate_family(base, case, self.candidate, self.reference)
-        return reference_family(base, case, self.reference), theirs
+def behind(ports: Ports) -> Entry | None:
+    """The reference port, where it brings its own inputs."""
+    return _here(ports.reference) if ports.alone else None
 
 
-NO_PORTS = Ports()
+def families(ports: Ports, base: Any, case: Case) -> tuple[Any, Any]:
+    """Of the reference and of the candidate."""
+    ours, theirs = _here(ports.reference), _here(ports.candidate)
+    return reference_family(base, case, ours), candidate_family(base, case, theirs, ours)
+
+
+def _here(port: PortInfo | None) -> Entry | None:
+    """A port that was imported in this process."""
+    assert port is None or isinstance(port, Entry)
+    return port
 
 
 def ports_of(told: Mapping[str, Any]) -> tuple[str | None, Path | None, Ports]:

@@ -31,11 +31,11 @@ from parity.paths.loop import LATENTS, Loop, denoise, prepare, state_of
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
 from parity.paths.stage import STEP
-from parity.runs.pairing import Say
-from parity.runs.ports import NO_PORTS, Ports
+from parity.runs.ports import behind, families
 from parity.runs.record_stages import Chain
 from parity.runs.record_writer import Silent, require_alike, writer_of
 from parity.runs.replay_inputs import recorded_calls
+from parity.runs.request import NO_PORTS, Ports, Say
 from parity.settings import DeepCache, Settings
 
 
@@ -122,8 +122,8 @@ def _like(cache: DeepCache | None, step: int) -> int | None:
 def _prepared(request: RecordRequest, say: Say) -> tuple[Loop, Chain]:
     say("preparing the checkpoint")
     settings = request.settings
-    base, case = base_of(request.model, settings, request.ports.behind, request.prompt, request.inputs)
-    family, other = request.ports.families(base, case)
+    base, case = base_of(request.model, settings, behind(request.ports), request.prompt, request.inputs)
+    family, other = families(request.ports, base, case)
     choice = (request.sites, request.values)
     chain = Chain.of(case, base, request.side, settings, request.floors, request.stages, choice)
     encoded = None

@@ -22,9 +22,9 @@ from parity.paths.floors import Variant
 from parity.paths.inputs import Encoded
 from parity.paths.loop import Loop
 from parity.paths.stage import STEP, Run, Runner, Stage, TorchStage, host_tensor, stage_variants
-from parity.runs.pairing import Say
+from parity.runs.chain import stage_modules
+from parity.runs.request import Say
 from parity.runs.stage import Branches, records_of, run_branches
-from parity.runs.stages import stage_modules
 from parity.runs.text import conditions_of, encoder_stage, text_modules
 from parity.runs.vae import reference_latents, vae_stage
 from parity.settings import BITS, Settings

@@ -19,7 +19,7 @@ from parity.paths.plan import Array, Given, Role, Source, Spec
 from parity.paths.port_settings import PortInfo
 from parity.paths.process import Worker
 from parity.paths.side import Pair, Side
-from parity.runs.pairing import Request, Say
+from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
 
 

@@ -26,7 +26,7 @@ from parity.golden.records import LOOP, Key, StepRecords
 from parity.hooks.sites import ATTENTION, SitePlan, block_of
 from parity.paths.plan import OTHERS, CallRecords, ModuleCall, Plan, State
 from parity.paths.process import RemoteError
-from parity.runs.pairing import Say
+from parity.runs.request import Say
 from parity.runs.sides import Ready
 from parity.runs.stream import state_of
 

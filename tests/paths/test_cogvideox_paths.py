@@ -26,7 +26,8 @@ from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.runs import run as run_module
-from parity.runs.pairing import Pairing, Request, pair
+from parity.runs.pairing import Pairing, pair
+from parity.runs.request import Request
 from parity.settings import parse
 from tests.paths.sides import apart, walk
 
