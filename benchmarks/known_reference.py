@@ -11,8 +11,10 @@ from unittest import mock
 import numpy as np
 import parity.runs.run as runner
 from every_module import EveryModule, KnownPrograms, Program
+from parity.runs.precision import Truth, precision, truth_alone
 
 from parity.compare.preflight import failed, preflight
+from parity.compare.reason import Reason
 from parity.compare.result import Result
 from parity.golden.records import Record, StepRecords
 from parity.hooks.calls import Call
@@ -33,7 +35,6 @@ from parity.paths.reference import load_reference
 from parity.runs import local
 from parity.runs import precision as rounds
 from parity.runs.pairing import Pairing
-from parity.runs.precision import Truth, precision, truth_alone
 from parity.runs.request import Request
 from parity.runs.sink import NoSink
 from parity.settings import differences, parse
@@ -117,7 +118,8 @@ class Known:
         pairing = self.pairing(candidate)
         problem = failed(pairing.checks)
         if problem is not None:
-            return Result("fail", "preflight", f"{problem.check}: {problem.detail}"), []
+            why = Reason(kind="preflight", check=problem.check, detail=problem.detail)
+            return Result("fail", "preflight", why), []
         taken = _Taken()
         if self.settings.text("dtype") != "float32":
             with (

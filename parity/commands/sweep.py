@@ -89,6 +89,7 @@ def _swept(
     say: Say,
 ) -> list[PriceList]:
     """The price lists of the models; `rows` None for every value of every setting."""
+    from parity.runs.sides import Workers
     from parity.runs.sweep import Sweep, SweepRequest
     from parity.runs.sweep_state import SweepState
 
@@ -102,11 +103,12 @@ def _swept(
     kept = SweepState(state, question)
     lists = []
     for name in models:
-        swept = Sweep(SweepRequest(name, reference, candidate, steps, seed), say)
-        wanted = every(swept.blocks) if rows is None else rows
-        found = []
-        for row in swept.rows(wanted, kept.known(name)):
-            kept.add(name, row)
-            found.append(row)
-        lists.append(swept.list_of(found))
+        with Workers() as openers:
+            swept = Sweep(SweepRequest(name, reference, candidate, steps, seed), openers, say)
+            wanted = every(swept.blocks) if rows is None else rows
+            found = []
+            for row in swept.rows(wanted, kept.known(name)):
+                kept.add(name, row)
+                found.append(row)
+            lists.append(swept.list_of(found))
     return lists
