@@ -31,7 +31,8 @@ warnings.filterwarnings("ignore")
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
-from parity.commands.run import quieten, require_extras  # noqa: E402
+from parity.commands.run import require_extras  # noqa: E402
+from parity.paths.extras import quieten
 
 quieten()
 require_extras()

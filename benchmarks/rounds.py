@@ -24,7 +24,8 @@ import warnings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
-from parity.commands.run import quieten, require_extras  # noqa: E402
+from parity.commands.run import require_extras  # noqa: E402
+from parity.paths.extras import quieten
 
 quieten()
 require_extras()

@@ -17,7 +17,8 @@ warnings.filterwarnings("ignore")
 
 import numpy as np  # noqa: E402
 
-from parity.commands.run import quieten, require_extras  # noqa: E402
+from parity.commands.run import require_extras  # noqa: E402
+from parity.paths.extras import quieten
 
 quieten()
 require_extras()

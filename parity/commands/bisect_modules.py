@@ -64,7 +64,8 @@ def modules(
     """
     from parity.bisect.modules import bisect_modules
     from parity.bisect.state import State
-    from parity.commands.run import check_common, quieten, require_extras
+    from parity.commands.run import check_common
+    from parity.paths.extras import quieten, require_extras
     from parity.report.console import make_consoles
     from parity.report.progress import progress
 

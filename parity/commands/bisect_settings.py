@@ -73,7 +73,8 @@ def settings(
     """
     from parity.bisect.settings import bisect_settings, plan
     from parity.bisect.state import State
-    from parity.commands.run import FORCINGS, ROUNDS, check_common, quieten, require_extras
+    from parity.commands.run import FORCINGS, ROUNDS, check_common
+    from parity.paths.extras import quieten, require_extras
     from parity.report.console import make_consoles
     from parity.report.progress import progress
 

@@ -69,8 +69,9 @@ def steps(
     """
     from parity.bisect.state import State
     from parity.bisect.steps import bisect_steps
-    from parity.commands.run import check_common, quieten, require_extras
+    from parity.commands.run import check_common
     from parity.golden import Golden
+    from parity.paths.extras import quieten, require_extras
     from parity.report.console import make_consoles
     from parity.report.progress import progress
 

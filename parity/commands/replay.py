@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from parity.commands.run import quieten, require_extras
 from parity.errors import UsageError
+from parity.paths.extras import quieten, require_extras
 from parity.report.console import make_consoles
 from parity.report.json_report import dumps
 from parity.report.progress import progress

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
 from parity.compare.reason import Note
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
+from parity.paths.extras import check_extras, quieten
 from parity.report.console import make_consoles
 from parity.report.json_report import dumps
 from parity.report.progress import progress
@@ -62,8 +61,7 @@ def run_command(
     quieten()
     console, errors = make_consoles()
     with progress(errors, quiet=as_json) as say:
-        say("loading torch and diffusers")
-        require_extras()
+        check_extras()
         from parity.commands.keep import KeepRun
         from parity.commands.paths import load_paths
         from parity.runs.request import NO_PORTS, Request
@@ -135,31 +133,3 @@ def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | No
         raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {seed}")
     if stage1 is not None and prompt is not None and not encoded:
         raise UsageError("--stage1 and --prompt exclude each other: embeddings are already encoded")
-
-
-def quieten() -> None:
-    """Keep libraries' progress bars and warnings off a terminal that is ours."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-    warnings.filterwarnings("ignore")
-
-
-def require_extras(*, torchax: bool = True) -> None:
-    """Raise UsageError with the command that installs what is missing; a reference alone needs no torchax."""
-    import importlib.util
-
-    needed = [("torch", "torch"), ("diffusers", "torch")]
-    if torchax:
-        needed += [("torchax", "torchax"), ("jax", "torchax")]
-    for module, extra in needed:
-        if importlib.util.find_spec(module) is None:
-            raise UsageError(f"this command needs {module}: pip install 'tpu-parity[{extra}]'")
-    import diffusers
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    diffusers.utils.logging.set_verbosity_error()
-    diffusers.utils.logging.disable_progress_bar()

@@ -124,9 +124,8 @@ def _compared(
                 result = replace(result, failed="precision" if result.failed else None)
             return _with_rounds(result, checks, request.rounds), problem
         if request.rounds == "precision":
-            return _with_rounds(
-                precision(pair, request, truth_alone(pair, request, say), sink, say), checks, "precision"
-            )
+            truth = truth_alone(pair, request, say)
+            return _with_rounds(precision(pair, request, truth, sink, say), checks, "precision"), problem
     # The pair as given makes room for the exact one, and is loaded again: weights can be large.
     with ready(exact, openers, say, own.get("structure")) as pair:
         first, truth = structure(pair, request, sink, say)
