@@ -31,8 +31,7 @@ warnings.filterwarnings("ignore")
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
-from parity.commands.run import require_extras  # noqa: E402
-from parity.paths.extras import quieten
+from parity.paths.extras import quieten, require_extras  # noqa: E402
 
 quieten()
 require_extras()

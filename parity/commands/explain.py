@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from parity.errors import UsageError
-from parity.paths.extras import quieten, require_extras
+from parity.paths.extras import check_extras, quieten
 from parity.report.console import make_consoles
 from parity.report.json_report import dumps
 from parity.report.progress import progress
@@ -29,13 +29,14 @@ def explain_command(
     quieten()
     console, errors = make_consoles()
     with progress(errors, quiet=as_json) as say:
-        say("loading torch and diffusers")
-        require_extras(torchax=second is None)
+        check_extras(torchax=second is None)
         from parity.causes.explain import ExplainRequest, explain, of_run
+        from parity.runs.sides import Workers
 
         goldens = None if second is None else ExplainRequest(first, second, None, model, stage1, prompt)
-        request = goldens or of_run(Path(first))
-        result = explain(request, say)
+        with Workers() as openers:
+            request = goldens or of_run(Path(first), openers)
+            result = explain(request, openers, say)
     document = dumps(result)
     if second is None:
         _keep(Path(first), document)

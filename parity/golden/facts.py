@@ -47,6 +47,7 @@ class Facts:
         dtype: it works in. checks: (name, verdict, detail) of what is to be known of its inputs or its port.
         input_dtypes: of `inputs` and `tensors`. tensors: a reference port's own inputs by argument, widened.
         cannot_call: why its modules cannot be called one at a time; empty where they can.
+        lacks: setting -> why it has no meaning for this model.
         interpreted: whether kernels written for a TPU are interpreted there, so that their times say nothing.
     """
 
@@ -66,4 +67,5 @@ class Facts:
     input_dtypes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
     cannot_call: str = ""
+    lacks: Mapping[str, str] = field(default_factory=dict)
     interpreted: bool = False

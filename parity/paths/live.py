@@ -169,6 +169,7 @@ class LiveSide:
             input_dtypes={name: str(dtype).removeprefix("torch.") for name, dtype in dtypes.items()},
             tensors={name: to_numpy(x) for name, x in tensors.items()},
             cannot_call=cannot_call(loaded),
+            lacks=dict(family.without(loaded.case.config)),
             interpreted=self.role == "candidate" and loaded.backend.interpreted,
         )
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Result, SiteDiff
-from parity.errors import UsageError
 from parity.golden.records import LOOP
 from parity.models.family import Case
 from parity.paths.families import candidate_family, reference_family
 from parity.paths.loaded import Loaded
-from parity.paths.port_load import Entry, load_entry
+from parity.paths.port_load import Entry
 from parity.paths.port_settings import PortInfo
 from parity.paths.ported import Ported
-from parity.runs.request import NO_PORTS, Ports
+from parity.runs.request import Ports
 
 
 def behind(ports: Ports) -> Entry | None:
@@ -35,33 +33,6 @@ def _here(port: PortInfo | None) -> Entry | None:
     """A port that was imported in this process."""
     assert port is None or isinstance(port, Entry)
     return port
-
-
-def ports_of(told: Mapping[str, Any]) -> tuple[str | None, Path | None, Ports]:
-    """Model, file of inputs and ports of a kept run, from its request.json; one that names none had none.
-
-    Raises:
-        UsageError: a port that cannot be loaded any more, or was edited.
-    """
-
-    def text(name: str) -> str | None:
-        return told[name] if isinstance(told.get(name), str) else None
-
-    def entry(role: str) -> Entry | None:
-        given = text(f"{role}_path")
-        if given is None:
-            return None
-        found = load_entry(f"--{role}-path", given)
-        if found.digest != text(f"{role}_code"):
-            raise UsageError(
-                f"'{found.file}' is no longer the port that was run: run it again with --out, then explain that"
-            )
-        return found
-
-    reference = entry("reference")
-    ports = Ports(reference, entry("candidate"), reference is not None and not text("model"))
-    inputs = text("inputs")
-    return (text("model") if ports != NO_PORTS else None), None if inputs is None else Path(inputs), ports
 
 
 def port_checks(*sides: Any) -> tuple[Check, ...]:
