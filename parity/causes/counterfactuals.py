@@ -23,9 +23,7 @@ def counterfactuals(
     """Causes from running the candidate with one setting swapped at a time."""
     golden = Golden.open(request.candidate)
     told = golden.provenance
-    if told.backend not in ("torchax", PORT) or (
-        told.backend == PORT and machine.ports.candidate is machine.ports.reference is None
-    ):
+    if told.backend not in ("torchax", PORT) or (told.backend == PORT and not machine.ports.any):
         notes.append("counterfactuals are skipped: the candidate is not parity's own path")
         return []
     candidate = machine.candidate_settings(told)

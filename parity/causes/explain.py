@@ -68,7 +68,8 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     """Find the causes of a difference.
 
     Args:
-        openers: who loads the sides that are run again. machine: the reference's model on this machine, for who explains many candidates of one reference.
+        openers: who loads the sides that are run again. machine: the reference's model on this machine, for who
+            explains many candidates of one reference.
 
     Raises:
         UsageError: no golden, a damaged one. UnjudgedError: nothing can be judged.

@@ -20,9 +20,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from parity.errors import ParityError, UnjudgedError, UsageError
 from parity.golden.facts import Facts
@@ -37,6 +37,23 @@ GRACE = 20.0
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.serve import main; main()"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+class Process(Protocol):
+    """The process of a worker, as `subprocess.Popen` has it."""
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Launcher = Callable[[int, int, int], Process]
+"""Starts a worker that reads requests from, answers to, and prints to these descriptors."""
+
+LAUNCHERS: dict[str, Launcher] = {}
+"""Role -> how its workers are started, where that is not an interpreter of their own (`parity.paths.nursery`)."""
 
 
 class RemoteError(Exception):
@@ -67,19 +84,14 @@ class Worker:
         self._end: tuple[str, str] | None = None
         child_reads, we_write = os.pipe()
         we_read, child_writes = os.pipe()
-        program = _PROGRAM.format(str(Path(__file__).parents[2]))
-        self._process = subprocess.Popen(
-            [python, "-P", "-c", program, role, str(child_reads), str(child_writes)],
-            pass_fds=(child_reads, child_writes),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        os.close(child_reads)
-        os.close(child_writes)
+        we_hear, child_prints = os.pipe()
+        there = (child_reads, child_writes, child_prints)
+        launch = LAUNCHERS.get(role) if python == sys.executable else None
+        self._process = _start(role, python, there) if launch is None else launch(*there)
+        for descriptor in there:
+            os.close(descriptor)
         self._to, self._from = os.fdopen(we_write, "wb"), os.fdopen(we_read, "rb")
-        assert self._process.stdout is not None
-        self._listener = threading.Thread(target=self._pass_on, args=(self._process.stdout,), daemon=True)
+        self._listener = threading.Thread(target=self._pass_on, args=(os.fdopen(we_hear, "rb"),), daemon=True)
         self._listener.start()
 
     def port(self, option: str, text: str, timeout: float) -> PortInfo:
@@ -199,6 +211,16 @@ class Worker:
             if own:
                 return f"{own[-1][0].name}:{own[-1][1]}"
         return ""
+
+
+def _start(role: Role, python: str, descriptors: tuple[int, int, int]) -> Process:
+    """An interpreter of its own."""
+    read, write, output = descriptors
+    program = _PROGRAM.format(str(Path(__file__).parents[2]))
+    command = [python, "-P", "-c", program, role, str(read), str(write)]
+    return subprocess.Popen(
+        command, pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+    )
 
 
 class ProcessSide:

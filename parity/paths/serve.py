@@ -10,6 +10,7 @@ before it has answered that it is there.
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from parity.errors import ParityError
 from parity.paths import wire
@@ -64,7 +65,7 @@ class Server:
     def next(self, stream: int, state: tuple[int, State] | None = None) -> object:
         """The next records of a stream; None at its end. `state`: what a step is forced to start from."""
         if state is not None:
-            self.states[stream] = {}
+            self.states[stream].clear()  # the stream looks it up in this very mapping
             self.states[stream].update([state])
         return next(self.streams[stream], None)
 
@@ -82,31 +83,45 @@ class Server:
 
 def main() -> None:
     """Serve until the other end closes the pipe."""
-    role, read, write = sys.argv[-3], int(sys.argv[-2]), int(sys.argv[-1])
+    answer(sys.argv[-3], int(sys.argv[-2]), int(sys.argv[-1]))
+
+
+def load(role: str) -> None:
+    """Import what a side of this role needs.
+
+    Raises:
+        UsageError: something is not installed.
+    """
+    quieten()
+    require_extras(torchax=role == "candidate")
+    importlib.import_module("parity.paths.live")
+    if role == "candidate":
+        importlib.import_module("parity.paths.candidate")
+
+
+def answer(role: str, read: int, write: int) -> NoReturn:
+    """Answer requests over two descriptors until the other end closes them."""
     requests, replies = os.fdopen(read, "rb"), os.fdopen(write, "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     faulthandler.enable()
-    _tell_exits(replies)
+    leave = _tell_exits(replies)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    server, refused = None, ParityError("")
     try:
-        quieten()
-        require_extras(torchax=role == "candidate")
+        load(role)
         from parity.paths.live import Host
 
         server = Server(Host())
     except ParityError as error:
-        server = None
-        refused: ParityError = error
+        refused = error
     while True:
         try:
             request = wire.receive(requests)
         except wire.BrokenWireError:
-            os._exit(0)
-        if server is None:
-            wire.send(replies, {"id": request["id"], **_error(refused)})
-            continue
-        wire.send(replies, {"id": request["id"], **_answer(server, request)})
+            leave(0)
+        done = _error(refused) if server is None else _answer(server, request)
+        wire.send(replies, {"id": request["id"], **done})
 
 
 def _answer(server: Server, request: dict[str, Any]) -> dict[str, Any]:
@@ -127,18 +142,17 @@ def _error(error: BaseException) -> dict[str, Any]:
     return {"error": {"code": 0, "text": text, "trace": traceback.format_exc()}}
 
 
-def _tell_exits(replies: BinaryIO) -> None:
-    """Have `os._exit` say where it is called before it ends the process."""
+def _tell_exits(replies: BinaryIO) -> Callable[[int], NoReturn]:
+    """Have `os._exit` say where it is called before it ends the process; returns what only ends it."""
     leave = os._exit
 
-    def told(code: int = 0) -> None:
-        caller = sys._getframe(1)
-        if not caller.f_code.co_filename.startswith(os.path.dirname(__file__)):
-            trace = "".join(traceback.format_stack(caller))
-            wire.send(replies, {"ended": f"os._exit({code})", "trace": trace})
-        leave(code)
+    def last_words(status: int) -> NoReturn:
+        trace = "".join(traceback.format_stack(sys._getframe(1)))
+        wire.send(replies, {"ended": f"os._exit({status})", "trace": trace})
+        leave(status)
 
-    os._exit = told  # type: ignore[assignment]
+    os._exit = last_words
+    return leave
 
 
 def _end_with(parent: int) -> None:

@@ -33,6 +33,11 @@ class Ports:
     alone: bool = False
     openers: Openers | None = None
 
+    @property
+    def any(self) -> bool:
+        """Whether either side is a port."""
+        return self.reference is not None or self.candidate is not None
+
 
 NO_PORTS = Ports()
 
