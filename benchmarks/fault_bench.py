@@ -42,7 +42,7 @@ from known_reference import PROGRAMS, Known, rivals  # noqa: E402
 
 from parity.compare.result import Result  # noqa: E402
 from parity.errors import ParityError  # noqa: E402
-from parity.paths.side import Side  # noqa: E402
+from parity.paths.loaded import Loaded  # noqa: E402
 
 DTYPES = ("float32", "bfloat16")
 SEEDS = range(5)
@@ -108,7 +108,7 @@ def parent(module: str) -> str:
 LISTS = ("net", "transformer_blocks", "to_out", "refiner_blocks")
 
 
-def innocent_row(known: Known, side: Side) -> dict[str, Any]:
+def innocent_row(known: Known, side: Loaded) -> dict[str, Any]:
     try:
         result, theirs = known.judge(side)
     except ParityError as error:
@@ -173,13 +173,13 @@ def run_innocents(state: State, only: list[str]) -> None:
         for innocent in INNOCENTS:
             if only and innocent.name not in only:
                 continue
-            sides: list[Side] = []
+            sides: list[Loaded] = []
             for seed in SEEDS:
 
                 def make(
                     seed: int = seed,
                     innocent: Innocent = innocent,
-                    sides: list[Side] = sides,
+                    sides: list[Loaded] = sides,
                     known: dict[int, Known] = known,
                     dtype: str = dtype,
                 ) -> dict[str, Any]:

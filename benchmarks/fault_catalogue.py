@@ -25,7 +25,7 @@ import parity.models.hunyuan_video_15 as hunyuan
 from parity.hooks.attach import attention_call
 from parity.models.attention import SETTLE
 from parity.paths.candidate import to_jax
-from parity.paths.side import Side
+from parity.paths.loaded import Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Fault:
     name: str
     group: str
     at: str
-    apply: Callable[[Side], contextlib.AbstractContextManager[None]]
+    apply: Callable[[Loaded], contextlib.AbstractContextManager[None]]
     steps: int = 1
 
 
@@ -49,12 +49,12 @@ BLOCK = 1
 """The block that block-wise faults sit in: not the first, so that what is before it must be told innocent."""
 
 
-def fault(group: str, at: str, steps: int = 1) -> Callable[[Callable[[Side], Any]], Callable[[Side], Any]]:
+def fault(group: str, at: str, steps: int = 1) -> Callable[[Callable[[Loaded], Any]], Callable[[Loaded], Any]]:
     """Enter a patch in the catalogue; it may return a context manager for what must be undone."""
 
-    def enter(patch: Callable[[Side], Any]) -> Callable[[Side], Any]:
+    def enter(patch: Callable[[Loaded], Any]) -> Callable[[Loaded], Any]:
         @contextlib.contextmanager
-        def apply(side: Side) -> Iterator[None]:
+        def apply(side: Loaded) -> Iterator[None]:
             with contextlib.ExitStack() as stack:
                 with side.backend.scope():
                     undo = patch(side)
@@ -68,7 +68,7 @@ def fault(group: str, at: str, steps: int = 1) -> Callable[[Callable[[Side], Any
     return enter
 
 
-def module(side: Side, path: str) -> Any:
+def module(side: Loaded, path: str) -> Any:
     return side.backend.module().get_submodule(path.format(b=f"transformer_blocks.{BLOCK}"))
 
 
@@ -132,12 +132,12 @@ ATTENTION = "transformer_blocks.0.attn"
 
 
 @fault("mask", ATTENTION)
-def mask_dropped(side: Side) -> Any:
+def mask_dropped(side: Loaded) -> Any:
     return attention(lambda q, k, v, valid: plain(q, k, v, None))
 
 
 @fault("mask", ATTENTION)
-def mask_on_queries_not_keys(side: Side) -> Any:
+def mask_on_queries_not_keys(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         return plain(q, k, v, None) * valid[:, None, :, None].to(q.dtype)
 
@@ -145,12 +145,12 @@ def mask_on_queries_not_keys(side: Side) -> Any:
 
 
 @fault("mask", ATTENTION)
-def mask_one_row_too_many(side: Side) -> Any:
+def mask_one_row_too_many(side: Loaded) -> Any:
     return attention(lambda q, k, v, valid: plain(q, k, v, shifted(valid, 1)) * valid[:, None, :, None].to(q.dtype))
 
 
 @fault("mask", ATTENTION)
-def mask_one_row_too_few(side: Side) -> Any:
+def mask_one_row_too_few(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         keep = valid & torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], dim=1)
         return plain(q, k, v, keep)
@@ -159,7 +159,7 @@ def mask_one_row_too_few(side: Side) -> Any:
 
 
 @fault("mask", ATTENTION)
-def mask_of_the_first_batch_row(side: Side) -> Any:
+def mask_of_the_first_batch_row(side: Loaded) -> Any:
     condition = side.inputs.conditions["cond"]
     lengths = [condition[f"encoder_attention_mask{s}"] for s in ("", "_2")]
     count = int(sum(x.sum() for x in lengths))
@@ -174,7 +174,7 @@ def mask_of_the_first_batch_row(side: Side) -> Any:
 
 
 @fault("mask", ATTENTION)
-def mask_added_as_zero_and_one(side: Side) -> Any:
+def mask_added_as_zero_and_one(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1]) + valid[:, None, None, :].to(q.dtype)
         return torch.softmax(scores, dim=-1) @ v
@@ -183,7 +183,7 @@ def mask_added_as_zero_and_one(side: Side) -> Any:
 
 
 @fault("mask", ATTENTION)
-def mask_too_weak(side: Side) -> Any:
+def mask_too_weak(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
         scores = scores - 6.0 * (~valid[:, None, None, :]).to(q.dtype)
@@ -193,7 +193,7 @@ def mask_too_weak(side: Side) -> Any:
 
 
 @fault("mask", "context_embedder")
-def pooled_text_without_mask(side: Side) -> Any:
+def pooled_text_without_mask(side: Loaded) -> Any:
     def change(old: Any, hidden_states: Any, timestep: Any, attention_mask: Any = None) -> Any:
         m = module(side, "context_embedder")
         temb = m.time_text_embed(timestep, hidden_states.mean(dim=1))
@@ -203,7 +203,7 @@ def pooled_text_without_mask(side: Side) -> Any:
 
 
 @fault("mask", "context_embedder.token_refiner")
-def refiner_attention_without_mask(side: Side) -> Any:
+def refiner_attention_without_mask(side: Loaded) -> Any:
     wrap(module(side, "context_embedder.token_refiner"), lambda old, x, temb, mask=None: old(x, temb, None))
 
 
@@ -211,7 +211,7 @@ def refiner_attention_without_mask(side: Side) -> Any:
 
 
 @fault("order", "")
-def text_reordered_but_not_its_mask(side: Side) -> Any:
+def text_reordered_but_not_its_mask(side: Loaded) -> Any:
     original = hunyuan._joint_text
 
     def joint(streams: Any, valid_first: bool) -> Any:
@@ -224,17 +224,17 @@ def text_reordered_but_not_its_mask(side: Side) -> Any:
 
 
 @fault("order", "x_embedder")
-def patches_off_by_one(side: Side) -> Any:
+def patches_off_by_one(side: Loaded) -> Any:
     wrap(module(side, "x_embedder"), lambda old, x: torch.roll(old(x), 1, dims=1))
 
 
 @fault("order", "x_embedder")
-def patches_width_before_height(side: Side) -> Any:
+def patches_width_before_height(side: Loaded) -> Any:
     wrap(module(side, "x_embedder"), lambda old, x: old(x.transpose(3, 4)))
 
 
 @fault("order", "")
-def unpatchified_in_another_order(side: Side) -> Any:
+def unpatchified_in_another_order(side: Loaded) -> Any:
     def change(old: Any, *args: Any, **kwargs: Any) -> Any:
         out = old(*args, **kwargs)[0]
         return (out.transpose(3, 4).reshape(out.shape),)
@@ -246,17 +246,17 @@ def unpatchified_in_another_order(side: Side) -> Any:
 
 
 @fault("rotary", "rope")
-def rotary_axes_in_wrong_order(side: Side) -> Any:
+def rotary_axes_in_wrong_order(side: Loaded) -> Any:
     wrap(module(side, "rope"), lambda old, x: old(x.transpose(3, 4)))
 
 
 @fault("rotary", "rope")
-def rotary_off_by_one(side: Side) -> Any:
+def rotary_off_by_one(side: Loaded) -> Any:
     wrap(module(side, "rope"), lambda old, x: tuple(torch.roll(t, 1, 0) for t in old(x)))
 
 
 @fault("rotary", "rope")
-def rotary_phase_in_bfloat16(side: Side) -> Any:
+def rotary_phase_in_bfloat16(side: Loaded) -> Any:
     def change(old: Any, x: Any) -> Any:
         cos, sin = old(x)
         phase = torch.atan2(sin, cos).to(torch.bfloat16).to(torch.float32)
@@ -266,7 +266,7 @@ def rotary_phase_in_bfloat16(side: Side) -> Any:
 
 
 @fault("rotary", "rope")
-def rotary_cache_of_another_size(side: Side) -> Any:
+def rotary_cache_of_another_size(side: Loaded) -> Any:
     def change(old: Any, x: Any) -> Any:
         b, c, t, h, w = x.shape
         cos, sin = old(x.reshape(b, c, t, h * w // 2, 2) if h * w % 2 == 0 else x)
@@ -276,7 +276,7 @@ def rotary_cache_of_another_size(side: Side) -> Any:
 
 
 @fault("rotary", "{b}.attn")
-def rotary_missing_on_keys(side: Side) -> Any:
+def rotary_missing_on_keys(side: Loaded) -> Any:
     from diffusers.models.embeddings import apply_rotary_emb
 
     cos, sin = module(side, "rope")(side.backend.tensor(torch.zeros(side.case.latent_shape)))
@@ -290,7 +290,7 @@ def rotary_missing_on_keys(side: Side) -> Any:
 
 
 @fault("rotary", "rope")
-def rotary_base_of_another_model(side: Side) -> Any:
+def rotary_base_of_another_model(side: Loaded) -> Any:
     module(side, "rope").theta = 10000.0
 
 
@@ -298,17 +298,17 @@ def rotary_base_of_another_model(side: Side) -> Any:
 
 
 @fault("norm", "{b}.norm2")
-def norm_eps(side: Side) -> Any:
+def norm_eps(side: Loaded) -> Any:
     module(side, "{b}.norm2").eps = 1e-4
 
 
 @fault("norm", "{b}.attn.norm_q")
-def rms_norm_eps(side: Side) -> Any:
+def rms_norm_eps(side: Loaded) -> Any:
     module(side, "{b}.attn.norm_q").eps = 1e-4
 
 
 @fault("norm", "{b}.norm2")
-def norm_statistics_in_bfloat16(side: Side) -> Any:
+def norm_statistics_in_bfloat16(side: Loaded) -> Any:
     def change(old: Any, x: Any) -> Any:
         low = x.to(torch.bfloat16)
         mean = low.mean(-1, keepdim=True)
@@ -319,18 +319,18 @@ def norm_statistics_in_bfloat16(side: Side) -> Any:
 
 
 @fault("norm", "{b}.attn.norm_k")
-def norm_without_affine(side: Side) -> Any:
+def norm_without_affine(side: Loaded) -> Any:
     m = module(side, "{b}.attn.norm_k")
     wrap(m, lambda old, x: x * torch.rsqrt(x.to(torch.float32).pow(2).mean(-1, keepdim=True) + m.eps).to(x.dtype))
 
 
 @fault("norm", "{b}.attn.norm_q")
-def layer_norm_for_rms_norm(side: Side) -> Any:
+def layer_norm_for_rms_norm(side: Loaded) -> Any:
     wrap(module(side, "{b}.attn.norm_q"), lambda old, x: old(x - x.mean(-1, keepdim=True)))
 
 
 @fault("norm", "{b}.attn.norm_q")
-def qk_norm_over_all_heads(side: Side) -> Any:
+def qk_norm_over_all_heads(side: Loaded) -> Any:
     m = module(side, "{b}.attn.norm_q")
     wrap(m, lambda old, x: x * torch.rsqrt(x.pow(2).mean((-2, -1), keepdim=True) + m.eps) * m.weight)
 
@@ -339,12 +339,12 @@ def qk_norm_over_all_heads(side: Side) -> Any:
 
 
 @fault("attention", "{b}.attn")
-def scale_missing(side: Side) -> Any:
+def scale_missing(side: Loaded) -> Any:
     return attention(lambda q, k, v, valid: plain(q, k, v, valid, 1.0), only=module(side, "{b}.attn"))
 
 
 @fault("attention", "{b}.attn")
-def scale_of_the_whole_width(side: Side) -> Any:
+def scale_of_the_whole_width(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         return plain(q, k, v, valid, 1.0 / math.sqrt(q.shape[-1] * q.shape[1]))
 
@@ -352,7 +352,7 @@ def scale_of_the_whole_width(side: Side) -> Any:
 
 
 @fault("attention", "{b}.attn")
-def softmax_in_bfloat16(side: Side) -> Any:
+def softmax_in_bfloat16(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
         scores = scores.masked_fill(~valid[:, None, None, :], float("-inf"))
@@ -363,7 +363,7 @@ def softmax_in_bfloat16(side: Side) -> Any:
 
 
 @fault("attention", "{b}.attn")
-def block_padding_unmasked(side: Side) -> Any:
+def block_padding_unmasked(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         n = -q.shape[2] % 128
         k, v = (F.pad(x, (0, 0, 0, n)) for x in (k, v))
@@ -376,7 +376,7 @@ def block_padding_unmasked(side: Side) -> Any:
 
 
 @fault("attention", "{b}.attn")
-def heads_interleaved(side: Side) -> Any:
+def heads_interleaved(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         out = plain(q, k, v, valid)
         b, h, n, d = out.shape
@@ -386,7 +386,7 @@ def heads_interleaved(side: Side) -> Any:
 
 
 @fault("attention", "{b}.attn")
-def logits_soft_capped(side: Side) -> Any:
+def logits_soft_capped(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         scores = 10.0 * torch.tanh((q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1]) / 10.0)
         scores = scores.masked_fill(~valid[:, None, None, :], float("-inf"))
@@ -396,7 +396,7 @@ def logits_soft_capped(side: Side) -> Any:
 
 
 @fault("attention", "{b}.attn")
-def causal_by_accident(side: Side) -> Any:
+def causal_by_accident(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
         order = torch.arange(q.shape[2], device=valid.device)
@@ -409,7 +409,7 @@ def causal_by_accident(side: Side) -> Any:
 # --- weights ---------------------------------------------------------------------------------------------------
 
 
-def set_weight(side: Side, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def set_weight(side: Loaded, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Replace a weight on the candidate's devices, before preflight."""
     params = side.backend.params  # type: ignore[attr-defined]
     name = name.format(b=f"transformer_blocks.{BLOCK}")
@@ -418,7 +418,7 @@ def set_weight(side: Side, name: str, change: Callable[[torch.Tensor], torch.Ten
 
 
 @fault("weights", "preflight")
-def one_weight_wrong(side: Side) -> Any:
+def one_weight_wrong(side: Loaded) -> Any:
     def change(x: torch.Tensor) -> torch.Tensor:
         x[3, 5] += 0.05
         return x
@@ -427,24 +427,24 @@ def one_weight_wrong(side: Side) -> Any:
 
 
 @fault("weights", "preflight")
-def weight_transposed(side: Side) -> Any:
+def weight_transposed(side: Loaded) -> Any:
     set_weight(side, "{b}.attn.to_v.weight", lambda x: x.T.contiguous())
 
 
 @fault("weights", "preflight")
-def bias_not_loaded(side: Side) -> Any:
+def bias_not_loaded(side: Loaded) -> Any:
     set_weight(side, "{b}.attn.to_out.0.bias", torch.zeros_like)
 
 
 @fault("weights", "{b}.ff.net.0.proj")
-def weight_rounded_on_the_way(side: Side) -> Any:
+def weight_rounded_on_the_way(side: Loaded) -> Any:
     """The file's weights are right; the port casts one of them at its use."""
     m = module(side, "{b}.ff.net.0.proj")
     wrap(m, lambda old, x: F.linear(x, m.weight.to(torch.bfloat16).to(m.weight.dtype), m.bias))
 
 
 @fault("weights", "cond_type_embed")
-def tied_weight_not_tied(side: Side) -> Any:
+def tied_weight_not_tied(side: Loaded) -> Any:
     """One use of a shared table keeps a stale copy: ByT5's type embedding is Qwen's."""
     wrap(module(side, "cond_type_embed"), lambda old, i: old(torch.where(i == 1, torch.zeros_like(i), i)))
 
@@ -453,7 +453,7 @@ def tied_weight_not_tied(side: Side) -> Any:
 
 
 @fault("arithmetic", "{b}.norm1")
-def gate_missing(side: Side) -> Any:
+def gate_missing(side: Loaded) -> Any:
     def change(old: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         x, gate, *rest = old(x, *args, **kwargs)
         return (x, torch.ones_like(gate), *rest)
@@ -462,7 +462,7 @@ def gate_missing(side: Side) -> Any:
 
 
 @fault("arithmetic", "{b}")
-def wrong_residual(side: Side) -> Any:
+def wrong_residual(side: Loaded) -> Any:
     def change(old: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         image, text = old(x, *args, **kwargs)
         return image + 0.01 * x, text
@@ -471,7 +471,7 @@ def wrong_residual(side: Side) -> Any:
 
 
 @fault("arithmetic", "{b}.norm1")
-def shift_and_scale_swapped(side: Side) -> Any:
+def shift_and_scale_swapped(side: Loaded) -> Any:
     def change(old: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         x, gate, shift, scale, gate_mlp = old(x, *args, **kwargs)
         return x, gate, scale, shift, gate_mlp
@@ -480,38 +480,38 @@ def shift_and_scale_swapped(side: Side) -> Any:
 
 
 @fault("arithmetic", "{b}.ff.net.0")
-def gelu_exact_for_tanh(side: Side) -> Any:
+def gelu_exact_for_tanh(side: Loaded) -> Any:
     module(side, "{b}.ff.net.0").approximate = "none"
 
 
 @fault("arithmetic", "{b}.norm1_context.silu")
-def activation_missing(side: Side) -> Any:
+def activation_missing(side: Loaded) -> Any:
     wrap(module(side, "{b}.norm1_context.silu"), lambda old, x: x)
 
 
 @fault("arithmetic", "{b}.ff")
-def dropout_left_on(side: Side) -> Any:
+def dropout_left_on(side: Loaded) -> Any:
     wrap(module(side, "{b}.ff"), lambda old, x, *a, **k: old(x, *a, **k) * 0.9)
 
 
 @fault("arithmetic", "{b}")
-def block_skipped(side: Side) -> Any:
+def block_skipped(side: Loaded) -> Any:
     wrap(module(side, "{b}"), lambda old, x, text, *a, **k: (x, text))
 
 
 @fault("arithmetic", "{b}.ff")
-def nan_replaced_by_zero(side: Side) -> Any:
+def nan_replaced_by_zero(side: Loaded) -> Any:
     """A guard against overflow that fires on ordinary values."""
     wrap(module(side, "{b}.ff"), lambda old, x, *a, **k: torch.where(old(x).abs() > 2.0, 0.0 * x, old(x)))
 
 
 @fault("arithmetic", "{b}.ff_context")
-def nan_produced(side: Side) -> Any:
+def nan_produced(side: Loaded) -> Any:
     wrap(module(side, "{b}.ff_context"), lambda old, x, *a, **k: old(x) / (x - x) * 0.0)
 
 
 @fault("arithmetic", "{b}.ff")
-def clamped_to_float16(side: Side) -> Any:
+def clamped_to_float16(side: Loaded) -> Any:
     wrap(module(side, "{b}.ff"), lambda old, x, *a, **k: old(x).to(torch.float16).to(x.dtype))
 
 
@@ -519,20 +519,20 @@ def clamped_to_float16(side: Side) -> Any:
 
 
 @fault("mesh", "{b}.ff.net.2")
-def all_reduce_forgotten(side: Side) -> Any:
+def all_reduce_forgotten(side: Loaded) -> Any:
     """Each of two devices keeps its own half of the sum."""
     m = module(side, "{b}.ff.net.2")
     wrap(m, lambda old, x: F.linear(x[..., : x.shape[-1] // 2], m.weight[:, : x.shape[-1] // 2], m.bias))
 
 
 @fault("mesh", "{b}.ff.net.2")
-def all_reduce_doubled(side: Side) -> Any:
+def all_reduce_doubled(side: Loaded) -> Any:
     m = module(side, "{b}.ff.net.2")
     wrap(m, lambda old, x: 2.0 * F.linear(x, m.weight) + m.bias)
 
 
 @fault("mesh", "{b}.attn.to_out.0")
-def bias_added_by_each_device(side: Side) -> Any:
+def bias_added_by_each_device(side: Loaded) -> Any:
     m = module(side, "{b}.attn.to_out.0")
     wrap(m, lambda old, x: old(x) + m.bias)
 
@@ -541,7 +541,7 @@ def bias_added_by_each_device(side: Side) -> Any:
 
 
 @fault("time", "time_embed")
-def timestep_rounded(side: Side) -> Any:
+def timestep_rounded(side: Loaded) -> Any:
     wrap(
         module(side, "time_embed"),
         lambda old, t, *a, **k: old((t.to(torch.float32) / 4).round().mul(4).to(t.dtype) - 1),
@@ -549,52 +549,52 @@ def timestep_rounded(side: Side) -> Any:
 
 
 @fault("time", "time_embed")
-def timestep_from_zero_to_one(side: Side) -> Any:
+def timestep_from_zero_to_one(side: Loaded) -> Any:
     wrap(module(side, "time_embed"), lambda old, t, *a, **k: old(t / 1000))
 
 
 @fault("time", "time_embed.time_proj")
-def sine_before_cosine(side: Side) -> Any:
+def sine_before_cosine(side: Loaded) -> Any:
     module(side, "time_embed.time_proj").flip_sin_to_cos = False
 
 
 @fault("time", "time_embed.time_proj")
-def time_frequencies_off(side: Side) -> Any:
+def time_frequencies_off(side: Loaded) -> Any:
     module(side, "time_embed.time_proj").downscale_freq_shift = 1
 
 
-def guide(side: Side, change: Callable[..., Any]) -> None:
+def guide(side: Loaded, change: Callable[..., Any]) -> None:
     old = side.sampler.guide
     side.sampler.guide = lambda *args, **kwargs: change(old, *args, **kwargs)  # type: ignore[method-assign]
 
 
 @fault("guidance", "loop")
-def guidance_branches_swapped(side: Side) -> Any:
+def guidance_branches_swapped(side: Loaded) -> Any:
     guide(side, lambda old, p, *a: old({"cond": p["uncond"], "uncond": p["cond"]}, *a))
 
 
 @fault("guidance", "loop")
-def guidance_in_bfloat16(side: Side) -> Any:
+def guidance_in_bfloat16(side: Loaded) -> Any:
     guide(side, lambda old, p, *a: old({b: x.to(torch.bfloat16) for b, x in p.items()}, *a).to(p["cond"].dtype))
 
 
 @fault("guidance", "loop")
-def guidance_scale_off(side: Side) -> Any:
+def guidance_scale_off(side: Loaded) -> Any:
     guide(side, lambda old, p, *a: old(p, *a) + 0.05 * (p["cond"] - p["uncond"]))
 
 
-def scheduler(side: Side) -> Any:
+def scheduler(side: Loaded) -> Any:
     return side.sampler.scheduler  # type: ignore[attr-defined]
 
 
 @fault("schedule", "preflight", steps=4)
-def schedule_shift_missing(side: Side) -> Any:
+def schedule_shift_missing(side: Loaded) -> Any:
     scheduler(side).register_to_config(shift=1.0)
     scheduler(side).set_shift(1.0)
 
 
 @fault("schedule", "preflight", steps=4)
-def timesteps_repeat(side: Side) -> Any:
+def timesteps_repeat(side: Loaded) -> Any:
     old = side.sampler.set_schedule
 
     def change(*args: Any) -> None:
@@ -606,7 +606,7 @@ def timesteps_repeat(side: Side) -> Any:
 
 
 @fault("schedule", "preflight", steps=4)
-def scheduler_not_reset(side: Side) -> Any:
+def scheduler_not_reset(side: Loaded) -> Any:
     old = side.sampler.set_schedule
 
     def change(*args: Any) -> None:
@@ -617,13 +617,13 @@ def scheduler_not_reset(side: Side) -> Any:
 
 
 @fault("schedule", "loop")
-def step_with_the_wrong_sign_of_a_term(side: Side) -> Any:
+def step_with_the_wrong_sign_of_a_term(side: Loaded) -> Any:
     old = side.sampler.step
     side.sampler.step = lambda p, x, i: old(p, x, i) + 1e-3 * p  # type: ignore[method-assign]
 
 
 @fault("latents", "")
-def latents_height_and_width_swapped(side: Side) -> Any:
+def latents_height_and_width_swapped(side: Loaded) -> Any:
     old = side.family.model_arguments
     families = type(side.family)
 
@@ -635,7 +635,7 @@ def latents_height_and_width_swapped(side: Side) -> Any:
 
 
 @fault("state", "context_embedder")
-def text_of_the_other_branch_cached(side: Side) -> Any:
+def text_of_the_other_branch_cached(side: Loaded) -> Any:
     """The refined text of the first branch is kept for the second: seen eagerly, as a port without jit does it."""
     kept: list[Any] = []
     side.backend.jit = False  # type: ignore[attr-defined]
@@ -648,7 +648,7 @@ def text_of_the_other_branch_cached(side: Side) -> Any:
 
 
 @fault("state", "{b}", steps=2)
-def stale_cache_between_steps(side: Side) -> Any:
+def stale_cache_between_steps(side: Loaded) -> Any:
     kept: dict[int, Any] = {}
     side.backend.jit = False  # type: ignore[attr-defined]
     calls = [0]

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from fault_catalogue import attention, module, plain, wrap
 from torchax import interop
 
-from parity.paths.side import Side
+from parity.paths.loaded import Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Innocent:
 
     name: str
     settings: tuple[str, ...] = ()
-    patch: Callable[[Side], Any] | None = None
+    patch: Callable[[Loaded], Any] | None = None
 
     @contextlib.contextmanager
-    def apply(self, side: Side) -> Iterator[None]:
+    def apply(self, side: Loaded) -> Iterator[None]:
         undo = None
         if self.patch is not None:
             with side.backend.scope():
@@ -38,7 +38,7 @@ class Innocent:
             yield
 
 
-def split_sums(side: Side) -> None:
+def split_sums(side: Loaded) -> None:
     """Each feed-forward's second product in two halves, added up: what a tensor-parallel mesh does."""
     for i in range(4):
         m = module(side, f"transformer_blocks.{i}.ff.net.2")
@@ -53,11 +53,11 @@ def split_sums(side: Side) -> None:
         wrap(m, change)
 
 
-def written_out(side: Side) -> Any:
+def written_out(side: Loaded) -> Any:
     return attention(plain)
 
 
-def blocked_softmax(side: Side) -> Any:
+def blocked_softmax(side: Loaded) -> Any:
     """Attention over blocks of keys with a running maximum, as flash attention sums."""
 
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
@@ -78,11 +78,11 @@ def blocked_softmax(side: Side) -> Any:
     return attention(change)
 
 
-def smooth_keys(side: Side) -> Any:
+def smooth_keys(side: Loaded) -> Any:
     return attention(lambda q, k, v, valid: plain(q, k - k.mean(dim=2, keepdim=True), v, valid))
 
 
-def additive_mask(side: Side) -> Any:
+def additive_mask(side: Loaded) -> Any:
     def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
         bias = torch.where(valid[:, None, None, :], 0.0, -1e9).to(q.dtype)
         scores = (q @ k.transpose(-1, -2)) / q.shape[-1] ** 0.5 + bias
@@ -91,7 +91,7 @@ def additive_mask(side: Side) -> Any:
     return attention(change)
 
 
-def fused_qkv(side: Side) -> None:
+def fused_qkv(side: Loaded) -> None:
     """The projections of each block in one product, cut apart after it."""
     for i in range(4):
         attn = module(side, f"transformer_blocks.{i}.attn")
@@ -113,7 +113,7 @@ def fused_qkv(side: Side) -> None:
             wrap(part, lambda old, x, change=change, at=at: change(old, x, at=at))
 
 
-def statistics_otherwise(side: Side) -> None:
+def statistics_otherwise(side: Loaded) -> None:
     """Layer norms by mean of squares less square of the mean, in float32."""
     for i in range(4):
         m = module(side, f"transformer_blocks.{i}.norm2")

@@ -27,10 +27,10 @@ from parity.paths.candidate import load_candidate
 from parity.paths.facts import gather
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.inputs import make_inputs
+from parity.paths.loaded import Loaded
 from parity.paths.local import local_calls
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference
-from parity.paths.side import Side
 from parity.runs import local
 from parity.runs import precision as rounds
 from parity.runs.pairing import Pairing, Request
@@ -89,20 +89,20 @@ class Known:
             self.steps = truth_alone(self.pairing(self.side), self.request, quiet)
             self.given = tuple(denoise(prepare(self.side), self.plan))
 
-    def pairing(self, candidate: Side) -> Pairing:
+    def pairing(self, candidate: Loaded) -> Pairing:
         ours, theirs = prepare(self.side.with_fresh_sampler()), prepare(candidate)
         differing = differences(self.settings, candidate.settings) if candidate is not self.side else ()
         checks = preflight(gather(ours), gather(theirs), [d.setting for d in differing])
         return Pairing(ours, theirs, differing, checks)
 
-    def candidate(self, *settings: str) -> Side:
+    def candidate(self, *settings: str) -> Loaded:
         given = parse("torchax", [f"dtype={self.settings.text('dtype')}", *settings])
         return load_candidate(self.family, self.case, given, self.inputs)
 
     def _every_module(self, pairing: Pairing, plan: SitePlan, say: Any) -> EveryModule:
         return EveryModule(pairing, plan_sites(["", *self.side.modules], "all"), say)
 
-    def _calls(self, side: Side, step: int, state: Any, targets: Any, take: Any, dtypes: Any) -> None:
+    def _calls(self, side: Loaded, step: int, state: Any, targets: Any, take: Any, dtypes: Any) -> None:
         """The reference's calls and their floors, which are the same for every candidate."""
         key = (step, tuple(targets))
         if key not in self.calls:
@@ -112,7 +112,7 @@ class Known:
         for call, truth in self.calls[key]:
             take(call, truth)
 
-    def judge(self, candidate: Side) -> tuple[Result, list[Record]]:
+    def judge(self, candidate: Loaded) -> tuple[Result, list[Record]]:
         """The tool's result, and what the candidate computed."""
         pairing = self.pairing(candidate)
         problem = failed(pairing.checks)

@@ -36,7 +36,7 @@ from parity.commands.options import (
 )
 from parity.errors import ParityError
 from parity.models.names import DEFAULT_MODEL
-from parity.settings import CHOICES
+from parity.settings import SETTINGS
 
 app = typer.Typer(
     add_completion=False,
@@ -47,7 +47,7 @@ app = typer.Typer(
 )
 
 SETTINGS_HELP = (
-    "Settings (K; `parity models` has their values V): " + ", ".join(choice.name for choice in CHOICES) + "."
+    "Settings (K; `parity models` has their values V): " + ", ".join(setting.name for setting in SETTINGS) + "."
 )
 
 app.command("models")(models_command.models)

@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from parity.models.family import Case
     from parity.paths.inputs import Inputs
-    from parity.paths.side import Side
+    from parity.paths.loaded import Loaded
 
 # Before torch is imported: on the tiny model two threads gain nothing, and where other processes hold the cores each of
 # thousands of small parallel regions waits for them (measured: a tenfold slower run).
@@ -54,15 +54,15 @@ def tiny_inputs(tiny_case: Case) -> Callable[..., Inputs]:
 
 
 @pytest.fixture(scope="session")
-def tiny_side(tiny_case: Case, tiny_inputs: Callable[..., Inputs]) -> Callable[..., Side]:
+def tiny_side(tiny_case: Case, tiny_inputs: Callable[..., Inputs]) -> Callable[..., Loaded]:
     """`tiny_side("torchax", "jit=false", steps=1)`: a side with these settings, loaded once; its programs stay."""
     from parity.models.family import family_of
     from parity.paths.reference import load_reference
     from parity.settings import parse
 
-    loaded: dict[tuple[str, tuple[str, ...], int], Side] = {}
+    loaded: dict[tuple[str, tuple[str, ...], int], Loaded] = {}
 
-    def get(backend: str, *assignments: str, steps: int = 1) -> Side:
+    def get(backend: str, *assignments: str, steps: int = 1) -> Loaded:
         key = (backend, tuple(sorted(assignments)), steps)
         if key not in loaded:
             settings = parse("torch" if backend == "torch" else "torchax", assignments)

@@ -30,11 +30,11 @@ from parity.models.family import family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import make_inputs
+from parity.paths.loaded import Loaded
 from parity.paths.loop import LATENTS, State, denoise, prepare, state_of
-from parity.paths.side import Side
 from parity.runs.pairing import Say
 from parity.runs.record import RecordRequest, record
-from parity.settings import Settings, parse
+from parity.settings import Settings, changed_by, parse
 
 
 def steps_of(golden: Golden) -> int:
@@ -59,7 +59,7 @@ class StepsJudge:
     """
 
     golden: Golden
-    side: Side
+    side: Loaded
     carried: Carried
 
     def alone(self, step: int) -> tuple[Outcome, str]:
@@ -134,7 +134,7 @@ class Carried:
         self.path.unlink(missing_ok=True)
 
 
-def load_against(golden: Golden, model: str, settings: Settings, stage1: Path | None, prompt: str | None) -> Side:
+def load_against(golden: Golden, model: str, settings: Settings, stage1: Path | None, prompt: str | None) -> Loaded:
     """The candidate, for the run that a golden is of.
 
     Raises:
@@ -146,7 +146,7 @@ def load_against(golden: Golden, model: str, settings: Settings, stage1: Path | 
     if prompt is not None:
         spec = dataclasses.replace(spec, prompt=prompt)
     case, family = make_case(model, folder, spec), family_of(folder)
-    kept = [f"{name}={recorded.settings[name]}" for name in ("dtype", "text.byt5_dtype") if name in recorded.settings]
+    kept = [f"{name}={recorded.settings[name]}" for name in changed_by("embeddings") if name in recorded.settings]
     theirs = parse("torch", kept)
     _, inputs = make_inputs(
         family, case, theirs, settings, steps=max(recorded.steps, 1), seed=recorded.seed, stage1=stage1
@@ -159,7 +159,7 @@ def load_against(golden: Golden, model: str, settings: Settings, stage1: Path | 
     return side
 
 
-def _require_inputs(golden: Golden, side: Side) -> None:
+def _require_inputs(golden: Golden, side: Loaded) -> None:
     ours = {
         f"{branch}.{name}": fingerprint(np.asarray(x.float().numpy()))
         for branch, condition in side.inputs.conditions.items()

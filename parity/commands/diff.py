@@ -79,7 +79,7 @@ def diff_command(
         reference, candidate = both_sides(reference)
     from parity.compare.diff import Auto
     from parity.compare.diff import diff as diff_goldens
-    from parity.compare.rename import NONE, load_rename
+    from parity.golden.rename import NONE, load_rename
     from parity.report.console import make_consoles
     from parity.report.progress import progress
 

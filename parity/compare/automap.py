@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.compare.rename import Rename, Rule
 from parity.golden.records import LOOP, Record, StepRecords
+from parity.golden.rename import Rename, Rule
 from parity.golden.sketch import TOTAL, Geometry
 
 CLEARLY = 0.5

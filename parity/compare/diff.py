@@ -27,11 +27,11 @@ from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
 from parity.compare.judge import AFTER, Judge
 from parity.compare.reason import Note, Reason
-from parity.compare.rename import NONE, Rename, Renamer
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.compare.stages import recorded_stages
 from parity.golden import Golden, Key, Provenance, StepRecords
 from parity.golden.records import LOOP, PORT
+from parity.golden.rename import NONE, Rename, Renamer
 
 
 class Say(Protocol):

@@ -1,6 +1,7 @@
 """Goldens: records on disk, with their floors and provenance, that later runs are diffed against.
 
-Standard library and numpy only (fsspec for URLs): a CI machine reads goldens without torch or jax.
+Standard library and numpy only (fsspec for URLs): a CI machine reads goldens without torch or jax. May import settings,
+errors and cache.
 """
 
 from parity.golden.fingerprint import fingerprint, fingerprint_bytes

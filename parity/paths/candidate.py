@@ -39,6 +39,7 @@ from parity.models.feature_cache import Features, Kept, calling, given_at
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import BRANCHES, Inputs
+from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.mesh import Devices, make_devices
 from parity.paths.reference import (
     STAGE,
@@ -50,7 +51,6 @@ from parity.paths.reference import (
     silenced,
 )
 from parity.paths.safe_attention import use_safe_attention
-from parity.paths.side import Side, batched, frames_of, rules_of
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -71,7 +71,7 @@ class Program:
 
 
 class TorchaxBackend:
-    """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.side.Backend`."""
+    """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.loaded.Backend`."""
 
     name = "torchax"
     device = "jax"
@@ -319,7 +319,7 @@ def to_jax(x: torch.Tensor) -> jax.Array:
     return jnp.asarray(x.numpy())
 
 
-def load_candidate(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Side:
+def load_candidate(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     """Load the candidate path.
 
     Raises:
@@ -339,7 +339,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     if settings.changed("mesh"):
         family.constrain(model, lambda x: _constrained(x, devices))
     mark_text_settings(reached, inputs)
-    return Side(
+    return Loaded(
         "candidate",
         family,
         case,

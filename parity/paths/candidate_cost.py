@@ -11,8 +11,8 @@ import jax
 
 from parity.hooks.batch_jax import array_of
 from parity.paths.candidate import TorchaxBackend
+from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, call_model, prepare
-from parity.paths.side import Side
 
 CALLS = 7
 """Timed calls of each kind of step at least; their median counts."""
@@ -37,7 +37,7 @@ class Cost:
     memory: int | None
 
 
-def step_costs(sides: Sequence[Side]) -> list[Cost]:
+def step_costs(sides: Sequence[Loaded]) -> list[Cost]:
     """Measure loaded candidates; their programs are compiled where they are not yet.
 
     The sides take turns call by call, so that what else the machine does in the meantime hits all of them.
@@ -57,7 +57,7 @@ def step_costs(sides: Sequence[Side]) -> list[Cost]:
     return [_cost(side, times) for side, times in zip(sides, taken, strict=True)]
 
 
-def _kinds(side: Side) -> dict[bool, list[int]]:
+def _kinds(side: Loaded) -> dict[bool, list[int]]:
     """The steps at which all blocks run (True, first: they fill the cache), and those at which a cache skips some."""
     cache = side.settings.deep_cache
     kinds: dict[bool, list[int]] = {}
@@ -74,7 +74,7 @@ def _timed(loop: Loop, step: int) -> float:
         return time.perf_counter() - began
 
 
-def _cost(side: Side, times: dict[bool, list[float]]) -> Cost:
+def _cost(side: Loaded, times: dict[bool, list[float]]) -> Cost:
     backend = side.backend
     assert isinstance(backend, TorchaxBackend)
     total = sum(statistics.median(times[full]) * len(steps) for full, steps in _kinds(side).items())

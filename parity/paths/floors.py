@@ -1,6 +1,6 @@
 """Floors: the difference that rounding alone explains, measured on the reference.
 
-The float32 rule (DESIGN section 7): at each site the larger of |float32 - float64| (`fp64`) and the spread under Monte
+The float32 rule (docs/verdict.md): at each site the larger of |float32 - float64| (`fp64`) and the spread under Monte
 Carlo rounding (`rounding`, `parity.paths.perturb`), never less than what the sketches themselves round. For a
 reference in bfloat16 or float16, or with rounded matrix products, |working dtype - float32| (`dtype`), never below the
 float32 floor, which is then measured around the float32 run, the truth. Optionally the spread over other attention
@@ -27,19 +27,19 @@ import torch
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.golden.sketch import Geometry, bin_norms, norm
 from parity.hooks.sites import SitePlan
+from parity.paths.loaded import Loaded
 from parity.paths.loop import Forced, Loop, denoise, prepare
 from parity.paths.perturb import perturbed
 from parity.paths.reference import load_reference
-from parity.paths.side import Side
 from parity.settings import Settings, kernels
 
 KINDS = ("fp64", "rounding", "dtype", "kernel")
-"""What floors are measured from; DESIGN section 7 has the rule."""
+"""What floors are measured from; docs/verdict.md has the rule."""
 
 DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 
 SEEDS = 3
-"""Perturbed runs; DESIGN section 7 measured with three."""
+"""Perturbed runs; the limits of `parity.compare.judge` were measured with three."""
 
 HALF_ULP = 2.0**-24
 """Relative rounding of storing a float32."""
@@ -67,7 +67,7 @@ def _as_it_is(step: int) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def make_variants(side: Side, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int = SEEDS) -> list[Variant]:
+def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int = SEEDS) -> list[Variant]:
     """The variants of a loaded reference, the truth (where it is another run) before those that are measured around it.
 
     Args:
@@ -98,7 +98,7 @@ def make_variants(side: Side, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int =
     return variants
 
 
-def _load_like(side: Side, settings: Settings, dtype: torch.dtype | None = None) -> Side:
+def _load_like(side: Loaded, settings: Settings, dtype: torch.dtype | None = None) -> Loaded:
     inputs = side.inputs if dtype is None else side.inputs.of("float64")
     return load_reference(side.family, side.case, settings, inputs, dtype=dtype)
 

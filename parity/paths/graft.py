@@ -34,8 +34,8 @@ from parity.hooks.attach import callable_modules
 from parity.hooks.graft import Change, Place, changed_outputs, error_of, finite, without_error
 from parity.hooks.sites import SitePlan
 from parity.models.feature_cache import Features
+from parity.paths.loaded import Backend, batched
 from parity.paths.reference import TorchBackend
-from parity.paths.side import Backend, batched
 
 Activations = Mapping[str, Mapping[Place, torch.Tensor]]
 """Branch -> place -> what the reference's module gave, on the CPU."""
@@ -43,7 +43,7 @@ Activations = Mapping[str, Mapping[Place, torch.Tensor]]
 
 @dataclass
 class Grafted:
-    """A loaded backend whose modules can be replaced; see `parity.paths.side.Backend`. Nothing is observed in it,
+    """A loaded backend whose modules can be replaced; see `parity.paths.loaded.Backend`. Nothing is observed in it,
     and a feature cache is not read: it is for steps at which all blocks run.
 
     Attributes:

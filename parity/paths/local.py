@@ -23,10 +23,10 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, single_output
 from parity.hooks.transfer import torch_records
 from parity.paths.floors import SEEDS, least, level, widen
+from parity.paths.loaded import Loaded
 from parity.paths.loop import State, denoise, prepare
 from parity.paths.perturb import perturbed
 from parity.paths.reference import STAGE, TorchBackend, TorchReducer
-from parity.paths.side import Side
 from parity.paths.stepwise import Stepwise
 
 Take = Callable[[Call, StepRecords], None]
@@ -37,7 +37,7 @@ Dtypes = Mapping[str, torch.dtype]
 """Input site (`module:in.name`) -> the dtype that the candidate has there, where its working dtype is another."""
 
 
-def local_calls(side: Side, step: int, state: State, targets: Sequence[str], take: Take, dtypes: Dtypes) -> None:
+def local_calls(side: Loaded, step: int, state: State, targets: Sequence[str], take: Take, dtypes: Dtypes) -> None:
     """Run one step of a loaded reference and hand over each call of the targets.
 
     Args:

@@ -21,7 +21,7 @@ from parity.golden.sketch import geometry, sketch
 from parity.hooks.sites import SitePlan
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
-from parity.paths.side import Side
+from parity.paths.loaded import Loaded
 
 STAGE = "transformer"
 LATENTS = "latents"
@@ -44,7 +44,7 @@ class Loop:
         features: what its feature cache holds: of this loop alone, since loops of one side run beside one another.
     """
 
-    side: Side
+    side: Loaded
     schedule: Schedule
     latents: torch.Tensor
     features: Features = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Loop:
         self.side.sampler.stand_before(step, placed)
 
 
-def prepare(side: Side) -> Loop:
+def prepare(side: Loaded) -> Loop:
     """Set the schedule and place the initial latents; no forward yet."""
     sampler = side.sampler
     with side.backend.scope():
@@ -80,24 +80,24 @@ def prepare(side: Side) -> Loop:
     return Loop(side, schedule, latents)
 
 
-def _numbers(side: Side, x: torch.Tensor) -> np.ndarray:
+def _numbers(side: Loaded, x: torch.Tensor) -> np.ndarray:
     """A schedule's numbers, which a sampler may keep on the CPU."""
     plain = type(x) is torch.Tensor and x.device.type == "cpu"
     return (x.double().numpy() if plain else side.backend.host(x)).astype(np.float64)
 
 
-def _placed(side: Side, state: State) -> dict[str, torch.Tensor]:
+def _placed(side: Loaded, state: State) -> dict[str, torch.Tensor]:
     return {name: side.backend.tensor(torch.from_numpy(np.array(x))) for name, x in state.items()}
 
 
-def _set_schedule(side: Side) -> None:
+def _set_schedule(side: Loaded) -> None:
     dtype = setting_dtype(side.settings, "schedule_dtype")
     side.sampler.set_schedule(side.inputs.steps, side.backend.device, side.backend.tensor, dtype)
     if dtype is not None:
         side.reached.mark("schedule_dtype")
 
 
-def _initial_latents(side: Side) -> torch.Tensor:
+def _initial_latents(side: Loaded) -> torch.Tensor:
     if side.settings.text("noise.device") == "device":
         noise = side.backend.draw(side.case.latent_shape, side.inputs.seed)
         side.reached.mark("noise.device")
@@ -106,11 +106,11 @@ def _initial_latents(side: Side) -> torch.Tensor:
     return side.sampler.start(noise.to(_latents_dtype(side)))
 
 
-def _latents_dtype(side: Side) -> torch.dtype:
+def _latents_dtype(side: Loaded) -> torch.dtype:
     return setting_dtype(side.settings, "latents_dtype") or side.backend.dtype
 
 
-def _warm_up(side: Side, latents: torch.Tensor) -> None:
+def _warm_up(side: Loaded, latents: torch.Tensor) -> None:
     """Warm-up calls as ports make them to compile ahead, forgetting that the scheduler counts its steps."""
     warmup = int(side.settings["scheduler.warmup_steps"])
     for i in range(min(warmup, side.inputs.steps)):
@@ -188,7 +188,7 @@ def _state_records(loop: Loop, step: int, when: str) -> list[Record]:
     return [_value(step, "", f"{name}.{when}", loop.side.backend.host(x), x) for name, x in state.items()]
 
 
-def _conditions(side: Side) -> dict[str, dict[str, torch.Tensor]]:
+def _conditions(side: Loaded) -> dict[str, dict[str, torch.Tensor]]:
     dtype = side.backend.dtype
 
     def placed(x: torch.Tensor) -> torch.Tensor:

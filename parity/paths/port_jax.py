@@ -32,18 +32,18 @@ from parity.models.generic_inputs import LATENT
 from parity.models.patches import DTYPES
 from parity.paths.candidate import TorchaxBackend, split, use_compilation_cache, widen16
 from parity.paths.inputs import Inputs
+from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.loop import Loop, call_model
 from parity.paths.mesh import make_devices
 from parity.paths.port_load import PassingError
 from parity.paths.ported import Ported, check_output, guarded, moved, wrong_output
-from parity.paths.side import Side, batched, frames_of, rules_of
 from parity.port import Port, listening
 from parity.reached import Reached
 from parity.settings import Settings
 
 
 class JaxPort(TorchaxBackend):
-    """Calls a port's function, compiled or (jit=false) eagerly; see `parity.paths.side.Backend`.
+    """Calls a port's function, compiled or (jit=false) eagerly; see `parity.paths.loaded.Backend`.
 
     Attributes:
         seen: the names it was observed under, as renamed.
@@ -161,7 +161,7 @@ class _Heard:
         return moved(x, self.backend.port, self.rank, -1, 1) if isinstance(x, jax.Array) else x
 
 
-def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Side:
+def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
     """Load a candidate that is a port in JAX."""
     use_compilation_cache()
     reached = Reached(settings)
@@ -170,7 +170,7 @@ def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs
     paths = {} if port.module is None else {family.named(p): "" for p in objects_of(port.module)}
     modules = {p: _above(p, paths) for p in paths if p}
     any_family: Any = family  # the protocol asks for attributes that can be set
-    return Side(
+    return Loaded(
         "candidate", any_family, case, settings, inputs, backend, family.sampler(case, inputs.seed), reached, modules
     )
 

@@ -20,8 +20,8 @@ from parity.models.feature_cache import Features, calling, given_at
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import BRANCHES, Inputs
+from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.precision import rounded_matmuls
-from parity.paths.side import Side, batched, frames_of, rules_of
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -52,7 +52,7 @@ class TorchReducer:
 
 class TorchBackend:
     """Calls a transformer eagerly, with the branches batched as the family's pipeline does; see
-    `parity.paths.side.Backend`."""
+    `parity.paths.loaded.Backend`."""
 
     name = "torch"
     placement = ""
@@ -156,7 +156,7 @@ def torch_scope(reached: Reached) -> Iterator[None]:
 
 def load_reference(
     family: Family, case: Case, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None
-) -> Side:
+) -> Loaded:
     """Load the reference path.
 
     Args:
@@ -173,7 +173,7 @@ def load_reference(
         family.adapt(model, case, settings, reached, traced=False, first=inputs.conditions[BRANCHES[0]])
     mark_text_settings(reached, inputs)
     backend = TorchBackend(model, family, case, inputs, reached, dtype or given)
-    return Side(
+    return Loaded(
         "reference",
         family,
         case,

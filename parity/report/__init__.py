@@ -1,1 +1,4 @@
-"""parity."""
+"""What a person or a script reads of a result: terminal text, JSON, Markdown, JUnit XML, HTML; progress.
+
+Reads result types (`compare.result`, `compare.prices`, `golden.records`) and computes nothing; neither torch nor jax.
+"""

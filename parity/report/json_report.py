@@ -1,4 +1,4 @@
-"""A result as one JSON document, the contract that other people's scripts read (DESIGN section 9).
+"""A result as one JSON document, the contract that other people's scripts read.
 
 Why. A script needs exact numbers under stable names; a person needs neither. So everything that a `Result` holds is
 here in full precision, and the terminal report says where to find what it leaves out.

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from parity.errors import UsageError
 from parity.golden.records import Record
 from parity.hooks.calls import Call
+from parity.paths.loaded import Loaded
 from parity.paths.local import observe, rerun
 from parity.paths.port_load import Entry, failures
 from parity.paths.ported import Ported
 from parity.paths.reference import TorchBackend
-from parity.paths.side import Side
 
 
 class Modules(Protocol):
@@ -26,7 +26,7 @@ class Modules(Protocol):
         ...
 
 
-def require_local(side: Side) -> None:
+def require_local(side: Loaded) -> None:
     """Refuse a candidate whose modules cannot be run one at a time.
 
     Raises:
@@ -48,7 +48,7 @@ def require_local(side: Side) -> None:
         )
 
 
-def local_modules(side: Side, reference: Side | None = None) -> Modules:
+def local_modules(side: Loaded, reference: Loaded | None = None) -> Modules:
     """The modules of a candidate that `require_local` lets pass.
 
     Args:

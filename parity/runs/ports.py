@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from parity.compare.reason import Note, Reason
-from parity.compare.rename import Rename, decode_rename
 from parity.compare.result import Check, Result, SiteDiff
 from parity.errors import UsageError
 from parity.golden.records import LOOP
+from parity.golden.rename import Rename, decode_rename
 from parity.golden.strict import MalformedError
 from parity.hooks.sites import ATTENTION
 from parity.models.family import Case, family_of, make_case
@@ -20,12 +20,12 @@ from parity.models.folder import resolve_model
 from parity.models.generic_family import Generic
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import Inputs
+from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop
 from parity.paths.port_inputs import PortInputs, case_of, inputs_of
 from parity.paths.port_load import Entry, load_entry
 from parity.paths.ported import Ported
 from parity.paths.reference import load_reference
-from parity.paths.side import Side
 from parity.settings import Settings
 
 
@@ -113,7 +113,7 @@ def families(base: Any, case: Case, ports: Ports) -> tuple[Any, Any]:
     return ours, base
 
 
-def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inputs) -> Side:
+def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     """Load the candidate: parity's own, or a port as its `runs` says."""
     from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
 
@@ -153,7 +153,7 @@ def port_checks(*sides: Any) -> tuple[Check, ...]:
     return tuple(found)
 
 
-def require_common(result: Result, candidate: Side, modules: Mapping[str, str]) -> Result:
+def require_common(result: Result, candidate: Loaded, modules: Mapping[str, str]) -> Result:
     """A port's result, unjudged where it passed although none of what it named is a site of the reference's.
 
     Args:

@@ -23,9 +23,9 @@ from parity.compare.result import Result
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.floors import level, make_variants, widen, with_floors
+from parity.paths.loaded import Loaded
 from parity.paths.loop import LATENTS, Forced, Loop, denoise, prepare, state_of
 from parity.paths.reference import load_reference
-from parity.paths.side import Side
 from parity.runs.local import LocalPass
 from parity.runs.pairing import Pairing, Request, Say
 from parity.runs.sink import Sink, reached_check, token_grid
@@ -142,7 +142,7 @@ def _coarse(pairing: Pairing) -> list[Loop]:
     settings = coarse_settings(ours.settings, theirs.settings)
     # The candidate's own embeddings would hide what its encoders did; the reference has some in that dtype too.
     inputs = theirs.inputs if ours.inputs.encoded is None else ours.inputs.of("coarse")
-    side: Side = load_reference(ours.family, ours.case, settings, inputs)
+    side: Loaded = load_reference(ours.family, ours.case, settings, inputs)
     return [prepare(side)]
 
 

@@ -24,11 +24,11 @@ from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.floors import DEFAULT_KINDS, KINDS, Variant, make_variants, with_floors
 from parity.paths.inputs import make_inputs
+from parity.paths.loaded import Loaded
 from parity.paths.local import local_calls
 from parity.paths.loop import LATENTS, Loop, denoise, prepare, state_of
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
-from parity.paths.side import Side
 from parity.paths.stage import STEP
 from parity.runs.pairing import Say
 from parity.runs.ports import NO_PORTS, Ports, base_of, families, load_candidate_side, with_names
@@ -108,7 +108,7 @@ def record(request: RecordRequest, say: Say) -> int:
     return written
 
 
-def _write_stage1(where: Path, side: Side) -> None:
+def _write_stage1(where: Path, side: Loaded) -> None:
     if not side.family.write_stage1(where, side.inputs.conditions):
         raise UsageError(f"--stage1-out: ports of a {side.family.title} have no stage-1 file; leave it out")
 
@@ -172,7 +172,7 @@ def _steps(
         yield step
 
 
-def _with_local_floors(side: Side, step: StepRecords, say: Say) -> StepRecords:
+def _with_local_floors(side: Loaded, step: StepRecords, say: Say) -> StepRecords:
     """The step with local floors at the outputs of the modules whose inputs it holds whole, for `parity replay`."""
     targets = sorted({call.module for call, _ in recorded_calls(step)})
     if not targets:

@@ -25,8 +25,8 @@ from parity.golden.fingerprint import fingerprint
 from parity.golden.records import Floor, Key, Record, StepRecords
 from parity.hooks.calls import Call
 from parity.paths.inputs import make_inputs
+from parity.paths.loaded import Loaded
 from parity.paths.ported import Ported
-from parity.paths.side import Side
 from parity.runs.pairing import Say
 from parity.runs.port_local import local_modules, require_local
 from parity.runs.ports import NO_PORTS, Ports, base_of, families, load_candidate_side
@@ -83,7 +83,7 @@ def replay(request: ReplayRequest, say: Say) -> Result:
     return _conclude(model, tuple(sites), checks, request.golden)
 
 
-def _load(request: ReplayRequest, golden: Golden) -> Side:
+def _load(request: ReplayRequest, golden: Golden) -> Loaded:
     provenance = golden.provenance
     theirs = parse("torch", [f"dtype={provenance.settings.get('dtype', 'float32')}"])
     base, case = base_of(request.model or provenance.model, theirs, request.ports, None, request.inputs)
@@ -104,7 +104,7 @@ def _load(request: ReplayRequest, golden: Golden) -> Side:
     return side
 
 
-def _weights(golden: Golden, side: Side) -> Check:
+def _weights(golden: Golden, side: Loaded) -> Check:
     """Whether this machine's weights are those that the golden was recorded with, where its dtype can tell."""
     held = golden.provenance.weights
     if golden.provenance.settings.get("dtype") != side.settings.text("dtype"):
@@ -120,7 +120,7 @@ def _weights(golden: Golden, side: Side) -> Check:
     return Check("weights", "pass", f"{len(held)} parameters are the golden's")
 
 
-def _runner(side: Side) -> tuple[Any, Callable[[str], bool]]:
+def _runner(side: Loaded) -> tuple[Any, Callable[[str], bool]]:
     """What runs a module on a call, and whether the side has one of this name."""
     if side.role == "candidate":
         modules = local_modules(side)

@@ -10,7 +10,7 @@ import numpy as np
 from parity.compare.findings import Grid
 from parity.compare.result import Check
 from parity.golden.records import StepRecords
-from parity.paths.side import Side
+from parity.paths.loaded import Loaded
 from parity.reached import Reached
 from parity.runs.pairing import Pairing
 
@@ -60,7 +60,7 @@ def reached_check(pairing: Pairing) -> Check:
     return Check(REACHED, "pass", f"code replaced by settings ran ({detail})")
 
 
-def token_grid(side: Side) -> Grid | None:
+def token_grid(side: Loaded) -> Grid | None:
     """How a side's image tokens lie, so that a difference in their rows can be placed in frames."""
     grid = side.family.token_grid(side.case)
     return None if grid is None else Grid(*grid)

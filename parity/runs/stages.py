@@ -27,7 +27,7 @@ from parity.models.stage2 import read_stage2
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference, module_tree
-from parity.reached import Reached, require_used
+from parity.reached import Reached
 from parity.runs.merged import merged
 from parity.runs.pairing import Pairing, Request, Say
 from parity.runs.run import Own, run
@@ -50,7 +50,6 @@ def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
     """
     for settings in (request.reference, request.candidate):
         settings.require_stages(request.stages)
-        require_used(settings, request.stages)
     if request.stages == ("transformer",):
         return run(request, say, sink)
     say("preparing the checkpoint")

@@ -33,9 +33,9 @@ from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.facts import gather
 from parity.paths.inputs import Inputs, make_inputs, require_place
+from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference
-from parity.paths.side import Side
 from parity.runs.pairing import Pairing, Request, Say
 from parity.runs.precision import Truth, coarse_settings, needs_coarse, precision, truth_alone
 from parity.runs.sink import NoSink, token_grid
@@ -144,7 +144,7 @@ class Sweep:
             in_order(list(rows)),
         )
 
-    def _judged(self, row: Row, side: Side) -> Price:
+    def _judged(self, row: Row, side: Loaded) -> Price:
         from parity.paths.candidate_cost import step_costs
 
         pairing = self._pairing(self.side, side)
@@ -202,7 +202,7 @@ class Sweep:
             self._coarse[key] = tuple(denoise(prepare(side), self.plan))
         return [self.given, self._coarse[key]]
 
-    def _pairing(self, ours: Side, theirs: Side) -> Pairing:
+    def _pairing(self, ours: Loaded, theirs: Loaded) -> Pairing:
         reference, candidate = prepare(ours.with_fresh_sampler()), prepare(theirs.with_fresh_sampler())
         differing = differences(ours.settings, theirs.settings)
         if id(ours) not in self._facts:
@@ -210,7 +210,7 @@ class Sweep:
         checks = preflight(self._facts[id(ours)], gather(candidate), [d.setting for d in differing])
         return Pairing(reference, candidate, differing, checks)
 
-    def _candidate(self, settings: Settings, reference: Settings) -> Side:
+    def _candidate(self, settings: Settings, reference: Settings) -> Loaded:
         from parity.paths.candidate import load_candidate
 
         _, theirs = self._inputs_of(reference, settings)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from parity.compare.automap import propose
-from parity.compare.rename import Renamer, decode_rename
 from parity.golden import Record, StepRecords
+from parity.golden.rename import Renamer, decode_rename
 from tests.compare.make_records import moved, noise, none, tensor
 
 NAMES = {"blocks": "layers", "attn": "mixer", "in.hidden_states": "in.x", "norm_out": "final"}

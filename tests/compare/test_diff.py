@@ -14,9 +14,9 @@ import pytest
 from parity.compare.diff import Auto, diff
 from parity.compare.judge import Judge
 from parity.compare.reason import Note
-from parity.compare.rename import decode_rename
 from parity.errors import UsageError
 from parity.golden import Golden, StepRecords
+from parity.golden.rename import decode_rename
 from tests.compare.make_goldens import CANDIDATE, REFERENCE, pair, renamed, walk, write
 from tests.compare.make_records import noise, none, tensor
 

@@ -16,9 +16,9 @@ from parity.models.family import family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import Inputs, make_inputs, require_place
+from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare, state_of
 from parity.paths.reference import load_reference
-from parity.paths.side import Side
 from parity.settings import parse
 from tests.paths.sides import apart, walk
 
@@ -27,10 +27,10 @@ CACHE = "cache=deepcache:1,3,2"
 MODELS = ("tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5")
 _INPUTS: dict[str, Inputs] = {}
 
-Sides = Callable[..., Side]
+Sides = Callable[..., Loaded]
 
 
-def side(model: str, backend: str, *settings: str) -> Side:
+def side(model: str, backend: str, *settings: str) -> Loaded:
     folder = resolve_model(model)
     case, family = make_case(model, folder, GenerationSpec.load(folder)), family_of(folder)
     if model not in _INPUTS:

@@ -6,11 +6,11 @@ import numpy as np
 
 from parity.golden.records import Key, Record
 from parity.hooks.sites import plan_sites
+from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
-from parity.paths.side import Side
 
 
-def step_of(side: Side, sites: str | None, values: tuple[str, ...] = ()) -> dict[Key, Record]:
+def step_of(side: Loaded, sites: str | None, values: tuple[str, ...] = ()) -> dict[Key, Record]:
     """The records of one step by key; `sites` None observes nothing but the loop's own values."""
     plan = None if sites is None else plan_sites(["", *side.modules], sites, values)
     return {r.key: r for r in next(iter(denoise(prepare(side), plan))).records}
@@ -19,7 +19,7 @@ def step_of(side: Side, sites: str | None, values: tuple[str, ...] = ()) -> dict
 _DONE: dict[tuple[int, str | None], dict[Key, Record]] = {}
 
 
-def once(side: Side, sites: str | None) -> dict[Key, Record]:
+def once(side: Loaded, sites: str | None) -> dict[Key, Record]:
     """`step_of`, run once for each side of `tiny_side` (which lives as long as the session) and choice of sites."""
     key = id(side), sites
     if key not in _DONE:

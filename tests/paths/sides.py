@@ -15,9 +15,9 @@ from parity.models.folder import resolve_model
 from parity.models.names import DEFAULT_MODEL
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import Inputs, make_inputs
+from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference
-from parity.paths.side import Side
 from parity.settings import parse
 
 
@@ -52,7 +52,7 @@ def inputs(backend: str, settings: Sequence[str] = (), steps: int = 1) -> Inputs
     return replace(made[0] if backend == "torch" else made[1], steps=steps)
 
 
-def side(backend: str, *settings: str, steps: int = 1) -> Side:
+def side(backend: str, *settings: str, steps: int = 1) -> Loaded:
     """One loaded side: `torch` is the reference, `torchax` the candidate."""
     made = tiny()
     parsed, given = parse(backend, settings), inputs(backend, settings, steps)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ class Outcome:
         side: with its proof of what was reached. schedule: timesteps. steps: records of each step.
     """
 
-    side: Side
+    side: Loaded
     timesteps: np.ndarray
     steps: tuple[StepRecords, ...]
 
@@ -91,7 +91,7 @@ class Outcome:
         return self.value("latents.after")
 
 
-def walk(loaded: Side, plan: Any = None) -> Outcome:
+def walk(loaded: Loaded, plan: Any = None) -> Outcome:
     """Run a side alone over all its steps."""
     loop = prepare(loaded)
     return Outcome(loaded, loop.schedule.timesteps, tuple(denoise(loop, plan)))

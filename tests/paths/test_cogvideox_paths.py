@@ -22,9 +22,9 @@ from parity.models.family import Case, family_of, make_case
 from parity.models.folder import resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import Inputs, make_inputs
+from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare, state_of
 from parity.paths.reference import load_reference
-from parity.paths.side import Side
 from parity.runs import run as run_module
 from parity.runs.pairing import Pairing, Request, pair
 from parity.settings import parse
@@ -49,20 +49,20 @@ def inputs(name: str, dtype: str = "float32") -> Inputs:
     return make_inputs(family_of(made(name).folder), made(name), given, given, steps=1, seed=0, stage1=None)[0]
 
 
-def reference(name: str, *settings: str, steps: int = 2) -> Side:
+def reference(name: str, *settings: str, steps: int = 2) -> Loaded:
     parsed = parse("torch", settings)
     given = replace(inputs(name, parsed.text("dtype")), steps=steps)
     return load_reference(family_of(made(name).folder), made(name), parsed, given)
 
 
-def candidate(name: str, *settings: str, steps: int = 2) -> Side:
+def candidate(name: str, *settings: str, steps: int = 2) -> Loaded:
     from parity.paths.candidate import load_candidate
 
     given = replace(inputs(name), steps=steps)
     return load_candidate(family_of(made(name).folder), made(name), parse("torchax", settings), given)
 
 
-def with_scheduler(side: Side, kind: str, dynamic: bool) -> Side:
+def with_scheduler(side: Loaded, kind: str, dynamic: bool) -> Loaded:
     scheduler = getattr(diffusers, kind).from_config(side.sampler.fresh().scheduler.config)  # type: ignore[attr-defined]
     return replace(side, sampler=CogVideoXSampler(scheduler, 6.0, dynamic, 0))
 
@@ -95,7 +95,7 @@ def test_latents_equal_the_pipelines_bit_for_bit(name: str, kind: str, dynamic: 
 
 
 @pytest.mark.parametrize("load", [reference, candidate])
-def test_a_loop_goes_on_from_the_records_of_the_step_before(load: Callable[..., Side]) -> None:
+def test_a_loop_goes_on_from_the_records_of_the_step_before(load: Callable[..., Loaded]) -> None:
     side = load(NEW, steps=STEPS)
     steps = list(denoise(prepare(side), None))
     state = state_of(steps[1], "after")
@@ -161,7 +161,7 @@ def test_the_candidate_takes_them_too_and_agrees_with_the_reference() -> None:
 
 
 @pytest.mark.parametrize("load", [reference, candidate])
-def test_observing_changes_no_bit(load: Callable[..., Side]) -> None:
+def test_observing_changes_no_bit(load: Callable[..., Loaded]) -> None:
     side = load(NEW, steps=1)
     unobserved, observed = walk(side), walk(side, plan_sites(["", *side.modules], "blocks"))
     assert len(observed.steps[0].records) > 100

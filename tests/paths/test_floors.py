@@ -14,8 +14,8 @@ from parity.golden.sketch import Geometry, bin_norms, distance, geometry, sketch
 from parity.hooks.sites import plan_sites
 from parity.paths import floors
 from parity.paths.floors import HALF_ULP, Variant, make_variants, with_floors
+from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
-from parity.paths.side import Side
 
 SITE = Key("transformer", 0, "cond", "block:out")
 
@@ -121,7 +121,7 @@ def test_variants_run_within_their_context(monkeypatch: pytest.MonkeyPatch) -> N
     assert entered == [7]
 
 
-def test_variants_leave_the_reference_as_it_was(tiny_side: Callable[..., Side]) -> None:
+def test_variants_leave_the_reference_as_it_was(tiny_side: Callable[..., Loaded]) -> None:
     side = tiny_side("torch")
     before = next(iter(denoise(prepare(side), None)))
     sampler = side.sampler
@@ -134,7 +134,7 @@ def test_variants_leave_the_reference_as_it_was(tiny_side: Callable[..., Side]) 
         assert np.array_equal(ours.value, theirs.value)
 
 
-def test_every_site_of_an_innocent_candidate_is_within_three_floors(tiny_side: Callable[..., Side]) -> None:
+def test_every_site_of_an_innocent_candidate_is_within_three_floors(tiny_side: Callable[..., Loaded]) -> None:
     side = tiny_side("torch")
     plan = plan_sites(["", *side.modules], "all")
     step = next(iter(with_floors(denoise(prepare(side), plan), make_variants(side), plan, None)))

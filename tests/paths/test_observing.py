@@ -1,4 +1,4 @@
-"""What observing promises (DESIGN section 5): it never changes the result, and records compare by name everywhere."""
+"""What observing promises (docs/observing.md): it never changes the result, and records compare by name everywhere."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 
 from parity.golden.records import Key, Record
 from parity.golden.sketch import Geometry, distance
-from parity.paths.side import Side
+from parity.paths.loaded import Loaded
 from tests.paths.observing import loop_values, once, step_of
 
-Sides = Callable[..., Side]
+Sides = Callable[..., Loaded]
 
 DTYPES = ("float32", "bfloat16")
 ALONE, BATCHED, SHARDED = "dp=1,sp=1,tp=1", "dp=2,sp=1,tp=1", "dp=2,sp=2,tp=2"

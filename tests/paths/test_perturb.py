@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from parity.hooks.attach import attached
+from parity.paths.loaded import Loaded
 from parity.paths.perturb import perturbed
-from parity.paths.side import Side
 from tests.hooks.seen import gathered, make_tap
 
 
@@ -211,7 +211,7 @@ def test_a_tap_sees_what_the_module_is_given() -> None:
     assert torch.equal(torch.from_numpy(seen.at(":out").value), out)
 
 
-def test_the_tiny_models_prediction_moves_by_rounding_only(tiny_side: Callable[..., Side]) -> None:
+def test_the_tiny_models_prediction_moves_by_rounding_only(tiny_side: Callable[..., Loaded]) -> None:
     side = tiny_side("torch")
     model = side.backend.module()
     parameters = dict(model.named_parameters())

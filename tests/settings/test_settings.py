@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parity.errors import UsageError
-from parity.settings import CHOICES, differences, parse
+from parity.settings import SETTINGS, differences, parse
 
 CONTRACT = {
     "dtype", "matmul_precision", "attention.kernel", "attention.mask", "refiner.mask", "attention.block_q",
@@ -14,15 +14,16 @@ CONTRACT = {
     "norm_dtype", "rope", "rope_dtype", "scheduler.warmup_steps", "noise.device", "mesh", "sharding", "cache", "jit",
     "vae.tiling", "vae.slicing",
 }  # fmt: skip
+"""What users have written and goldens have stored: none may go. A new setting need not be listed."""
 
 
 def test_every_setting_of_the_contract_is_there() -> None:
-    assert {c.name for c in CHOICES} == CONTRACT
+    assert {c.name for c in SETTINGS} >= CONTRACT
 
 
 @pytest.mark.parametrize("backend", ["torch", "torchax"])
 def test_every_default_is_a_value_its_backend_takes(backend: str) -> None:
-    for choice in CHOICES:
+    for choice in SETTINGS:
         default = choice.default_for(backend)  # type: ignore[arg-type]
         text = str(default).lower() if isinstance(default, bool) else str(default)
         assert parse(backend, [f"{choice.name}={text}"])[choice.name] == default  # type: ignore[arg-type]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.compare.patterns import MAX_OPEN
-from parity.compare.rename import MAX_PATH, Rename, Renamer, decode_rename, load_rename
 from parity.errors import UsageError
 from parity.golden import Key, StepRecords
+from parity.golden.patterns import MAX_OPEN
+from parity.golden.rename import MAX_PATH, Rename, Renamer, decode_rename, load_rename
 from parity.golden.strict import MalformedError
 from tests.compare.make_records import none
 

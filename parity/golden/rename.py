@@ -9,7 +9,7 @@ for groups. Rules are tried in order, the first that matches decides, and a path
 Rules under `ports` work alike on `module:port` as renamed so far, without the `@part` a port may end in. The loop's
 own values are never renamed.
 
-The rules may be somebody else's: a pattern that could take exponential time is refused (`parity.compare.patterns`), and
+The rules may be somebody else's: a pattern that could take exponential time is refused (`parity.golden.patterns`), and
 paths of more than 256 characters keep their names.
 
 Cost. One match a rule and module, not a record.
@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from parity.compare.patterns import refuse_costly
 from parity.errors import UsageError
+from parity.golden.patterns import refuse_costly
 from parity.golden.records import LOOP, Key, StepRecords
 from parity.golden.strict import MalformedError, as_int, as_list, as_object, as_text, parse, shown
 

@@ -1,4 +1,4 @@
-"""A side: one loaded path, ready to denoise, and what a backend must provide for it.
+"""One loaded path, ready to denoise, and what a backend must provide for it.
 
 `parity.paths.reference` and `parity.paths.candidate` build sides; `parity.paths.loop` runs them.
 """
@@ -90,7 +90,7 @@ class Backend(Protocol):
 
 
 @dataclass
-class Side:
+class Loaded:
     """One path, loaded.
 
     Attributes:
@@ -109,7 +109,7 @@ class Side:
     reached: Reached
     modules: Mapping[str, str]
 
-    def with_fresh_sampler(self) -> Side:
+    def with_fresh_sampler(self) -> Loaded:
         """The same path with a sampler of its own, which keeps state."""
         return replace(self, sampler=self.sampler.fresh())
 
