@@ -7,33 +7,10 @@ the first step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from parity.errors import UnjudgedError, UsageError
-from parity.settings import CHOICES, Settings
-
-OWN: Mapping[str, tuple[str, ...]] = {
-    "text": ("dtype", "matmul_precision", "jit"),
-    "text.byt5": ("dtype", "matmul_precision", "jit", "text.byt5_dtype"),
-    "vae": ("dtype", "matmul_precision", "jit", "vae.tiling", "vae.slicing"),
-}
-"""Stage -> the settings that it has a place for; the transformer has one for all others."""
-
-
-def require_used(settings: Settings, stages: tuple[str, ...]) -> None:
-    """Refuse a setting that no stage of a run would read, where the transformer is not among them.
-
-    Raises:
-        UsageError: naming it.
-    """
-    own = {name for place, names in OWN.items() if place.partition(".")[0] in stages for name in names}
-    for choice in CHOICES if "transformer" not in stages else ():
-        if settings.changed(choice.name) and choice.name not in own:
-            raise UsageError(
-                f"'{choice.name}={settings.as_text()[choice.name]}' is a setting of the transformer, which is not run "
-                f"(--stages {','.join(stages)})"
-            )
+from parity.errors import UnjudgedError
+from parity.settings import SETTINGS, Settings
 
 
 @dataclass
@@ -56,11 +33,7 @@ class Reached:
     @property
     def expected(self) -> tuple[str, ...]:
         """The settings that are not at their default."""
-        return tuple(c.name for c in CHOICES if self.settings.changed(c.name) and self._is_of_stage(c.name))
-
-    def _is_of_stage(self, name: str) -> bool:
-        own = OWN.get(self.stage)
-        return name in own if own is not None else not any(name.startswith(f"{stage}.") for stage in ("vae",))
+        return tuple(s.name for s in SETTINGS if s.applies_in(self.stage) and self.settings.changed(s.name))
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -13,15 +13,14 @@ import pytest
 import parity
 
 ROOT = Path(parity.__file__).parent
-SHARED = {"choices", "settings", "errors", "cache", "reached"}
+SHARED = {"settings", "errors", "cache", "reached"}
 """Modules that every layer may import."""
 
 BELOW: dict[str, set[str]] = {
     "errors": set(),
     "cache": set(),
-    "choices": {"errors"},
-    "settings": {"choices", "errors"},
-    "reached": {"choices", "errors", "settings"},
+    "settings": {"errors"},
+    "reached": {"errors", "settings"},
     "port": set(),
     "golden": SHARED,
     "compare": SHARED | {"golden"},
@@ -37,7 +36,7 @@ BELOW: dict[str, set[str]] = {
 
 TOP = {"cli", "commands", "__main__", "pytest_plugin"}
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
-WITHOUT_HEAVY = {"errors", "cache", "port", "choices", "settings", "reached", "golden", "compare", "report"}
+WITHOUT_HEAVY = {"errors", "cache", "port", "settings", "reached", "golden", "compare", "report"}
 REPORT_READS = ("parity.compare.result", "parity.compare.prices", "parity.golden.records", "parity.golden.strict")
 """The reports compute nothing: they read result types (`strict` has the spelling of NaN in JSON)."""
 

@@ -109,6 +109,12 @@ def test_a_transformer_saved_alone_runs_with_its_own_weights_and_given_inputs(tm
     assert shapes[":in.encoder_hidden_states"] == (1, 5, 32)
 
 
+@pytest.mark.parametrize("setting", ["attention.k_smooth=true", "sharding=replicated", "text.reorder=concatenate"])
+def test_a_setting_that_needs_a_line_in_the_models_code_is_refused(setting: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"'{setting}', which has no meaning for"):
+        run(_request(make(tmp_path, "ltx"), setting), _say)
+
+
 @pytest.mark.parametrize(
     ("tensors", "changes", "message"),
     [

@@ -69,7 +69,7 @@ def test_latents_of_another_layout_are_refused(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"stages": "vea"}, r"--stages takes text, transformer, vae, comma-separated; found 'vea'"),
-        ({"stages": "text", "candidate": ["attention.mask=none"]}, r"of the transformer, which is not run"),
+        ({"stages": "text", "candidate": ["attention.mask=none"]}, r"of the transformer stage, which is not run"),
         ({"candidate": ["vae.tiling=true"]}, r"'vae.tiling=true' is a setting of the vae stage, which is not run"),
     ],
 )

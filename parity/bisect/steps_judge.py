@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from parity.bisect.ddmin import Outcome
+from parity.bisect.strategy import Outcome
 from parity.bisect.transplant import noise_of, told
-from parity.compare.diff import FLOORS
 from parity.compare.judge import Judge, beyond, severity
+from parity.compare.reason import FLOORS
 from parity.errors import UnjudgedError, UsageError
 from parity.golden import Golden
 from parity.golden.fingerprint import fingerprint
@@ -34,7 +34,7 @@ from parity.paths.loaded import Loaded
 from parity.paths.loop import LATENTS, State, denoise, prepare, state_of
 from parity.runs.pairing import Say
 from parity.runs.record import RecordRequest, record
-from parity.settings import Settings, parse
+from parity.settings import Settings, changed_by, parse
 
 
 def steps_of(golden: Golden) -> int:
@@ -146,7 +146,7 @@ def load_against(golden: Golden, model: str, settings: Settings, stage1: Path | 
     if prompt is not None:
         spec = dataclasses.replace(spec, prompt=prompt)
     case, family = make_case(model, folder, spec), family_of(folder)
-    kept = [f"{name}={recorded.settings[name]}" for name in ("dtype", "text.byt5_dtype") if name in recorded.settings]
+    kept = [f"{name}={recorded.settings[name]}" for name in changed_by("embeddings") if name in recorded.settings]
     theirs = parse("torch", kept)
     _, inputs = make_inputs(
         family, case, theirs, settings, steps=max(recorded.steps, 1), seed=recorded.seed, stage1=stage1

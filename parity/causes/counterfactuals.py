@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from parity.causes.advice import remedy, sentence
 from parity.causes.machine import ExplainRequest, Machine
 from parity.causes.regress import common_keys, error_vector, noise_norm
 from parity.causes.shares import Share, shares
@@ -16,7 +15,7 @@ from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.records import PORT, Key, StepRecords
 from parity.runs.ports import NO_PORTS
-from parity.settings import BITS, Settings, parse
+from parity.settings import BITS, Settings, parse, remedy, sentence
 
 
 def counterfactuals(

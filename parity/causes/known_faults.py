@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parity.cache import cache_dir
-from parity.errors import ParityError
 from parity.golden import Golden, GoldenWriter
 from parity.golden.records import StepRecords
 from parity.hooks.sites import plan_sites
@@ -24,15 +23,7 @@ from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
 from parity.runs.pairing import Say
-from parity.settings import CHOICES, Settings, parse
-
-INNOCENT = frozenset(
-    {
-        "attention.kernel", "attention.block_q", "attention.block_kv", "attention.k_smooth", "rope", "noise.device",
-        "mesh", "sharding", "jit", "cache", "vae.tiling", "vae.slicing",
-    }
-)  # fmt: skip
-"""Settings that change nothing in exact arithmetic, that preflight tells already, or of another stage."""
+from parity.settings import SETTINGS, Settings, parse
 
 
 def known_faults(reference: Settings, family: Family, case: Case, steps_left: int = 1) -> Iterator[str]:
@@ -43,21 +34,16 @@ def known_faults(reference: Settings, family: Family, case: Case, steps_left: in
     """
     meaningless = family.without(case.config)
     knows = getattr(family, "knows", None)  # a port has settings of its own
-    for choice in CHOICES:
-        if choice.name in INNOCENT or choice.name in meaningless:
+    for setting in SETTINGS:
+        if setting.innocent or setting.name in meaningless:
             continue
-        if knows is not None and not knows(choice.name):
+        if knows is not None and not knows(setting.name):
             continue
-        if choice.name == "scheduler.warmup_steps" and steps_left < 1:
+        if setting.name == "scheduler.warmup_steps" and steps_left < 1:
             continue
-        for value in ("1",) if choice.integer else choice.takes.get("torch", choice.values):
-            if value != reference.as_text()[choice.name]:
-                try:
-                    made = parse("torch", [f"{choice.name}={value}"])
-                except ParityError:
-                    continue
-                if made[choice.name] != reference[choice.name] and not _same(choice.name, value):
-                    yield f"{choice.name}={value}"
+        for value in (*setting.values, *setting.examples):
+            if setting.read(value) != reference[setting.name] and not _same(setting.name, value):
+                yield f"{setting.name}={value}"
 
 
 def _same(name: str, value: str) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from parity.causes.advice import remedy, sentence
 from parity.causes.decompose import Part, decompose, subsets
 from parity.causes.gauges import working_dtype
 from parity.causes.known_faults import known_faults
@@ -16,7 +15,7 @@ from parity.compare.judge import L2_LIMIT
 from parity.compare.result import Cause, Witness
 from parity.errors import ParityError
 from parity.golden.records import Key, StepRecords
-from parity.settings import BITS, NEUTRAL
+from parity.settings import BITS, NEUTRAL, remedy, sentence
 
 ALIKE = 0.02
 """Two faults whose errors differ by less than this share, or by rounding, cannot be told apart."""

@@ -1,7 +1,7 @@
 """`parity models`: what can be run and how it can be set, without loading any of it.
 
 How. Everything is known from names: the built-in models, the families by the transformer class that they run, and the
-settings from `parity.settings.CHOICES`, with what each backend takes today.
+settings from `parity.settings.SETTINGS`, with what each backend takes today.
 
 Cost. Starting: neither torch nor jax is imported; the cache folder is looked into once.
 """
@@ -17,7 +17,7 @@ from parity.commands.options import Output
 from parity.commands.unfold import command
 from parity.models.names import DEFAULT_MODEL, TINY_NAMES
 from parity.report.document import Listing, Section, Table
-from parity.settings import CHOICES, Backend, Choice, render
+from parity.settings import SETTINGS, Backend, Setting, render
 
 FAMILIES = {"HunyuanVideo-1.5": "HunyuanVideo15Transformer3DModel", "CogVideoX": "CogVideoXTransformer3DModel"}
 """Family -> the transformer class it runs; a test holds it to `parity.models.family`, which needs torch."""
@@ -46,7 +46,7 @@ def document() -> dict[str, Any]:
         "format": 1,
         "models": [_model(name) for name in TINY_NAMES],
         "families": [{"family": family, "transformer": kind} for family, kind in FAMILIES.items()],
-        "settings": [_setting(choice) for choice in CHOICES],
+        "settings": [_setting(setting) for setting in SETTINGS],
     }
 
 
@@ -72,16 +72,17 @@ def _model(name: str) -> dict[str, Any]:
     }
 
 
-def _setting(choice: Choice) -> dict[str, Any]:
+def _setting(setting: Setting) -> dict[str, Any]:
     """A setting; `takes` lists what a backend takes today, or says in words what form a value has."""
     return {
-        "setting": choice.name,
-        "meaning": choice.meaning,
-        "values": list(choice.values),
+        "setting": setting.name,
+        "meaning": setting.meaning,
+        "values": list(setting.values),
         "takes": {
-            backend: list(choice.takes.get(backend, choice.values)) or choice.allowed(backend) for backend in BACKENDS
+            backend: list(setting.takes.get(backend, setting.values)) or setting.allowed(backend)
+            for backend in BACKENDS
         },
-        "default": {backend: render(choice.default_for(backend)) for backend in BACKENDS},
+        "default": {backend: render(setting.default_for(backend)) for backend in BACKENDS},
     }
 
 
@@ -95,7 +96,7 @@ def _sections() -> tuple[Section, ...]:
             "Settings (--reference NAME=VALUE, --candidate NAME=VALUE)",
             "setting",
             ("setting", "default", "values", "meaning"),
-            tuple(_setting_row(choice) for choice in CHOICES),
+            tuple(_setting_row(setting) for setting in SETTINGS),
             folds=("default", "values", "meaning"),
         ),
     )
@@ -105,10 +106,10 @@ def _cached(model: dict[str, Any]) -> str:
     return "yes" if model["cached"] else "no: made by the first run"
 
 
-def _setting_row(choice: Choice) -> tuple[str, ...]:
-    default = _by_backend({backend: render(choice.default_for(backend)) for backend in BACKENDS})
-    values = _by_backend({backend: choice.allowed(backend) for backend in BACKENDS})
-    return choice.name, default, values, choice.meaning
+def _setting_row(setting: Setting) -> tuple[str, ...]:
+    default = _by_backend({backend: render(setting.default_for(backend)) for backend in BACKENDS})
+    values = _by_backend({backend: setting.allowed(backend) for backend in BACKENDS})
+    return setting.name, default, values, setting.meaning
 
 
 def _by_backend(texts: Mapping[Backend, str]) -> str:

@@ -18,7 +18,7 @@ from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
 from parity.report import formats
 from parity.report.output import consoles, show
-from parity.settings import CHOICES, Settings, parse
+from parity.settings import SETTINGS, Settings, parse
 
 if TYPE_CHECKING:
     from parity.report.document import Document
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from parity.runs.ports import Ports
 
 SETTINGS_HELP = (
-    "Settings (K; `parity models` has their values V): " + ", ".join(choice.name for choice in CHOICES) + "."
+    "Settings (K; `parity models` has their values V): " + ", ".join(setting.name for setting in SETTINGS) + "."
 )
 """Ends the help of commands that take settings."""
 

@@ -11,6 +11,7 @@ import typer
 from parity.commands.environment import quieten, require_extras
 from parity.commands.options import Generation, InputsFile, Observed, Output, Sides, choose
 from parity.commands.unfold import command
+from parity.compare.reason import Note
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
 
@@ -90,7 +91,7 @@ def run(
         kept = None if out is None else KeepRun(out, request)
         result = run_stages(request, say, kept)
         if kept is not None:
-            result = replace(result, notes=(*result.notes, *kept.notes))
+            result = replace(result, notes=(*result.notes, *map(Note, kept.notes)))
             kept.result(result)
     output.show(Comparison(result))
     return result.exit_code

@@ -20,21 +20,20 @@ from typing import Literal, cast, get_args
 from parity.compare.result import Check
 from parity.golden.records import PORT, Provenance
 from parity.golden.strict import shown
-from parity.settings import CHOICES, Backend, Difference, render
+from parity.settings import BY_NAME, Backend, Difference, changed_by, render
 
 ABSENT = "not recorded"
 """How a differences table shows a setting that one golden's parity did not know."""
 
 _BACKENDS = get_args(Backend)
-_KNOWN = {choice.name: choice for choice in CHOICES}
 
-_EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    # part of an input's name -> settings that change it; the first that fits
-    ("hidden_states", ("text.byt5_dtype", "dtype")),
-    ("attention_mask", ("dtype",)),
-    ("image_embeds", ("vision_states", "dtype")),
-    ("noise", ("dtype", "latents_dtype")),
-)
+_EXPLAINS = {
+    "hidden_states": changed_by("embeddings"),
+    "attention_mask": changed_by("masks"),
+    "image_embeds": changed_by("image embeddings"),
+    "noise": changed_by("noise"),
+}
+"""Part of an input's name -> settings that may change it; the first that fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def settings_differences(reference: Provenance, candidate: Provenance) -> tuple[
     ours, theirs = reference.settings, candidate.settings
     if not ours or not theirs:
         return ()
-    names = [*_KNOWN, *sorted((ours.keys() | theirs.keys()) - _KNOWN.keys())]
+    names = [*BY_NAME, *sorted((ours.keys() | theirs.keys()) - BY_NAME.keys())]
     found = []
     for name in names:
         if name not in ours and name not in theirs:
@@ -125,9 +124,9 @@ def _value(name: str, side: Provenance) -> str:
 
 def _default(name: str, backend: str) -> str | None:
     backend = "torchax" if backend == PORT else backend
-    if name not in _KNOWN or backend not in _BACKENDS:
+    if name not in BY_NAME or backend not in _BACKENDS:
         return None
-    return render(_KNOWN[name].default_for(cast(Backend, backend)))
+    return render(BY_NAME[name].default_for(cast(Backend, backend)))
 
 
 def _changed(name: str, value: str, backend: str) -> bool:
@@ -209,7 +208,7 @@ def _input(what: str, ours: Mapping[str, str], theirs: Mapping[str, str], declar
 
 
 def _explaining(name: str) -> tuple[str, ...]:
-    return next((settings for part, settings in _EXPLAINS if part in name), ())
+    return next((settings for part, settings in _EXPLAINS.items() if part in name), ())
 
 
 def _explained(what: str, detail: str, settings: Iterable[tuple[str, ...]], declared: set[str]) -> Finding:
@@ -242,7 +241,7 @@ def _weights(a: Provenance, b: Provenance, declared: set[str], rename: Callable[
     if not other:
         # Mapped implementations may fuse or split parameters; what they compute is compared all the same.
         return Finding("weights", detail, "said")
-    return _explained("weights", detail, [("dtype",)], declared)
+    return _explained("weights", detail, [changed_by("weights")], declared)
 
 
 def _modules(a: Provenance, b: Provenance, *, mapped: bool) -> list[Finding]:

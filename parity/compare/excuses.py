@@ -6,11 +6,11 @@ Whether such a difference does harm is told by noise_pred and latents, which no 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from parity.golden.records import Key
-from parity.settings import DeepCache, Difference, deep_cache
+from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +28,13 @@ class SkippedExcuse:
 Excuse = str | SkippedExcuse
 """A glob over `module` or `module:port`, for every step or for those at which a cache skips blocks."""
 
-EXCUSES: Mapping[str, tuple[str, ...]] = {
-    # No vision tokens: their projection is not called, their type embedding neither.
-    "vision_states": (":in.image_embeds", "image_embedder", "image_embedder.*", "cond_type_embed"),
-    # ByT5's embeddings enter through their own projection.
-    "text.byt5_dtype": (":in.encoder_hidden_states_2", "context_embedder_2", "context_embedder_2.*"),
-    # A quantity that one side keeps coarser, where it is made.
-    "timestep_dtype": (":in.timestep", "time_embed", "time_embed.*", "*time_text_embed*"),
-    "norm_dtype": ("*norm*",),
-    "rope_dtype": ("rope", "rope.*"),
-    "attention.softmax_dtype": ("*.attention",),
-}
-"""Setting -> globs over `module` or `module:port`."""
-
 
 def excuses(differing: Iterable[Difference]) -> tuple[Excuse, ...]:
     """What these declared differences excuse."""
     found: list[Excuse] = []
     for difference in differing:
-        found += EXCUSES.get(difference.setting, ())
+        if difference.setting in BY_NAME:  # a golden may have a setting of another version
+            found += BY_NAME[difference.setting].expected_at
         if difference.setting == "cache":
             caches = (deep_cache(difference.reference), deep_cache(difference.candidate))
             found += [excuse for cache in caches if cache is not None for excuse in _cached(cache)]

@@ -14,6 +14,7 @@ import numpy as np
 from parity.compare.result import Check
 from parity.golden.facts import Facts, Schedule
 from parity.golden.fingerprint import fingerprint
+from parity.settings import changed_by
 
 TABLE_LIMIT = 1e-4
 """Relative L2 by which rotary tables may differ: libraries' sines differ by 5e-7 at 111,600 tokens (measured by
@@ -75,7 +76,7 @@ def _weights(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
     other = [n for n, w in a.weights.items() if w != b.weights[n]]
     if other:
         detail = f"{len(other)} of {len(a.weights)} parameters differ in value; first: '{other[0]}'"
-        return _explained("weights", detail, ("dtype",), declared)
+        return _explained("weights", detail, changed_by("weights"), declared)
     return Check("weights", "pass", f"{len(a.weights)} parameters equal")
 
 
@@ -85,7 +86,7 @@ def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
         return Check("parameter dtypes", "pass", ", ".join(sorted(set(a.dtypes.values()))))
     n = other[0]
     detail = f"{len(other)} parameters differ; first: '{n}' is {a.dtypes[n]} against {b.dtypes[n]}"
-    return _explained("parameter dtypes", detail, ("dtype",), declared)
+    return _explained("parameter dtypes", detail, changed_by("weights"), declared)
 
 
 def _inputs(a: Facts, b: Facts, declared: frozenset[str]) -> list[Check]:
@@ -105,7 +106,7 @@ def _embeddings(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
     detail = f"{len(other)} of {len(ours)} differ, '{worst}' most, by {apart[worst]:.2e} relative L2"
     if a.encoded and b.encoded:
         return Check(title, "pass", f"each side's own, judged in the text stage: {detail}")
-    settings = ("text.byt5_dtype", "dtype") if apart[worst] <= EMBEDDING_LIMIT else ()
+    settings = changed_by("embeddings") if apart[worst] <= EMBEDDING_LIMIT else ()
     return _explained(title, detail, settings, declared)
 
 
@@ -130,7 +131,7 @@ def _noise(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
         return Check("initial noise", "pass", f"equal, fingerprint {fingerprint(a.noise)}")
     detail = f"differs by {r:.2e} relative L2"
     if r <= ROUNDING_LIMIT:
-        return _explained("initial noise", detail, ("dtype", "latents_dtype"), declared)
+        return _explained("initial noise", detail, changed_by("noise"), declared)
     detail += ": this is other noise; give both sides the same seed and noise.device=cpu"
     return Check("initial noise", "fail", detail)
 
@@ -147,7 +148,7 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
             checks.append(Check(name, "pass", f"{x.size} equal, {x[0]:g} to {x[-1]:g}"))
         else:
             detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}"
-            checks.append(_explained(name, detail, ("schedule_dtype",), declared))
+            checks.append(_explained(name, detail, changed_by("schedule"), declared))
     for side, schedule in (("reference", a), ("candidate", b)):
         if schedule.step_index not in (None, 0):
             detail = f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0"
@@ -201,7 +202,7 @@ def _tables(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
     if worst <= TABLE_LIMIT:
         return Check("rotary tables", "pass", f"differ by {worst:.1e} at most")
     detail = f"'{name}' differs by {worst:.2e} relative L2"
-    settings = ("rope_dtype",) if worst <= ROUNDING_LIMIT else ()
+    settings = changed_by("rotary tables") if worst <= ROUNDING_LIMIT else ()
     return _explained("rotary tables", detail, settings, declared)
 
 

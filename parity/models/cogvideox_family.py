@@ -23,16 +23,14 @@ from parity.models.patches import DTYPES, patch_norms, patch_rope
 from parity.models.spec import GenerationSpec
 from parity.models.text_stages import cogvideox_text_stage
 from parity.reached import Reached
-from parity.settings import Settings
+from parity.settings import Capability, Settings, meaningless
 
-_NO_MASK = "its text has no mask, padding takes part in the attention"
-_WITHOUT: Mapping[str, str] = {
-    "attention.mask": _NO_MASK,
-    "refiner.mask": "it has no text refiner",
-    "text.reorder": _NO_MASK,
-    "text.byt5_dtype": "it has no ByT5 encoder",
-    "vision_states": "it takes no vision states",
-    "scheduler.warmup_steps": "its schedulers count no steps, so that warm-up calls leave no trace",
+_LACKS: Mapping[Capability, str] = {
+    "text mask": "its text has no mask, padding takes part in the attention",
+    "text refiner": "it has no text refiner",
+    "ByT5": "it has no ByT5 encoder",
+    "vision states": "it takes no vision states",
+    "step counter": "its schedulers count no steps, so that warm-up calls leave no trace",
 }
 _NO_ROTARY = "its positions are added to the tokens, not rotary"
 
@@ -44,9 +42,7 @@ class CogVideoX:
     batches: tuple[tuple[str, ...], ...] = (("uncond", "cond"),)
 
     def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        if _is_rotary(config):
-            return _WITHOUT
-        return {**_WITHOUT, "rope": _NO_ROTARY, "rope_dtype": _NO_ROTARY}
+        return meaningless(_LACKS if _is_rotary(config) else {**_LACKS, "rotary tables": _NO_ROTARY})
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         """[1, T, C, H, W], T filled up to a multiple of `patch_size_t` as the pipeline does."""

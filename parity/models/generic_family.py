@@ -25,23 +25,21 @@ from parity.models.generic_sampler import EulerSampler
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
 from parity.models.spec import GenerationSpec
 from parity.reached import Reached
-from parity.settings import Settings
+from parity.settings import Capability, Settings, meaningless
 
 _OWN = "the transformer's own code runs, which parity has no line for"
 _NO_TEXT = "there is no text stage; its embeddings are made, or given with --inputs"
-_WITHOUT: Mapping[str, str] = {
-    "attention.kernel": _OWN,
-    "attention.mask": _OWN,
-    "refiner.mask": _OWN,
-    "rope": _OWN,
-    "rope_dtype": _OWN,
+_LACKS: Mapping[Capability, str] = {
+    "attention": _OWN,
+    "text refiner": _OWN,
+    "rotary tables": _OWN,
     "mesh": _OWN,
-    "cache": _OWN,
-    "vision_states": _OWN,
-    "text.reorder": _NO_TEXT,
-    "text.byt5_dtype": _NO_TEXT,
-    "guidance_dtype": "there is one branch and no guidance",
-    "scheduler.warmup_steps": "there is no scheduler that counts steps",
+    "blocks": _OWN,
+    "vision states": _OWN,
+    "text mask": _NO_TEXT,
+    "ByT5": _NO_TEXT,
+    "guidance": "there is one branch and no guidance",
+    "step counter": "there is no scheduler that counts steps",
 }
 
 
@@ -62,7 +60,7 @@ class Generic:
     may_be_silent: bool = True
 
     def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        return _WITHOUT
+        return meaningless(_LACKS)
 
     @staticmethod
     def of(folder: Path, inputs: Path | None) -> Generic:

@@ -26,15 +26,9 @@ import torch
 from parity.errors import ParityError, UsageError
 from parity.paths.port_state import kept
 from parity.port import Case, Layout, Port, Runs
-from parity.settings import CHOICES, Backend, Settings, parse
+from parity.settings import BY_NAME, Backend, Settings, parse
 
 DEFAULT_TIMEOUT = 60.0
-
-NOT_ITS_OWN = (
-    "dtype", "matmul_precision", "jit", "timestep_dtype", "latents_dtype", "schedule_dtype", "guidance_dtype",
-    "noise.device", "scheduler.warmup_steps",
-)  # fmt: skip
-"""Settings that parity realises around a port: in the loop, in what compiles it, in a torch module's weights."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ class Entry:
 
     def knows(self, setting: str) -> bool:
         """Whether the setting reaches the port: it declares it, or parity realises it around the port."""
-        return setting in self.settings or setting in NOT_ITS_OWN
+        return setting in self.settings or BY_NAME[setting].around_ports
 
     @property
     def digest(self) -> str:
@@ -181,14 +175,13 @@ def _line(error: BaseException, file: Path) -> str:
 def _settings(option: str, name: str, declared: Any) -> dict[str, str]:
     if not isinstance(declared, Mapping):
         raise UsageError(f"{option}: SETTINGS in '{name}' must map setting names to values, found {declared!r}")
-    choices = {c.name: c for c in CHOICES}
     for setting, value in declared.items():
-        if setting not in choices:
+        if setting not in BY_NAME:
             raise UsageError(
                 f"{option}: SETTINGS in '{name}' names '{setting}', which is no setting (`parity models` lists all)"
             )
         # What parity's own paths can take yet says nothing about somebody's port.
-        replace(choices[setting], takes={}).parse(str(value), "torchax")
+        BY_NAME[setting].read(str(value))
     return {setting: str(value) for setting, value in declared.items()}
 
 
@@ -198,15 +191,14 @@ def settings_of(entry: Entry, base: Settings, assignments: list[str]) -> Setting
     Raises:
         UsageError: one that the port does not know.
     """
-    choices = {c.name: replace(c, takes={}) for c in CHOICES}
     given = dict(entry.settings)
     for text in assignments:
         name, equals, value = text.partition("=")
-        if not equals or (name not in entry.settings and name not in NOT_ITS_OWN):
+        if not equals or not (name in BY_NAME and entry.knows(name)):
             known = ", ".join(entry.settings) or "none: it has no SETTINGS"
             raise UsageError(f"'{text}': {entry.named} does not know the setting '{name}'; it knows {known}")
         given[name] = value
-    values = {n: choices[n].parse(v, base.backend) for n, v in given.items()}
+    values = {n: BY_NAME[n].read(v) for n, v in given.items()}
     return Settings(base.backend, {**base.values, **values})
 
 
@@ -218,8 +210,7 @@ def typed(entry: Entry | None, backend: Backend, texts: Mapping[str, str]) -> Se
     """
     own = {} if entry is None else {name: text for name, text in texts.items() if name in entry.settings}
     rest = parse(backend, [f"{name}={text}" for name, text in texts.items() if name not in own])
-    choices = {c.name: replace(c, takes={}) for c in CHOICES}
-    return Settings(backend, {**rest.values, **{n: choices[n].parse(text, backend) for n, text in own.items()}})
+    return Settings(backend, {**rest.values, **{n: BY_NAME[n].read(text) for n, text in own.items()}})
 
 
 def build(entry: Entry, case: Case) -> Port:

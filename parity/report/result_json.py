@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from parity.compare.result import Distance, FrameDiff, Origin, Result, Round, SiteDiff, StepDiff
+from parity.compare.result import Cause, Distance, FrameDiff, Note, Origin, Result, Round, SiteDiff, StageDiff, StepDiff
 from parity.golden.records import Key
 from parity.golden.strict import number
 
@@ -104,6 +104,15 @@ def _round(judged: Round) -> dict[str, Any]:
     return {"round": judged.name, **{name: _plain(getattr(judged, name)) for name in order}}
 
 
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {**_fields(cause, "witnesses"), "witnesses": _plain(cause.witnesses)}
+
+
+def _stage(stage: StageDiff) -> dict[str, Any]:
+    order = ("stage", "verdict", "reason", "output", "by_itself", "in_chain")
+    return {name: _plain(getattr(stage, name)) for name in order}
+
+
 _SHAPES: Mapping[type, Callable[[Any], Any]] = {
     Key: lambda key: {name: getattr(key, name) for name in ("stage", "step", "branch", "site", "call")},
     Origin: lambda origin: {**_plain(origin.key), "birth": origin.birth},
@@ -112,5 +121,8 @@ _SHAPES: Mapping[type, Callable[[Any], Any]] = {
     SiteDiff: _site,
     FrameDiff: _frame,
     Round: _round,
+    StageDiff: _stage,
+    Cause: _cause,
+    Note: lambda note: note.text,
 }
 """Types that are not written by their fields alone."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.compare.reason import Note
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden.records import StepRecords
@@ -26,7 +27,7 @@ from parity.models.stage2 import read_stage2
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference, module_tree
-from parity.reached import Reached, require_used
+from parity.reached import Reached
 from parity.runs.merged import merged
 from parity.runs.pairing import Pairing, Request, Say
 from parity.runs.run import Own, run
@@ -49,7 +50,6 @@ def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
     """
     for settings in (request.reference, request.candidate):
         settings.require_stages(request.stages)
-        require_used(settings, request.stages)
     if request.stages == ("transformer",):
         return run(request, say, sink)
     say("preparing the checkpoint")
@@ -75,7 +75,7 @@ def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
         if decoded is not None:
             found["vae"] = decoded
     result = merged([(name, found[name]) for name in STAGES if name in found], request)
-    return dataclasses.replace(result, notes=(*told, *result.notes))
+    return dataclasses.replace(result, notes=(*map(Note, told), *result.notes))
 
 
 def _embeddings_used(request: Request, own: Own) -> str:

@@ -8,29 +8,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from parity.choices import BY_NAME, CHOICES, Choice
 from parity.errors import UsageError
-from parity.settings import render
+from parity.settings import BY_NAME, SETTINGS
 
 Row = tuple[str, ...]
 """`NAME=VALUE` of the candidate."""
-
-EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "attention.block_q": ("64",),
-    "attention.block_kv": ("128", "256"),
-    "scheduler.warmup_steps": ("1",),
-    "mesh": ("dp=2,sp=1,tp=1", "dp=1,sp=2,tp=1", "dp=1,sp=1,tp=2"),
-}
-"""Values that stand for all where no list holds them."""
-
-_SPLASH = "attention.kernel=splash"
-NEEDS: Mapping[str, str] = {
-    "attention.block_q": _SPLASH,
-    "attention.block_kv": _SPLASH,
-    "attention.block_padding": _SPLASH,
-    "sharding": "mesh=dp=1,sp=1,tp=2",
-}
-"""What a setting needs beside it to mean anything."""
 
 
 def parse_sets(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -46,26 +28,10 @@ def parse_sets(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
             raise UsageError(f"--set takes SETTING=VALUE,VALUE, found '{text}' (`parity models` lists all settings)")
         if name in found:
             raise UsageError(f"--set gives '{name}' twice: list its values behind one, with commas")
-        choice = BY_NAME[name]
-        found[name] = tuple(dict.fromkeys(_split(choice, values)))
+        found[name] = tuple(dict.fromkeys(BY_NAME[name].kind.split(values)))
         for value in found[name]:
-            if not choice.knows(value):
-                choice.parse(value, "torchax")  # says what it has
+            BY_NAME[name].read(value)
     return found
-
-
-def _split(choice: Choice, text: str) -> list[str]:
-    if choice.pattern is None:
-        return text.split(",")
-    values, at = [], 0
-    while at <= len(text):
-        match = choice.pattern.match(text, at)
-        end = match.end() if match is not None else len(text)
-        if end < len(text) and text[end] != ",":
-            end = len(text)
-        values.append(text[at:end])
-        at = end + 1
-    return values
 
 
 def grid(sets: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:
@@ -84,15 +50,7 @@ def every(blocks: int) -> tuple[Row, ...]:
     Args:
         blocks: of the transformer, of which a cache skips all but the first and the last.
     """
-    rows: list[Row] = [()]
-    for choice in CHOICES:
-        default = render(choice.default_for("torchax"))
-        examples = (f"deepcache:1,{blocks - 1},2",) if choice.name == "cache" else EXAMPLES.get(choice.name, ())
-        for value in (*choice.values, *examples):
-            if value != default:
-                needed = (NEEDS[choice.name],) if choice.name in NEEDS else ()
-                rows.append((*needed, f"{choice.name}={value}"))
-    return tuple(rows)
+    return ((), *((*s.needs, f"{s.name}={value}") for s in SETTINGS for value in s.tries("torchax", blocks)))
 
 
 def merged(base: Sequence[str], row: Row) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from parity.cli import app
 from parity.commands.models import FAMILIES, MODEL_FAMILIES, cached_folder, document
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL, TINY_NAMES
-from parity.settings import CHOICES, parse
+from parity.settings import SETTINGS, parse
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def test_the_document_lists_models_families_and_settings() -> None:
     assert [m["model"] for m in found["models"]] == list(TINY_NAMES)
     assert [m["model"] for m in found["models"] if m["default"]] == [DEFAULT_MODEL]
     assert {m["family"] for m in found["models"]} <= {f["family"] for f in found["families"]}
-    assert [s["setting"] for s in found["settings"]] == [choice.name for choice in CHOICES]
+    assert [s["setting"] for s in found["settings"]] == [choice.name for choice in SETTINGS]
     kernel = next(s for s in found["settings"] if s["setting"] == "attention.kernel")
     assert kernel["default"] == {"torch": "flex", "torchax": "sdpa"}
     assert kernel["takes"]["torch"] == ["flex", "sdpa"]

@@ -22,7 +22,7 @@ from parity.models.family import Case, make_case, require_meaning
 from parity.models.spec import GenerationSpec
 from parity.models.tiny import ensure_tiny
 from parity.reached import Reached
-from parity.settings import CHOICES, parse
+from parity.settings import SETTINGS, parse
 from tests.models.test_tiny import weights_sha256
 
 FAMILY = CogVideoX()
@@ -196,9 +196,8 @@ def test_a_video_that_does_not_fit_is_refused(change: dict[str, int]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_without_a_place_are_refused_and_the_others_are_not(name: str) -> None:
     made = case(name)
-    for choice in CHOICES:
-        values = choice.takes.get("torch", choice.values) or (("1",) if choice.integer else ())
-        for value in values:
+    for choice in SETTINGS:
+        for value in choice.takes.get("torch", choice.tries("torch")):
             settings = parse("torch", [f"{choice.name}={value}"])
             if choice.name in FAMILY.without(made.config) and settings.changed(choice.name):
                 with pytest.raises(UsageError, match=rf"'{choice.name}={value}', which has no meaning for '{name}'"):

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from parity.errors import UsageError
 from parity.paths.mesh import AXES, RULES, Devices, make_devices
-from parity.settings import CHOICES, parse
+from parity.settings import SETTINGS, parse
 
 WEIGHTS = {
     "transformer_blocks.0.attn.to_q.weight": (128, 128),
@@ -55,7 +55,7 @@ def test_what_each_set_splits() -> None:
 
 
 def test_every_named_set_has_rules() -> None:
-    assert set(next(c for c in CHOICES if c.name == "sharding").values) == set(RULES)
+    assert set(next(c for c in SETTINGS if c.name == "sharding").values) == set(RULES)
 
 
 def test_rules_that_match_nothing_and_weights_that_cannot_be_split_are_told() -> None:

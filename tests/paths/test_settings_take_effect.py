@@ -12,7 +12,7 @@ import pytest
 from parity.errors import UnjudgedError
 from parity.paths.loop import denoise, prepare
 from parity.reached import Reached
-from parity.settings import CHOICES, parse, render
+from parity.settings import SETTINGS, parse
 from tests.paths.sides import Outcome, apart, side, walk
 
 STEPS = 2
@@ -75,6 +75,7 @@ EFFECTS: dict[str, dict[str, Effect]] = {
         **BOTH,
         "attention.kernel=sdpa": HARMLESS,
         "attention.block_q=64": NOTHING,
+        "attention.block_kv=128": NOTHING,
         "attention.block_kv=256": NOTHING,
         "attention.block_padding=unmasked": FAULT,
         "matmul_precision=high": Effect(1e-8, 1e-3),
@@ -87,6 +88,7 @@ EFFECTS: dict[str, dict[str, Effect]] = {
         "matmul_precision=default": Effect(0.0, 0.5),
         "noise.device=device": Effect(0.5, 10.0, "latents.before"),
         f"{SPLASH} attention.block_q=64 attention.block_kv=256": HARMLESS,
+        f"{SPLASH} attention.block_kv=128": HARMLESS,
         f"{SPLASH} attention.block_padding=unmasked": FAULT,
         "sharding=tp_fc2_replicated": NOTHING,
         "sharding=tp_proj_replicated": NOTHING,
@@ -100,21 +102,18 @@ ELSEWHERE = {"mesh", "scheduler.warmup_steps", "vae.tiling", "vae.slicing"}
 """The mesh needs eight devices (tests/test_run.py); warm-up calls have a test of their own below; the VAE's are in
 test_vae_stage.py."""
 
-BLOCKS = {"attention.block_q": ("64",), "attention.block_kv": ("256",), "cache": ("deepcache:1,3,2",)}
-"""Values that stand for all, which no list holds."""
-
 CASES = [(backend, setting) for backend, effects in EFFECTS.items() for setting in effects]
 
 
 def implemented(backend: str) -> set[str]:
     """Every value that a side takes and that is not its default, as written."""
     found = set()
-    for choice in CHOICES:
+    for choice in SETTINGS:
         if choice.name in ELSEWHERE:
             continue
-        values = choice.takes.get(backend, choice.values) or BLOCKS.get(choice.name, ())  # type: ignore[call-overload]
-        default = render(choice.default_for(backend))  # type: ignore[arg-type]
-        found |= {f"{choice.name}={value}" for value in values if value != default}
+        tries = choice.tries(backend)  # type: ignore[arg-type]
+        takes = choice.takes.get(backend, tries)  # type: ignore[call-overload]
+        found |= {f"{choice.name}={value}" for value in tries if value in takes}
     return found
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parity.compare.reason import Note
 from parity.compare.result import (
     Check,
     Distance,
@@ -22,6 +23,7 @@ from parity.golden.records import Key
 from parity.report.comparison import MOST_SITES, Comparison
 from parity.report.document import Facts, Listing
 from parity.report.formats.markdown import MOST_ROWS, code, markdown, text
+from tests.compare.make_records import because
 
 FAR = Distance(0.405, 6.3e-6, 64384.0)
 
@@ -38,14 +40,14 @@ def step(at: int) -> StepDiff:
 RESULT = Result(
     "fail",
     "structure",
-    "the paths part at transformer step 0 cond blocks.0:out@image",
+    because("the paths part at transformer step 0 cond blocks.0:out@image"),
     "tiny",
     differing_settings=(SettingDifference("attention.mask", "exact", "none"),),
     preflight=(Check("weights", "pass", "3 equal"), Check("steps held", "explained", "the candidate was not finished")),
     steps=(step(0), step(1)),
     sites=(site("a:out", 2.0, "pass"), site("b:out", 70.0), site("c:out", 900.0), site("p:out", 1e9, "apart")),
     origin=Origin(Key("transformer", 0, "cond", "b:out"), "module"),
-    notes=("one note",),
+    notes=(Note("one note"),),
 )
 
 
@@ -96,7 +98,7 @@ def test_it_says_what_a_reviewer_asks() -> None:
 
 @pytest.mark.parametrize(("verdict", "sign"), [("pass", "✅"), ("unjudged", "⚠️")])
 def test_the_verdict_is_the_heading(verdict: str, sign: str) -> None:
-    result = Result(verdict, None, "because")  # type: ignore[arg-type]
+    result = Result(verdict, None, because("because"))  # type: ignore[arg-type]
     assert of(result) == f"## {sign} parity: {verdict}\n\n- **verdict**: {verdict}\n- **reason**: because\n"
 
 
@@ -150,7 +152,7 @@ def test_a_sentence_is_only_a_sentence(raw: str, shown: str) -> None:
 def test_no_name_leaves_its_cell(name: str) -> None:
     bad = SiteDiff(Key("t", 0, "", f"{name}:out"), FAR, verdict="fail", note=name)
     result = replace(
-        RESULT, reason=name, model=name, sites=(bad,), differing_settings=(SettingDifference(name, name, name),)
+        RESULT, why=because(name), model=name, sites=(bad,), differing_settings=(SettingDifference(name, name, name),)
     )
     out = of(result)
     rows = [line for line in out.split("\n") if line.startswith("| ") and "---" not in line]

@@ -6,7 +6,7 @@ import pytest
 
 from parity.errors import UsageError
 from parity.runs.sweep_plan import every, grid, merged, one_at_a_time, parse_sets
-from parity.settings import CHOICES, render
+from parity.settings import SETTINGS, render
 
 
 def test_values_that_hold_commas_are_told_apart() -> None:
@@ -53,7 +53,7 @@ def test_every_value_that_is_no_default_has_a_row() -> None:
     rows = every(blocks=4)
     assert rows[0] == ()
     last = {row[-1] for row in rows[1:]}
-    for choice in CHOICES:
+    for choice in SETTINGS:
         default = render(choice.default_for("torchax"))
         assert {f"{choice.name}={v}" for v in choice.values if v != default} <= last
         assert any(text.startswith(f"{choice.name}=") for text in last)

@@ -1,0 +1,314 @@
+"""The catalogue of settings: one entry holds all that parity knows of a setting.
+
+To add one: write its entry here; let the code that it changes read it and report so (`Reached.mark`); add its effect
+to `tests/paths/test_settings_take_effect.py`. `tests/settings/test_catalogue.py` fails where a part is missing.
+
+Names and values are a contract: users write them, goldens store them. Pure Python, so that `parity --help` costs
+nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from parity.settings.kinds import CACHE, MESH, Enumerated, Flag, Integer, Structured
+from parity.settings.setting import PLAIN, Advice, Place, Setting
+
+MODEL = "model"
+"""The value of a dtype setting that leaves the choice to the model's own pipeline."""
+
+BITS: Mapping[str, int] = {"float32": 24, "float16": 11, "bfloat16": 8}
+"""Significant bits of a dtype, the hidden one included."""
+
+SPLASH_BLOCK = 128
+"""Rows of a block of splash where none are given; its blocks of keys are multiples of it."""
+
+_FLOATS = ("float32", "bfloat16")
+_EVERYWHERE: tuple[Place, ...] = ("text", "transformer", "vae")
+SPLASH = "attention.kernel=splash"
+"""What a setting of blocks needs on the candidate."""
+
+_kept_in = functools.partial(Setting, kind=Enumerated((MODEL, *_FLOATS)), default=MODEL, neutral=MODEL)
+"""A quantity whose dtype is the model's choice."""
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        name="dtype",
+        meaning="parameters and activations",
+        kind=Enumerated(("float32", "bfloat16", "float16")),
+        default="float32",
+        neutral="float32",
+        places=_EVERYWHERE,
+        changes=("weights", "embeddings", "masks", "image embeddings", "noise"),
+        advice=Advice("parameters and activations are {value}", "run the transformer in the reference's dtype"),
+        around_ports=True,
+    ),
+    Setting(
+        name="matmul_precision",
+        meaning="float32 matrix products (JAX's default on TPU rounds the operands to bfloat16)",
+        kind=Enumerated(("highest", "high", "default")),
+        default="highest",
+        neutral="highest",
+        places=_EVERYWHERE,
+        advice=Advice(
+            "float32 products round their operands (precision {value})", "set jax_default_matmul_precision to highest"
+        ),
+        around_ports=True,
+    ),
+    Setting(
+        name="attention.kernel",
+        meaning="implementation of the joint attention",
+        kind=Enumerated(("flex", "sdpa", "splash")),
+        default={"torch": "flex", "torchax": "sdpa"},
+        takes={"torch": ("flex", "sdpa"), "torchax": ("sdpa", "splash")},
+        requires=("attention",),
+        advice=PLAIN,
+        innocent=True,
+    ),
+    Setting(
+        name="attention.mask",
+        meaning="how padded text is kept out of the joint attention",
+        kind=Enumerated(("exact", "none", "zero_kv", "zero_kv_rescaled", "segment_ids", "segment_ids_first_row")),
+        default="exact",
+        requires=("attention", "text mask"),
+        advice=Advice(
+            "padded text is kept out of the joint attention by '{value}', not by the exact mask",
+            "mask the logits (segment ids or an additive mask), or rescale zeroed keys by their log-sum-exp",
+        ),
+    ),
+    Setting(
+        name="refiner.mask",
+        meaning="the text refiner's own attention and its pooled mean",
+        kind=Enumerated(("exact", "none")),
+        default="exact",
+        requires=("text refiner",),
+        advice=Advice(
+            "the text refiner attends to padding (its mask is {value})",
+            "hand the prompt mask to the refiner and its pooled mean",
+        ),
+    ),
+    Setting(
+        name="attention.block_q",
+        meaning="query block of a blocked kernel (0: the kernel's own)",
+        kind=Integer(),
+        default=0,
+        requires=("attention",),
+        examples=("64",),
+        needs=(SPLASH,),
+        advice=PLAIN,
+        innocent=True,
+    ),
+    Setting(
+        name="attention.block_kv",
+        meaning="key block of a blocked kernel (0: the kernel's own)",
+        kind=Integer(),
+        default=0,
+        requires=("attention",),
+        examples=("128", "256"),
+        needs=(SPLASH,),
+        advice=PLAIN,
+        innocent=True,
+    ),
+    Setting(
+        name="attention.block_padding",
+        meaning="whether keys added to fill a block are masked",
+        kind=Enumerated(("masked", "unmasked")),
+        default="masked",
+        requires=("attention",),
+        needs=(SPLASH,),
+        advice=Advice(
+            "keys that fill the last block are {value}",
+            "mask the keys beyond the sequence, or choose a block size that divides it",
+        ),
+    ),
+    Setting(
+        name="attention.k_smooth",
+        meaning="subtract the mean key",
+        kind=Flag(),
+        default=False,
+        requires=("attention",),
+        advice=Advice("the mean key is subtracted", "it changes nothing in exact arithmetic"),
+        innocent=True,
+    ),
+    Setting(
+        name="attention.softmax_dtype",
+        meaning="dtype of the softmax",
+        kind=Enumerated(_FLOATS),
+        default="float32",
+        neutral="float32",
+        requires=("attention",),
+        expected_at=("*.attention",),
+        advice=Advice("the softmax is in {value}", "compute the softmax in float32"),
+    ),
+    Setting(
+        name="text.reorder",
+        meaning="order of the text tokens",
+        kind=Enumerated(("valid_first", "concatenate")),
+        default="valid_first",
+        requires=("text mask",),
+        layout=True,
+        advice=Advice(
+            "text tokens stand in the order '{value}'", "put the valid tokens first, and their mask with them"
+        ),
+    ),
+    Setting(
+        name="text.byt5_dtype",
+        meaning="dtype the ByT5 encoder runs in",
+        kind=Enumerated(("same", *_FLOATS)),
+        default="same",
+        neutral="same",
+        places=("text.byt5", "transformer"),
+        requires=("ByT5",),
+        changes=("embeddings",),
+        # ByT5's embeddings enter through their own projection.
+        expected_at=(":in.encoder_hidden_states_2", "context_embedder_2", "context_embedder_2.*"),
+        advice=Advice("the ByT5 encoder runs in {value}", "run it in the reference's dtype"),
+    ),
+    Setting(
+        name="vision_states",
+        meaning="image embeddings of text-to-video",
+        kind=Enumerated(("zeros", "none")),
+        default="zeros",
+        requires=("vision states",),
+        changes=("image embeddings",),
+        # No vision tokens: their projection is not called, their type embedding neither.
+        expected_at=(":in.image_embeds", "image_embedder", "image_embedder.*", "cond_type_embed"),
+        layout=True,
+        advice=Advice("the vision states are '{value}'", "pass what the reference passes"),
+    ),
+    _kept_in(
+        name="timestep_dtype",
+        meaning="timesteps as the transformer is given them",
+        expected_at=(":in.timestep", "time_embed", "time_embed.*", "*time_text_embed*"),
+        advice=Advice("timesteps are rounded to {value}", "pass them in float32"),
+        around_ports=True,
+    ),
+    _kept_in(
+        name="latents_dtype",
+        meaning="latents between steps",
+        changes=("noise",),
+        advice=Advice("latents are kept in {value} between steps", "keep them in float32"),
+        around_ports=True,
+    ),
+    _kept_in(
+        name="schedule_dtype",
+        meaning="sigmas and timesteps of the scheduler",
+        changes=("schedule",),
+        advice=Advice("sigmas and timesteps are in {value}", "keep the schedule in float32"),
+        around_ports=True,
+    ),
+    _kept_in(
+        name="guidance_dtype",
+        meaning="combination of the guidance branches",
+        requires=("guidance",),
+        advice=Advice("the branches are combined in {value}", "combine them in float32"),
+        around_ports=True,
+    ),
+    _kept_in(
+        name="norm_dtype",
+        meaning="arithmetic of the normalisation layers",
+        expected_at=("*norm*",),
+        advice=Advice("norms compute in {value}", "compute statistics in float32"),
+    ),
+    Setting(
+        name="rope",
+        meaning="rotary tables: computed per call or once",
+        kind=Enumerated(("per_call", "cached")),
+        default="per_call",
+        requires=("rotary tables",),
+        advice=PLAIN,
+        innocent=True,
+    ),
+    Setting(
+        name="rope_dtype",
+        meaning="dtype of the rotary tables",
+        kind=Enumerated(_FLOATS),
+        default="float32",
+        neutral="float32",
+        requires=("rotary tables",),
+        changes=("rotary tables",),
+        expected_at=("rope", "rope.*"),
+        advice=Advice("the rotary tables are in {value}", "keep them in float32"),
+    ),
+    Setting(
+        name="scheduler.warmup_steps",
+        meaning="warm-up calls that share the scheduler's state",
+        kind=Integer(),
+        default=0,
+        requires=("step counter",),
+        examples=("1",),
+        advice=Advice("warm-up calls moved the scheduler", "reset the scheduler after warming up"),
+        around_ports=True,
+    ),
+    Setting(
+        name="noise.device",
+        meaning="where the initial noise is drawn",
+        kind=Enumerated(("cpu", "device")),
+        default="cpu",
+        advice=Advice("the initial noise is drawn elsewhere ({value})", "hand both sides the same noise"),
+        innocent=True,
+        around_ports=True,
+    ),
+    Setting(
+        name="mesh",
+        meaning="devices by axis: data, sequence, tensor parallel",
+        kind=Structured(pattern=MESH, shape="dp=N,sp=N,tp=N"),
+        default="dp=1,sp=1,tp=1",
+        takes={"torch": ("dp=1,sp=1,tp=1",)},
+        requires=("mesh",),
+        examples=("dp=2,sp=1,tp=1", "dp=1,sp=2,tp=1", "dp=1,sp=1,tp=2"),
+        advice=PLAIN,
+        innocent=True,
+    ),
+    Setting(
+        name="sharding",
+        meaning="rule set that places the weights on the mesh",
+        kind=Enumerated(("tp", "tp_fc2_replicated", "tp_proj_replicated", "tp_column", "replicated")),
+        default="tp",
+        takes={"torch": ("tp",)},
+        requires=("mesh",),
+        needs=("mesh=dp=1,sp=1,tp=2",),
+        advice=PLAIN,
+        innocent=True,
+    ),
+    Setting(
+        name="cache",
+        meaning="feature cache: blocks START to before END run at every INTERVAL-th step alone",
+        kind=Structured(pattern=CACHE, shape="off or deepcache:start,end,interval"),
+        default="off",
+        requires=("blocks",),
+        examples=("deepcache:1,{last},2",),
+        advice=Advice("features are cached ({value})", "switch the cache off, or accept its price"),
+        innocent=True,
+    ),
+    Setting(
+        name="vae.tiling",
+        meaning="decode in overlapping tiles, of the class's own size",
+        kind=Flag(),
+        default=False,
+        places=("vae",),
+        advice=PLAIN,
+        innocent=True,
+    ),
+    Setting(
+        name="vae.slicing",
+        meaning="decode the videos of a batch one by one",
+        kind=Flag(),
+        default=False,
+        places=("vae",),
+        advice=PLAIN,
+        innocent=True,
+    ),
+    Setting(
+        name="jit",
+        meaning="compile the transformer with jax.jit",
+        kind=Flag(),
+        default={"torch": False, "torchax": True},
+        takes={"torch": ("false",)},
+        places=_EVERYWHERE,
+        advice=PLAIN,
+        innocent=True,
+        around_ports=True,
+    ),
+)

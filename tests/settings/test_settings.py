@@ -1,0 +1,142 @@
+"""The settings' contract: names, values, errors that help."""
+
+from __future__ import annotations
+
+import pytest
+
+from parity.errors import UsageError
+from parity.settings import SETTINGS, differences, parse
+
+CONTRACT = {
+    "dtype", "matmul_precision", "attention.kernel", "attention.mask", "refiner.mask", "attention.block_q",
+    "attention.block_kv", "attention.block_padding", "attention.k_smooth", "attention.softmax_dtype", "text.reorder",
+    "text.byt5_dtype", "vision_states", "timestep_dtype", "latents_dtype", "schedule_dtype", "guidance_dtype",
+    "norm_dtype", "rope", "rope_dtype", "scheduler.warmup_steps", "noise.device", "mesh", "sharding", "cache", "jit",
+    "vae.tiling", "vae.slicing",
+}  # fmt: skip
+"""What users have written and goldens have stored: none may go. A new setting need not be listed."""
+
+
+def test_every_setting_of_the_contract_is_there() -> None:
+    assert {c.name for c in SETTINGS} >= CONTRACT
+
+
+@pytest.mark.parametrize("backend", ["torch", "torchax"])
+def test_every_default_is_a_value_its_backend_takes(backend: str) -> None:
+    for choice in SETTINGS:
+        default = choice.default_for(backend)  # type: ignore[arg-type]
+        text = str(default).lower() if isinstance(default, bool) else str(default)
+        assert parse(backend, [f"{choice.name}={text}"])[choice.name] == default  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("attention.msk=none", "did you mean 'attention.mask'"),
+        ("attention.mask=non", "did you mean 'none'"),
+        ("attention.mask", "not of the form"),
+        ("scheduler.warmup_steps=-1", "at least 0"),
+        ("mesh=dp=0,sp=1,tp=1", "dp=N,sp=N,tp=N"),
+        ("attention.kernel=splash", "it takes: flex, sdpa"),
+        ("jit=true", "it takes: false"),
+    ],
+)
+def test_what_a_side_cannot_take_is_refused_with_what_it_can(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse("torch", [text])
+
+
+SPLASH = "attention.kernel=splash"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["attention.block_q=64"], r"'attention.block_q=64' needs a kernel with blocks.* attention.kernel=splash"),
+        (["attention.block_kv=256"], "'attention.block_kv=256' needs a kernel with blocks"),
+        (["attention.block_padding=unmasked"], r"'attention.block_padding=unmasked' needs .*\(this side's is sdpa\)"),
+        ([SPLASH, "attention.block_kv=200"], "'attention.block_kv' in multiples of 128, found 200"),
+        ([SPLASH, "attention.block_q=60"], "'attention.block_q' in multiples of 8, found 60"),
+        ([SPLASH, "attention.softmax_dtype=bfloat16"], "float32: .* needs attention.kernel=sdpa"),
+        ([SPLASH, "matmul_precision=high"], "'matmul_precision=high' needs attention.kernel=sdpa"),
+    ],
+)
+def test_what_the_kernel_has_no_meaning_for_is_refused_with_the_kernel_that_has(given: list[str], message: str) -> None:
+    for order in (given, given[::-1]):
+        with pytest.raises(UsageError, match=message):
+            parse("torchax", order)
+
+
+def test_splash_takes_what_it_has_a_meaning_for() -> None:
+    given = [SPLASH, "attention.block_q=64", "attention.block_kv=256", "attention.block_padding=unmasked"]
+    settings = parse("torchax", [*given, "attention.k_smooth=true", "matmul_precision=default"])
+    assert settings["attention.block_kv"] == 256
+
+
+def test_the_reference_emulates_blocks_of_any_size_whatever_its_kernel() -> None:
+    given = ["attention.block_q=60", "attention.block_kv=200", "attention.block_padding=unmasked"]
+    for kernel in ("flex", "sdpa"):
+        assert parse("torch", [*given, f"attention.kernel={kernel}"])["attention.block_kv"] == 200
+
+
+def test_a_repeated_setting_is_refused() -> None:
+    with pytest.raises(UsageError, match="given twice"):
+        parse("torch", ["dtype=float32", "dtype=bfloat16"])
+
+
+def test_backends_at_their_own_defaults_do_not_differ() -> None:
+    assert differences(parse("torch"), parse("torchax")) == ()
+
+
+def test_a_given_difference_is_listed() -> None:
+    (found,) = differences(parse("torch"), parse("torchax", ["attention.mask=none"]))
+    assert (found.setting, found.reference, found.candidate) == ("attention.mask", "exact", "none")
+
+
+def test_typed_values() -> None:
+    settings = parse("torchax", ["mesh=dp=2,sp=2,tp=2", "jit=false", "scheduler.warmup_steps=3"])
+    assert settings.mesh_shape == (2, 2, 2)
+    assert settings["jit"] is False
+    assert settings["scheduler.warmup_steps"] == 3
+
+
+def test_the_neutral_settings_keep_every_choice_but_the_dtypes() -> None:
+    given = parse("torchax", ["dtype=bfloat16", "rope_dtype=bfloat16", "attention.mask=zero_kv", "jit=false"])
+    neutral = given.neutral
+    assert neutral.text("attention.mask") == "zero_kv"
+    assert neutral["jit"] is False
+    assert {neutral.text(name) for name in ("dtype", "rope_dtype")} == {"float32"}
+    assert neutral.exact
+    assert neutral.neutral == neutral
+    assert parse("torch").neutral == parse("torch")  # the defaults only round where they must
+
+
+@pytest.mark.parametrize(
+    ("given", "bits"),
+    [
+        ((), 24),
+        (("dtype=bfloat16",), 8),
+        (("dtype=float16",), 11),
+        (("matmul_precision=default",), 8),
+        (("matmul_precision=high",), 16),
+        (("text.byt5_dtype=bfloat16",), 8),
+        (("dtype=float16", "matmul_precision=default"), 11),
+        (("latents_dtype=bfloat16", "rope_dtype=bfloat16"), 24),
+    ],
+)
+def test_the_working_dtype_is_the_networks_coarsest(given: tuple[str, ...], bits: int) -> None:
+    assert parse("torch", given).working_bits == bits
+
+
+@pytest.mark.parametrize("cache", ["deepcache:3,3,2", "deepcache:1,3,1", "deepcache:1,3,0"])
+def test_a_cache_that_skips_nothing_is_refused(cache: str) -> None:
+    for backend in ("torch", "torchax"):
+        with pytest.raises(UsageError, match="skips nothing: START must be below END, and INTERVAL at least 2"):
+            parse(backend, [f"cache={cache}"])  # type: ignore[arg-type]
+
+
+def test_a_cache_says_at_which_steps_all_blocks_run() -> None:
+    cache = parse("torchax", ["cache=deepcache:1,3,2"]).deep_cache
+    assert cache is not None
+    assert (cache.start, cache.end, [cache.full(step) for step in range(4)]) == (1, 3, [True, False, True, False])
+    assert parse("torch").deep_cache is None
