@@ -297,7 +297,7 @@ def choose(option: str, value: str, values: tuple[str, ...]) -> str:
         UsageError: it is another.
     """
     if value not in values:
-        raise UsageError(f"{option} takes {', '.join(values)}; found '{value}'")
+        raise UsageError(f"{option} takes {', '.join(values)}, found '{value}'")
     return value
 
 
