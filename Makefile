@@ -3,6 +3,7 @@
 #   make run      one denoising step on both paths, compared (about a minute the first time)
 #   make test     the tests
 #   make lint     ruff and mypy
+#   make snapshots  the frozen commands' output against tests/snapshots/ (half an hour; after changing what is printed)
 #   make bench    what observing, goldens, diffs, floors and rounds cost (minutes)
 #   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
@@ -19,7 +20,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint bench fault-bench goldens price-list
+.PHONY: install run test lint snapshots bench fault-bench goldens price-list
 
 install: $(STAMP)
 
@@ -38,6 +39,11 @@ lint: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Wordings changed on purpose are entered in tests/snapshots/words.py.
+snapshots: install
+	$(BIN)/python -m tests.snapshots goldens
+	$(BIN)/python -m tests.snapshots check
 
 # Not all of benchmarks/: `fault_bench` and `causes` take hours, the catalogues beside them are no programs.
 BENCHES := diff golden observe reduce rounds seeds startup tameness

@@ -1,0 +1,63 @@
+"""Sentences compared without their numbers, and the wordings that were changed on purpose.
+
+A line becomes a template, in which every number of its own stands as `#`, and the numbers themselves. Digits inside a
+name (`transformer_blocks.0`, `fp64`, `1x184x128`) belong to the name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+NUMBER = re.compile(r"(?<![\w.:@/-])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?=x?(?![\w.]\w)(?!\w)|%)")
+TIMES = re.compile(r" x\b")
+MACHINE = re.compile(r"[-+]?\d+(?:\.\d+)?(?= ?(?:s|ms|seconds|bytes|kB|MB|GB)\b)")
+"""Times and sizes, which no snapshot keeps."""
+
+HASH = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{12,64}\b")
+"""Fingerprints of what another machine rounds otherwise, and commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reworded:
+    """A wording that was changed on purpose.
+
+    Attributes:
+        old: what the snapshot says; every occurrence is replaced.
+        new: what is said now, as for `re.sub`: a template, or a function of the match.
+    """
+
+    old: re.Pattern[str]
+    new: str | Callable[[re.Match[str]], str]
+
+
+REWORDED: tuple[Reworded, ...] = ()
+"""In this order, each over the result of the ones before. Whoever changes a sentence enters it here, in the same
+commit; a wording that nothing was meant to change is a difference."""
+
+
+def reworded(text: str, changes: tuple[Reworded, ...] = REWORDED) -> str:
+    """A snapshot's text as it would be worded today."""
+    for change in changes:
+        text = change.old.sub(change.new, text)
+    return text
+
+
+def template(text: str) -> str:
+    """The text with `#` for its numbers, `<hash>` for fingerprints and `<machine>` for times and sizes."""
+    text = HASH.sub("<hash>", text)
+    text = MACHINE.sub("<machine>", text)
+    return NUMBER.sub("#", text)
+
+
+def numbers(text: str) -> list[str]:
+    """The numbers of a text as they stand there, with the `x` or `%` after them."""
+    text = MACHINE.sub("<machine>", HASH.sub("<hash>", text))
+    return [found[0] + _unit(text, found.end()) for found in NUMBER.finditer(text)]
+
+
+def _unit(text: str, end: int) -> str:
+    if text[end : end + 1] in ("x", "%"):
+        return text[end]
+    return "x" if TIMES.match(text, end) else ""
