@@ -173,7 +173,7 @@ def _told(result: Result) -> dict[str, Any]:
         "shares": [c.share for c in named],
         "harmless": [f"{c.setting}={c.candidate}" for c in innocent],
         "causes": [[c.cause, *(w.detail for w in c.witnesses)] for c in result.causes],
-        "unknown": [n for n in result.notes if n.startswith("unknown")],
+        "unknown": [n.text for n in result.notes if n.text.startswith("unknown")],
         "gauges": [c.cause for c in result.causes if not c.setting],
     }
 

@@ -13,6 +13,7 @@ from every_module import EveryModule, KnownPrograms, Program
 
 import parity.runs.run as runner
 from parity.compare.preflight import failed, preflight
+from parity.compare.reason import Reason
 from parity.compare.result import Result
 from parity.golden.records import Record, StepRecords
 from parity.hooks.calls import Call
@@ -116,7 +117,8 @@ class Known:
         pairing = self.pairing(candidate)
         problem = failed(pairing.checks)
         if problem is not None:
-            return Result("fail", "preflight", f"{problem.check}: {problem.detail}"), []
+            why = Reason(kind="preflight", check=problem.check, detail=problem.detail)
+            return Result("fail", "preflight", why), []
         taken = _Taken()
         if self.settings.text("dtype") != "float32":
             with (

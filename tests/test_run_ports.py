@@ -185,7 +185,7 @@ def test_names_that_meet_nothing_are_unjudged_and_none_at_all_is_said(tmp_path: 
     without = PORT.replace("import Port, tap", "import Port\n\ntap = lambda name, x: x")
     silent = compare(*write(tmp_path, without, "silent.py"))
     assert silent.verdict == "pass"
-    assert "names no site" in silent.notes[0]
+    assert "names no site" in silent.notes[0].text
 
 
 def test_settings_that_it_declares_are_differing_settings_and_must_be_read(tmp_path: Path) -> None:

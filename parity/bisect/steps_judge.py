@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from parity.bisect.ddmin import Outcome
+from parity.bisect.strategy import Outcome
 from parity.bisect.transplant import noise_of, told
-from parity.compare.diff import FLOORS
 from parity.compare.judge import Judge, beyond, severity
+from parity.compare.reason import FLOORS
 from parity.errors import UnjudgedError, UsageError
 from parity.golden import Golden
 from parity.golden.fingerprint import fingerprint

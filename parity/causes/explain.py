@@ -24,6 +24,7 @@ from parity.causes.phantoms import Phantoms, count_phantoms
 from parity.causes.schedule_gauge import schedule_gauge, step_gauge
 from parity.causes.signatures import signatures
 from parity.compare.diff import diff
+from parity.compare.reason import Note
 from parity.compare.result import NAN, Cause, Result, Witness
 from parity.errors import ParityError, UsageError
 from parity.golden import Golden
@@ -72,18 +73,18 @@ def explain(request: ExplainRequest, say: Say, machine: Machine | None = None) -
     found = diff(request.reference, request.candidate)
     if found.verdict != "fail" or found.origin is None:
         note = "there is nothing to explain" if found.verdict == "pass" else "without a verdict there is no cause"
-        return dataclasses.replace(found, notes=(*found.notes, note))
+        return dataclasses.replace(found, notes=(*found.notes, Note(note)))
     step = found.origin.key.step
     if step < 0:
         note = f"the two part in the {found.origin.key.stage} stage: causes are looked for in the transformer alone"
-        return dataclasses.replace(found, notes=(*found.notes, note))
+        return dataclasses.replace(found, notes=(*found.notes, Note(note)))
     ours, theirs = (Golden.open(where).read_step(step) for where in (request.reference, request.candidate))
-    measured, notes = _gauges(found, ours, theirs), list(found.notes)
+    measured, notes = _gauges(found, ours, theirs), list[str]()
     try:
         machine = machine or Machine.of(request, Golden.open(request.reference).provenance, say)
     except ParityError as error:
         notes.append(f"counterfactuals and signatures are skipped: {error}")
-        return dataclasses.replace(found, causes=measured, notes=tuple(notes))
+        return dataclasses.replace(found, causes=measured, notes=(*found.notes, *map(Note, notes)))
     said: list[str] = []
     named = signatures(machine, ours, theirs, step, said)
     swapped: list[Cause] = []
@@ -93,7 +94,7 @@ def explain(request: ExplainRequest, say: Say, machine: Machine | None = None) -
     notes += [f"{by_itself}{note}" if note.startswith("unknown") else note for note in said]
     merged = _merged(swapped, named)
     measured = (*_phantoms(machine, request, found.origin.key, step, notes), *measured)
-    return dataclasses.replace(found, causes=_beside(merged, measured), notes=tuple(notes))
+    return dataclasses.replace(found, causes=_beside(merged, measured), notes=(*found.notes, *map(Note, notes)))
 
 
 def _gauges(found: Result, ours: StepRecords, theirs: StepRecords) -> tuple[Cause, ...]:

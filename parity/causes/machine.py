@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.bisect.port_plan import plan_of_port
-from parity.bisect.settings import Plan, plan
+from parity.bisect.swaps import Plan, plan
 from parity.causes.known_faults import Simulated
 from parity.errors import UsageError
 from parity.golden.fingerprint import fingerprint
@@ -96,7 +95,7 @@ class Machine:
     def plan(self, candidate: Settings) -> Plan:
         """What can be swapped between the two sides; raises UsageError where nothing can."""
         entry = self.ports.candidate or self.ports.reference
-        return plan(self.settings, candidate) if entry is None else plan_of_port(entry, self.settings, candidate)
+        return plan(self.settings, candidate, entry)
 
     def settings_on(self, candidate: Settings) -> dict[str, Value]:
         """The reference's choices on the candidate's backend."""

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+from parity.compare.reason import Note
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
 from parity.report.console import make_consoles
@@ -94,7 +95,7 @@ def run_command(
         sink = None if out is None else KeepRun(out, request)
         result = run_stages(request, say, sink)
         if sink is not None:
-            result = replace(result, notes=(*result.notes, *sink.notes))
+            result = replace(result, notes=(*result.notes, *map(Note, sink.notes)))
             sink.result(result)
     if as_json:
         print(dumps(result))

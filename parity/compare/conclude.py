@@ -9,15 +9,17 @@ reference that is not finite itself, is `unjudged`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from parity.compare.findings import Grid, findings
-from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, beyond, peak
+from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
+from parity.compare.reason import Fed, Note, Output, Reason, worst_of
 from parity.compare.result import (
     NAN,
+    Birth,
     Check,
     Distance,
     Failed,
@@ -27,7 +29,7 @@ from parity.compare.result import (
     SiteDiff,
     StepDiff,
 )
-from parity.golden.records import LOOP, Record, StepRecords
+from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.settings import BITS
 
 
@@ -96,7 +98,7 @@ def conclude(
     model: str,
     differing: Sequence[SettingDifference],
     preflight: Sequence[Check],
-    notes: Sequence[str] = (),
+    notes: Sequence[Note] = (),
     failing: Failed = "structure",
     grid: Grid | None = None,
 ) -> Result:
@@ -114,23 +116,26 @@ def conclude(
         "sites": sites,
     }
     if not any(_compared(d) for d in sites):
-        reason = "the two sides have no tensor in common: nothing was compared"
-        return Result("unjudged", None, reason, notes=tuple(notes), **common)  # type: ignore[arg-type]
+        why = Reason(kind="unjudged", problem="no_tensor", detail="sides")
+        return Result("unjudged", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
     broken = next((d for d in sites if d.key.module == LOOP and d.nonfinite[0] and d.verdict != "apart"), None)
     # What was judged before the reference broke stands.
     judged = [d for d in sites if broken is None or _before(d, broken)]
     outputs = [d for d in judged if d.key.module == LOOP and d.verdict != "apart" and beyond(d)]
     births = [d for d in judged if d.verdict == "fail" and d.birth in ("input", "module")]
     if broken is not None and not outputs and not births:
-        reason = f"the reference itself is not finite at {broken.key}"
-        return Result("unjudged", None, reason, notes=tuple(notes), **common)  # type: ignore[arg-type]
+        why = Reason(kind="unjudged", problem="not_finite", first=broken.key)
+        return Result("unjudged", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
     if not outputs and not births:
-        reason, told = _pass_reason(sites, steps, differing)
-        return Result("pass", None, reason, notes=(*told, *notes), **common)  # type: ignore[arg-type]
+        decided = sum(d.verdict in ("pass", "harmless") for d in sites)
+        why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
+        beside = (*_harmless(why, differing), *_grown(sites), *notes)
+        return Result("pass", None, why, notes=beside, **common)  # type: ignore[arg-type]
     origin = _origin(sites, outputs)
-    reason = _fail_reason(sites, origin, outputs)
+    at = next(d for d in sites if d.key == origin.key)
+    why = divergence(at, origin.birth, outputs_match=not outputs, after=_agreeing(sites, at))
     found = findings(sites, origin, [d.setting for d in differing], grid)
-    return Result("fail", failing, reason, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
+    return Result("fail", failing, why, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
 
 
 def _before(d: SiteDiff, broken: SiteDiff) -> bool:
@@ -146,7 +151,7 @@ def _compared(d: SiteDiff) -> bool:
     return held and d.verdict not in ("apart", "unjudged")
 
 
-def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin | None:
+def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin:
     """The first birth, one that no setting explains before one that a setting does, else where growth crossed."""
     for verdicts in (("fail",), ("harmless",)):
         for d in sites:
@@ -156,51 +161,54 @@ def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin | 
     return Origin(first.key, first.birth or "amplified")
 
 
-def _worst(steps: Sequence[StepDiff]) -> str:
+def _worst(steps: Sequence[StepDiff]) -> Output | None:
     worst = max(steps, key=lambda s: s.noise_pred.rel_l2, default=None)
-    if worst is None:
-        return ""
-    return f"; noise_pred relative L2 {worst.noise_pred.rel_l2:.2e} at most, floor {worst.noise_pred.floor:.2e}"
+    return None if worst is None else Output("noise_pred", worst.noise_pred)
 
 
-def _pass_reason(
-    sites: Sequence[SiteDiff], steps: Sequence[StepDiff], differing: Sequence[SettingDifference]
-) -> tuple[str, list[str]]:
-    decided = sum(d.verdict in ("pass", "harmless") for d in sites)
-    told = []
-    for difference in differing:
-        told.append(
-            f"harmless: {difference.setting} differs ({difference.reference} against {difference.candidate}) and "
-            f"noise_pred and latents stay below the floor{_worst(steps)}"
-        )
+def _harmless(why: Reason, differing: Sequence[SettingDifference]) -> Iterator[Note]:
+    for d in differing:
+        differs = f"{d.setting} differs ({d.reference} against {d.candidate})"
+        below = f"noise_pred and latents stay below the floor{worst_of(why)}"
+        yield Note(f"harmless: {differs} and {below}", d.setting)
+
+
+def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
     grown = sum(d.verdict == "fail" for d in sites)
     if grown:
-        told.append(f"{grown} sites are beyond their floors by growth alone; none of them is a birth")
-    return f"{decided} sites of {len(steps)} steps agree within their floors{_worst(steps)}", told
+        yield Note(f"{grown} sites are beyond their floors by growth alone; none of them is a birth")
 
 
-def _times(at: SiteDiff, far: Distance) -> str:
-    """What is beyond its floor, and how far."""
-    if far is at.local or far.ratio > L2_LIMIT or math.isnan(far.ratio):
-        return f"{far.ratio:.0f} x its floor"
-    if at.linf_ratio > LINF_LIMIT:
-        return f"{far.ratio:.1f} x its floor; its largest element {at.linf_ratio:.0f} x"
-    return f"{far.ratio:.1f} x its floor; in one part of its rows {peak(at):.0f} x"
+def divergence(
+    at: SiteDiff, birth: Birth, *, outputs_match: bool = False, after: tuple[Key, ...] = (), fed: Fed = "own"
+) -> Reason:
+    """The reason of a comparison that a site decides.
+
+    Args:
+        birth: how the divergence starts there. outputs_match: whether noise_pred and latents match all the same.
+        after: the last sites seen to agree. fed: whose inputs its module was run on.
+    """
+    local = not math.isnan(at.local.ratio)
+    within_norm = not local and at.distance.ratio <= L2_LIMIT
+    element = at.linf_ratio if within_norm and at.linf_ratio > LINF_LIMIT else NAN
+    return Reason(
+        kind="first_divergence",
+        first=at.key,
+        birth=birth,
+        after=after,
+        distance=at.local if local else at.distance,
+        element=element,
+        part=peak(at) if within_norm and math.isnan(element) else NAN,
+        note=at.note,
+        local=local,
+        fed=fed,
+        outputs_match=outputs_match,
+    )
 
 
-def _fail_reason(sites: Sequence[SiteDiff], origin: Origin | None, outputs: Sequence[SiteDiff]) -> str:
-    if origin is None:
-        return "noise_pred or latents are beyond their floors"
-    at = next(d for d in sites if d.key == origin.key)
-    how = {
-        "module": "its inputs agree and its output does not",
-        "input": "this input differs although everything before it agrees",
-        "amplified": "the difference only grew there",
-    }[origin.birth]
-    far, kind = (at.distance, "") if math.isnan(at.local.ratio) else (at.local, "local ")
-    number = f" ({kind}relative L2 {far.rel_l2:.2e}, {_times(at, far)})"
-    detail = f" ({at.note})" if at.note else number
-    end = ""
-    if not outputs:
-        end = "; noise_pred and latents are still within their floors"
-    return f"the paths part at {origin.key}: {how}{detail}{end}"
+def _agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
+    """The last sites seen to agree before the first that differs: the inputs of its call, else what came before it."""
+    before = [d for d in sites[: sites.index(first)] if d.key.step == first.key.step and d.verdict == "pass"]
+    inputs = [d.key for d in before if d.key.is_input and call_of(d.key) == call_of(first.key)]
+    branches = (first.key.branch, "")
+    return tuple(inputs or [d.key for d in before if d.key.branch in branches][-1:])

@@ -26,18 +26,12 @@ from parity.compare.comparable import Finding, Side, common_steps, comparable, s
 from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
 from parity.compare.judge import AFTER, Judge
+from parity.compare.reason import Note, Reason
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.compare.stages import recorded_stages
 from parity.golden import Golden, Key, Provenance, StepRecords
 from parity.golden.records import LOOP, PORT
 from parity.golden.rename import NONE, Rename, Renamer
-
-FLOORS = "parity record DIR --floors fp64,rounding"
-"""What records a reference with floors."""
-
-NOTHING = "the two goldens have no tensor in common: nothing was compared"
-
-NO_MODULE = "the port and the reference name no module alike: map the port's names with Port(rename=...)"
 
 
 class Say(Protocol):
@@ -79,7 +73,7 @@ def diff(
     ours, theirs = Golden.open(reference), Golden.open(candidate)
     sides = Sides(ours, theirs)
     findings = sides.findings(NONE if isinstance(rename, Auto) else rename)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     if isinstance(rename, Auto):
         rest = [f for f in findings if f.what not in ("weights", "model")]
         if not any(f.blocks for f in rest):
@@ -87,7 +81,7 @@ def diff(
             step = next((s for s in sides.steps if s >= 0), sides.steps[0])
             with ThreadPoolExecutor(2) as pool:
                 rename.proposal = propose(*sides.read(step, pool))
-            notes = rename.proposal.notes
+            notes = tuple(map(Note, rename.proposal.notes))
             findings = sides.findings(rename.proposal.rename)
         rename = rename.proposal.rename if rename.proposal else NONE
     if any(f.blocks for f in findings):
@@ -116,14 +110,14 @@ class Sides:
         theirs = pool.submit(self.candidate.read_step, step)
         return ours.result(), theirs.result()
 
-    def incomparable(self, findings: Sequence[Finding], notes: Sequence[str]) -> Result:
+    def incomparable(self, findings: Sequence[Finding], notes: Sequence[Note]) -> Result:
         a, b = self.reference.provenance, self.candidate.provenance
         blocking = [f for f in findings if f.blocks]
-        reason = "not comparable: " + "; ".join(f"{f.what}: {f.detail}" for f in blocking)
+        detail = "; ".join(f"{f.what}: {f.detail}" for f in blocking)
         return Result(
             "unjudged",
             None,
-            reason,
+            Reason(kind="unjudged", problem="not_comparable", detail=detail),
             model=a.model,
             differing_settings=settings_differences(a, b),
             preflight=tuple(f.as_check() for f in findings),
@@ -131,7 +125,7 @@ class Sides:
         )
 
 
-def _judged(sides: Sides, findings: Sequence[Finding], notes: Sequence[str], rename: Rename, say: Say) -> Result:
+def _judged(sides: Sides, findings: Sequence[Finding], notes: Sequence[Note], rename: Rename, say: Say) -> Result:
     a, b = sides.reference.provenance, sides.candidate.provenance
     differing = settings_differences(a, b)
     # Implementations that are mapped onto each other are built otherwise: what only one has is no difference.
@@ -147,9 +141,10 @@ def _judged(sides: Sides, findings: Sequence[Finding], notes: Sequence[str], ren
         met += sum(key.module not in ("", LOOP) for key in x & y)
         alone = [alone[0] + len(x - y), alone[1] + len(y - x)]
         collected.add(reference, candidate, judge.step(reference, candidate))
-    told = [*notes, *renamer.unused(), *(f.detail for f in findings if f.what == "steps held" and f.state == "said")]
+    held = (f.detail for f in findings if f.what == "steps held" and f.state == "said")
+    told = [*notes, *map(Note, (*renamer.unused(), *held))]
     if (rename or port) and any(alone):
-        told.append(f"without a counterpart: {alone[0]} sites of the reference, {alone[1]} of the candidate")
+        told.append(Note(f"without a counterpart: {alone[0]} sites of the reference, {alone[1]} of the candidate"))
     result = conclude(
         collected,
         model=a.model,
@@ -159,9 +154,10 @@ def _judged(sides: Sides, findings: Sequence[Finding], notes: Sequence[str], ren
         failing=_round(a, b),
     )
     if not common:
-        return replace(result, verdict="unjudged", failed=None, origin=None, reason=NOTHING)
+        nothing = Reason(kind="unjudged", problem="no_tensor", detail="goldens")
+        return replace(result, verdict="unjudged", failed=None, origin=None, why=nothing)
     if port and not met and b.modules and result.verdict == "pass":
-        return replace(result, verdict="unjudged", reason=NO_MODULE)
+        return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="no_module"))
     result = without_floors(result) if floors == 0 else partly_without_floors(result)
     return replace(result, stages=recorded_stages(result))
 
@@ -208,12 +204,8 @@ def without_floors(result: Result) -> Result:
     first = first or next((d for d in result.sites if d.verdict == "fail"), None)
     if first is None:
         return result
-    detail = f" ({first.note})" if first.note else f" (relative L2 {first.distance.rel_l2:.2e})"
-    reason = (
-        f"the reference golden holds no floors, and the two differ, first at {first.key}{detail}: whether that is "
-        f"rounding is unknown; record the reference with floors: {FLOORS}"
-    )
-    return _unjudged(result, reason, lambda d: d.verdict == "fail")
+    why = Reason(kind="unjudged", problem="no_floors", first=first.key, note=first.note, distance=first.distance)
+    return _unjudged(result, why, lambda d: d.verdict == "fail")
 
 
 def partly_without_floors(result: Result) -> Result:
@@ -221,17 +213,14 @@ def partly_without_floors(result: Result) -> Result:
     failed = [d for d in result.sites if d.verdict == "fail"]
     if result.verdict != "fail" or not failed or not all(_unknown(d) for d in failed):
         return result
-    reason = (
-        f"{len(failed)} sites differ whose floors the reference golden does not hold, first {failed[0].key}; record "
-        f"the reference with the floors of all its sites: {FLOORS}"
-    )
-    return _unjudged(result, reason, _unknown)
+    why = Reason(kind="unjudged", problem="some_floors", first=failed[0].key, sites=len(failed))
+    return _unjudged(result, why, _unknown)
 
 
 def _unknown(d: SiteDiff) -> bool:
     return math.isnan(d.distance.floor) and math.isnan(d.distance.ratio) and math.isfinite(d.distance.rel_l2)
 
 
-def _unjudged(result: Result, reason: str, which: Callable[[SiteDiff], bool]) -> Result:
+def _unjudged(result: Result, why: Reason, which: Callable[[SiteDiff], bool]) -> Result:
     sites = tuple(replace(d, verdict="unjudged", birth=None) if which(d) else d for d in result.sites)
-    return replace(result, verdict="unjudged", failed=None, reason=reason, sites=sites, origin=None)
+    return replace(result, verdict="unjudged", failed=None, why=why, sites=sites, origin=None)

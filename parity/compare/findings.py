@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.compare.judge import BIN_LIMIT
+from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
 from parity.golden.sketch import Geometry
 
@@ -36,14 +37,14 @@ class Grid:
 
 def findings(
     sites: Sequence[SiteDiff], origin: Origin | None, declared: Iterable[str] = (), grid: Grid | None = None
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     """The findings of a judged run, those that say nothing left out.
 
     Args:
         declared: names of the settings that are declared to differ. grid: of the image tokens, where it is known.
     """
     found = [_branches(sites, origin), _rows(sites, origin, grid), _dtypes(sites, declared), _nonfinite(sites)]
-    return tuple(sentence for sentence in found if sentence)
+    return tuple(Note(text) for text in found if text)
 
 
 def _branches(sites: Sequence[SiteDiff], origin: Origin | None) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from parity.compare.result import NAN, Distance, Failed, Result
+from parity.compare.result import NAN, UNKNOWN, Distance, Failed, Result
 from parity.golden.strict import (
     MalformedError,
     as_int,
@@ -18,8 +18,6 @@ from parity.golden.strict import (
 )
 
 PriceVerdict = Literal["pass", "fail", "unjudged", "refused"]
-
-UNKNOWN = Distance(NAN, NAN, NAN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, sentence
 from parity.golden.records import Key
 from parity.settings import Difference as SettingDifference
 
 Verdict = Literal["pass", "fail", "unjudged"]
 Failed = Literal["preflight", "structure", "precision"]
-Birth = Literal["input", "module", "amplified"]
 SiteVerdict = Literal["pass", "fail", "harmless", "apart", "unjudged"]
-
-NAN = float("nan")
 
 __all__ = [
     "NAN",
+    "UNKNOWN",
     "Birth",
     "Cause",
     "Check",
@@ -27,7 +26,9 @@ __all__ = [
     "Failed",
     "FrameDiff",
     "FrameError",
+    "Note",
     "Origin",
+    "Reason",
     "Region",
     "Result",
     "Round",
@@ -54,21 +55,6 @@ class Check:
     check: str
     verdict: Literal["pass", "fail", "explained"]
     detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Distance:
-    """How far the candidate is from the reference at one place.
-
-    Attributes:
-        rel_l2: ||candidate - reference|| / ||reference||; NaN where either holds NaN or Inf.
-        floor: the same for the difference that rounding alone explains; NaN where it was not measured.
-        ratio: rel_l2 / floor; inf where the floor is 0 and the difference is not.
-    """
-
-    rel_l2: float
-    floor: float
-    ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +111,7 @@ class SiteDiff:
     bins: tuple[float, ...] = ()
     frame: tuple[int, int] = (0, 0)
     rows: str = ""
-    local: Distance = Distance(NAN, NAN, NAN)
+    local: Distance = UNKNOWN
     birth: Birth | None = None
     verdict: SiteVerdict = "pass"
     note: str = ""
@@ -221,7 +207,7 @@ class StageDiff:
     Attributes:
         stage: `text` or `vae`. output: the worst of its outputs by name.
         by_itself: fed the same inputs on both sides. in_chain: each side's own; NaN where there is no chain.
-        verdict: of the stage. reason: one sentence.
+        verdict: of the stage. why: the reason for it.
     """
 
     stage: str
@@ -229,7 +215,12 @@ class StageDiff:
     by_itself: Distance
     in_chain: Distance
     verdict: Verdict
-    reason: str
+    why: Reason
+
+    @property
+    def reason(self) -> str:
+        """`why` as a sentence."""
+        return sentence(self.why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,15 +229,20 @@ class Round:
 
     Attributes:
         name: `structure` (float32, every dtype setting neutralised) or `precision` (everything as given).
-        verdict, reason: of this round. steps: against its truth: the reference itself in the structure round, the
+        verdict, why: of this round. steps: against its truth: the reference itself in the structure round, the
             reference in float32 in the precision round. origin: where the paths part.
     """
 
     name: Literal["structure", "precision"]
     verdict: Verdict
-    reason: str
+    why: Reason
     steps: tuple[StepDiff, ...] = ()
     origin: Origin | None = None
+
+    @property
+    def reason(self) -> str:
+        """`why` as a sentence."""
+        return sentence(self.why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +250,7 @@ class Result:
     """A whole comparison.
 
     Attributes:
-        verdict, failed, reason: the answer in one word, what failed, and one sentence for a tired person.
+        verdict, failed, why: the answer in one word, what failed, and why.
         model: as named. notes: further sentences (sites never fired, a differing setting that did no harm, ...).
         differing_settings, preflight, steps, sites, origin, causes: as in the JSON document; lists in execution order.
         rounds: those that were run; `steps`, `sites` and `origin` are of the last of them.
@@ -264,7 +260,7 @@ class Result:
 
     verdict: Verdict
     failed: Failed | None
-    reason: str
+    why: Reason
     model: str = ""
     differing_settings: tuple[SettingDifference, ...] = ()
     preflight: tuple[Check, ...] = ()
@@ -276,7 +272,12 @@ class Result:
     closer: tuple[SiteDiff, ...] = ()
     stages: tuple[StageDiff, ...] = ()
     frames: tuple[FrameDiff, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """`why` as one sentence for a tired person."""
+        return sentence(self.why)
 
     @property
     def exit_code(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parity.compare.judge import AFTER, beyond
+from parity.compare.reason import Reason
 from parity.compare.result import NAN, Distance, Result, SiteDiff, StageDiff, Verdict
 from parity.golden.records import LOOP
 
@@ -20,7 +21,7 @@ def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> S
     nothing = Distance(NAN, NAN, NAN)
     by_itself = nothing if worst is None else worst.distance
     output = "" if worst is None else worst.key.port
-    return StageDiff(name, output, by_itself, in_chain or nothing, judged.verdict, judged.reason)
+    return StageDiff(name, output, by_itself, in_chain or nothing, judged.verdict, judged.why)
 
 
 def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
@@ -32,12 +33,12 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
         if not sites:
             continue
         failed = _failed(sites)
-        reason = f"{name}: {'beyond' if failed else 'within'} its floors at {len(sites)} sites"
+        why = Reason(kind="output" if failed else "agrees", stage=name, sites=len(sites))
         line = stage_diff(result, name)
         if name == AFTER:
             line = replace(line, by_itself=line.in_chain, in_chain=line.by_itself)
         verdict: Verdict = "unjudged" if result.verdict == "unjudged" else "fail" if failed else "pass"
-        found.append(replace(line, verdict=verdict, reason=reason))
+        found.append(replace(line, verdict=verdict, why=why))
     return tuple(found)
 
 

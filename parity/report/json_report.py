@@ -63,7 +63,7 @@ def to_json(result: Result) -> Json:
         "stages": [_stage(stage) for stage in result.stages],
         "frames": [_frame(frame) for frame in result.frames],
         "closer": [_site(site) for site in result.closer],
-        "notes": list(result.notes),
+        "notes": [note.text for note in result.notes],
     }
 
 

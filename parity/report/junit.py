@@ -63,12 +63,17 @@ def plain(text: str) -> str:
 
 def _verdict_case(result: Result) -> str:
     """The verdict itself, so that a result without sites is no empty success."""
-    inside = ""
+    inside, notes = "", [note.text for note in result.notes]
     if result.verdict == "fail":
-        inside = _problem("failure", result.reason, result.failed or "diverged", [result.reason, *result.notes])
+        inside = _problem(
+            "failure",
+            result.reason,
+            result.failed or "diverged",
+            [result.reason, *notes],
+        )
     elif result.verdict == "unjudged":
         blocking = [f"{c.check}: {c.detail}" for c in result.preflight if c.verdict == "fail"]
-        inside = _problem("error", result.reason, "unjudged", [result.reason, *blocking, *result.notes])
+        inside = _problem("error", result.reason, "unjudged", [result.reason, *blocking, *notes])
     return f'<testcase classname="parity" name="verdict">{inside}</testcase>\n'
 
 

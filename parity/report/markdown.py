@@ -44,7 +44,7 @@ def markdown(result: Result) -> str:
         _preflight(result),
         _steps(result.steps),
         _sites(result.sites),
-        "\n".join(f"- {text(note)}" for note in result.notes),
+        "\n".join(f"- {text(note.text)}" for note in result.notes),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -11,7 +11,6 @@ Cost. One pass over the sites.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -22,6 +21,7 @@ from parity.compare.result import (
     Distance,
     FrameDiff,
     FrameError,
+    Note,
     Origin,
     Result,
     Round,
@@ -79,8 +79,8 @@ def summary(result: Result) -> Facts:
     for c in result.causes:
         rows.append(("cause", c.cause if math.isnan(c.share) else f"{c.share:.0%}: {c.cause}"))
         rows += [("witness", f"{w.kind}: {w.detail}") for w in c.witnesses]
-    told = {note for d in result.differing_settings for note in result.notes if _names(note, d.setting)}
-    rows += [("note", note) for note in result.notes if note not in told]
+    differing = {d.setting for d in result.differing_settings}
+    rows += [("note", note.text) for note in result.notes if note.setting not in differing]
     return Facts(tuple(rows))
 
 
@@ -110,15 +110,10 @@ def _site_name(key: Key) -> str:
     return key.site + (f" call {key.call}" if key.call else "")
 
 
-def _difference(difference: SettingDifference, notes: Sequence[str]) -> str:
-    """The setting, and after it the notes that name it: whether it did harm is said there."""
+def _difference(difference: SettingDifference, notes: Sequence[Note]) -> str:
+    """The setting, and after it the notes about it: whether it did harm is said there."""
     text = f"{difference.setting}: {difference.reference} -> {difference.candidate}"
-    return "; ".join([text, *(note for note in notes if _names(note, difference.setting))])
-
-
-def _names(note: str, setting: str) -> bool:
-    """Whether a note speaks of a setting: `rope`, but not `rope_dtype` nor `x.rope`."""
-    return re.search(rf"(?<![\w.]){re.escape(setting)}(?!\w|\.\w)", note) is not None
+    return "; ".join([text, *(note.text for note in notes if note.setting == difference.setting)])
 
 
 def preflight(result: Result) -> Facts:

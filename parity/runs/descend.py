@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from parity.compare.conclude import divergence
 from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
 from parity.compare.result import Origin, Result, SiteDiff
@@ -60,7 +61,9 @@ def descend(
     origin = _first_birth(sites, result.origin.key)
     if origin is None:
         return result, sites
-    return dataclasses.replace(result, origin=origin, reason=_reason(origin, sites, result)), sites
+    at = next(d for d in sites if d.key == origin.key)
+    why = divergence(at, origin.birth, outputs_match=result.why.outputs_match)
+    return dataclasses.replace(result, origin=origin, why=why), sites
 
 
 def _first_birth(sites: tuple[SiteDiff, ...], known: Key) -> Origin | None:
@@ -69,14 +72,3 @@ def _first_birth(sites: tuple[SiteDiff, ...], known: Key) -> Origin | None:
         if d.verdict == "fail" and d.birth in ("module", "input") and d.key.branch == known.branch:
             return Origin(d.key, d.birth)
     return None
-
-
-def _reason(origin: Origin, sites: tuple[SiteDiff, ...], result: Result) -> str:
-    at = next(d for d in sites if d.key == origin.key)
-    how = {
-        "module": "its inputs agree and its output does not",
-        "input": "this input differs although everything before it agrees",
-    }[origin.birth]
-    number = at.note or f"relative L2 {at.distance.rel_l2:.2e}, {at.distance.ratio:.0f} x its floor"
-    end = result.reason.partition("; noise_pred")
-    return f"the paths part at {origin.key}: {how} ({number})" + "".join(end[1:])

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from parity.compare.conclude import divergence
 from parity.compare.excuses import excuses
 from parity.compare.local import BORN, Local, first_beyond, first_within, local_errors, suspect, with_local
+from parity.compare.reason import Fed
 from parity.compare.result import NAN, Birth, Distance, Origin, Result, SiteDiff, SiteVerdict
 from parity.golden.records import Key, StepRecords
 from parity.hooks.calls import Call
@@ -102,8 +104,10 @@ class LocalPass:
         result = replace(result, closer=(*result.closer, *closer))
         if born.key == origin.key:
             return result
-        end = result.reason.partition("; noise_pred")
-        return replace(result, origin=Origin(born.key, born.birth or "module"), reason=_reason(born) + "".join(end[1:]))
+        birth = born.birth or "module"
+        fed: Fed = "own" if math.isnan(born.local.ratio) else "reference"
+        why = divergence(born, birth, outputs_match=result.why.outputs_match, fed=fed)
+        return replace(result, origin=Origin(born.key, birth), why=replace(why, enclosed=True))
 
     def _dtypes(self, candidate: StepRecords) -> Dtypes:
         ours, theirs = self.pairing.reference.side.backend.dtype, self.pairing.candidate.side.backend.dtype
@@ -117,13 +121,3 @@ def _alone(key: Key, local: Local) -> SiteDiff:
     verdict: SiteVerdict = "fail" if local.beyond else "pass"
     born: Birth | None = "module" if local.beyond else None
     return SiteDiff(key, Distance(NAN, NAN, NAN), local=local.distance, birth=born, verdict=verdict, note=local.note)
-
-
-def _reason(born: SiteDiff) -> str:
-    at = f"the paths part at {born.key}"
-    if not math.isnan(born.local.ratio):
-        number = f"local relative L2 {born.local.rel_l2:.2e}, {born.local.ratio:.0f} x its floor"
-        return f"{at}: fed the reference's inputs its output differs ({born.note or number})"
-    how = "its inputs agree and its output does not" if born.birth == "module" else "the inputs of what it is in agree"
-    number = f"relative L2 {born.distance.rel_l2:.2e}, {born.distance.ratio:.0f} x its floor"
-    return f"{at}: {how} ({born.note or number})"

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
 from parity.runs.pairing import Request
 from parity.settings import differences
@@ -22,10 +23,11 @@ def merged(found: Sequence[tuple[str, Result]], request: Request) -> Result:
     base = next((r for name, r in found if name == "transformer"), results[0])
     notes = [note for r in results for note in r.notes]
     if decides is None:
-        reason, decides = "; ".join(r.reason for r in results), base
+        why, decides = Reason(kind="agrees", together=tuple(r.why for r in results)), base
     else:
-        reason = decides.reason
-        notes += [f"{name} fails too: {r.reason}" for name, r in found if r is not decides and r.verdict == "fail"]
+        why = decides.why
+        others = [(name, r) for name, r in found if r is not decides and r.verdict == "fail"]
+        notes += [Note(f"{name} fails too: {r.reason}") for name, r in others]
 
     def joined(of: Callable[[Result], tuple[Any, ...]]) -> tuple[Any, ...]:
         return tuple(item for r in results for item in of(r))
@@ -34,7 +36,7 @@ def merged(found: Sequence[tuple[str, Result]], request: Request) -> Result:
         base,
         verdict=decides.verdict,
         failed=decides.failed,
-        reason=reason,
+        why=why,
         origin=decides.origin,
         closer=decides.closer,
         differing_settings=differences(request.reference, request.candidate),

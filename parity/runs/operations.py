@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 
 from parity.compare.operations import Parting, Reduced, first_parting
+from parity.compare.reason import Note
 from parity.compare.result import Result
 from parity.golden.records import LOOP
 from parity.hooks import reduce_torch
@@ -58,14 +59,14 @@ def operations_of_origin(result: Result, pairing: Pairing, state: State, say: Sa
         theirs = [Reduced(o.name, o.shape, o.reduced) for o in modules.operations(call)]
     except Exception as error:  # a port's own code, run in a way it was not written for
         note = f"the operations of {call.module} could not be compared: {type(error).__name__}: {error}"
-        return replace(result, notes=(*result.notes, note.splitlines()[0]))
+        return replace(result, notes=(*result.notes, Note(note.splitlines()[0])))
     # Casting to float64 comes before the module's own operations.
     parting = first_parting(ours, [exact[-len(ours) :], moved], theirs) if ours else None
     if parting is None:
         note = f"{call.module}: run eagerly, each of its {len(ours)} operations agrees: it is how they are compiled"
     else:
         note = _sentence(call.module, parting, len(ours))
-    return replace(result, notes=(*result.notes, note))
+    return replace(result, notes=(*result.notes, Note(note)))
 
 
 def _sentence(module: str, parting: Parting, count: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Result, SiteDiff
 from parity.errors import UsageError
 from parity.golden.records import LOOP
@@ -162,12 +163,11 @@ def require_common(result: Result, candidate: Loaded, modules: Mapping[str, str]
     seen = sorted(getattr(candidate.backend, "seen", set(candidate.modules)))
     if not seen:
         note = "the port names no site: only noise_pred and latents were compared (parity.port.tap names more)"
-        return dataclasses.replace(result, notes=(*result.notes, note))
-    reason = (
-        f"the port and the reference have no site in common: it names {', '.join(seen[:4])}, the reference "
-        f"{', '.join([*modules][:4])}; map its names with Port(rename=...)"
+        return dataclasses.replace(result, notes=(*result.notes, Note(note)))
+    detail = f"it names {', '.join(seen[:4])}, the reference {', '.join([*modules][:4])}"
+    return dataclasses.replace(
+        result, verdict="unjudged", why=Reason(kind="unjudged", problem="no_site", detail=detail)
     )
-    return dataclasses.replace(result, verdict="unjudged", reason=reason)
 
 
 def _module_met(d: SiteDiff) -> bool:

@@ -14,8 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from parity.compare.conclude import divergence
 from parity.compare.local import Local, local_errors
 from parity.compare.preflight import failed
+from parity.compare.reason import Reason
 from parity.compare.result import NAN, Birth, Check, Distance, Origin, Result, SiteDiff, SiteVerdict
 from parity.errors import UnjudgedError
 from parity.golden import Golden
@@ -66,7 +68,8 @@ def replay(request: ReplayRequest, say: Say) -> Result:
     model = request.model or golden.provenance.model
     problem = failed(checks)
     if problem is not None:
-        return Result("fail", "preflight", f"preflight: {problem.check}: {problem.detail}", model, preflight=checks)
+        why = Reason(kind="preflight", check=problem.check, detail=problem.detail)
+        return Result("fail", "preflight", why, model, preflight=checks)
     run, has = _runner(side)
     sites: list[SiteDiff] = []
     for step in (s for s in golden.steps if s >= 0):  # what is outside the loop is no module of the transformer
@@ -161,14 +164,12 @@ def _conclude(model: str, sites: tuple[SiteDiff, ...], checks: tuple[Check, ...]
     failing = [d for d in sites if d.verdict == "fail"]
     found: dict[str, Any] = {"model": model, "preflight": checks, "sites": sites}
     if failing:
-        at = failing[0]
-        number = f"local relative L2 {at.local.rel_l2:.2e}, {at.local.ratio:.0f} x its floor"
-        reason = f"{at.key}: fed the recorded inputs its output differs ({at.note or number})"
-        return Result("fail", "structure", reason, origin=Origin(at.key, "module"), **found)
+        why = divergence(failing[0], "module", fed="recorded")
+        return Result("fail", "structure", why, origin=Origin(failing[0].key, "module"), **found)
     unknown = sum(d.verdict == "unjudged" for d in sites)
     if unknown:
-        reason = f"{unknown} outputs differ and the golden holds no local floors: record it with {HOW} and floors"
-        return Result("unjudged", None, reason, **found)
+        detail = f"{unknown} outputs differ and the golden holds no local floors: record it with {HOW} and floors"
+        return Result("unjudged", None, Reason(kind="unjudged", detail=detail), **found)
     worst = max(sites, key=lambda d: 0.0 if np.isnan(d.local.ratio) else d.local.ratio)
-    reason = f"{len(sites)} outputs agree, fed the recorded inputs; at most {worst.local.ratio:.1f} x the local floor"
-    return Result("pass", None, reason, **found)
+    why = Reason(kind="agrees", fed="recorded", sites=len(sites), distance=worst.local)
+    return Result("pass", None, why, **found)

@@ -20,6 +20,7 @@ from parity.compare.conclude import Collected, conclude
 from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
 from parity.compare.preflight import failed
+from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, Round
 from parity.hooks.sites import plan_sites
 from parity.paths.floors import make_variants
@@ -54,8 +55,8 @@ def run(request: Request, say: Say, sink: Sink | None = None, own: Own = Mapping
     differing = pairing.differing
     problem = failed(pairing.checks)
     if problem is not None:
-        reason = f"preflight: {problem.check}: {problem.detail}"
-        return Result("fail", "preflight", reason, request.model, differing, pairing.checks)
+        why = Reason(kind="preflight", check=problem.check, detail=problem.detail)
+        return Result("fail", "preflight", why, request.model, differing, pairing.checks)
     if request.forcing == "module":
         require_local(pairing.candidate.side)
     plan_sites(["", *pairing.reference.side.modules], request.sites, request.values)  # refuses before anything runs
@@ -131,9 +132,9 @@ def _with_rounds(result: Result, checks: tuple[Check, ...], last: str, first: Re
     both = [("structure", first)] if first is not None else []
     names = ["structure", "precision"] if last == "both" else [last]
     both += [(name, result) for name in names]
-    rounds = tuple(Round(name, r.verdict, r.reason, r.steps, r.origin) for name, r in both)  # type: ignore[arg-type]
+    rounds = tuple(Round(name, r.verdict, r.why, r.steps, r.origin) for name, r in both)  # type: ignore[arg-type]
     if first is None:
         return dataclasses.replace(result, preflight=held, rounds=rounds)
-    reason = f"structure agrees; precision: {result.reason}"
+    why = dataclasses.replace(result.why, precision=True)
     notes = (*first.notes, *result.notes)
-    return dataclasses.replace(result, preflight=held, rounds=rounds, reason=reason, notes=notes)
+    return dataclasses.replace(result, preflight=held, rounds=rounds, why=why, notes=notes)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.judge import Judge
+from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.golden.records import LOOP, Record, StepRecords
 from parity.hooks.sites import SitePlan, is_block, plan_sites
@@ -110,7 +111,7 @@ def judge_stage(
     pair.candidate.reached.require()
     collected = Collected(sites=list(sites))
     result = conclude(collected, model=model, differing=(), preflight=(), failing=failing)
-    result = dataclasses.replace(result, reason=_reason(result, name))
+    result = dataclasses.replace(result, why=_why(result, name))
     suspect = None if result.origin is None or choice[0] != "blocks" else _suspect(result.origin.key.module, pair.stage)
     closer = None if suspect is None else children_plan(suspect, modules)
     if closer is not None:
@@ -119,8 +120,7 @@ def judge_stage(
         inside = tuple(d for d in inside if d.key.module != LOOP)
         second = conclude(Collected(sites=list(inside)), model=model, differing=(), preflight=(), failing=failing)
         if second.origin is not None and second.origin.birth != "amplified":
-            reason = _reason(second, name)
-            result = dataclasses.replace(result, origin=second.origin, reason=reason)
+            result = dataclasses.replace(result, origin=second.origin, why=_why(second, name))
         result = dataclasses.replace(result, closer=inside)
     return Judged(result, plan, truth, theirs, others)
 
@@ -161,22 +161,19 @@ def _suspect(module: str, stage: Stage) -> str | None:
     return f"{stage.trunk}.{head if is_block(head) else inside.split('.')[0]}"
 
 
-def _reason(result: Result, name: str) -> str:
-    """The sentence of a stage: its outputs stand where the loop's would."""
+def _why(result: Result, name: str) -> Reason:
+    """The reason of a stage: its outputs stand where the loop's would."""
     outputs = [d for d in result.sites if d.key.module == LOOP and not d.key.is_padding]
     worst = max(outputs, key=lambda d: d.distance.rel_l2, default=None)
-    end = "" if worst is None else f"; {worst.key.port} relative L2 {worst.distance.rel_l2:.2e}"
-    end += "" if worst is None else f", floor {worst.distance.floor:.2e}"
-    if result.verdict == "pass":
-        decided = sum(d.verdict in ("pass", "harmless") for d in result.sites)
-        return f"{name}: {decided} sites agree within their floors{end}"
-    return result.reason.partition("; noise_pred")[0] + (end if result.verdict == "fail" else "")
+    output = None if worst is None else Output(worst.key.port, worst.distance)
+    return dataclasses.replace(result.why, stage=name, output=output, outputs_match=False)
 
 
-def with_checks(result: Result, checks: tuple[Check, ...]) -> Result:
+def with_checks(result: Result, checks: tuple[Check, ...], stage: str) -> Result:
     """The result with these checks before it; the first that fails decides."""
     bad = next((c for c in checks if c.verdict == "fail"), None)
     result = dataclasses.replace(result, preflight=(*result.preflight, *checks))
     if bad is None or result.verdict == "fail":
         return result
-    return dataclasses.replace(result, verdict="fail", failed="preflight", reason=f"{bad.check}: {bad.detail}")
+    why = Reason(kind="preflight", check=bad.check, detail=bad.detail, stage=stage)
+    return dataclasses.replace(result, verdict="fail", failed="preflight", why=why)

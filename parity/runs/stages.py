@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.compare.reason import Note
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden.records import StepRecords
@@ -74,7 +75,7 @@ def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
         if decoded is not None:
             found["vae"] = decoded
     result = merged([(name, found[name]) for name in STAGES if name in found], request)
-    return dataclasses.replace(result, notes=(*told, *result.notes))
+    return dataclasses.replace(result, notes=(*map(Note, told), *result.notes))
 
 
 def _embeddings_used(request: Request, own: Own) -> str:

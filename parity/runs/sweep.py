@@ -23,7 +23,8 @@ from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
 from parity.compare.preflight import failed, preflight
 from parity.compare.prices import Price, PriceList, in_order, priced
-from parity.compare.result import Check, Result
+from parity.compare.reason import Reason
+from parity.compare.result import Result
 from parity.errors import ParityError, UsageError
 from parity.golden.facts import Facts
 from parity.hooks.sites import plan_sites
@@ -150,7 +151,8 @@ class Sweep:
         problem = failed(pairing.checks)
         result = self._result(pairing)
         if problem is not None:
-            result = dataclasses.replace(result, verdict="fail", failed="preflight", reason=_sentence(problem))
+            why = Reason(kind="preflight", check=problem.check, detail=problem.detail)
+            result = dataclasses.replace(result, verdict="fail", failed="preflight", why=why)
         self.say("time and memory")
         base, cost = step_costs([self.base, side])
         of_base = cost.seconds / base.seconds
@@ -227,7 +229,3 @@ class Sweep:
 
     def _request(self, reference: Settings, candidate: Settings) -> Request:
         return Request(self.request.model, reference, candidate, self.request.steps, self.request.seed)
-
-
-def _sentence(problem: Check) -> str:
-    return f"preflight: {problem.check}: {problem.detail}"

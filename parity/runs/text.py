@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Failed, Result
 from parity.compare.stages import stage_diff
 from parity.errors import UnjudgedError
@@ -88,7 +89,7 @@ def judge_text(
     if request.stage1 is not None:
         return _judge_file(request, case, text, rounds, checks, say)
     own: dict[str, tuple[Encoded, Encoded]] = {}
-    result = with_checks(Result("pass", None, "", request.model), checks)
+    result = with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, TEXT)
     choices = split_sites(text_modules(case, text), *choice)
     for name in rounds if result.verdict == "pass" else ():
         ours, theirs = request.reference, request.candidate
@@ -112,10 +113,10 @@ def judge_text(
 def _joined(judged: Mapping[str, Judged], request: Request, checks: tuple[Check, ...]) -> Result:
     """One result of the encoders, with the line of the stage."""
     each = [(part, j.result) for part, j in judged.items()]
-    found = with_checks(merged(each, request), checks)
+    found = with_checks(merged(each, request), checks, TEXT)
     if found.verdict == "pass":
-        reasons = (f"{part}, {result.reason.removeprefix(f'{TEXT}: ')}" for part, result in each)
-        found = dataclasses.replace(found, reason=f"{TEXT}: {'; '.join(reasons)}")
+        encoders = tuple(dataclasses.replace(result.why, encoder=part) for part, result in each)
+        found = dataclasses.replace(found, why=Reason(kind="agrees", stage=TEXT, together=encoders))
     return dataclasses.replace(found, stages=(stage_diff(found, TEXT),))
 
 
@@ -127,7 +128,7 @@ def _judge_file(
     assert request.stage1 is not None
     given = text.read(request.stage1, case.config)
     checks = (*checks, *file_checks(text, given))
-    result = with_checks(Result("pass", None, "", request.model), checks)
+    result = with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, TEXT)
     if result.verdict != "pass":
         return Texts(result, {})
     judged, notes = {}, []
@@ -150,7 +151,7 @@ def _judge_file(
         nothing: Choice = ("none", ())
         judged[encoder.part] = judge_stage(pair, encoder.tokens, nothing, request.model, failing, say)
     result = _joined(judged, request, checks)
-    result = dataclasses.replace(result, notes=(*result.notes, *notes))
+    result = dataclasses.replace(result, notes=(*result.notes, *map(Note, notes)))
     if result.verdict != "pass":
         return Texts(result, {})
     own = {}

@@ -20,6 +20,7 @@ from parity.compare.frames import frame_diffs, frame_errors, frames_of, spread
 from parity.compare.judge import L2_LIMIT
 from parity.compare.metrics import ratio
 from parity.compare.preflight import failed
+from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, Failed, FrameError, Result
 from parity.compare.stages import stage_diff
 from parity.models.family import Case
@@ -67,8 +68,8 @@ def decode_round(case: Case, request: Request, ends: Ends, choice: tuple[str, tu
     config = require_known(case)
     checks = latent_checks(config, ends.reference, ends.reference if ends.candidate is None else ends.candidate)
     if failed(checks[:2]) is not None or failed(latent_checks(config, ends.reference, ends.reference)) is not None:
-        nothing = Result("pass", None, "", request.model)
-        return with_checks(nothing, checks)
+        nothing = Result("pass", None, Reason(kind="agrees"), request.model)
+        return with_checks(nothing, checks, "vae")
     say("vae: loading")
     # One text encoder's dtype is none of the decoder's.
     settings = (s.replace(text_byt5_dtype="same") for s in (request.reference, request.candidate))
@@ -79,7 +80,7 @@ def decode_round(case: Case, request: Request, ends: Ends, choice: tuple[str, tu
     checks = (*checks, frames_check(config, ends.reference.shape, ours, theirs))
     sink.frames("reference", ours)
     sink.frames("candidate", theirs)
-    result = with_checks(judged.result, checks)
+    result = with_checks(judged.result, checks, "vae")
     if ours.shape != theirs.shape:
         return dataclasses.replace(result, stages=(stage_diff(result, "vae"),))
     floors = np.max([spread(frames_of(ours), frames_of(o[""].outputs[FRAMES])) for o in judged.others.values()], axis=0)
@@ -89,9 +90,8 @@ def decode_round(case: Case, request: Request, ends: Ends, choice: tuple[str, tu
         return dataclasses.replace(result, stages=(stage_diff(result, "vae"),), frames=frame_diffs(own, None))
     far, chain = _chain(pair, judged, ends, floors, sink, say)
     if result.verdict == "pass" and not far.ratio <= L2_LIMIT:
-        detail = f"relative L2 {far.rel_l2:.2e}, {far.ratio:.0f} x their floor"
-        reason = f"the frames of the whole chain are beyond their floor ({detail}), though each decode agrees by itself"
-        result = dataclasses.replace(result, verdict="fail", failed=failing, reason=reason)
+        why = Reason(kind="output", stage="vae", output=Output(FRAMES, far))
+        result = dataclasses.replace(result, verdict="fail", failed=failing, why=why)
     frames = frame_diffs(own, chain)
     return dataclasses.replace(result, stages=(stage_diff(result, "vae", far),), frames=frames)
 

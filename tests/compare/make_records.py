@@ -9,12 +9,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.judge import Judge
+from parity.compare.reason import Reason
 from parity.compare.result import SiteDiff
 from parity.golden import Floor, Key, Moments, Record, StepRecords, bin_norms, geometry, norm, sketch
 
 STAGE = "transformer"
 FLOOR = 1e-6
 """Relative floor of every made tensor unless a test says otherwise."""
+
+
+def because(text: str) -> Reason:
+    """A reason whose sentence is this text."""
+    return Reason(kind="unjudged", detail=text)
 
 
 def moments(x: np.ndarray) -> Moments:

@@ -10,6 +10,7 @@ import pytest
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.judge import Judge
+from parity.compare.reason import Note
 from parity.compare.result import Check, Distance, Result, SettingDifference
 from parity.golden import PADDING, Record, StepRecords
 from parity.report.json_report import dumps
@@ -121,7 +122,7 @@ def test_growth_alone_passes_with_a_note() -> None:
     walk.ends(1.0, 1.0)
     found = concluded(walk)
     assert (found.verdict, found.exit_code, found.origin) == ("pass", 0, None)
-    assert any("1 sites are beyond their floors by growth alone" in note for note in found.notes)
+    assert any("1 sites are beyond their floors by growth alone" in note.text for note in found.notes)
 
 
 def test_growth_that_reaches_noise_pred_fails() -> None:
@@ -170,7 +171,7 @@ def test_an_excused_difference_within_the_output_floors_is_harmless_and_listed()
     found = concluded(whole_step(text=FAR), excuses=("text",), differing=(TEXT,))
     assert (found.verdict, found.exit_code) == ("pass", 0)
     assert found.differing_settings == (TEXT,)
-    assert any("harmless: text.byt5_dtype differs (same against bfloat16)" in note for note in found.notes)
+    assert any("harmless: text.byt5_dtype differs (same against bfloat16)" in note.text for note in found.notes)
     assert {d.verdict for d in found.sites if d.key.site == "text:out"} == {"harmless"}
 
 
@@ -362,5 +363,5 @@ def test_notes_are_kept() -> None:
         judge, collected = Judge(), Collected()
         reference, candidate = walk.steps()
         collected.add(reference, candidate, judge.step(reference, candidate))
-        found = conclude(collected, model="made", differing=(), preflight=(), notes=("said before",))
-        assert "said before" in found.notes
+        found = conclude(collected, model="made", differing=(), preflight=(), notes=(Note("said before"),))
+        assert Note("said before") in found.notes

@@ -13,6 +13,7 @@ import pytest
 
 from parity.compare.diff import Auto, diff
 from parity.compare.judge import Judge
+from parity.compare.reason import Note
 from parity.errors import UsageError
 from parity.golden import Golden, StepRecords
 from parity.golden.rename import decode_rename
@@ -112,7 +113,7 @@ def test_an_unfinished_candidate_is_judged_up_to_its_last_step_and_it_is_said(tm
     killed = write(tmp_path / "killed", CANDIDATE, [walk(0, FAR).steps()[1]], finish=False)
     result = diff(reference, killed)
     assert result.verdict == "pass"
-    assert any("candidate was not finished: compared up to step 0 (1 steps)" in note for note in result.notes)
+    assert any("candidate was not finished: compared up to step 0 (1 steps)" in note.text for note in result.notes)
     assert [s.step for s in result.steps] == [0]
 
 
@@ -155,7 +156,7 @@ def test_other_names_are_compared_through_rules(tmp_path: Path) -> None:
 def test_what_has_no_counterpart_is_counted_not_failed(tmp_path: Path) -> None:
     result = diff(*other_names(tmp_path), rename=decode_rename(RULES))
     assert result.verdict == "pass"
-    assert "without a counterpart: 4 sites of the reference, 4 of the candidate" in result.notes
+    assert Note("without a counterpart: 4 sites of the reference, 4 of the candidate") in result.notes
 
 
 def test_auto_finds_the_rules_and_keeps_them(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_auto_finds_the_rules_and_keeps_them(tmp_path: Path) -> None:
     assert str(result.origin.key) == "transformer step 1 cond blocks.1:out"
     assert auto.proposal is not None
     assert auto.proposal.pairs == {"layers.0": "blocks.0", "layers.1": "blocks.1"}
-    assert any(note.startswith("--map auto: 2 of 2 modules") for note in result.notes)
+    assert any(note.text.startswith("--map auto: 2 of 2 modules") for note in result.notes)
 
 
 def test_auto_maps_nothing_between_incomparable_goldens(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_auto_is_the_plain_diff_where_names_agree(tmp_path: Path) -> None:
 
 def test_a_rule_that_matches_nothing_is_a_note(tmp_path: Path) -> None:
     rules = {"format": 1, "rules": [{"from": "never", "to": "x"}]}
-    assert "--map: rule 1 ('never') matches nothing" in diff(*pair(tmp_path), rename=decode_rename(rules)).notes
+    assert Note("--map: rule 1 ('never') matches nothing") in diff(*pair(tmp_path), rename=decode_rename(rules)).notes
 
 
 def test_one_part_a_side_is_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

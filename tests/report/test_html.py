@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from parity.compare.reason import Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness
 from parity.golden.records import Key
 from parity.report.html import HEIGHT, MOST_ROWS, MOST_SITES, DocumentError, drift, strip, to_html
 from parity.report.json_report import to_json
+from tests.compare.make_records import because
 from tests.report.test_json_report import RESULT
 
 pytest.importorskip("jinja2")
@@ -68,7 +70,7 @@ def test_a_foreign_document_cannot_put_anything_on_the_page_that_runs(hostile: s
     cause = Cause(hostile, hostile, hostile, hostile, 0.5, (Witness(hostile, 1.0, hostile),))
     site = SiteDiff(Key(hostile, 0, hostile, hostile), Distance(1.0, 0.1, 10.0), verdict="fail", note=hostile)
     result = dataclasses.replace(
-        RESULT, reason=hostile, model=hostile, sites=(site,), notes=(hostile,), causes=(cause,)
+        RESULT, why=because(hostile), model=hostile, sites=(site,), notes=(Note(hostile),), causes=(cause,)
     )
     text = page(result, to_json(result)["causes"])
     assert "<script" not in text
@@ -87,7 +89,7 @@ def test_many_sites_are_cut_and_the_cut_is_said() -> None:
 
 
 def test_nothing_compared_is_a_page_too() -> None:
-    text = page(Result("unjudged", None, "the two sides have no tensor in common"))
+    text = page(Result("unjudged", None, because("the two sides have no tensor in common")))
     assert "no tensor in common" in text
     assert "<svg" not in text
 

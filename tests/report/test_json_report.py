@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from parity.compare.reason import Note
 from parity.compare.result import (
     NAN,
     Cause,
@@ -21,6 +22,7 @@ from parity.compare.result import (
 )
 from parity.golden.records import Key
 from parity.report.json_report import dumps, to_json
+from tests.compare.make_records import because
 
 KEY = Key("transformer", 0, "cond", "transformer_blocks.0.attn.attention:out", 1)
 DISTANCE = Distance(6.7e-2, 1 / 3, float("inf"))
@@ -40,7 +42,7 @@ SITE = SiteDiff(
 RESULT = Result(
     "fail",
     "structure",
-    "attention parts first",
+    because("attention parts first"),
     model="tiny",
     differing_settings=(SettingDifference("attention.mask", "exact", "none"),),
     preflight=(Check("weights", "pass", "812 tensors"),),
@@ -52,7 +54,7 @@ RESULT = Result(
     sites=(SITE, SiteDiff(Key("text", -1, "", "a:out"), Distance(0.0, NAN, NAN), bins=(1.0,))),
     origin=Origin(KEY, "module"),
     causes=(Cause("mask", "attention.mask", "exact", "none", 0.98, (Witness("gauge", 64.0, "phantom keys"),)),),
-    notes=("one", "two"),
+    notes=(Note("one"), Note("two")),
 )
 FAR = {"rel_l2": 6.7e-2, "floor": 1 / 3, "ratio": "inf"}
 
@@ -116,7 +118,7 @@ def test_origin_and_causes() -> None:
 
 
 def test_an_empty_result_is_a_whole_document() -> None:
-    found = document(Result("unjudged", None, "nothing in common"))
+    found = document(Result("unjudged", None, because("nothing in common")))
     assert (found["verdict"], found["failed"], found["origin"], found["steps"]) == ("unjudged", None, None, [])
 
 
@@ -126,7 +128,7 @@ def test_it_is_strict_json_and_deterministic() -> None:
 
     json.loads(dumps(RESULT), parse_constant=refuse)
     assert dumps(RESULT) == dumps(RESULT)
-    assert dumps(Result("pass", None, "3 × 4 \u2028")).isascii()
+    assert dumps(Result("pass", None, because("3 × 4 \u2028"))).isascii()
 
 
 def test_each_item_of_a_list_has_a_line_of_its_own() -> None:

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parity.compare.reason import Note
 from parity.compare.result import NAN, Birth, Check, Distance, Origin, Result, SiteDiff, SiteVerdict
 from parity.golden.records import Key
 from parity.report.junit import MOST_SITES, junit
+from tests.compare.make_records import because
 
 FAR = Distance(0.405, 6.3e-6, 64384.0)
 
@@ -21,9 +23,11 @@ def site(
     return SiteDiff(Key("transformer", step, branch, name), FAR, birth=birth, verdict=verdict)
 
 
-def failing(*sites: SiteDiff, notes: tuple[str, ...] = ()) -> Result:
+def failing(*sites: SiteDiff, notes: tuple[Note, ...] = ()) -> Result:
     born = next(s for s in sites if s.verdict == "fail")
-    return Result("fail", "structure", "they part", "tiny", sites=sites, origin=Origin(born.key, "module"), notes=notes)
+    return Result(
+        "fail", "structure", because("they part"), "tiny", sites=sites, origin=Origin(born.key, "module"), notes=notes
+    )
 
 
 def cases(result: Result) -> dict[str, ElementTree.Element]:
@@ -45,7 +49,7 @@ def test_a_pass_is_one_case_a_block_step_and_branch() -> None:
         site("blocks.0:out", branch="uncond"), site("blocks.0:out", step=1), site("loop:noise_pred", branch=""),
         site("pad:out@padding", "apart"), site(":out"),
     ]  # fmt: skip
-    found = cases(Result("pass", None, "all agree", "tiny", sites=tuple(sites)))
+    found = cases(Result("pass", None, because("all agree"), "tiny", sites=tuple(sites)))
     assert list(found) == [
         "parity/verdict",
         "transformer.step 0.cond/blocks.0",
@@ -59,7 +63,9 @@ def test_a_pass_is_one_case_a_block_step_and_branch() -> None:
 
 
 def test_a_failure_carries_its_numbers() -> None:
-    found = cases(failing(site("a:out"), site("b:in.x"), site("b:out", "fail", birth="module"), notes=("and this",)))
+    found = cases(
+        failing(site("a:out"), site("b:in.x"), site("b:out", "fail", birth="module"), notes=(Note("and this"),))
+    )
     assert [name for name, case in found.items() if len(case)] == ["parity/verdict", "transformer.step 0.cond/b"]
     verdict, block = found["parity/verdict"][0], found["transformer.step 0.cond/b"][0]
     assert (verdict.tag, verdict.get("type"), verdict.get("message")) == ("failure", "structure", "they part")
@@ -79,12 +85,12 @@ def test_only_the_first_sites_of_a_block_are_listed() -> None:
 
 def test_unjudged_is_an_error_never_an_empty_success() -> None:
     checks = (Check("seed", "fail", "7 against 8"), Check("model", "pass", "tiny"))
-    found = cases(Result("unjudged", None, "not comparable", preflight=checks))
+    found = cases(Result("unjudged", None, because("not comparable"), preflight=checks))
     assert list(found) == ["parity/verdict"]
     error = found["parity/verdict"][0]
     assert (error.tag, error.get("type")) == ("error", "unjudged")
     assert error.text == "not comparable\nseed: 7 against 8"
-    blocks = cases(Result("unjudged", None, "no floors", sites=(site("a:out", "unjudged"), site("b:out"))))
+    blocks = cases(Result("unjudged", None, because("no floors"), sites=(site("a:out", "unjudged"), site("b:out"))))
     assert [(n, case[0].tag) for n, case in blocks.items() if len(case)] == [
         ("parity/verdict", "error"),
         ("transformer.step 0.cond/a", "error"),
@@ -92,7 +98,7 @@ def test_unjudged_is_an_error_never_an_empty_success() -> None:
 
 
 def test_growth_that_fails_no_run_fails_no_case() -> None:
-    found = cases(Result("pass", None, "", sites=(site("a:out", "fail", birth="amplified"),)))
+    found = cases(Result("pass", None, because(""), sites=(site("a:out", "fail", birth="amplified"),)))
     assert all(len(case) == 0 for case in found.values())
 
 
@@ -110,7 +116,13 @@ HOSTILE = "\x00\x01\x1f<&>\"']]>\ud800\ufffe\n\r\t\x7f\U0001f600é"
 def test_hostile_names_are_taken_by_a_parser() -> None:
     bad = SiteDiff(Key(HOSTILE, 0, HOSTILE, f"{HOSTILE}:out"), FAR, verdict="fail", note=HOSTILE)
     result = Result(
-        "fail", "structure", HOSTILE, HOSTILE, sites=(bad,), origin=Origin(bad.key, "module"), notes=(HOSTILE,)
+        "fail",
+        "structure",
+        because(HOSTILE),
+        HOSTILE,
+        sites=(bad,),
+        origin=Origin(bad.key, "module"),
+        notes=(Note(HOSTILE),),
     )
     for name, case in cases(result).items():
         assert "<&>\"']]>" in (case[0].text or ""), name
@@ -121,11 +133,11 @@ def test_hostile_names_are_taken_by_a_parser() -> None:
 @given(st.text(), st.text())
 def test_any_text_survives(reason: str, name: str) -> None:
     bad = SiteDiff(Key("t", 0, "", f"{name}:out"), FAR, verdict="fail", note=reason)
-    cases(Result("fail", "structure", reason, name, sites=(bad,)))
+    cases(Result("fail", "structure", because(reason), name, sites=(bad,)))
 
 
 @pytest.mark.parametrize("verdict", ["pass", "fail", "unjudged"])
 def test_equal_results_give_equal_bytes(verdict: str) -> None:
-    result = Result(verdict, None, "r", sites=(site("a:out", "fail"),))  # type: ignore[arg-type]
+    result = Result(verdict, None, because("r"), sites=(site("a:out", "fail"),))  # type: ignore[arg-type]
     assert junit(result) == junit(result)
     assert junit(result).startswith('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites ')

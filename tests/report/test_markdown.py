@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parity.compare.reason import Note
 from parity.compare.result import (
     NAN,
     Check,
@@ -21,6 +22,7 @@ from parity.compare.result import (
 )
 from parity.golden.records import Key
 from parity.report.markdown import MOST_SITES, MOST_STEPS, code, markdown, text
+from tests.compare.make_records import because
 
 FAR = Distance(0.405, 6.3e-6, 64384.0)
 
@@ -37,14 +39,14 @@ def step(at: int) -> StepDiff:
 RESULT = Result(
     "fail",
     "structure",
-    "the paths part at transformer step 0 cond blocks.0:out@image",
+    because("the paths part at transformer step 0 cond blocks.0:out@image"),
     "tiny",
     differing_settings=(SettingDifference("attention.mask", "exact", "none"),),
     preflight=(Check("weights", "pass", "3 equal"), Check("steps held", "explained", "the candidate was not finished")),
     steps=(step(0), step(1)),
     sites=(site("a:out", 2.0, "pass"), site("b:out", 70.0), site("c:out", 900.0), site("p:out", 1e9, "apart")),
     origin=Origin(Key("transformer", 0, "cond", "b:out"), "module"),
-    notes=("one note",),
+    notes=(Note("one note"),),
 )
 
 
@@ -93,7 +95,7 @@ First divergence: `transformer step 0 cond b:out` (module)
 
 @pytest.mark.parametrize(("verdict", "sign"), [("pass", "✅"), ("unjudged", "⚠️")])
 def test_the_verdict_is_the_heading(verdict: str, sign: str) -> None:
-    result = Result(verdict, None, "because")  # type: ignore[arg-type]
+    result = Result(verdict, None, because("because"))  # type: ignore[arg-type]
     assert markdown(result) == f"## {sign} parity: {verdict}\n\nbecause\n"
 
 
@@ -149,7 +151,7 @@ def test_a_sentence_is_only_a_sentence(raw: str, shown: str) -> None:
 def test_no_name_leaves_its_cell(name: str) -> None:
     bad = SiteDiff(Key("t", 0, "", f"{name}:out"), FAR, verdict="fail", note=name)
     result = replace(
-        RESULT, reason=name, model=name, sites=(bad,), differing_settings=(SettingDifference(name, name, name),)
+        RESULT, why=because(name), model=name, sites=(bad,), differing_settings=(SettingDifference(name, name, name),)
     )
     out = markdown(result)
     rows = [line for line in out.split("\n") if line.startswith("| ") and "---" not in line]

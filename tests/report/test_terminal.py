@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from parity.compare.reason import Note
 from parity.compare.result import (
     NAN,
     Birth,
@@ -29,6 +30,7 @@ from parity.report.console import make_consoles
 from parity.report.progress import progress
 from parity.report.sections import Facts, Table, lines, print_sections
 from parity.report.terminal import print_result, sections, shown_step
+from tests.compare.make_records import because
 
 INF = float("inf")
 GOOD = Distance(2.8e-6, 3.5e-6, 0.8)
@@ -73,13 +75,13 @@ def passing() -> Result:
     return Result(
         "pass",
         None,
-        "every site is within 3x its floor",
+        because("every site is within 3x its floor"),
         model="tiny-hunyuan-video-1.5",
         differing_settings=(SettingDifference("text.reorder", "valid_first", "concatenate"),),
         preflight=(Check("weights", "pass", "812 tensors"), Check("timesteps", "pass", "1 step")),
         steps=(step_diff(),),
         sites=tuple(sites),
-        notes=("text.reorder did no harm: 1.1x the floor at most", "jit compiled once"),
+        notes=(Note("text.reorder did no harm: 1.1x the floor at most", "text.reorder"), Note("jit compiled once")),
     )
 
 
@@ -90,13 +92,13 @@ def failing() -> Result:
         passing(),
         verdict="fail",
         failed="structure",
-        reason="attention parts first",
+        why=because("attention parts first"),
         differing_settings=(SettingDifference("attention.mask", "exact", "none"),),
         steps=(step_diff(noise=BAD),),
         sites=(*passing().sites, origin, *later),
         origin=Origin(origin.key, "module"),
         causes=(Cause("mask", "attention.mask", "exact", "none", 0.98, (Witness("gauge", 64.0, "phantom keys"),)),),
-        notes=("64 phantom keys",),
+        notes=(Note("64 phantom keys"),),
     )
 
 
@@ -106,7 +108,7 @@ def preflight_failing() -> Result:
         Check("noise", "explained", "noise.device differs"),
         Check("timesteps", "fail", "repeat: 998 at steps 1, 2"),
     )
-    return Result("fail", "preflight", "the schedules differ", model="m", preflight=checks)
+    return Result("fail", "preflight", because("the schedules differ"), model="m", preflight=checks)
 
 
 def with_nan() -> Result:
@@ -119,10 +121,10 @@ def with_nan() -> Result:
     unmeasured = site("transformer_blocks.1:out", Distance(2.8e-6, NAN, NAN))
     no_floor = site("transformer_blocks.2:out", Distance(2.8e-6, 0.0, INF), verdict="fail")
     steps = (step_diff(noise=Distance(NAN, NAN, NAN), timesteps=(999.0, 1000.0)),)
-    return Result("fail", "structure", "NaN", steps=steps, sites=(broken, unmeasured, no_floor))
+    return Result("fail", "structure", because("NaN"), steps=steps, sites=(broken, unmeasured, no_floor))
 
 
-UNJUDGED = Result("unjudged", None, "the two sides have no site in common")
+UNJUDGED = Result("unjudged", None, because("the two sides have no site in common"))
 ALL = {
     "pass": passing(),
     "fail": failing(),
@@ -248,17 +250,17 @@ def test_nan_and_unmeasured_floors_are_told_apart() -> None:
 
 def test_the_blocks_are_those_of_the_step_where_it_starts() -> None:
     sites = (site("a:out", step=-1), site("a:out"), site("a:out", BAD, step=3, verdict="fail"))
-    assert shown_step(Result("pass", None, "", sites=sites[:2])) == 0
-    assert shown_step(Result("fail", "structure", "", sites=sites)) == 3
-    assert shown_step(Result("fail", "structure", "", sites=sites, origin=Origin(sites[0].key, "input"))) == -1
+    assert shown_step(Result("pass", None, because(""), sites=sites[:2])) == 0
+    assert shown_step(Result("fail", "structure", because(""), sites=sites)) == 3
+    assert shown_step(Result("fail", "structure", because(""), sites=sites, origin=Origin(sites[0].key, "input"))) == -1
     assert shown_step(UNJUDGED) is None
 
 
-def test_a_note_belongs_to_the_setting_it_names_in_full() -> None:
+def test_a_note_stands_beside_its_setting() -> None:
     result = replace(
         UNJUDGED,
         differing_settings=(SettingDifference("rope", "per_call", "cached"),),
-        notes=("rope_dtype was not reached", "differs by rope."),
+        notes=(Note("rope_dtype was not reached", "rope_dtype"), Note("differs by rope.", "rope")),
     )
     assert plain(result).splitlines()[2:] == [
         "differs: rope: per_call -> cached; differs by rope.",
@@ -302,7 +304,7 @@ def test_a_terminal_of_eighty_columns_cuts_no_number() -> None:
 
 
 def test_names_of_somebody_else_cannot_write_to_the_terminal() -> None:
-    hostile = replace(failing(), reason="a\x1b[2Jb\nc\u2028d", model="[red]x[/red]")
+    hostile = replace(failing(), why=because("a\x1b[2Jb\nc\u2028d"), model="[red]x[/red]")
     for text in (plain(hostile), shown(hostile)):
         assert r"a\x1b[2Jb\nc\u2028d" in text
         assert "[red]x[/red]" in text

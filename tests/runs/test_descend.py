@@ -7,12 +7,13 @@ import pytest
 from parity.compare.result import Origin, Result
 from parity.golden.records import Key
 from parity.runs.descend import children_plan, suspect_of
+from tests.compare.make_records import because
 
 MODULES = ("", "proj", "blocks.0", "blocks.0.attn", "blocks.0.attn.to_q", "blocks.1", "blocks.10", "blocks.10.ff")
 
 
 def failing(site: str, failed: str | None = "structure") -> Result:
-    return Result("fail", failed, "", origin=Origin(Key("transformer", 0, "cond", site), "module"))  # type: ignore[arg-type]
+    return Result("fail", failed, because(""), origin=Origin(Key("transformer", 0, "cond", site), "module"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

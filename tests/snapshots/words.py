@@ -44,9 +44,13 @@ def reworded(text: str, changes: tuple[Reworded, ...] = REWORDED) -> str:
     return text
 
 
-def template(text: str) -> str:
-    """The text with `#` for its numbers, `<hash>` for fingerprints and `<machine>` for times and sizes."""
-    text = HASH.sub("<hash>", text)
+def template(text: str, *, hashes: bool = False) -> str:
+    """The text with `#` for its numbers, `<machine>` for times and sizes, and `<hash>` for fingerprints.
+
+    Args:
+        hashes: leave fingerprints as they are.
+    """
+    text = text if hashes else HASH.sub("<hash>", text)
     text = MACHINE.sub("<machine>", text)
     return NUMBER.sub("#", text)
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.bisect.ddmin import Outcome, ddmin, inverted
+from parity.bisect.strategies.ddmin import ddmin as strategy
+from parity.bisect.strategies.ddmin import ddmin_unless_none
+from parity.bisect.strategy import Order, Outcome, solve
+from tests.bisect.strategies.noted import noted
 
 Subset = tuple[int, ...]
 sizes = st.integers(1, 100)
+
+
+def ddmin(items: Sequence[int], outcome_of: Callable[[Subset], Outcome]) -> Subset:
+    return solve(strategy(Order(tuple(items))), outcome_of)
 
 
 class Asked:
@@ -86,38 +93,17 @@ def test_a_culprit_that_is_judged_only_beside_its_companion(size: int, data: st.
     assert ddmin(range(size), Asked(answer)) == tuple(sorted(one))
 
 
-@given(sizes, st.data())
-def test_inverted_it_finds_the_fewest_that_restore(size: int, data: st.DataObject) -> None:
-    faulty = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=3))
-    replaced = Asked(lambda held: "good" if faulty <= held else "bad")
-    assert ddmin(range(size), inverted(replaced)) == tuple(sorted(faulty))
-    assert inverted(lambda _: "unresolved")((1,)) == "unresolved"
+def test_what_is_left_becomes_less_until_it_is_the_answer() -> None:
+    left: list[int] = []
+    answer = solve(noted(strategy(Order(tuple(range(20)))), left), needs(3, 17))
+    assert answer == (3, 17)
+    assert left == sorted(left, reverse=True)
+    assert (left[0], left[-1]) == (20, 2)
 
 
-def test_narrowing_is_told_and_a_search_can_be_taken_up() -> None:
-    told: list[Subset] = []
-    whole = needs(3, 17)
-    assert ddmin(range(20), whole, told.append) == (3, 17)
-    assert [len(held) for held in told] == sorted({len(held) for held in told}, reverse=True)
-    assert told[-1] == (3, 17)
-
-    record: dict[Subset, Outcome] = {}
-
-    def stops_after(probes: int) -> Callable[[Subset], Outcome]:
-        def ask(subset: Subset) -> Outcome:
-            if subset not in record:
-                if len(record) == probes:
-                    raise KeyboardInterrupt
-                record[subset] = whole.answer(set(subset))
-            return record[subset]
-
-        return ask
-
-    for probes in range(len(whole.subsets)):
-        with pytest.raises(KeyboardInterrupt):
-            ddmin(range(20), stops_after(probes))
-    assert ddmin(range(20), stops_after(len(whole.subsets))) == (3, 17)
-    assert set(record) == whole.subsets
+def test_where_none_at_all_are_bad_nothing_is_to_blame() -> None:
+    assert solve(ddmin_unless_none(Order((1, 2, 3))), lambda items: "bad") == ()
+    assert solve(ddmin_unless_none(Order((1, 2, 3))), lambda items: "bad" if 2 in items else "good") == (2,)
 
 
 @pytest.mark.parametrize("items", [(), (7,)])

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Iterable
 
 import pytest
 
-from parity.bisect.culprits import fewest
+from parity.bisect.strategies.fewest import fewest as strategy
+from parity.bisect.strategy import Order, Outcome, solve
+from tests.bisect.strategies.noted import noted
+
+
+def fewest(items: Iterable[int], outcome_of: Callable[[tuple[int, ...]], Outcome]) -> tuple[int, ...]:
+    return solve(strategy(Order(tuple(items))), outcome_of)
 
 
 class Counted:
@@ -16,10 +23,10 @@ class Counted:
     def __init__(self, *culprits: int) -> None:
         self.culprits, self.asked = set(culprits), list[tuple[int, ...]]()
 
-    def __call__(self, items: tuple[int, ...]) -> bool:
+    def __call__(self, items: tuple[int, ...]) -> Outcome:
         assert list(items) == sorted(set(items))
         self.asked.append(items)
-        return self.culprits <= set(items)
+        return "good" if self.culprits <= set(items) else "bad"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 13, 64])
@@ -45,19 +52,23 @@ def test_a_heap_costs_about_one_probe_an_item() -> None:
     assert len(good.asked) <= 40 + 20  # 80 without steps that begin at the end
 
 
-def test_none_is_an_answer_and_what_is_left_is_told() -> None:
+def test_none_is_an_answer() -> None:
     assert fewest(range(8), Counted()) == ()
+
+
+def test_what_is_left_becomes_less_until_it_is_the_answer() -> None:
     left: list[int] = []
-    fewest(range(64), Counted(41, 3), left.append)
+    assert solve(noted(strategy(Order(tuple(range(64)))), left), Counted(41, 3)) == (3, 41)
     assert left == sorted(left, reverse=True)
     assert left[-1] >= 2
 
 
 def test_what_is_returned_was_seen_to_be_good_even_where_more_items_make_it_worse() -> None:
-    seen: dict[tuple[int, ...], bool] = {}
+    seen: dict[tuple[int, ...], Outcome] = {}
 
-    def odd(items: tuple[int, ...]) -> bool:
-        return seen.setdefault(items, {2, 5} <= set(items) and (4 not in items or 3 in items))
+    def odd(items: tuple[int, ...]) -> Outcome:
+        good = {2, 5} <= set(items) and (4 not in items or 3 in items)
+        return seen.setdefault(items, "good" if good else "bad")
 
     found = fewest(range(8), odd)
-    assert seen[found]
+    assert seen[found] == "good"

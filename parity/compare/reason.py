@@ -1,0 +1,226 @@
+"""Why a comparison came to its verdict: as data, and the one place where that becomes a sentence.
+
+Problem. A sentence that was composed early can only be cut apart later, where more is known: a second look that
+places the divergence closer, a second round, a second stage.
+
+How. `Reason` holds what is known, `dataclasses.replace` refines it, and `sentence` words it. Nothing else in parity
+words a reason, and nothing reads one back. `Note` is a further sentence, with the setting that it is about.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from parity.golden.records import Key
+
+NAN = float("nan")
+
+Birth = Literal["input", "module", "amplified"]
+Kind = Literal["agrees", "preflight", "first_divergence", "output", "unjudged"]
+Fed = Literal["own", "reference", "recorded"]
+Problem = Literal[
+    "other", "no_tensor", "not_finite", "not_comparable", "no_floors", "some_floors", "no_module", "no_site"
+]
+
+FLOORS = "parity record DIR --floors fp64,rounding"
+"""What records a reference with floors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far the candidate is from the reference at one place.
+
+    Attributes:
+        rel_l2: ||candidate - reference|| / ||reference||; NaN where either holds NaN or Inf.
+        floor: the same for the difference that rounding alone explains; NaN where it was not measured.
+        ratio: rel_l2 / floor; inf where the floor is 0 and the difference is not.
+    """
+
+    rel_l2: float
+    floor: float
+    ratio: float
+
+
+UNKNOWN = Distance(NAN, NAN, NAN)
+"""A distance that was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A further sentence about a comparison.
+
+    Attributes:
+        text: the sentence. setting: the name of the differing setting that it is about; empty for none.
+    """
+
+    text: str
+    setting: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The worst of an output over the steps that were compared.
+
+    Attributes:
+        port: `noise_pred`, `latents`, `frames`, an encoder's output. distance: how far.
+    """
+
+    port: str
+    distance: Distance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a comparison came to its verdict.
+
+    Attributes:
+        kind: `agrees`; `preflight`: a check failed before any forward; `first_divergence`: a site decides; `output`:
+            only what a stage ends in is beyond its floor; `unjudged`: no verdict could be given.
+        first: the first site seen to differ. birth: how the divergence starts there.
+        after: the last sites seen to agree before it; with `first` the interval in which the divergence starts.
+        not_compared: modules between them that were not compared.
+        distance: at `first`; of what agrees on recorded inputs, the worst.
+        element, part: ratio to its floor of the largest element, or of the worst row bin, where that is beyond its
+            limit and the norm is not; NaN elsewhere.
+        note: what stands in place of a number, such as `None against a tensor`.
+        local: whether `distance` is that of a module fed inputs that are not its own side's.
+        fed: whose inputs those were, where modules were run alone: the reference's of this run, or recorded ones.
+        enclosed: whether `first` is inside a module whose inputs are known to agree.
+        output: the worst output; None where it is not shown. outputs_match: whether noise_pred and latents match
+            though a site does not.
+        sites, steps: how many were decided.
+        check, detail: the check that failed, and its line; for `unjudged`, what the problem is about.
+        problem: why there is no verdict.
+        stage, encoder: outside the loop: `text` or `vae`, and the encoder.
+        precision: whether this is the precision round of a run whose structure round agreed.
+        together: the reasons of several stages or encoders that all agree.
+    """
+
+    kind: Kind
+    first: Key | None = None
+    birth: Birth = "module"
+    after: tuple[Key, ...] = ()
+    not_compared: tuple[str, ...] = ()
+    distance: Distance = UNKNOWN
+    element: float = NAN
+    part: float = NAN
+    note: str = ""
+    local: bool = False
+    fed: Fed = "own"
+    enclosed: bool = False
+    output: Output | None = None
+    outputs_match: bool = False
+    sites: int = 0
+    steps: int = 0
+    check: str = ""
+    detail: str = ""
+    problem: Problem = "other"
+    stage: str = ""
+    encoder: str = ""
+    precision: bool = False
+    together: tuple[Reason, ...] = ()
+
+
+def sentence(reason: Reason) -> str:
+    """One sentence for a tired person; empty where nothing was compared yet."""
+    before = "structure agrees; precision: " if reason.precision else ""
+    if reason.together and reason.stage:
+        each = (f"{r.encoder}, {_agreement(r)}" for r in reason.together)
+        return f"{before}{reason.stage}: {'; '.join(each)}"
+    if reason.together:
+        return before + "; ".join(sentence(r) for r in reason.together)
+    words = {
+        "agrees": _agrees,
+        "preflight": _preflight,
+        "first_divergence": _first_divergence,
+        "output": _output,
+        "unjudged": _unjudged,
+    }
+    return before + words[reason.kind](reason)
+
+
+def _agrees(reason: Reason) -> str:
+    if not reason.sites:
+        return reason.detail
+    if reason.fed == "recorded":
+        times = f"{reason.distance.ratio:.1f} x the local floor"
+        return f"{reason.sites} outputs agree, fed the recorded inputs; at most {times}"
+    if reason.stage and reason.output is None:
+        return f"{reason.stage}: within its floors at {reason.sites} sites"
+    return (f"{reason.stage}: " if reason.stage else "") + _agreement(reason)
+
+
+def _agreement(reason: Reason) -> str:
+    of = "" if reason.stage else f" of {reason.steps} steps"
+    return f"{reason.sites} sites{of} agree within their floors{worst_of(reason)}"
+
+
+def _preflight(reason: Reason) -> str:
+    return ("" if reason.stage else "preflight: ") + f"{reason.check}: {reason.detail}"
+
+
+def _first_divergence(reason: Reason) -> str:
+    how = {
+        "module": "its inputs agree and its output does not",
+        "input": "this input differs although everything before it agrees",
+        "amplified": "the difference only grew there",
+    }[reason.birth]
+    if reason.enclosed and reason.birth == "input":
+        how = "the inputs of what it is in agree"
+    at = f"the paths part at {reason.first}"
+    if reason.fed == "recorded":
+        at, how = str(reason.first), "fed the recorded inputs its output differs"
+    elif reason.fed == "reference":
+        how = "fed the reference's inputs its output differs"
+    far = f"{'local ' if reason.local else ''}relative L2 {reason.distance.rel_l2:.2e}, {_times(reason)}"
+    end = "; noise_pred and latents are still within their floors" if reason.outputs_match else worst_of(reason)
+    return f"{at}: {how} ({reason.note or far}){end}"
+
+
+def _times(reason: Reason) -> str:
+    """What is beyond its floor, and how far."""
+    ratio = reason.distance.ratio
+    if not math.isnan(reason.element):
+        return f"{ratio:.1f} x its floor; its largest element {reason.element:.0f} x"
+    if not math.isnan(reason.part):
+        return f"{ratio:.1f} x its floor; in one part of its rows {reason.part:.0f} x"
+    return f"{ratio:.0f} x its floor"
+
+
+def _output(reason: Reason) -> str:
+    if reason.output is None:
+        return reason.detail or f"{reason.stage}: beyond its floors at {reason.sites} sites"
+    far = f"relative L2 {reason.output.distance.rel_l2:.2e}, {reason.output.distance.ratio:.0f} x their floor"
+    port = reason.output.port
+    return f"the {port} of the whole chain are beyond their floor ({far}), though each decode agrees by itself"
+
+
+def worst_of(reason: Reason) -> str:
+    """The worst output as the end of a sentence; empty where there is none."""
+    if reason.output is None:
+        return ""
+    far = reason.output.distance
+    most = "" if reason.stage else " at most"
+    return f"; {reason.output.port} relative L2 {far.rel_l2:.2e}{most}, floor {far.floor:.2e}"
+
+
+def _unjudged(reason: Reason) -> str:
+    differs = f" ({reason.note})" if reason.note else f" (relative L2 {reason.distance.rel_l2:.2e})"
+    return {
+        "other": reason.detail,
+        "no_tensor": f"the two {reason.detail} have no tensor in common: nothing was compared",
+        "not_finite": f"the reference itself is not finite at {reason.first}",
+        "not_comparable": f"not comparable: {reason.detail}",
+        "no_floors": f"the reference golden holds no floors, and the two differ, first at {reason.first}{differs}: "
+        f"whether that is rounding is unknown; record the reference with floors: {FLOORS}",
+        "some_floors": f"{reason.sites} sites differ whose floors the reference golden does not hold, first "
+        f"{reason.first}; record the reference with the floors of all its sites: {FLOORS}",
+        "no_module": "the port and the reference name no module alike: map the port's names with Port(rename=...)",
+        "no_site": f"the port and the reference have no site in common: {reason.detail}; map its names with "
+        "Port(rename=...)",
+    }[reason.problem]
