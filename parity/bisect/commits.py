@@ -1,9 +1,9 @@
 """Which commit of a repository brought a difference, with any command as the judge.
 
-How. `git bisect`'s search on the graph of commits: a good commit acquits all that it contains, a bad one convicts
-itself or something it contains; of what is left the commit that halves it best is tried, where that one cannot be
-judged the next best. Every finished probe is in the state file before the next begins, and everything known is read
-from there: a killed search goes on with the probe it was killed in.
+How. Halving on the graph of commits, in git's own order (`git rev-list --bisect-all`): a good commit acquits all that
+it contains, a bad one blames itself or something it contains. `git bisect run` itself is not used, since its log is in
+the worktree, which a machine that goes away takes with it; it has neither evidence nor seconds, and the first probe
+already records a verdict of a command that is not there at all. Here 126 and 127 count once the good end is good.
 
 Cost. ceil(log2 n) probes of n commits on a line, about as many on a graph; more where commits cannot be judged. The
 two ends are believed, unless they are asked to be checked: that adds two probes.
@@ -11,26 +11,31 @@ two ends are believed, unless they are asked to be checked: that adds two probes
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-import time
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from parity.bisect.ddmin import Outcome
+from parity.bisect.report import CANNOT_BE_TOLD, Report, by_outcome, listing, plural
 from parity.bisect.repository import Commit, Repository, Worktree
+from parity.bisect.search import Answer, Found, Subject
 from parity.bisect.state import Probe, State
-from parity.errors import UsageError
+from parity.bisect.strategy import Order, Outcome
+from parity.errors import ParityError, UsageError
+
+TAIL_LINES, TAIL_BYTES = 10, 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What an oracle says of one commit.
+    """What a judge concludes about one commit.
 
     Attributes:
-        outcome: the answer. evidence: one line that says why.
+        outcome: good, bad or unresolved. evidence: one line that says why.
         doubtful: whether the question may be at fault, not the commit: the command is not there, say.
     """
 
@@ -39,7 +44,7 @@ class Judged:
     doubtful: bool = False
 
 
-class Oracle(Protocol):
+class Judge(Protocol):
     """Judges what is checked out in a folder."""
 
     def __call__(self, tree: Path, log: Path) -> Judged:
@@ -49,34 +54,6 @@ class Oracle(Protocol):
             UnjudgedError: the search must stop here.
         """
         ...
-
-
-class Told(Protocol):
-    """Hears how the search comes along."""
-
-    def probing(self, commit: Commit) -> None: ...
-
-    def judged(self, commit: Commit, outcome: Outcome, evidence: str, log: Path, left: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The answer.
-
-    Attributes:
-        first_bad: None where it cannot be told.
-        candidates: the commits that may be it, oldest first; only `first_bad` where it is known.
-        good, bad, skipped: what was probed, oldest first. probes: all of them, in order.
-        searched: commits there were to search.
-    """
-
-    first_bad: Commit | None
-    candidates: tuple[Commit, ...]
-    good: tuple[Commit, ...]
-    bad: tuple[Commit, ...]
-    skipped: tuple[Commit, ...]
-    probes: tuple[Probe, ...]
-    searched: int
 
 
 def ends(repository: Repository, good: str, bad: str) -> tuple[Commit, Commit]:
@@ -94,114 +71,113 @@ def ends(repository: Repository, good: str, bad: str) -> tuple[Commit, Commit]:
     return old, new
 
 
-def bisect_commits(
-    repository: Repository,
-    good: Commit,
-    bad: Commit,
-    oracle: Oracle,
-    state: State,
-    told: Told,
-    check_ends: bool = False,
-) -> Found:
-    """Find the first bad commit.
+@dataclass(frozen=True)
+class Graph(Order[Commit]):
+    """Commits, the good end first and the bad one last; what contains a bad one is bad.
 
-    Args:
-        good, bad: as `ends` gives them. state: open; answers what was probed before.
-
-    Raises:
-        UsageError: an end is not what it was said to be, or the command cannot be run.
-        UnjudgedError: the oracle stops the search; it can be resumed.
+    Attributes:
+        repository: of the commits.
     """
-    mark = "parity-bisect-" + hashlib.sha256(str(state.path).encode()).hexdigest()[:16]
-    with repository.worktree(mark) as tree:
-        search = _Search(repository, good, bad, state)
-        probing = _Probing(search, oracle, tree, told)
-        if check_ends:
-            probing.judge(good, "good")
-            probing.judge(bad, "bad")
-        while (commit := search.next()) is not None:
-            probing.judge(commit)
-    return search.found()
+
+    repository: Repository | None = None
+
+    def suspects(self, goods: Collection[Commit], bads: Collection[Commit]) -> tuple[Commit, ...]:
+        assert self.repository is not None
+        *_, smallest = bads  # each is contained in the one before
+        by_sha = {commit.sha: commit for commit in self.items}
+        return tuple(by_sha[sha] for sha in self.repository.by_use(smallest.sha, [good.sha for good in goods]))
 
 
-class _Search:
-    """What is known, derived from the state file alone."""
+class Commits(Subject[Commit]):
+    """The commits between two, each judged in a temporary checkout."""
 
-    def __init__(self, repository: Repository, good: Commit, bad: Commit, state: State) -> None:
-        self.repository, self.good, self.bad, self.state = repository, good, bad, state
-        self.commits = repository.between(good, bad)
-        self._by_sha = {c.sha: c for c in (good, *self.commits)}
-        for probe in state.probes:
-            if len(probe.subject) != 1 or probe.subject[0] not in self._by_sha:
-                raise UsageError(f"{state.path}: a probe in it is of no commit between the two; see --restart")
+    noun, phrase = "commit", "commit {}"
 
-    def probed(self, outcome: Outcome) -> list[str]:
-        return [p.subject[0] for p in self.state.probes if p.outcome == outcome]
+    def __init__(self, order: Graph, judge: Judge, tree: Worktree, logs: Path, checked: bool) -> None:
+        """Args:
+        order: the commits. logs: folder for what judging prints. checked: whether the two ends are tried first.
+        """
+        self.order, self.checked = order, checked
+        self.presumed = {order.items[:1]: "good", order.items[-1:]: "bad"}
+        self._judge, self._tree, self._logs = judge, tree, logs
+        self._by_sha = {commit.sha: commit for commit in order.items}
 
-    def left(self) -> tuple[str, ...]:
-        """The commits that may be the first bad one, the best to try first and a bad one last."""
-        # Each bad one is contained in the one before, but for the end, which may be checked at any time.
-        bad = [self.bad.sha, *(sha for sha in self.probed("bad") if sha != self.bad.sha)]
-        return self.repository.by_use(bad[-1], [self.good.sha, *self.probed("good")])
+    def key(self, items: tuple[Commit, ...]) -> tuple[str, ...]:
+        return tuple(commit.sha for commit in items)
 
-    def next(self) -> Commit | None:
-        """What to try; None where nothing is left to be tried."""
-        probed = {p.subject[0] for p in self.state.probes}
-        return next((self._by_sha[sha] for sha in self.left()[:-1] if sha not in probed), None)
+    def words(self, key: tuple[str, ...]) -> str:
+        return str(self._by_sha[key[0]])
 
-    def progress(self) -> str:
-        left = len(self.left())
-        steps = math.ceil(math.log2(left))
-        return f"{left} of {len(self.commits)} left, about {steps} probe{'s' * (steps != 1)}" if left > 1 else "found"
+    def probe(self, items: tuple[Commit, ...]) -> Answer[Commit]:
+        (commit,) = items
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._tree.checkout(commit.sha)
+        judged = self._judge(self._tree.path, self._log(commit.sha))
+        # As git does: a command that is not even there at the good commit would make every commit bad.
+        return Answer(judged.outcome, judged.evidence, self.order.items[:1] if judged.doubtful else ())
 
-    def found(self) -> Found:
-        left = self._in_order(self.left())
-        return Found(
-            first_bad=left[0] if len(left) == 1 else None,
-            candidates=left,
-            good=self._in_order(self.probed("good")),
-            bad=self._in_order(self.probed("bad")),
-            skipped=self._in_order(self.probed("unresolved")),
-            probes=tuple(self.state.probes),
-            searched=len(self.commits),
+    def refusal(self, items: tuple[Commit, ...], outcome: Outcome, evidence: str) -> ParityError:
+        return UsageError(
+            f"--{self.presumed[items]} {items[0]} is {outcome}: {evidence}; a checkout holds committed files alone, so "
+            f"a script that is not committed needs its full path; the log is {self._log(items[0].sha)}"
         )
 
-    def _in_order(self, shas: Sequence[str]) -> tuple[Commit, ...]:
-        wanted = set(shas)
-        return tuple(commit for sha, commit in self._by_sha.items() if sha in wanted)
+    def progress(self, left: int) -> str:
+        probes = plural(math.ceil(math.log2(left)), "probe")
+        return f"{left} of {len(self.order.items) - 1} left, about {probes}" if left > 1 else "found"
+
+    def details(self, probe: Probe) -> list[str]:
+        return tail(self._log(probe.subject[0])) if probe.outcome == "bad" else []
+
+    def _log(self, sha: str) -> Path:
+        return self._logs / f"{sha[:12]}.log"
+
+    def report(self, found: Found[Commit]) -> Report:
+        """The first bad commit, or the commits that may be it, oldest first."""
+        first = found.answer[0] if len(found.answer) == 1 else None
+        age = {commit.sha: i for i, commit in enumerate(self.order.items)}
+        oldest_first = sorted(found.probes, key=lambda p: age[p.subject[0]])
+        searched = len(self.order.items) - 1
+        probes = f"({plural(len(found.probes), 'probe')} of {plural(searched, 'commit')})"
+        answer = [f"first bad commit: {first} {probes}"]
+        if first is None:
+            answer = [f"cannot be told {probes}: only skipped commits are left; the first bad one is one of"]
+            answer += [f"  {commit}" for commit in found.answer]
+        return Report(
+            kind="commits",
+            answer={
+                "first_bad": None if first is None else first.sha,
+                "subject": None if first is None else first.subject,
+                "candidates": [commit.sha for commit in found.answer],
+                "searched": searched,
+            },
+            probes=tuple(({"commit": p.subject[0]}, p) for p in found.probes),
+            sorted_out=by_outcome(oldest_first, lambda p: p.subject[0]),
+            lines=(*listing(by_outcome(oldest_first, lambda p: self.words(p.subject))), *answer),
+            exit_code=0 if first else CANNOT_BE_TOLD,
+        )
 
 
-class _Probing:
-    """Checks commits out and asks the oracle, each once."""
+@contextlib.contextmanager
+def checked_out(
+    repository: Repository, good: Commit, bad: Commit, judge: Judge, state: State, checked: bool = False
+) -> Iterator[Commits]:
+    """The commits from `good` to `bad` as `ends` returns them, with a worktree that is removed in the end.
 
-    def __init__(self, search: _Search, oracle: Oracle, tree: Worktree, told: Told) -> None:
-        self.search, self.state, self.oracle, self.tree, self.told = search, search.state, oracle, tree, told
-        self.logs = self.state.path.with_name(self.state.path.name + ".logs")
+    Raises:
+        UsageError: the state file has other commits.
+    """
+    order = Graph((good, *repository.between(good, bad)), believed=True, repository=repository)
+    if {p.subject for p in state.probes} - {(commit.sha,) for commit in order.items}:
+        raise UsageError(f"{state.path}: a probe in it is of no commit between the two; see --restart")
+    mark = "parity-bisect-" + hashlib.sha256(str(state.path).encode()).hexdigest()[:16]
+    with repository.worktree(mark) as tree:
+        yield Commits(order, judge, tree, state.path.with_name(state.path.name + ".logs"), checked)
 
-    def log(self, commit: Commit) -> Path:
-        return self.logs / f"{commit.sha[:12]}.log"
 
-    def judge(self, commit: Commit, said: Outcome | None = None) -> None:
-        """Judge a commit, unless that was done before, and keep the outcome.
-
-        Raises:
-            UsageError: it is not what was said; then nothing is kept.
-        """
-        if self.state.outcome(commit.sha) is not None:
-            return
-        begun = time.monotonic()
-        self.told.probing(commit)
-        self.logs.mkdir(parents=True, exist_ok=True)
-        self.tree.checkout(commit.sha)
-        judged = self.oracle(self.tree.path, self.log(commit))
-        seconds = round(time.monotonic() - begun, 3)
-        if said is not None and judged.outcome != said:
-            raise UsageError(
-                f"--{said} {commit} is {judged.outcome}: {judged.evidence}; a checkout holds committed files alone, "
-                f"so a script that is not committed needs its full path; the log is {self.log(commit)}"
-            )
-        if judged.doubtful and said is None:
-            # As git does: a command that is not even there at the good commit would convict every commit.
-            self.judge(self.search.good, "good")
-        self.state.add(Probe((commit.sha,), judged.outcome, judged.evidence, seconds))
-        self.told.judged(commit, judged.outcome, judged.evidence, self.log(commit), self.search.progress())
+def tail(log: Path) -> list[str]:
+    """The last lines of a log, without control characters."""
+    with log.open("rb") as opened:
+        opened.seek(max(0, os.path.getsize(log) - TAIL_BYTES))
+        lines = opened.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:]
+    return ["".join(char if char.isprintable() else " " for char in line) for line in lines]

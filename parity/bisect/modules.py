@@ -1,88 +1,88 @@
 """Which modules make the candidate differ: the fewest whose replacement by the reference's restores parity.
 
-How. A probe is one run of a step in which some modules give what the reference's would (`parity.paths.graft`). First
-none are replaced: that must differ; then all of them: that must not, or the difference is made outside them. Then
-`parity.bisect.culprits`.
+How. A probe is one run of a step in which some modules give what the reference's would (`parity.bisect.transplant`).
+First none are replaced: that must differ; then all of them: that must not, or the difference is made outside them.
 
 Cost. Of n modules ceil(log2 n) + 3 runs for one at fault.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
-from parity.bisect.culprits import fewest
-from parity.bisect.ddmin import Outcome
-from parity.bisect.state import Probe, State
-from parity.errors import UnjudgedError, UsageError
+from parity.bisect.report import Report, by_outcome, listing, plural
+from parity.bisect.search import Answer, Found, Subject
+from parity.bisect.strategy import Order, Outcome
+from parity.errors import ParityError, UnjudgedError, UsageError
 
 Judge = Callable[[tuple[str, ...]], tuple[Outcome, str]]
 """Runs with these modules replaced: good where that restores parity; and one line that says why."""
 
 
-class Told(Protocol):
-    """Hears how the search comes along."""
+class Modules(Subject[str]):
+    """Modules in execution order, by name; a probe replaces some of them."""
 
-    def probing(self, replaced: tuple[str, ...]) -> None: ...
+    noun, phrase, checked = "module", "{}", True
 
-    def judged(self, probe: Probe, left: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The answer.
-
-    Attributes:
-        culprits: replacing them restores parity, and leaving any one of them does not.
-        probes: all of them, in order; a subject is the names of the modules that were replaced.
-    """
-
-    culprits: tuple[str, ...]
-    probes: tuple[Probe, ...]
-
-
-def bisect_modules(modules: tuple[str, ...], judge: Judge, state: State, told: Told, outside: str = "") -> Found:
-    """Find the fewest modules whose replacement restores parity.
-
-    Args:
-        modules: in execution order. state: open; answers what was probed before.
+    def __init__(self, modules: tuple[str, ...], judge: Judge, outside: str = "") -> None:
+        """Args:
         outside: what else may be at fault, for the message where replacing all is not enough.
+        """
+        self._judge, self._outside = judge, outside
+        self.order = Order(modules)
+        self.presumed = {(): "bad", modules: "good"}
 
-    Raises:
-        UsageError: there is no difference to look for. UnjudgedError: replacing all of them does not restore parity.
-    """
-    left = len(modules)
+    def key(self, items: tuple[str, ...]) -> tuple[str, ...]:
+        return items
 
-    def ask(replaced: tuple[str, ...]) -> bool:
-        known = state.outcome(*replaced)
-        if known is None:
-            told.probing(replaced)
-            begun = time.monotonic()
-            known, evidence = judge(replaced)
-            state.add(Probe(replaced, known, evidence, round(time.monotonic() - begun, 3)))
-            told.judged(state.probes[-1], left)
-        return known == "good"
+    def words(self, key: tuple[str, ...]) -> str:
+        return f"{self._neighbours(key)} replaced"
 
-    def narrowed(now: int) -> None:
-        nonlocal left
-        left = now
+    def probe(self, items: tuple[str, ...]) -> Answer[str]:
+        return Answer(*self._judge(items))
 
-    if ask(()):
-        raise UsageError(
-            f"there is no difference to look for: with no module replaced {_evidence(state, ())}; both sides are in "
-            "float32 here, so what only rounds is not seen: `parity bisect settings` looks for that"
+    def refusal(self, items: tuple[str, ...], outcome: Outcome, evidence: str) -> ParityError:
+        if not items:
+            return UsageError(
+                f"there is no difference to look for: with no module replaced {evidence}; both sides are in float32 "
+                "here, so what only rounds is not seen: `parity bisect settings` looks for that"
+            )
+        return UnjudgedError(
+            f"replacing all {len(items)} modules does not restore parity ({evidence}): what differs is made outside "
+            f"them, in the code between them or after the last one{self._outside}"
         )
-    if not ask(modules):
-        raise UnjudgedError(
-            f"replacing all {len(modules)} modules does not restore parity ({_evidence(state, modules)}): what differs "
-            f"is made outside them, in the code between them or after the last one{outside}"
+
+    def _neighbours(self, names: tuple[str, ...]) -> str:
+        """Modules for a sentence: runs of neighbours by their ends."""
+        at = {name: i for i, name in enumerate(self.order.items)}
+        runs: list[list[str]] = []
+        for name in names:
+            if runs and at.get(name, -1) == at.get(runs[-1][-1], -3) + 1:
+                runs[-1].append(name)
+            else:
+                runs.append([name])
+        return ", ".join(r[0] if len(r) == 1 else f"{r[0]} to {r[-1]} ({len(r)})" for r in runs) or "none"
+
+    def report(self, found: Found[str], left_out: Mapping[str, str], aligned: Sequence[str]) -> Report:
+        """The culprits; modules in execution order.
+
+        Args:
+            left_out: modules that cannot be replaced, and why. aligned: settings that are the reference's in every run.
+        """
+        lines = listing(by_outcome(found.probes, lambda p: self.words(p.subject)))
+        if aligned:
+            lines.append(f"the reference's in every run: {', '.join(aligned)}")
+        lines += [f"cannot be replaced: {name}: {why}" for name, why in left_out.items()]
+        probes = f"({plural(len(found.probes), 'probe')} of {plural(len(self.order.items), 'module')})"
+        return Report(
+            kind="modules",
+            answer={
+                "culprits": found.answer,
+                "searched": self.order.items,
+                "aligned": aligned,
+                "left_out": [{"module": name, "why": why} for name, why in left_out.items()],
+            },
+            probes=tuple(({"replaced": p.subject}, p) for p in found.probes),
+            sorted_out=by_outcome(found.probes, lambda p: p.subject),
+            lines=(*lines, f"replacing {', '.join(found.answer)} restores parity {probes}"),
         )
-    culprits = fewest(modules, ask, narrowed)
-    return Found(culprits, tuple(state.probes))
-
-
-def _evidence(state: State, replaced: tuple[str, ...]) -> str:
-    return next(p.evidence for p in state.probes if p.subject == replaced)

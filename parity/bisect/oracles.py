@@ -1,27 +1,27 @@
 """The judges of a commit: a command's exit code, or the golden that a command records against a trusted one.
 
 Exit codes mean what they mean to `git bisect run`: 0 good, 125 cannot be judged, every other up to 127 bad; from 128
-on (a command that a signal killed) the search stops without a word on that commit, to be resumed.
+on (a command that a signal killed) the search stops without recording an outcome for that commit, to be resumed.
 
 Cost. The command's; a diff of two goldens on top.
 """
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from parity.bisect.commits import Judged
-from parity.bisect.ddmin import Outcome
 from parity.bisect.repository import environment
+from parity.bisect.shell import run
+from parity.bisect.strategy import Outcome
 from parity.compare.diff import diff
 from parity.errors import UnjudgedError, UsageError
 
 SKIP = 125
 CANNOT_RUN = (126, 127)
-"""What a shell says of a command that is not executable, or not there."""
+"""What a shell returns for a command that is not executable, or not there."""
 OUT = "PARITY_OUT"
 """The variable that names the folder for a recorded golden."""
 
@@ -33,7 +33,7 @@ class ByCommand:
     command: str
 
     def __call__(self, tree: Path, log: Path) -> Judged:
-        code = _run(self.command, tree, log)
+        code = _exit_code(self.command, tree, log)
         outcome: Outcome = "good" if code == 0 else "unresolved" if code == SKIP else "bad"
         return Judged(outcome, f"exit code {code}", doubtful=code in CANNOT_RUN)
 
@@ -51,7 +51,7 @@ class ByGolden:
     def __call__(self, tree: Path, log: Path) -> Judged:
         with tempfile.TemporaryDirectory(prefix="parity-golden-", dir=tree.parent) as scratch:
             candidate = Path(scratch, "golden")
-            code = _run(self.command, tree, log, **{OUT: str(candidate)})
+            code = _exit_code(self.command, tree, log, **{OUT: str(candidate)})
             if code:
                 return Judged("unresolved", f"nothing recorded: exit code {code}", doubtful=True)
             try:
@@ -62,27 +62,17 @@ class ByGolden:
         return Judged(outcomes[result.verdict], f"{result.verdict}: {result.reason}", result.verdict == "unjudged")
 
 
-def _run(command: str, tree: Path, log: Path, **variables: str) -> int:
-    """The exit code of a shell command, both its outputs in `log`.
+def _exit_code(command: str, tree: Path, log: Path, **variables: str) -> int:
+    """The exit code of a command that judges a checkout.
 
     Raises:
         UnjudgedError: a signal killed it, or its exit code says so.
     """
-    with log.open("wb") as output:
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=tree,
-            env=environment(**variables),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if not 0 <= done.returncode < 128:
-        code = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+    code = run(command, tree, log, environment(**variables))
+    if not 0 <= code < 128:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise UnjudgedError(
-            f"the command ended with {code}, which is no judgement (good: 0, skip: 125, bad: any other up to 127); "
-            f"its output is in {log}; the same command again goes on from here"
+            f"the command ended with {how}, which is no judgement (good: 0, skip: 125, bad: any other up to 127); "
+            f"its output is in {log}; the same command resumes the search"
         )
-    return done.returncode
+    return code

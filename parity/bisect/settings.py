@@ -1,145 +1,96 @@
 """Which of the settings in which two paths differ make a run fail: the fewest that do, together.
 
-How. Delta debugging (`parity.bisect.ddmin`) over the candidate's differing settings: a probe is a run whose candidate
-has some of its own values and for the rest the reference's. Where the candidate's backend cannot take the reference's
-value (a kernel that only torch has), its own default stands in; a setting for which that changes nothing is kept as it
-is in every run, and named. First the whole set must fail, then the empty one must not: where it does, no setting is at
-fault.
+How. Delta debugging over the candidate's differing settings (`parity.bisect.swaps`): a probe is a run whose candidate
+has some of its own values and for the rest the reference's. The whole set must fail. Where none at all fails too, no
+setting is at fault.
 
 Cost. A run a probe: two, and for one culprit of n settings at most 2 log2(n) more.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
-from parity.bisect.ddmin import Outcome, ddmin
-from parity.bisect.state import Probe, State
+from parity.bisect.report import Report, by_outcome, listing, plural
+from parity.bisect.search import Answer, Found, Subject
+from parity.bisect.strategy import Order, Outcome
+from parity.bisect.swaps import Plan
 from parity.errors import ParityError, UsageError
-from parity.settings import Settings, differences, parse, render
+from parity.settings import Settings
+
+if TYPE_CHECKING:
+    from parity.runs.request import Request, Say
 
 Judge = Callable[[Settings], tuple[Outcome, str]]
 """Runs with these settings of the candidate: the outcome, and one line that says why. May raise ParityError."""
 
-
-@dataclass(frozen=True, slots=True)
-class Swap:
-    """A setting that is tried with two values, as written on the command line.
-
-    Attributes:
-        setting: its name. without: the reference's value, or what stands in for it. candidate: the candidate's own.
-    """
-
-    setting: str
-    without: str
-    candidate: str
+NO_CULPRIT = "no setting is at fault: the run fails without any of them"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is searched.
+def by_run(request: Request, say: Say) -> Judge:
+    """Judges by a run as `parity run` makes it; the reference is measured once."""
+    from parity.runs.compare import run
+    from parity.runs.memo import Remembering
+    from parity.runs.sides import Workers
 
-    Attributes:
-        candidate: the candidate's settings as given. swaps: what is varied.
-        kept: names of differing settings that stay the candidate's own in every run.
-    """
+    openers = Remembering(request.ports.openers or Workers())
+    outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "unjudged": "unresolved"}
 
-    candidate: Settings
-    swaps: tuple[Swap, ...]
-    kept: tuple[str, ...]
+    def judge(candidate: Settings) -> tuple[Outcome, str]:
+        result = run(replace(request, candidate=candidate), say, openers=openers)
+        return outcomes[result.verdict], f"{result.verdict}: {result.reason}"
 
-    def with_only(self, names: tuple[str, ...]) -> Settings:
-        """The candidate's settings with its own values for these swaps alone."""
-        plain = {s.setting: s.without for s in self.swaps if s.setting not in names}
-        typed = parse(self.candidate.backend, [f"{name}={value}" for name, value in plain.items()])
-        return Settings(self.candidate.backend, {**self.candidate.values, **{name: typed[name] for name in plain}})
+    return judge
 
 
-class Told(Protocol):
-    """Hears how the search comes along."""
+class DifferingSettings(Subject[str]):
+    """The settings of a plan, by name; a probe gives some of them the candidate's values."""
 
-    def probing(self, names: tuple[str, ...]) -> None: ...
+    noun, phrase, checked = "setting", "with {}", True
 
-    def judged(self, probe: Probe, left: int) -> None: ...
+    def __init__(self, plan: Plan, judge: Judge) -> None:
+        self._plan, self._judge = plan, judge
+        self.order = Order(tuple(swap.setting for swap in plan.swaps))
+        self.presumed = {self.order.items: "bad"}
 
+    def key(self, items: tuple[str, ...]) -> tuple[str, ...]:
+        return items
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The answer.
+    def words(self, key: tuple[str, ...]) -> str:
+        return ", ".join(key) or "none of the settings"
 
-    Attributes:
-        culprits: the run fails with them alone, and does not where any one of them is left out; empty where it fails
-            without any. probes: all of them, in order; a subject is the names that had the candidate's values.
-    """
-
-    culprits: tuple[Swap, ...]
-    probes: tuple[Probe, ...]
-
-
-def plan(reference: Settings, candidate: Settings) -> Plan:
-    """What to vary between two sides.
-
-    Raises:
-        UsageError: they differ in nothing that can be varied.
-    """
-    swaps, kept = [], []
-    for found in differences(reference, candidate):
-        name = found.setting
+    def probe(self, items: tuple[str, ...]) -> Answer[str]:
         try:
-            without = parse(candidate.backend, [f"{name}={found.reference}"])[name]
-        except UsageError:
-            without = parse(candidate.backend)[name]
-        if without == candidate[name]:
-            kept.append(name)
-        else:
-            swaps.append(Swap(name, render(without), found.candidate))
-    if not swaps:
-        raise UsageError("the two paths differ in no setting that could be varied; give --candidate K=V")
-    return Plan(candidate, tuple(swaps), tuple(kept))
-
-
-def bisect_settings(searched: Plan, judge: Judge, state: State, told: Told) -> Found:
-    """Find the fewest settings that make the run fail.
-
-    Args:
-        state: open; answers what was probed before.
-
-    Raises:
-        UsageError: the run with all of them does not fail, or cannot be run.
-        UnjudgedError: it cannot be judged.
-    """
-    names = tuple(swap.setting for swap in searched.swaps)
-    held = names
-
-    def ask(subset: tuple[str, ...]) -> Outcome:
-        known = state.outcome(*subset)
-        if known is not None:
-            return known
-        told.probing(subset)
-        begun = time.monotonic()
-        try:
-            outcome, evidence = judge(searched.with_only(subset))
+            outcome, evidence = self._judge(self._plan.with_only(items))
         except ParityError as error:
-            if subset == names:  # as the user gave them: their mistake, not that of a combination of ours
+            if items == self.order.items:  # the user's own settings: not a combination that the search made
                 raise
-            outcome, evidence = "unresolved", str(error)
-        probe = Probe(subset, outcome, evidence, round(time.monotonic() - begun, 3))
-        state.add(probe)
-        told.judged(state.probes[-1], len(held))
-        return outcome
+            return Answer("unresolved", str(error))
+        return Answer(outcome, evidence)
 
-    def narrowed(now: tuple[str, ...]) -> None:
-        nonlocal held
-        held = now
+    def refusal(self, items: tuple[str, ...], outcome: Outcome, evidence: str) -> ParityError:
+        return UsageError(f"with all differing settings the run does not fail: {evidence}")
 
-    if ask(names) != "bad":
-        raise UsageError(f"with all differing settings the run does not fail: {_evidence(state, names)}")
-    culprits = () if ask(()) == "bad" else ddmin(names, ask, narrowed)
-    return Found(tuple(s for s in searched.swaps if s.setting in culprits), tuple(state.probes))
-
-
-def _evidence(state: State, names: tuple[str, ...]) -> str:
-    return next(p.evidence for p in state.probes if p.subject == names)
+    def report(self, found: Found[str]) -> Report:
+        """The culprits; settings in the order of `parity models`."""
+        culprits = [swap for swap in self._plan.swaps if swap.setting in found.answer]
+        lines = listing(by_outcome(found.probes, lambda p: self.words(p.subject)))
+        if self._plan.kept:
+            lines.append(f"the candidate's own in every run: {', '.join(self._plan.kept)}")
+        probes = f"({plural(len(found.probes), 'probe')} of {plural(len(self._plan.swaps), 'setting')})"
+        changes = "; ".join(f"{swap.setting}: {swap.without} -> {swap.candidate}" for swap in culprits)
+        together = " together" if len(culprits) > 1 else ""
+        answer = f"the run fails{together} with {changes}" if culprits else NO_CULPRIT
+        return Report(
+            kind="settings",
+            answer={
+                "culprits": [asdict(swap) for swap in culprits],
+                "searched": [asdict(swap) for swap in self._plan.swaps],
+                "kept": self._plan.kept,
+            },
+            probes=tuple(({"settings": p.subject}, p) for p in found.probes),
+            sorted_out=by_outcome(found.probes, lambda p: p.subject),
+            lines=(*lines, f"{answer} {probes}"),
+        )

@@ -9,132 +9,135 @@ Cost. Of n steps ceil(log2 n) + 1 alone, or n of them; and the free run, as far 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
-from parity.bisect.ddmin import Outcome
+from parity.bisect.report import Report, by_outcome, plural
+from parity.bisect.search import Answer, Found, Listener, Subject, search
 from parity.bisect.state import Probe, State
-from parity.errors import UnjudgedError, UsageError
+from parity.bisect.strategy import Order, Outcome, strategy
+from parity.errors import ParityError, UnjudgedError, UsageError
 
-Alone = Callable[[int], tuple[Outcome, str]]
-"""Runs this step from the reference's latents: good where its noise prediction is within its floor; and why."""
-
-Free = Callable[[int], Iterable[tuple[Outcome, str]]]
-"""Goes on with the free run of which this many steps are known: the outcome of each step that follows."""
-
-ALONE, FREE = "alone", "free"
-"""First item of a probe's subject; the second is the step."""
+How = Literal["alone", "free"]
+CALLED: Mapping[How, str] = {"alone": "alone", "free": "of the free run"}
 
 
-class Told(Protocol):
-    """Hears how the search comes along."""
+class Judge(Protocol):
+    """Runs steps of a candidate: good where the noise prediction is within its floor; and why."""
 
-    def probing(self, how: str, step: int) -> None: ...
+    def alone(self, step: int) -> tuple[Outcome, str]:
+        """This step from the reference's latents."""
+        ...
 
-    def judged(self, probe: Probe, left: int) -> None:
-        """left: steps among which the first bad one lies, or that are still to be run."""
+    def free(self, known: int) -> Iterable[tuple[Outcome, str]]:
+        """The free run of which this many steps are known: each step that follows."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The answer.
+class Steps(Subject[int]):
+    """The steps of a run, each alone or in the free run."""
+
+    noun, phrase, checked = "step", "step {}", False
+
+    def __init__(self, count: int, how: How, judge: Judge) -> None:
+        self.order, self.presumed = Order(tuple(range(count))), {}
+        self._how, self._judge = how, judge
+        self._walk: Iterator[tuple[Outcome, str]] | None = None
+        self._next = -1
+
+    def key(self, items: tuple[int, ...]) -> tuple[str, ...]:
+        return (self._how, str(items[0]))
+
+    def words(self, key: tuple[str, ...]) -> str:
+        return f"{key[1]} {CALLED[self._how]}"
+
+    def probe(self, items: tuple[int, ...]) -> Answer[int]:
+        (step,) = items
+        if self._how == "alone":
+            return Answer(*self._judge.alone(step))
+        if self._walk is None or self._next != step:
+            self._walk = iter(self._judge.free(step))
+        self._next = step + 1
+        return Answer(*next(self._walk))
+
+    def refusal(self, items: tuple[int, ...], outcome: Outcome, evidence: str) -> ParityError:
+        raise AssertionError("no outcome is presumed of a step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSteps:
+    """Both searches.
 
     Attributes:
-        alone: the first step that differs by itself, None where none was seen to. free: the step from which the free
-            run is beyond its floor, None where it never is or was not run.
-        probes: in order; a subject is how (`alone`, `free`) and the step.
+        steps: of the run. alone: the first step that differs by itself, None where none was seen to.
+        free: the step from which the free run is beyond its floor, None where it never is or was not run.
+        walked: whether the free run was. probes: of both, in order.
     """
 
+    steps: int
     alone: int | None
     free: int | None
+    walked: bool
     probes: tuple[Probe, ...]
 
+    def report(self) -> Report:
+        """The two steps, after what was seen, sorted."""
+        return Report(
+            kind="steps",
+            answer={
+                "steps": self.steps,
+                "first_alone": self.alone,
+                "first_free": self.free,
+                **{how: self._sorted(how) for how in CALLED},
+            },
+            probes=tuple(({"how": p.subject[0], "step": int(p.subject[1])}, p) for p in self.probes),
+            sorted_out={},
+            lines=(*self._listing(), self._answer()),
+        )
 
-def bisect_steps(steps: int, alone: Alone, free: Free | None, state: State, told: Told, *, every: bool) -> Found:
-    """Find the first step that differs, and that from which the free run does.
+    def _sorted(self, how: How) -> dict[str, list[int]]:
+        probes = [p for p in self.probes if p.subject[0] == how]
+        return {name: sorted(steps) for name, steps in by_outcome(probes, lambda p: int(p.subject[1])).items()}
+
+    def _listing(self) -> Iterator[str]:
+        for how, called in CALLED.items():
+            for name, steps in self._sorted(how).items():
+                if steps:
+                    yield f"{name}, {called}: {', '.join(map(str, steps))}"
+
+    def _answer(self) -> str:
+        probes = f"({plural(len(self.probes), 'probe')} of {plural(self.steps, 'step')})"
+        if self.alone is not None:
+            first = f"run from the reference's latents the first step that differs is {self.alone}"
+        else:
+            first = "run from the reference's latents no step was seen to differ"
+            if self.free is not None:
+                first += ": what differs is made between the steps (initial latents, scheduler), or adds up"
+        if not self.walked:
+            return f"{first} {probes}"
+        ran = "the free run stays" if self.free is None else f"the free run leaves its floor at step {self.free}"
+        return f"{first}; {ran} {probes}"
+
+
+def search_steps(count: int, judge: Judge, state: State, listen: Listener, *, every: bool, free: bool) -> FoundSteps:
+    """Find the first step that differs by itself, and that from which the free run does.
 
     Args:
-        steps: of the run. free: None to leave the free run out. state: open; answers what was probed before.
-        every: run every step alone.
+        count: steps of the run. every: run every step alone. free: walk the free run.
 
     Raises:
         UsageError: every step was run and none differs. UnjudgedError: the first and the last do not, the others were
         not run, and the free run does not either.
     """
-    ask = _asking(alone, state, told)
-    first = _each(steps, ask) if every else _halving(steps, ask)
-    left = _walk(steps, free, state, told) if free is not None else None
-    found = Found(first, left, tuple(state.probes))
+    alone = search(Steps(count, "alone", judge), strategy("each" if every else "halving"), state, listen)
+    walk = search(Steps(count, "free", judge), strategy("until_bad"), state, listen) if free else Found((), ())
+    first, left = (found.answer[0] if found.answer else None for found in (alone, walk))
     if first is None and left is None:
-        if every or steps <= 2:
-            raise UsageError(f"there is no difference to look for: none of the {steps} steps differs")
+        if every or count <= 2:
+            raise UsageError(f"there is no difference to look for: none of the {count} steps differs")
         raise UnjudgedError(
-            f"steps 0 and {steps - 1} agree, run from the reference's latents; those between were not run, since a "
+            f"steps 0 and {count - 1} agree, run from the reference's latents; those between were not run, since a "
             "difference is presumed to stay: --all runs each"
         )
-    return found
-
-
-def _asking(alone: Alone, state: State, told: Told) -> Callable[[int, int], bool]:
-    """Whether a step is bad; the second argument is how many are left."""
-
-    def ask(step: int, left: int) -> bool:
-        known = state.outcome(ALONE, str(step))
-        if known is None:
-            told.probing(ALONE, step)
-            begun = time.monotonic()
-            known, evidence = alone(step)
-            state.add(Probe((ALONE, str(step)), known, evidence, round(time.monotonic() - begun, 3)))
-            told.judged(state.probes[-1], left)
-        return known == "bad"
-
-    return ask
-
-
-def _halving(steps: int, ask: Callable[[int, int], bool]) -> int | None:
-    if ask(0, steps):
-        return 0
-    if steps == 1 or not ask(steps - 1, steps - 1):
-        return None
-    good, bad = 0, steps - 1
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if ask(middle, bad - good):
-            bad = middle
-        else:
-            good = middle
-    return bad
-
-
-def _each(steps: int, ask: Callable[[int, int], bool]) -> int | None:
-    bad = [step for step in range(steps) if ask(step, steps - step - 1)]
-    return bad[0] if bad else None
-
-
-def _walk(steps: int, free: Free, state: State, told: Told) -> int | None:
-    """The first step of the free run that is bad; those known are not run again where the run can be gone on with."""
-    known = list(_known(steps, state))
-    if "bad" in known:
-        return known.index("bad")
-    if len(known) == steps:
-        return None
-    told.probing(FREE, len(known))
-    begun = time.monotonic()
-    for step, (outcome, evidence) in enumerate(free(len(known)), start=len(known)):
-        state.add(Probe((FREE, str(step)), outcome, evidence, round(time.monotonic() - begun, 3)))
-        told.judged(state.probes[-1], 0 if outcome == "bad" else steps - step - 1)
-        if outcome == "bad":
-            return step
-        begun = time.monotonic()
-    return None
-
-
-def _known(steps: int, state: State) -> Iterator[Outcome]:
-    for step in range(steps):
-        outcome = state.outcome(FREE, str(step))
-        if outcome is None:
-            return
-        yield outcome
+    return FoundSteps(steps=count, alone=first, free=left, walked=free, probes=tuple(state.probes))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.bisect.ddmin import Outcome
+from parity.bisect.strategy import Outcome
 from parity.bisect.transplant import noise_of, told
 from parity.compare.judge import Judge, beyond, severity
 from parity.compare.reason import FLOORS

@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parity.bisect.ddmin import Outcome
+from parity.bisect.strategy import Outcome
 from parity.compare.judge import Judge, beyond, severity
 from parity.compare.preflight import failed
 from parity.compare.result import SiteDiff

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from parity.bisect.port_plan import plan_of_port
-from parity.bisect.settings import Plan as Swaps
-from parity.bisect.settings import plan
+from parity.bisect.swaps import Plan as Swaps
+from parity.bisect.swaps import plan
 from parity.causes.known_faults import Simulated
 from parity.errors import UsageError
 from parity.golden.facts import Facts
@@ -108,7 +107,7 @@ class Machine:
     def plan(self, candidate: Settings) -> Swaps:
         """What can be swapped between the two sides; raises UsageError where nothing can."""
         entry = self.ports.candidate or self.ports.reference
-        return plan(self.settings, candidate) if entry is None else plan_of_port(entry, self.settings, candidate)
+        return plan(self.settings, candidate, entry)
 
     def settings_on(self, candidate: Settings) -> dict[str, Value]:
         """The reference's choices on the candidate's backend."""

@@ -13,7 +13,6 @@ from parity.golden.strict import MalformedError
 from parity.hooks.sites import ATTENTION
 from parity.models.family import Case, family_of, make_case
 from parity.models.folder import resolve_model
-from parity.models.generic_family import Generic
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
@@ -58,18 +57,14 @@ def base_of(
 
 def reference_family(base: Any, case: Case, port: Entry | None) -> Any:
     """The reference's family: the base family, or the port that stands in for its transformer."""
-    return base if port is None else Ported(base, port, "reference", expected=_expected(base, case))
+    return base if port is None else Ported(base, port, "reference", expected=base.output_shape(case))
 
 
 def candidate_family(base: Any, case: Case, port: Entry | None, reference: Entry | None = None) -> Any:
     """The candidate's: without a port of its own that of the reference, which torchax then runs."""
     if port is not None:
-        return Ported(base, port, "candidate", lambda rules: _named(port, rules), _expected(base, case))
-    return base if reference is None else Ported(base, reference, "candidate", expected=_expected(base, case))
-
-
-def _expected(base: Any, case: Case) -> tuple[int, ...] | None:
-    return None if isinstance(base, Generic) else tuple(case.latent_shape)
+        return Ported(base, port, "candidate", lambda rules: _named(port, rules), base.output_shape(case))
+    return base if reference is None else Ported(base, reference, "candidate", expected=base.output_shape(case))
 
 
 def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inputs) -> Loaded:

@@ -137,10 +137,10 @@ class LiveSide:
             encode = typed(None, backend, spec.encode) if spec.encode else settings
             conditions = self.host.encoded(spec, family, case, encode)
         else:
-            conditions = _by_branch(spec.inputs)
+            conditions = _by_branch(family, spec.inputs)
         encoded = None
         if spec.tokens:
-            beside = {name: _by_branch(given) for name, given in spec.beside.items()}
+            beside = {name: _by_branch(family, given) for name, given in spec.beside.items()}
             encoded = Encoded(conditions, beside, {name: nest(x) for name, x in spec.tokens.items()})
         return Inputs(conditions, draw_noise(case.latent_shape, source.seed), source.steps, source.seed, encoded)
 
@@ -329,8 +329,9 @@ class LiveSide:
         self._variants, self._modules = {}, {}
 
 
-def _by_branch(inputs: Mapping[str, Array]) -> dict[str, dict[str, torch.Tensor]]:
-    found: dict[str, dict[str, torch.Tensor]] = {}
+def _by_branch(family: Any, inputs: Mapping[str, Array]) -> dict[str, dict[str, torch.Tensor]]:
+    """Explicit inputs by branch; a branch of the family may have none but latents and timestep."""
+    found: dict[str, dict[str, torch.Tensor]] = {branch: {} for group in family.batches for branch in group}
     for name, x in inputs.items():
         branch, _, keyword = name.partition(".")
         found.setdefault(branch, {})[keyword] = nest(x)

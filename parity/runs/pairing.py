@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from parity.compare.preflight import preflight
 from parity.compare.result import Check
-from parity.models.generic_family import Generic
 from parity.paths.facts import gather
 from parity.paths.families import base_of, load_candidate_side
 from parity.paths.inputs import Encoded, make_inputs
@@ -62,6 +61,6 @@ def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = N
     say("preflight")
     differing = differences(request.reference, request.candidate)
     checks = preflight(gather(reference), gather(candidate), [d.setting for d in differing])
-    if isinstance(base, Generic):
-        checks = (Check("inputs", "pass", base.remarks(case)), *checks)
+    remarks = base.remarks(case)
+    checks = (Check("inputs", "pass", remarks), *checks) if remarks else checks
     return Pairing(reference, candidate, differing, (*port_checks(family, other), *checks))

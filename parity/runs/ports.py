@@ -12,10 +12,25 @@ from parity.golden.records import LOOP
 from parity.models.family import Case
 from parity.paths.families import candidate_family, reference_family
 from parity.paths.loaded import Loaded
-from parity.paths.port_load import Entry
+from parity.paths.plan import Role, Spec
+from parity.paths.port_load import Entry, load_entry
 from parity.paths.port_settings import PortInfo
 from parity.paths.ported import Ported
+from parity.paths.side import Side
 from parity.runs.request import Ports
+
+
+class Here:
+    """Imports ports in this process, for what still runs in it; see `parity.runs.sides.Openers`."""
+
+    def of(self, role: Role) -> Here:
+        return self
+
+    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+        return load_entry(option, text, timeout)
+
+    def open(self, spec: Spec) -> Side:
+        raise NotImplementedError
 
 
 def behind(ports: Ports) -> Entry | None:

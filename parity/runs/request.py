@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from parity.paths.port_settings import PortInfo
-from parity.settings import Settings
+from parity.paths.port_settings import PortInfo, settings_of
+from parity.settings import Settings, parse
 
 if TYPE_CHECKING:
     from parity.runs.sides import Openers
@@ -37,6 +37,19 @@ class Ports:
     def any(self) -> bool:
         """Whether either side is a port."""
         return self.reference is not None or self.candidate is not None
+
+    def settings(self, reference: list[str], candidate: list[str]) -> tuple[Settings, Settings]:
+        """The settings of both sides, of `NAME=VALUE` texts.
+
+        Raises:
+            UsageError: one that a side does not take.
+        """
+
+        def chosen(port: PortInfo | None, base: Settings, texts: list[str]) -> Settings:
+            return parse(base.backend, texts) if port is None else settings_of(port, base, texts)
+
+        theirs = self.candidate or self.reference
+        return chosen(self.reference, parse("torch"), reference), chosen(theirs, parse("torchax"), candidate)
 
 
 NO_PORTS = Ports()

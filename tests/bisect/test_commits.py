@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from parity.bisect.commits import Found, Judged, bisect_commits, ends
-from parity.bisect.ddmin import Outcome
+from parity.bisect.commits import Judged, checked_out, ends
 from parity.bisect.repository import Commit, Repository
+from parity.bisect.search import Found, search
 from parity.bisect.state import Probe, State
+from parity.bisect.strategy import Outcome, strategy
 from parity.errors import UsageError
 from tests.bisect.make_history import Made, git, named, repository
 
@@ -34,22 +35,18 @@ class Tangle:
         self.folder = repository(folder, commits)
         self.number = {sha: int(subject[1:]) for subject, sha in named(self.folder).items()}
 
-    def search(self, state: Path, fault: int, skipped: frozenset[int] = frozenset()) -> Found:
+    def search(self, state: Path, fault: int, skipped: frozenset[int] = frozenset()) -> Found[Commit]:
         def judge(tree: Path, log: Path) -> Judged:
+            log.touch()
             here = int((tree / "number").read_text()) - 1
             outcome: Outcome = "unresolved" if here in skipped else "bad" if fault in self.inside[here] else "good"
             return Judged(outcome, "by construction")
 
         found = Repository(self.folder)
         good, bad = ends(found, ":/^c0$", "main")
-        with State.open(state, "commits", {}) as opened:
-            return bisect_commits(found, good, bad, judge, opened, Silent())
-
-
-class Silent:
-    def probing(self, commit: Commit) -> None: ...
-
-    def judged(self, commit: Commit, outcome: Outcome, evidence: str, log: Path, left: str) -> None: ...
+        with State.open(state, "commits", {}) as opened, checked_out(found, good, bad, judge, opened) as subject:
+            assert len(subject.order.items) == SIZE
+            return search(subject, strategy("halving"), opened)
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +68,7 @@ def test_every_seventh_fault_is_found_as_fast_as_git_finds_it(tangle: Tangle, tm
     ours = gits = 0
     for fault in range(1, SIZE, 7):
         found = tangle.search(tmp_path / str(fault), fault)
-        assert found.first_bad is not None
-        assert tangle.number[found.first_bad.sha] == fault
-        assert found.searched == SIZE - 1
+        assert [tangle.number[commit.sha] for commit in found.answer] == [fault]
         assert len({p.subject for p in found.probes}) == len(found.probes)
         ours, gits = ours + len(found.probes), gits + probes_of_git(tangle, fault)
     # In all, not one by one: of commits that tell as much git chooses others, and a graph cannot always be halved.
@@ -87,17 +82,16 @@ def test_with_commits_that_cannot_be_judged_the_fault_is_found_or_among_the_cand
     for fault in range(2, SIZE, 7):
         skipped = frozenset(random.Random(fault).sample(range(1, SIZE - 1), SIZE // 3))
         found = tangle.search(tmp_path / str(fault), fault, skipped)
-        candidates = {tangle.number[c.sha] for c in found.candidates}
+        candidates = {tangle.number[c.sha] for c in found.answer}
         assert fault in candidates
-        assert (found.first_bad is not None) == (len(candidates) == 1)
         assert sum(c not in skipped for c in candidates) == 1, "but for one that is bad, all could not be judged"
-        told += found.first_bad is not None
+        told += len(candidates) == 1
     assert 0 < told < len(range(2, SIZE, 7))
 
 
 def test_a_state_file_that_tells_of_other_commits_is_refused(tangle: Tangle, tmp_path: Path) -> None:
     with State.open(tmp_path / "s", "commits", {}) as state:
-        state.add(Probe(("f" * 40,), "bad", "", 0.0))
+        state.add(Probe(subject=("f" * 40,), outcome="bad", evidence="", seconds=0.0))
     with pytest.raises(UsageError, match="a probe in it is of no commit between the two"):
         tangle.search(tmp_path / "s", 5)
     assert len(git(tangle.folder, "worktree", "list").splitlines()) == 1

@@ -8,22 +8,13 @@ from typing import Any
 
 import pytest
 
-from parity.bisect.ddmin import Outcome
-from parity.bisect.modules import Found, Judge, bisect_modules
-from parity.bisect.state import Probe, State
+from parity.bisect.modules import Judge, Modules
+from parity.bisect.search import Found, search
+from parity.bisect.state import State
+from parity.bisect.strategy import Outcome, strategy
 from parity.errors import UnjudgedError, UsageError
 
 NAMES = tuple(f"blocks.{i}" for i in range(54))
-
-
-class Silent:
-    def __init__(self) -> None:
-        self.left: list[int] = []
-
-    def probing(self, replaced: tuple[str, ...]) -> None: ...
-
-    def judged(self, probe: Probe, left: int) -> None:
-        self.left.append(left)
 
 
 class Faulty:
@@ -39,27 +30,26 @@ class Faulty:
         return ("good", "0.5 x") if self.faults <= set(replaced) else ("bad", "40 x")
 
 
-def search(path: Path, judge: Judge, names: tuple[str, ...] = NAMES, told: Silent | None = None) -> Found:
+def culprits(path: Path, judge: Judge, names: tuple[str, ...] = NAMES) -> Found[str]:
     with State.open(path, "modules", {}) as state:
-        return bisect_modules(names, judge, state, told or Silent(), "; preflight: noise: other")
+        return search(Modules(names, judge, "; preflight: noise: other"), strategy("fewest"), state)
 
 
-def test_a_pair_of_54_and_what_is_left_is_told(tmp_path: Path) -> None:
-    judge, told = Faulty("blocks.7", "blocks.41"), Silent()
-    found = search(tmp_path / "state", judge, told=told)
-    assert found.culprits == ("blocks.7", "blocks.41")
+def test_a_pair_of_54(tmp_path: Path) -> None:
+    judge = Faulty("blocks.7", "blocks.41")
+    found = culprits(tmp_path / "state", judge)
+    assert found.answer == ("blocks.7", "blocks.41")
     assert len(found.probes) == len(judge.asked) <= 20
-    assert (told.left[0], told.left[-1]) == (54, min(told.left))
-    assert found.probes[0] == Probe((), "bad", "40 x", found.probes[0].seconds)
+    assert (found.probes[0].subject, found.probes[0].outcome, found.probes[0].evidence) == ((), "bad", "40 x")
 
 
 def test_a_killed_search_asks_nothing_twice(tmp_path: Path) -> None:
     path, killed = tmp_path / "state", Faulty("blocks.7", "blocks.41", dies=5)
     with pytest.raises(KeyboardInterrupt):
-        search(path, killed)
+        culprits(path, killed)
     resumed = Faulty("blocks.7", "blocks.41")
-    found = search(path, resumed)
-    assert found.culprits == ("blocks.7", "blocks.41")
+    found = culprits(path, resumed)
+    assert found.answer == ("blocks.7", "blocks.41")
     assert not set(killed.asked) & set(resumed.asked)
     assert [p.subject for p in found.probes] == [*killed.asked, *resumed.asked]
     assert len(killed.asked) == 5
@@ -67,9 +57,9 @@ def test_a_killed_search_asks_nothing_twice(tmp_path: Path) -> None:
 
 def test_nothing_to_look_for_and_nothing_that_helps(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no difference to look for: with no module replaced 0\.5 x"):
-        search(tmp_path / "same", Faulty())
+        culprits(tmp_path / "same", Faulty())
     with pytest.raises(UnjudgedError, match=r"replacing all 54 modules .* \(40 x\): .*; preflight: noise: other"):
-        search(tmp_path / "elsewhere", Faulty("the loop"))
+        culprits(tmp_path / "elsewhere", Faulty("the loop"))
 
 
 def test_levels() -> None:
@@ -124,9 +114,9 @@ def test_a_wrong_weight_and_a_pair_in_one_compiled_program(
     with monkeypatch.context() as patch:
         patch.setitem(params, weight(2), params[weight(2)] * 1.01)
         made = prepared(pairing, 0, "", lambda *a: None)
-        found = search(tmp_path / "single", made.judge, made.modules)
+        found = culprits(tmp_path / "single", made.judge, made.modules)
         assert len(made.modules) == 13
-        assert found.culprits == ("transformer_blocks.2",)
+        assert found.answer == ("transformer_blocks.2",)
         assert len(found.probes) <= 4 + 3  # log2 13, none, all, and the one alone
         # The whole of the reference's activations gives the whole of its result, to the bit or nearly.
         assert found.probes[1].subject == made.modules
@@ -135,8 +125,8 @@ def test_a_wrong_weight_and_a_pair_in_one_compiled_program(
         for block in (1, 3):
             patch.setitem(params, weight(block), params[weight(block)] * 1.01)
         made.learn(given[0])
-        found = search(tmp_path / "pair", made.judge, made.modules)
-        assert found.culprits == ("transformer_blocks.1", "transformer_blocks.3")
+        found = culprits(tmp_path / "pair", made.judge, made.modules)
+        assert found.answer == ("transformer_blocks.1", "transformer_blocks.3")
         assert len(found.probes) <= 13
     assert isinstance(made.backend, GraftedTorchax)
     assert made.backend.compiled == 2  # one that learns, one for every probe of either search
@@ -163,5 +153,5 @@ def test_an_eager_torch_candidate_within_a_block(
         model.get_submodule("transformer_blocks.2.attn.to_out.0").weight[0, 0] = float("nan")
     pairing = Pairing(prepare(tiny_side("torch")), prepare(other), (), ())
     made = prepared(pairing, 0, "transformer_blocks.2", lambda *a: None)
-    found = search(tmp_path / "state", made.judge, made.modules)
-    assert found.culprits == ("transformer_blocks.2.attn", "transformer_blocks.2.ff")
+    found = culprits(tmp_path / "state", made.judge, made.modules)
+    assert found.answer == ("transformer_blocks.2.attn", "transformer_blocks.2.ff")

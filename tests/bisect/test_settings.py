@@ -10,25 +10,16 @@ from typing import Any
 import pytest
 
 from parity import cli
-from parity.bisect.ddmin import Outcome
-from parity.bisect.settings import Found, Judge, Plan, Swap, bisect_settings, plan
-from parity.bisect.state import Probe, State
-from parity.commands import bisect_settings as command
+from parity.bisect.search import Found, search
+from parity.bisect.settings import DifferingSettings, Judge
+from parity.bisect.state import State
+from parity.bisect.strategy import Outcome, strategy
+from parity.bisect.swaps import Plan, Swap, plan
 from parity.errors import UnjudgedError, UsageError
 from parity.settings import Settings, parse
 
 MANY = ["dtype=bfloat16", "attention.mask=none", "refiner.mask=none", "text.reorder=concatenate", "vision_states=none"]
 MANY += ["rope=cached", "scheduler.warmup_steps=2", "jit=false", "sharding=tp_fc2_replicated"]
-
-
-class Silent:
-    def __init__(self) -> None:
-        self.left: list[int] = []
-
-    def probing(self, names: tuple[str, ...]) -> None: ...
-
-    def judged(self, probe: Probe, left: int) -> None:
-        self.left.append(left)
 
 
 class Failing:
@@ -45,9 +36,9 @@ class Failing:
         return ("bad", "fail: apart") if bad else ("good", "pass")
 
 
-def search(path: Path, searched: Plan, judge: Judge) -> Found:
+def found_by(path: Path, searched: Plan, judge: Judge) -> Found[str]:
     with State.open(path, "settings", {}) as state:
-        return bisect_settings(searched, judge, state, Silent())
+        return search(DifferingSettings(searched, judge), strategy("ddmin_unless_none"), state)
 
 
 def test_a_plan_takes_the_references_value_where_the_candidates_backend_can() -> None:
@@ -85,8 +76,8 @@ def test_a_value_that_only_the_reference_can_have_is_stood_in_for() -> None:
 def test_one_setting_among_eight(tmp_path: Path, faults: dict[str, Any]) -> None:
     searched = plan(parse("torch", ["dtype=float16"]), parse("torchax", MANY))
     judge = Failing(faults)
-    found = search(tmp_path / "s", searched, judge)
-    assert [s.setting for s in found.culprits] == list(faults)
+    found = found_by(tmp_path / "s", searched, judge)
+    assert list(found.answer) == list(faults)
     assert len(searched.swaps) == 8  # jit is off on both sides
     assert len(judge.asked) <= 2 + 2 * 3
     assert len(found.probes) == len(judge.asked)
@@ -94,23 +85,23 @@ def test_one_setting_among_eight(tmp_path: Path, faults: dict[str, Any]) -> None
 
 def test_where_the_run_fails_without_any_no_setting_is_at_fault(tmp_path: Path) -> None:
     judge = Failing({"jit": False})
-    found = search(tmp_path / "s", plan(parse("torch"), parse("torchax", MANY)), judge)
-    assert (found.culprits, len(judge.asked)) == ((), 2)
+    found = found_by(tmp_path / "s", plan(parse("torch"), parse("torchax", MANY)), judge)
+    assert (found.answer, len(judge.asked)) == ((), 2)
 
 
 def test_two_that_act_together_and_combinations_that_cannot_run(tmp_path: Path) -> None:
     searched = plan(parse("torch"), parse("torchax", MANY))
     faults = {"attention.mask": "none", "rope": "cached"}
     judge = Failing(faults, lambda s: s["vision_states"] == "none" and s["refiner.mask"] == "exact")
-    found = search(tmp_path / "s", searched, judge)
-    assert [s.setting for s in found.culprits] == list(faults)
+    found = found_by(tmp_path / "s", searched, judge)
+    assert list(found.answer) == list(faults)
     assert {p.evidence for p in found.probes if p.outcome == "unresolved"} == {"not reached"}
 
 
 def test_it_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     searched = plan(parse("torch"), parse("torchax", MANY))
     whole = Failing({"attention.mask": "none", "vision_states": "none"})
-    answer = search(tmp_path / "whole", searched, whole)
+    answer = found_by(tmp_path / "whole", searched, whole)
     stopped = Failing(whole.faults)
     for done in range(len(whole.asked)):
 
@@ -120,23 +111,23 @@ def test_it_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
             return stopped(candidate)
 
         with pytest.raises(KeyboardInterrupt):
-            search(tmp_path / "s", searched, until)
-    assert search(tmp_path / "s", searched, stopped).culprits == answer.culprits
+            found_by(tmp_path / "s", searched, until)
+    assert found_by(tmp_path / "s", searched, stopped).answer == answer.answer
     assert stopped.asked == whole.asked
 
 
-def test_a_run_that_does_not_fail_or_cannot_be_run_has_nothing_to_search(tmp_path: Path) -> None:
+def test_a_run_that_does_not_fail_or_cannot_be_run_has_nothing_to_found_by(tmp_path: Path) -> None:
     searched = plan(parse("torch"), parse("torchax", MANY))
     with pytest.raises(UsageError, match="the run does not fail: pass"):
-        search(tmp_path / "s", searched, Failing({"dtype": "float16"}))
+        found_by(tmp_path / "s", searched, Failing({"dtype": "float16"}))
     with pytest.raises(UnjudgedError, match="not reached"):
-        search(tmp_path / "t", searched, Failing({}, lambda _: True))
+        found_by(tmp_path / "t", searched, Failing({}, lambda _: True))
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torchax")
     judge = Failing({"attention.mask": "none"})
-    monkeypatch.setattr(command, "_judge", lambda request, say: judge)
+    monkeypatch.setattr("parity.bisect.settings.by_run", lambda request, say: judge)
     monkeypatch.setattr("parity.commands.run.quieten", lambda: None)
 
     def call(*arguments: str) -> tuple[int, str, str]:
@@ -158,7 +149,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         "  attention.mask",
         "the run fails with attention.mask: exact -> none (3 probes of 2 settings)",
     ]
-    assert "with attention.mask: bad (fail: apart); 2 settings left" in err.splitlines()
+    assert "with attention.mask: bad (fail: apart); 1 setting left" in err.splitlines()
     code, out, _ = call("--json")
     document = json.loads(out)
     assert (code, len(judge.asked)) == (0, 3)  # nothing was run again

@@ -14,7 +14,26 @@ from parity.bisect.state import Probe, State
 from parity.errors import UsageError
 
 QUESTION = {"run": "make test", "good": "a" * 40}
-PROBES = [Probe(("c1",), "good", "exit code 0", 1.25), Probe(("x", "y\n\x1b"), "unresolved", "no\udcff", 0.0)]
+PROBES = [
+    Probe(subject=("c1",), outcome="good", evidence="exit code 0", seconds=1.25),
+    Probe(subject=("x", "y\n\x1b"), outcome="unresolved", evidence="no\udcff", seconds=0.0),
+]
+
+OLDER = """{
+ "kind": "parity bisect",
+ "format": 1,
+ "what": "commits",
+ "question": {
+  "run": "make test",
+  "good": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+ },
+ "probes": [
+  {"subject": ["c1"], "outcome": "good", "evidence": "exit code 0", "seconds": 1.25},
+  {"subject": ["x", "y\\n\\u001b"], "outcome": "unresolved", "evidence": "no\\udcff", "seconds": 0.0}
+ ]
+}
+"""
+"""As 7841fe6 wrote it."""
 
 
 def written(path: Path) -> Path:
@@ -29,9 +48,16 @@ def test_what_was_added_is_there_again_and_nothing_else_is_left(tmp_path: Path) 
     assert os.listdir(path.parent) == ["state.json"]
     with State.open(path, "commits", QUESTION) as state:
         assert state.probes == PROBES
-        assert (state.outcome("c1"), state.outcome("x", "y\n\x1b"), state.outcome("x")) == ("good", "unresolved", None)
+        assert [state.probe(s) for s in (("c1",), ("x", "y\n\x1b"), ("x",))] == [*PROBES, None]
     with State.open(path, "commits", {"another": "question"}, restart=True) as state:
         assert state.probes == []
+
+
+def test_a_file_of_an_older_version_is_resumed(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text(OLDER)
+    with State.open(tmp_path / "s", "commits", QUESTION) as state:
+        assert state.probes == PROBES
+    assert (tmp_path / "s").read_text() == written(tmp_path / "now").read_text() == OLDER
 
 
 def test_another_question_is_refused_word_by_word(tmp_path: Path) -> None:
@@ -106,8 +132,9 @@ State.open(Path(sys.argv[1]), "commits", {})
 """
     with State.open(path, "commits", QUESTION):
         done = subprocess.run([sys.executable, "-c", other, str(path)], capture_output=True, text=True, check=False)
-        assert "another process is bisecting with this state file" in done.stderr
-    State.open(path, "commits", QUESTION).close()
+        assert "another process uses this state file" in done.stderr
+    with State.open(path, "commits", QUESTION):
+        pass
 
 
 KILLED = """
@@ -131,8 +158,8 @@ while True:
     if not child:
         state = State.open(folder / str(killed_at), "w", {})
         for i in range(2):
-            state.add(Probe((str(i),), "bad", "", 0.0))
-        state.close()
+            state.add(Probe(subject=(str(i),), outcome="bad", evidence="", seconds=0.0))
+        state.__exit__(None, None, None)
         os._exit(0)
     if os.WIFEXITED(os.waitpid(child, 0)[1]):
         break

@@ -10,22 +10,13 @@ from typing import Any
 
 import pytest
 
-from parity.bisect.ddmin import Outcome
-from parity.bisect.state import Probe, State
-from parity.bisect.steps import Found, bisect_steps
+from parity.bisect.search import silent
+from parity.bisect.state import State
+from parity.bisect.steps import FoundSteps, search_steps
+from parity.bisect.strategy import Outcome
 from parity.errors import UnjudgedError, UsageError
 
 STEPS = 50
-
-
-class Silent:
-    def __init__(self) -> None:
-        self.left: list[int] = []
-
-    def probing(self, how: str, step: int) -> None: ...
-
-    def judged(self, probe: Probe, left: int) -> None:
-        self.left.append(left)
 
 
 def outcome(bad: bool) -> tuple[Outcome, str]:
@@ -52,19 +43,18 @@ class Run:
             yield outcome(step >= self.leaves)
 
 
-def search(path: Path, run: Run, *, every: bool = False, told: Silent | None = None) -> Found:
+def search(path: Path, run: Run, *, every: bool = False) -> FoundSteps:
     with State.open(path, "steps", {}) as state:
-        return bisect_steps(STEPS, run.alone, run.free, state, told or Silent(), every=every)
+        return search_steps(STEPS, run, state, silent, every=every, free=True)
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 24, 25, 48, 49])
 def test_wherever_it_begins(first: int, tmp_path: Path) -> None:
-    run, told = Run(range(first, STEPS), first), Silent()
-    found = search(tmp_path / "state", run, told=told)
+    run = Run(range(first, STEPS), first)
+    found = search(tmp_path / "state", run)
     assert (found.alone, found.free) == (first, first)
     assert len(run.asked) <= math.ceil(math.log2(STEPS)) + 2
     assert run.begun == [0]
-    assert told.left[-1] == 0
 
 
 def test_one_wrong_step_is_found_by_all_and_not_guessed_at(tmp_path: Path) -> None:
@@ -159,7 +149,7 @@ def test_a_fault_from_the_third_step_on_against_a_recorded_reference(
     late = Late(tiny_side("torchax", steps=4).backend, first=2)
     judge = StepsJudge(golden, dataclasses.replace(tiny_side("torchax", steps=4), backend=late), carried)
     with State.open(tmp_path / "state", "steps", {}) as state:
-        found = bisect_steps(4, judge.alone, judge.free, state, Silent(), every=False)
+        found = search_steps(4, judge, state, silent, every=False, free=True)
     assert (found.alone, found.free) == (2, 2)
     assert late.called == [0, 3, 1, 2, 0, 1, 2]
 

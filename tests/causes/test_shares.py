@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.bisect.settings import plan
+from parity.bisect.swaps import plan
 from parity.causes.shares import shares
 from parity.settings import Settings, parse
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,44 @@ def test_a_command_that_is_killed_stops_the_search_and_convicts_nobody(tmp_path:
     assert "ended with exit code 128" in err
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_the_command_and_removes_the_worktree(number: signal.Signals, tmp_path: Path) -> None:
+    """The command's children are ended with it, also one that is deaf to SIGTERM."""
+    repo = line(tmp_path / "repo", 8, {5: FAULT})
+    judge = f"(trap '' TERM; echo $BASHPID; exec sleep 60) > {tmp_path}/deaf & echo $$ > {tmp_path}/judge; sleep 60"
+    given = command(repo, "--good", ":/commit 0$", "--run", f'exec bash -c "{judge}"'.replace("$", r"\$"))
+    parity = subprocess.Popen([sys.executable, "-m", "parity.cli", *given], stderr=subprocess.PIPE, text=True)
+    pids = [int(written(tmp_path / name)) for name in ("judge", "deaf")]
+    assert len(git(repo, "worktree", "list").splitlines()) == 2
+    parity.send_signal(number)
+    _, err = parity.communicate(timeout=60)
+    assert parity.returncode == 128 + number
+    assert err.splitlines()[-1] == f"parity: stopped by {number.name}; the same command resumes the search"
+    for pid in pids:
+        assert ended(pid)
+    assert len(git(repo, "worktree", "list").splitlines()) == 1
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def written(file: Path) -> str:
+    """What another process writes to a file, once it is there."""
+    for _ in range(600):
+        if file.is_file() and file.read_text().endswith("\n"):
+            return file.read_text()
+        time.sleep(0.05)
+    raise AssertionError(f"{file} was not written")
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is no more, or waits to be reaped by whoever adopted it."""
+    status = Path(f"/proc/{pid}/status")
+    for _ in range(100):
+        if not status.exists() or "State:\tZ" in status.read_text():
+            return True
+        time.sleep(0.05)
+    return False
+
+
 def test_a_command_that_is_nowhere_is_the_users_mistake_and_one_that_is_gone_is_a_fault(
     tmp_path: Path, bisect: Bisect
 ) -> None:
@@ -276,8 +315,8 @@ def test_wrong_usage_is_a_sentence(tmp_path: Path, bisect: Bisect) -> None:
         (repo, ("--good", "HEAD", *run), "are the same commit"),
         (repo, ("--good", "HEAD", "--bad", "fork", *run), "they seem to be exchanged"),
         (repo, ("--good", orphan, *run), "is not an ancestor of --bad"),
-        (repo, (), "nothing judges a commit"),
-        (repo, ("--run", " "), "nothing judges a commit"),
+        (repo, (), "give --run CMD, or --golden REFERENCE with --record CMD"),
+        (repo, ("--run", " "), "give --run CMD, or --golden REFERENCE with --record CMD"),
         (repo, (*run, "--golden", "g", "--record", "r"), "give one of the two"),
         (repo, ("--golden", "g"), "needs --record"),
         (repo, ("--record", "r"), "needs --record"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parity import cli
-from parity.bisect.ddmin import Outcome
+from parity.bisect.strategy import Outcome
 from parity.golden import GoldenWriter, Provenance, StepRecords
 
 pytest.importorskip("torchax")
@@ -68,8 +68,8 @@ def test_modules(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "replacing blocks.2 restores parity (5 probes of 4 modules)",
     ]
     assert err.splitlines()[0] == f"state: {tmp_path}/s"
-    assert "blocks.0 to blocks.2 (3) replaced: good (0.5 x); 4 modules left" in err.splitlines()
-    assert "blocks.2 replaced: good (0.5 x); 3 modules left" in err.splitlines()
+    assert "blocks.0 to blocks.2 (3) replaced: good (0.5 x); 3 modules left" in err.splitlines()
+    assert "blocks.2 replaced: good (0.5 x); 1 module left" in err.splitlines()
     assert seen[0][1:3] == (2, "blocks")
     code, out, _ = call(*words, "--json")
     document = json.loads(out)
@@ -114,7 +114,7 @@ def test_steps(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "(7 probes of 4 steps)",
     ]
     assert loaded == ["its model"]
-    assert "step 1 alone: good (0.5 x); 3 steps left" in err.splitlines()
+    assert "step 1 alone: good (0.5 x); 2 steps left" in err.splitlines()
     assert "step 1 of the free run: good (0.5 x); 2 steps left" in err.splitlines()
     document = json.loads(call(*words, "--json", "--all")[1])
     assert (document["first_alone"], document["first_free"], len(document["probes"])) == (2, 2, 7)

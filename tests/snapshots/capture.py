@@ -70,13 +70,17 @@ def capture(command: Command, folder: Path, root: Path, kept: Path) -> Captured:
 
 
 def _call(argv: list[str], folder: Path, root: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "parity.cli", *argv],
-        cwd=folder,
-        env=environment(root),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    call = [sys.executable, "-m", "parity.cli", *argv]
+    try:
+        return subprocess.run(
+            call,
+            cwd=folder,
+            env=environment(root),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(call, 124, "", f"parity: no end within {LIMIT_S:g} s")

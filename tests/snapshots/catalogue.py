@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from typing import Literal
 
 JSON = "--json"
 """The document is what the command prints when it is run again with `--json`."""
@@ -24,8 +25,8 @@ class Command:
             second run; empty where the command has none.
         after: commands whose files this one reads.
         quick: needs neither torch nor jax, so that it takes a second and its numbers are the same everywhere.
-        labels: whether only the keys of the document and the words before the colons are frozen: its values are the
-            machine's.
+        kept: `all`; `labels`: the document's keys and the words before the colons, where its values are the machine's;
+            `options`: the names, forms and defaults of the options that a help page lists.
         stderr: whether stderr is frozen too; where the exit code is 2 or 125 without a document, it always is.
     """
 
@@ -34,7 +35,7 @@ class Command:
     document: str = ""
     after: tuple[str, ...] = ()
     quick: bool = False
-    labels: bool = False
+    kept: Literal["all", "labels", "options"] = "all"
     stderr: bool = False
 
     @property
@@ -55,7 +56,7 @@ STORY = ["attention.mask=none", "vision_states=none", "text.reorder=concatenate"
 
 QUICK = (
     Command(name="models", line="models", document=JSON, quick=True),
-    Command(name="doctor", line="doctor", document=JSON, labels=True),
+    Command(name="doctor", line="doctor", document=JSON, kept="labels"),
     Command(name="unknown-setting", line="run --candidate attention.masks=none", quick=True),
     Command(name="invalid-value", line="run --candidate attention.mask=some", quick=True),
     Command(name="wrong-backend", line="run --reference attention.kernel=splash", quick=True),
@@ -121,7 +122,7 @@ VERBS = (
         line="record candidate --side candidate --setting attention.mask=zero_kv",
         stderr=True,
     ),
-    Command(name="inspect-recorded", line="inspect candidate --step 0", document=JSON, after=("record-candidate",)),
+    Command(name="inspect-recorded", line="inspect reference --step 0", document=JSON, after=("record-reference",)),
     Command(
         name="diff-recorded",
         line="diff reference candidate",
@@ -162,7 +163,16 @@ VERBS = (
     ),
 )
 
-COMMANDS = (*QUICK, *RUNS, *VERBS)
+VERBS_WITH_HELP = (
+    *("run", "record", "replay", "explain", "diff", "inspect", "merge", "report", "sweep", "init", "models", "doctor"),
+    *("bisect", "bisect settings", "bisect modules", "bisect steps", "bisect commits"),
+)
+HELP = tuple(
+    Command(name=f"help-{verb.replace(' ', '-')}", line=f"{verb} --help", quick=True, kept="options")
+    for verb in VERBS_WITH_HELP
+)
+
+COMMANDS = (*HELP, *QUICK, *RUNS, *VERBS)
 
 
 def chosen(names: list[str]) -> list[Command]:

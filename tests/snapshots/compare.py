@@ -102,7 +102,8 @@ class _Walk:
             return old is new
         if isinstance(old, str) and isinstance(new, str) and not {old, new} & set(SPECIAL):
             old = reworded(old, self._changes)
-            if template(old) != template(new):
+            hashes = self._tolerance.hashes
+            if template(old, hashes=hashes) != template(new, hashes=hashes):
                 return False
             return all(texts_agree(*pair, self._tolerance) for pair in zip(numbers(old), numbers(new), strict=True))
         if isinstance(old, int) and isinstance(new, int):

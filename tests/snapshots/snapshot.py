@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ MOST_LINES = 60
 MANY = 40
 """Entries from which a mapping of texts (weights, modules) is kept as a digest."""
 
-MACHINE_KEYS = frozenset({"seconds", "bytes", "folder", "cached", "state", "sha256", "devices", "versions", "memory"})
+MACHINE_KEYS = frozenset({"seconds", "bytes", "folder", "cached", "state", "devices", "versions", "memory"})
 SITE_LISTS = ("sites", "closer")
 HEADING = re.compile(r"<(h1|h2|h3|th|dt)\b[^>]*>(.*?)</\1>", re.DOTALL)
+
+SECTION = re.compile(r"^(?:Arguments|Options|Commands):\n(?P<entries>(?:  .*\n?)+)", re.MULTILINE)
 
 Json = Any
 """What `json.loads` returns."""
@@ -66,7 +69,7 @@ class Snapshot:
         return cls(**json.loads((folder / f"{name}.json").read_text()))
 
 
-def _lines(items: list[Any]) -> str:
+def _lines(items: list[Json]) -> str:
     return "[" + ",".join(f"\n  {json.dumps(item)}" for item in items) + "]"
 
 
@@ -89,8 +92,10 @@ def reduce(command: Command, captured: Captured, folder: Path) -> Snapshot:
     error = [line for line in captured.stderr.splitlines() if line.startswith("parity: ")]
     stderr = captured.stderr.splitlines() if command.stderr else error if failed else []
     terminal = [_place(line, folder) for line in captured.stdout.splitlines()]
-    if command.labels:
+    if command.kept == "labels":
         terminal = [line.partition(":")[0] for line in terminal]
+    elif command.kept == "options":
+        terminal = sorted(_options(captured.stdout))
     if len(terminal) > MOST_LINES:
         terminal = [*terminal[:MOST_LINES], f"({len(terminal) - MOST_LINES} lines more)"]
     return Snapshot(
@@ -101,6 +106,15 @@ def reduce(command: Command, captured: Captured, folder: Path) -> Snapshot:
         stderr=[_place(line, folder) for line in stderr],
         document=_reduced(command, captured.document, folder),
     )
+
+
+def _options(page: str) -> Iterator[str]:
+    """The arguments, options and commands of a help page without what is said of them: `--seed <int> [default: 0]`."""
+    for section in SECTION.finditer(page):
+        for entry in re.split(r"\n  (?! )", f"\n{section['entries']}")[1:]:
+            name = re.split(r"\s{2,}", entry)[0]
+            default = re.search(r"\[default:\s+([^\]]*)\]", entry)
+            yield f"{name} [default: {' '.join(default[1].split())}]" if default else name
 
 
 def _place(text: str, folder: Path) -> str:
@@ -115,8 +129,11 @@ def _reduced(command: Command, text: str, folder: Path) -> Json:
         return None
     if text.lstrip().startswith("<"):
         return {"headings": [re.sub(r"<[^>]*>", "", found[2]).strip() for found in HEADING.finditer(text)]}
-    document = json.loads(_place(text, folder))
-    return shape(document) if command.labels else _value("", document)
+    try:
+        document = json.loads(_place(text, folder))
+    except ValueError:
+        return f"no JSON document: {text[:200]!r}"
+    return shape(document) if command.kept == "labels" else _value("", document)
 
 
 def shape(value: Json) -> Json:
@@ -149,7 +166,7 @@ def _value(key: str, value: Json) -> Json:
     return value
 
 
-def _grouped(items: list[Json], row: Any) -> list[Json]:
+def _grouped(items: list[Json], row: Callable[[Json], str]) -> list[Json]:
     """Rows under the place they share, in their order."""
     groups: list[Json] = []
     for item in items:

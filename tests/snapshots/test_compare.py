@@ -36,6 +36,7 @@ DOCUMENT = {
             ],
         }
     ],
+    "inputs": "74be498933158f77",
     "origin": {"site": "blocks.0:out", "birth": "module"},
     "causes": [{"cause": "the mask", "setting": "attention.mask", "share": 0.98, "witnesses": []}],
 }
@@ -130,6 +131,7 @@ NUMBERS = {
     ),
     "a verdict at its limit": (site(2, "blocks.1:out | fail - | 2.2e-05 / 7.0e-06 |  | shape 2x3 -> 3x2"), ("same",)),
     "a share": (put(0.9, "causes", 0, "share"), ("same",)),
+    "a fingerprint": (put("74be498933158f78", "inputs"), ("same",)),
     "half the share": (put(0.5, "causes", 0, "share"), ("same", "other")),
 }
 

@@ -25,6 +25,7 @@ class Tolerance:
         floor: factor between two floors of one site. distance: factor between two differences beyond their floor.
         other: factor between any other numbers. share: absolute, of shares and percentages; bits: absolute.
         judged: factor around a limit within which another verdict is the machine's; 1 for none.
+        hashes: whether fingerprints and checksums of what was computed are equal.
     """
 
     floor: float
@@ -33,12 +34,13 @@ class Tolerance:
     share: float
     bits: float
     judged: float
+    hashes: bool
 
 
-SAME = Tolerance(floor=1.06, distance=1.06, other=1.06, share=0.02, bits=0.2, judged=1.0)
+SAME = Tolerance(floor=1.06, distance=1.06, other=1.06, share=0.02, bits=0.2, judged=1.0, hashes=True)
 """On the machine of the snapshots, with its versions; two digits of a site's numbers are 5 % themselves."""
 
-OTHER = Tolerance(floor=4.0, distance=1.3, other=1.5, share=0.15, bits=1.5, judged=2.0)
+OTHER = Tolerance(floor=4.0, distance=1.3, other=1.5, share=0.15, bits=1.5, judged=2.0, hashes=False)
 """On any other: three seeds' largest rounding moves by less than this; so does the verdict of a site that stands within
 a factor of 2 of its limit."""
 

@@ -1,0 +1,1 @@
+"""Search strategies, one file each; `parity.bisect.strategy` registers and finds them."""

@@ -1,0 +1,121 @@
+"""A result as JUnit XML, which CI servers show as a list of tests.
+
+Why. A CI server tells a person which tests failed, not which of 20,000 sites; so sites are put together, and the
+numbers that a person asks for next stand in the failure itself.
+
+How. One test case for each block, step and branch, in execution order, its class the stage and step; the worst sites
+that failed are in the failure's text. What could not be judged is an error, which no CI server takes for a pass; a
+result without any site is one case of its own. Names come from somebody else's file: characters that XML 1.0 cannot
+hold are written as Python would escape them. No times and no host: equal results give equal bytes.
+
+Cost. One pass over the sites; a few hundred bytes a case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from xml.sax.saxutils import escape
+
+from parity.compare.result import Result, SiteDiff
+from parity.errors import UsageError
+from parity.report.comparison import Comparison, block_of, distance_cells, remarks
+from parity.report.document import Document
+from parity.report.formats import report_format
+
+MOST_SITES = 20
+"""Sites listed in one failure."""
+
+Group = tuple[str, int, str, str]
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@report_format("junit")
+def junit(document: Document) -> str:
+    """The XML document; ends with a newline.
+
+    Raises:
+        UsageError: another document than a comparison.
+    """
+    if not isinstance(document, Comparison):
+        raise UsageError("--format junit lists the blocks of a comparison; --format json has any document")
+    result = document.result
+    cases = [_verdict_case(result), *(_case(result, group, sites) for group, sites in groups(result.sites).items())]
+    failures = sum("<failure " in case for case in cases)
+    errors = sum("<error " in case for case in cases)
+    name = quoted(f"parity {result.model}".strip())
+    counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="0"'
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n'
+    body = "".join(cases)
+    return f"{head}<testsuites {counts}>\n<testsuite name={name} {counts}>\n{body}</testsuite>\n</testsuites>\n"
+
+
+def groups(sites: Sequence[SiteDiff]) -> dict[Group, list[SiteDiff]]:
+    """(stage, step, branch, block) -> its sites that decide, in execution order."""
+    found: dict[Group, list[SiteDiff]] = {}
+    for site in sites:
+        if site.verdict != "apart":
+            key = site.key
+            found.setdefault((key.stage, key.step, key.branch, block_of(key.module)), []).append(site)
+    return found
+
+
+def quoted(text: str) -> str:
+    """An attribute's value, in quotes: whatever the text, an XML parser takes it."""
+    entities = {'"': "&quot;", "\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
+    return f'"{escape(plain(text), entities)}"'
+
+
+def plain(text: str) -> str:
+    """The text without the characters that XML cannot hold."""
+    return _NOT_XML.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def _verdict_case(result: Result) -> str:
+    """The verdict itself, so that a result without sites is no empty success."""
+    inside, notes = "", [note.text for note in result.notes]
+    if result.verdict == "fail":
+        inside = _problem(
+            "failure",
+            result.reason,
+            result.failed or "diverged",
+            [result.reason, *notes],
+        )
+    elif result.verdict == "unjudged":
+        blocking = [f"{c.check}: {c.detail}" for c in result.preflight if c.verdict == "fail"]
+        inside = _problem("error", result.reason, "unjudged", [result.reason, *blocking, *notes])
+    return f'<testcase classname="parity" name="verdict">{inside}</testcase>\n'
+
+
+def _case(result: Result, group: Group, sites: Sequence[SiteDiff]) -> str:
+    stage, step, branch, block = group
+    where = f"{stage}.step {step}" + (f".{branch}" if branch else "")
+    failed = [site for site in sites if site.verdict == "fail"]
+    unknown = [site for site in sites if site.verdict == "unjudged"]
+    inside = ""
+    if failed and result.verdict == "fail":
+        born = next((f", introduced here ({s.birth})" for s in failed if s.birth in ("input", "module")), "")
+        message = f"{len(failed)} of {len(sites)} sites beyond their floors{born}: {line(failed[0])}"
+        inside = _problem("failure", message, "diverged", _lines(failed))
+    elif unknown:
+        message = f"{len(unknown)} of {len(sites)} sites differ and have no floor: {line(unknown[0])}"
+        inside = _problem("error", message, "unjudged", _lines(unknown))
+    return f"<testcase classname={quoted(where)} name={quoted(block)}>{inside}</testcase>\n"
+
+
+def _problem(element: str, message: str, kind: str, lines: Sequence[str]) -> str:
+    text = escape(plain("\n".join(lines)), {"\r": "&#13;"})
+    return f"<{element} message={quoted(message)} type={quoted(kind)}>{text}</{element}>"
+
+
+def _lines(sites: Sequence[SiteDiff]) -> list[str]:
+    more = len(sites) - MOST_SITES
+    return [*map(line, sites[:MOST_SITES]), *([f"and {more} more: --json has all"] if more > 0 else [])]
+
+
+def line(site: SiteDiff) -> str:
+    """A site and its numbers in one line."""
+    far, floor, ratio = distance_cells(site.distance)
+    told = ", ".join(remarks(site))
+    return f"{site.key}: rel L2 {far}, floor {floor}, ratio {ratio}" + (f" ({told})" if told else "")
