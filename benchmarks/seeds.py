@@ -29,7 +29,8 @@ from parity.hooks.sites import plan_sites  # noqa: E402
 from parity.models.names import DEFAULT_MODEL  # noqa: E402
 from parity.paths.floors import least, level, make_variants, widen  # noqa: E402
 from parity.paths.loop import denoise  # noqa: E402
-from parity.runs.pairing import Request, pair  # noqa: E402
+from parity.runs.pairing import pair  # noqa: E402
+from parity.runs.request import Request  # noqa: E402
 from parity.settings import parse  # noqa: E402
 
 COUNTS = (0, 1, 2, 3, 5, 8)

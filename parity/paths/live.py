@@ -85,6 +85,18 @@ class Host:
         return self._encoded[key]
 
 
+class InProcess:
+    """Opens the sides of both roles in this process: for the library form, benchmarks and tests; see
+    `parity.runs.sides.Openers`. What one side's code changes, the other meets."""
+
+    def __init__(self) -> None:
+        self._host = Host()
+
+    def of(self, role: str) -> Host:
+        """The host, for either role."""
+        return self._host
+
+
 class LiveSide:
     """See the module's docstring.
 
@@ -92,11 +104,12 @@ class LiveSide:
         role, can: see `parity.paths.side.Side`. spec: what it is.
     """
 
-    def __init__(self, host: Host, spec: Spec) -> None:
+    def __init__(self, host: Host, spec: Spec, loaded: Loaded | None = None) -> None:
+        """A side of a spec; `loaded`: the path that it names, where it is loaded already."""
         self.host, self.spec, self.role = host, spec, spec.role
         floors = Can.FLOORS if spec.role == "reference" else Can.TIME
         self.can = Can.OBSERVE | Can.CALL | Can.START | Can.PATCH | floors
-        self._loaded: Loaded | None = None
+        self._loaded = loaded
         self._first: Loop | None = None
         self._variants: dict[tuple[str, ...], list[Variant]] = {}
         self._modules: dict[object, Modules] = {}
@@ -176,7 +189,7 @@ class LiveSide:
     def _prepared(self) -> Loop:
         """The loop before its first step; the next walk from the beginning takes it."""
         if self._first is None:
-            self._first = prepare(self.loaded.with_fresh_sampler())
+            self._first = prepare(self.loaded)
         return self._first
 
     # --- the steps
@@ -258,7 +271,7 @@ class LiveSide:
         if state is None and self._first is not None:
             loop, self._first = self._first, None
             return loop
-        loop = prepare(self.loaded.with_fresh_sampler())
+        loop = prepare(self.loaded)
         if state is not None:
             loop.continue_from(step, state)
         return loop

@@ -24,12 +24,13 @@ class Memo:
     """A side that remembers its whole runs; everything else is asked of the side itself.
 
     Attributes:
-        side: that runs. others: opens what is made of it by `patched`.
+        side: that runs. others: opens what is made of it by `patched`. calls: whether its modules' calls are held too.
     """
 
     side: Side
     others: Callable[[Spec], Side]
     spec: Spec
+    calls: bool = False
     runs: dict[object, list[StepRecords]] = field(default_factory=dict)
 
     @property
@@ -46,13 +47,22 @@ class Memo:
     def observe(
         self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
     ) -> Iterator[StepRecords]:
-        whole = start is None and steps is None and not plan.calls and not plan.timed and plan.leave is None
-        if not whole:
+        key = self._key(plan, start, steps)
+        if key is None:
             return self.side.observe(plan, start=start, steps=steps)
-        key = (plan.sites, plan.floors, plan.forced, plan.ends)
         if key not in self.runs:
-            self.runs[key] = list(self.side.observe(plan))
+            self.runs[key] = list(self.side.observe(plan, start=start, steps=steps))
         return iter(self.runs[key])
+
+    def _key(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int] | None) -> object | None:
+        """By what a run is found again; None for one that is not remembered."""
+        if callable(start) or plan.timed or plan.leave is not None or (plan.calls and not self.calls):
+            return None
+        if steps is not None and not plan.calls:
+            return None
+        state = None if start is None else tuple((name, fingerprint(x)) for name, x in start.items())
+        dtypes = tuple(plan.dtypes.items())
+        return (plan.sites, plan.floors, plan.forced, plan.ends, plan.calls, dtypes, state, steps)
 
     def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
         return self.side.call(call, plan)
@@ -70,10 +80,12 @@ class Remembering:
 
     Attributes:
         inner: who opens. keeps: which sides are remembered; by default every reference.
+        calls: whether their modules' calls are held too, with all activations: for small models.
     """
 
     inner: Openers
     keeps: Callable[[Spec], bool] = lambda spec: spec.role == "reference"
+    calls: bool = False
     sides: dict[object, Memo] = field(default_factory=dict)
 
     def of(self, role: Role) -> Opener:
@@ -85,7 +97,7 @@ class Remembering:
             return opener.open(spec)
         key = (spec.role, spec.source, spec.port, tuple(spec.settings.items()), _prints(spec.inputs))
         if key not in self.sides:
-            self.sides[key] = Memo(opener.open(spec), lambda other: self.open(opener, other), spec)
+            self.sides[key] = Memo(opener.open(spec), lambda other: self.open(opener, other), spec, self.calls)
         return self.sides[key]
 
 

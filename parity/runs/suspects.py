@@ -169,7 +169,7 @@ def descend(result: Result, pair: Ready, state: State, say: Say) -> Result:
     Args:
         state: of the reference, before the step of the origin.
     """
-    block = _suspect_block(result)
+    block = block_of_origin(result)
     plan = None if block is None else children_plan(block, pair.modules)
     if plan is None or result.origin is None:
         return result
@@ -191,7 +191,7 @@ def descend(result: Result, pair: Ready, state: State, say: Say) -> Result:
     return replace(result, origin=Origin(at.key, birth), why=why)
 
 
-def _suspect_block(result: Result) -> str | None:
+def block_of_origin(result: Result) -> str | None:
     """The block (or child of the top module) in which the origin lies; None for no module."""
     if result.failed != "structure" or result.origin is None or result.origin.key.module in ("", LOOP):
         return None
