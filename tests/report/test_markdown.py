@@ -39,7 +39,7 @@ def step(at: int) -> StepDiff:
 RESULT = Result(
     "fail",
     "structure",
-    because("the paths part at transformer step 0 cond blocks.0:out@image"),
+    because("first divergence: blocks.0 output, image tokens (step 0, cond)"),
     "tiny",
     differing_settings=(SettingDifference("attention.mask", "exact", "none"),),
     preflight=(Check("weights", "pass", "3 equal"), Check("steps held", "explained", "the candidate was not finished")),
@@ -57,7 +57,7 @@ def test_it_says_what_a_reviewer_asks() -> None:
 
 **tiny**
 
-the paths part at transformer step 0 cond blocks.0:out@image
+first divergence: blocks.0 output, image tokens (step 0, cond)
 
 First divergence: `transformer step 0 cond b:out` (module)
 

@@ -32,7 +32,36 @@ class Reworded:
     new: str | Callable[[re.Match[str]], str]
 
 
-REWORDED: tuple[Reworded, ...] = ()
+def _first_divergence(old: re.Match[str]) -> str:
+    """A reason that names a place by words, and says how far in one clause."""
+    step, branch, module, port, part, how, far, ratio = old.groups()
+    what, _, rest = port.partition(".")
+    named = f"{module} {'input' if what == 'in' else 'output'}{' ' * bool(rest)}{rest}"
+    named = f"{what} {rest} the step" if module == "loop" else named
+    named += f", {part} tokens" if part else ""
+    ways = {
+        "its inputs agree and its output does not": "inputs match, output",
+        "this input differs although everything before it agrees": "everything before it matches, this input",
+        "the difference only grew there": "grown from smaller differences before it, this value",
+    }
+    where = f"step {step}" + (f", {branch}" if branch else "")
+    return f"first divergence: {named} ({where}): {ways[how]} differs by {far} relative L2, {ratio}x the rounding floor"
+
+
+REWORDED: tuple[Reworded, ...] = (
+    Reworded(
+        re.compile(
+            r"the paths part at transformer step (\d+)(?: (cond|uncond))? ([\w.]+):([\w.]+)(?:@(\w+))?: ([a-z ]+) "
+            r"\(relative L2 (\S+), (\S+) x its floor\)"
+        ),
+        _first_divergence,
+    ),
+    Reworded(re.compile("noise_pred and latents are still within their floors"), "noise_pred and latents still match"),
+    Reworded(
+        re.compile("without a verdict there is no cause"),
+        "the comparison could not be judged, so there is nothing to explain",
+    ),
+)
 """In this order, each over the result of the ones before. Whoever changes a sentence enters it here, in the same
 commit; a wording that nothing was meant to change is a difference."""
 
