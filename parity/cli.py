@@ -35,7 +35,7 @@ from parity.commands.options import (
     ValuesOption,
 )
 from parity.errors import ParityError
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.settings import SETTINGS
 
 app = typer.Typer(

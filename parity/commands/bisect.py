@@ -29,7 +29,7 @@ from parity.commands.options import (
     StepsOption,
 )
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.settings import LAYOUT, parse
 
 if TYPE_CHECKING:

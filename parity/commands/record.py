@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parity.commands.run import check_common, parse_stages, quieten, require_extras
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.report.console import make_consoles
 from parity.report.progress import progress
 from parity.settings import Backend, Settings, parse

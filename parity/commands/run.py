@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parity.compare.reason import Note
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.report.console import make_consoles
 from parity.report.json_report import dumps
 from parity.report.progress import progress

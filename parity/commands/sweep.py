@@ -10,7 +10,7 @@ import typer
 from parity.commands.options import JsonOption, ReferenceOption
 from parity.commands.run import check_common, quieten, require_extras
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.report.console import make_consoles
 from parity.report.progress import Say, progress
 from parity.report.sections import print_sections

@@ -23,7 +23,7 @@ from parity.compare.preflight import failed
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, Failed, FrameError, Result
 from parity.compare.stages import stage_diff
-from parity.models.family import Case
+from parity.models.spec import Case
 from parity.models.vae import CacheRows, expected_frames, load_decoder, require_known
 from parity.paths.stage import Stage, TorchStage, host_tensor
 from parity.runs.latents import latent_checks
