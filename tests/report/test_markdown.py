@@ -112,7 +112,7 @@ def test_long_results_are_cut_and_it_is_said() -> None:
 
 def test_any_document_has_a_page() -> None:
     listing = Listing({"format": 1}, (Facts((("found", "a"), ("", "b"))), Facts(())), heading="# Title")
-    assert markdown(listing) == "# Title\n\n- **found**: a\n  b\n"
+    assert markdown(listing) == "# Title\n\n- **found**: a\n- b\n"
 
 
 @pytest.mark.parametrize(
