@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.compare.conclude import stage_diff
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Failed, Result
-from parity.compare.stages import stage_diff
 from parity.errors import UnjudgedError
 from parity.hooks.sites import split_sites
 from parity.models.family import Family

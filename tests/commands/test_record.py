@@ -24,8 +24,8 @@ pytest.importorskip("torchax")
 
 from parity.commands.keep import KeepRun
 from parity.commands.record import record as record_command
-from parity.compare.align import align
 from parity.compare.diff import diff
+from parity.compare.judge import align
 from parity.compare.metrics import measure
 from parity.compare.result import Result
 from parity.errors import UsageError
