@@ -31,7 +31,7 @@ from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, StepRecords, verify
 from parity.golden.records import LOOP
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.runs import record as recording
 from parity.runs.run import Request, run
 from parity.settings import parse
