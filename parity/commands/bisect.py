@@ -19,7 +19,7 @@ from parity.commands.options import Chosen, Generation, Output, Prompt, Search, 
 from parity.commands.run import FORCINGS, ROUNDS
 from parity.commands.unfold import command
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.report.document import Facts, Listing
 from parity.report.output import tell
 from parity.settings import LAYOUT, Settings
