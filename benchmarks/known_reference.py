@@ -14,7 +14,7 @@ import numpy as np
 from parity.compare.result import Result
 from parity.golden.facts import Facts
 from parity.golden.records import Floor, Key, Record, StepRecords
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.paths.live import Host, LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.plan import Role, Spec

@@ -29,7 +29,7 @@ from parity.paths.extras import quieten, require_extras  # noqa: E402
 quieten()
 require_extras()
 
-from parity.models.names import DEFAULT_MODEL  # noqa: E402
+from parity.models.registry import DEFAULT_MODEL  # noqa: E402
 from parity.runs.compare import run  # noqa: E402
 from parity.runs.request import Request  # noqa: E402
 from parity.settings import parse  # noqa: E402

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.paths.extras import check_extras, quieten, require_extras
 from parity.report import formats
 from parity.report.output import consoles, show
@@ -105,18 +105,35 @@ class Observed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sides:
-    """The settings of both sides, and ports in place of them.
+class Chosen:
+    """The settings of both sides.
 
     Attributes:
-        reference, candidate: `NAME=VALUE`. reference_path, candidate_path: `FILE:FUNCTION`. path_timeout: in seconds.
+        reference, candidate: `NAME=VALUE`.
 
     Raises:
-        UsageError: a setting that parity's own side does not take.
+        UsageError: a setting that the side does not take.
     """
 
     reference: Reference = field(default_factory=list)
     candidate: Candidate = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.settings()
+
+    def settings(self) -> tuple[Settings, Settings]:
+        """The settings of both sides, by parity's own catalogue."""
+        return parse("torch", self.reference), parse("torchax", self.candidate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides(Chosen):
+    """The settings of both sides, and ports in place of them.
+
+    Attributes:
+        reference_path, candidate_path: `FILE:FUNCTION`. path_timeout: in seconds.
+    """
+
     reference_path: ReferencePath = None
     candidate_path: CandidatePath = None
     path_timeout: PathTimeout = 60.0
@@ -129,10 +146,6 @@ class Sides:
     def ported(self) -> bool:
         """Whether a port takes part."""
         return self.reference_path is not None or self.candidate_path is not None
-
-    def settings(self) -> tuple[Settings, Settings]:
-        """The settings of both sides, by parity's own catalogue."""
-        return parse("torch", self.reference), parse("torchax", self.candidate)
 
     def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
         """Import the ports, each where it will run.
@@ -296,36 +309,3 @@ def choose(option: str, value: str, values: tuple[str, ...]) -> str:
     if value not in values:
         raise UsageError(f"{option} takes {', '.join(values)}, found '{value}'")
     return value
-
-
-# The options of `parity bisect` until it takes the groups above.
-ModelOption = Annotated[str, typer.Option(help="Built-in model, folder in diffusers layout, or hub name.")]
-StepsOption = Annotated[int, typer.Option(help="Denoising steps.")]
-ReferenceOption = Annotated[
-    list[str] | None, typer.Option(metavar="K=V", help="Setting of the reference path; repeatable.")
-]
-CandidateOption = Annotated[
-    list[str] | None, typer.Option(metavar="K=V", help="Setting of the candidate path; repeatable.")
-]
-Stage1Option = Annotated[Path | None, typer.Option(help="A port's stage1_embeddings.safetensors, not a prompt.")]
-PromptOption = Annotated[str | None, typer.Option(help="In place of the model's own prompt.")]
-SeedOption = Annotated[int, typer.Option(help="Of the initial noise.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
-SettingOption = Annotated[
-    list[str] | None, typer.Option("--setting", metavar="K=V", help="Setting of the path; repeatable.")
-]
-ReferencePathOption = Annotated[
-    str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
-]
-CandidatePathOption = Annotated[
-    str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (docs/ports.md).")
-]
-PathTimeoutOption = Annotated[float, typer.Option(help="Seconds that importing a port's file may take.")]
-SitesOption = Annotated[str, typer.Option(help="blocks, all, or a glob over module or module:port.")]
-ValuesOption = Annotated[
-    list[str] | None, typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
-]
-InputsOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Tensors by argument name, for a transformer that no family knows."),
-]

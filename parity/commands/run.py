@@ -109,8 +109,3 @@ def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:
     if stage2 is not None and set(named) != {"vae"}:
         raise UsageError("--stage2 decodes a port's latents and runs no other stage; leave --stages out")
     return tuple(name for name in STAGES if name in named)
-
-
-def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | None) -> None:
-    """The checks of `Generation`, until `parity bisect` takes it."""
-    Generation(steps=steps, seed=seed, stage1=stage1, prompt=prompt).require_one_input()

@@ -20,9 +20,9 @@ from parity.golden.facts import Facts
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.transfer import to_numpy
-from parity.models.family import Case
-from parity.models.generic_family import Generic
+from parity.models.generic.family import Generic
 from parity.models.patches import DTYPES
+from parity.models.spec import Case
 from parity.models.stage2 import write_stage2
 from parity.paths.facts import gather
 from parity.paths.families import base_of, candidate_family, load_candidate_side, reference_family

@@ -9,7 +9,7 @@ from typing import Any
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Result, SiteDiff
 from parity.golden.records import LOOP
-from parity.models.family import Case
+from parity.models.spec import Case
 from parity.paths.families import candidate_family, reference_family
 from parity.paths.loaded import Loaded
 from parity.paths.plan import Role, Spec

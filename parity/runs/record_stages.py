@@ -16,8 +16,9 @@ from parity.golden.fingerprint import fingerprint
 from parity.golden.floors import least, level, widen
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites, split_sites
-from parity.models.family import Case, Family
+from parity.models.family import Family
 from parity.models.patches import DTYPES
+from parity.models.spec import Case
 from parity.paths.floors import Variant
 from parity.paths.inputs import Encoded
 from parity.paths.loop import Loop

@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.conclude import divergence
-from parity.compare.doubt import doubtful
 from parity.compare.excuses import excuses
 from parity.compare.judge import Judge
-from parity.compare.local import BORN, Local, first_beyond, first_within, local_errors, suspect, with_local
+from parity.compare.local import BORN, Local, doubtful, first_beyond, first_within, local_errors, suspect, with_local
 from parity.compare.operations import Parting, Reduced, first_parting
-from parity.compare.reason import Fed, Note
+from parity.compare.reason import Note
 from parity.compare.result import UNKNOWN, Birth, Origin, Result, SiteDiff, SiteVerdict
 from parity.errors import ParityError
 from parity.golden.records import LOOP, Key, StepRecords
@@ -112,9 +111,8 @@ class LocalPass:
         if born.key == origin.key:
             return result
         birth = born.birth or "module"
-        fed: Fed = "own" if math.isnan(born.local.ratio) else "reference"
-        why = divergence(born, birth, outputs_match=result.why.outputs_match, fed=fed)
-        return replace(result, origin=Origin(born.key, birth), why=replace(why, enclosed=True))
+        why = divergence(born, birth, outputs_match=result.why.outputs_match)
+        return replace(result, origin=Origin(born.key, birth), why=why)
 
     def _dtypes(self, candidate: StepRecords) -> dict[str, str]:
         """The dtypes of the candidate's inputs, where it works in another than the reference."""

@@ -128,7 +128,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     pytest.importorskip("torchax")
     judge = Failing({"attention.mask": "none"})
     monkeypatch.setattr("parity.bisect.settings.by_run", lambda request, say: judge)
-    monkeypatch.setattr("parity.commands.run.quieten", lambda: None)
+    monkeypatch.setattr("parity.commands.bisect.quieten", lambda: None)
 
     def call(*arguments: str) -> tuple[int, str, str]:
         words = ["--candidate", "attention.mask=none", "--candidate", "vision_states=none", "--state", f"{tmp_path}/s"]

@@ -23,7 +23,7 @@ NAMES = tuple(f"blocks.{i}" for i in range(4))
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """`call("modules", ...)`: exit code, stdout, stderr, with the state in `tmp_path / "s"`."""
-    monkeypatch.setattr("parity.commands.run.quieten", lambda: None)
+    monkeypatch.setattr("parity.commands.bisect.quieten", lambda: None)
 
     def made(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["parity", "bisect", *arguments, "--state", f"{tmp_path}/s"])
