@@ -53,7 +53,6 @@ class Judge(Protocol):
         Raises:
             UnjudgedError: the search must stop here.
         """
-        ...
 
 
 def ends(repository: Repository, good: str, bad: str) -> tuple[Commit, Commit]:

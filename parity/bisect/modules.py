@@ -32,9 +32,6 @@ class Modules(Subject[str]):
         self.order = Order(modules)
         self.presumed = {(): "bad", modules: "good"}
 
-    def key(self, items: tuple[str, ...]) -> tuple[str, ...]:
-        return items
-
     def words(self, key: tuple[str, ...]) -> str:
         return f"{self._neighbours(key)} replaced"
 

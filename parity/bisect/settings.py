@@ -52,9 +52,6 @@ class DifferingSettings(Subject[str]):
         self.order = Order(tuple(swap.setting for swap in plan.swaps))
         self.presumed = {self.order.items: "bad"}
 
-    def key(self, items: tuple[str, ...]) -> tuple[str, ...]:
-        return items
-
     def words(self, key: tuple[str, ...]) -> str:
         return ", ".join(key) or "none of the settings"
 

@@ -28,11 +28,9 @@ class Judge(Protocol):
 
     def alone(self, step: int) -> tuple[Outcome, str]:
         """This step from the reference's latents."""
-        ...
 
     def free(self, known: int) -> Iterable[tuple[Outcome, str]]:
         """The free run of which this many steps are known: each step that follows."""
-        ...
 
 
 class Steps(Subject[int]):
