@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import safetensors.torch
 import torch
 
 from parity.errors import UnjudgedError, UsageError
-from parity.models.folder import load_part
+from parity.models.family import Case
+from parity.models.generic_family import Generic
 from parity.runs.pairing import Request
 from parity.runs.run import run
-from parity.settings import parse
+from parity.settings import Settings, parse
 from tests.models.generic_models import CONFIGS, make
 
 CROSS = "transformer_blocks.0.attn2"
@@ -26,6 +28,19 @@ def _say(text: str, done: int | None = None, total: int | None = None) -> None:
 
 def _request(folder: Path, *candidate: str, **options: Any) -> Request:
     return Request(str(folder), parse("torch"), parse("torchax", candidate), **options)
+
+
+def _change_candidate(change: Callable[[torch.nn.Module], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every candidate's model changed once it is loaded."""
+    load = Generic.load
+
+    def changed(family: Generic, case: Case, settings: Settings) -> torch.nn.Module:
+        model = load(family, case, settings)
+        if settings.backend == "torchax":
+            change(model)
+        return model
+
+    monkeypatch.setattr(Generic, "load", changed)
 
 
 @pytest.mark.parametrize("name", ["wan", "ltx", "flux"])
@@ -51,15 +66,12 @@ def test_mochi_does_not_trace_and_compares_eagerly(tmp_path: Path) -> None:
 
 def test_what_the_free_run_cannot_see_its_doubt_brings_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of 8e-5 in one attention is within three floors at its block: there, floors have grown sixtyfold."""
-    from parity.paths import candidate
 
-    def load(*args: Any, **kwargs: Any) -> Any:
-        model = load_part(*args, **kwargs)
+    def change(model: torch.nn.Module) -> None:
         attention = model.get_submodule("blocks.0.attn1")
         attention.register_forward_hook(lambda m, given, out: out + 1e-4 * out.abs().mean())
-        return model
 
-    monkeypatch.setattr(candidate, "load_part", load)
+    _change_candidate(change, monkeypatch)
     result = run(_request(make(tmp_path, "wan")), _say)
     assert result.verdict == "fail"
     assert result.origin is not None
@@ -70,15 +82,12 @@ def test_what_the_free_run_cannot_see_its_doubt_brings_out(tmp_path: Path, monke
 
 def test_a_dropped_text_mask_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The candidate's first cross-attention attends to padding too."""
-    from parity.paths import candidate
 
-    def load(*args: Any, **kwargs: Any) -> Any:
-        model = load_part(*args, **kwargs)
+    def change(model: torch.nn.Module) -> None:
         attention = model.get_submodule(CROSS)
         attention.register_forward_pre_hook(lambda m, a, k: (a, {**k, "attention_mask": None}), with_kwargs=True)
-        return model
 
-    monkeypatch.setattr(candidate, "load_part", load)
+    _change_candidate(change, monkeypatch)
     result = run(_request(make(tmp_path, "ltx")), _say)
     assert (result.verdict, result.failed) == ("fail", "structure")
     assert result.origin is not None

@@ -33,11 +33,8 @@ def known_faults(reference: Settings, family: Family, case: Case, steps_left: in
         steps_left: steps of the schedule after the one that is looked at, into which warm-up calls move the scheduler.
     """
     meaningless = family.without(case.config)
-    knows = getattr(family, "knows", None)  # a port has settings of its own
     for setting in SETTINGS:
-        if setting.innocent or setting.name in meaningless:
-            continue
-        if knows is not None and not knows(setting.name):
+        if setting.innocent or setting.name in meaningless or not family.knows(setting.name):
             continue
         if setting.name == "scheduler.warmup_steps" and steps_left < 1:
             continue
@@ -81,7 +78,7 @@ class Simulated:
         inputs = self._inputs_of(settings)
         side = load_reference(self.family, self.case, settings, inputs)
         loop = prepare(side)
-        if hasattr(self.family, "knows"):
+        if not self.family.repeatable:
             return self._run(faults, loop)
         told = provenance(loop)
         where = cache_dir() / "known_faults" / _digest(told.weights, told.inputs, told.versions, settings, self)

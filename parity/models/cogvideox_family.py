@@ -11,19 +11,19 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.rows import RowFrame, RowRule
+from parity.hooks.rows import RowRule
 from parity.models import cogvideox, feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.cogvideox_sampler import CogVideoXSampler
 from parity.models.cogvideox_text import encode_prompt, read_stage1, write_stage1
 from parity.models.encoders import TextStage
-from parity.models.family import Case, Condition, Constrain
+from parity.models.family import Case, Condition, Constrain, Family
 from parity.models.folder import read_config
 from parity.models.patches import DTYPES, patch_norms, patch_rope
 from parity.models.spec import GenerationSpec
 from parity.models.text_stages import cogvideox_text_stage
 from parity.reached import Reached
-from parity.settings import Capability, Settings, meaningless
+from parity.settings import Capability, Settings
 
 _LACKS: Mapping[Capability, str] = {
     "text mask": "its text has no mask, padding takes part in the attention",
@@ -35,14 +35,14 @@ _LACKS: Mapping[Capability, str] = {
 _NO_ROTARY = "its positions are added to the tokens, not rotary"
 
 
-class CogVideoX:
+class CogVideoX(Family):
     """See `parity.models.family.Family`."""
 
     title = "CogVideoX"
     batches: tuple[tuple[str, ...], ...] = (("uncond", "cond"),)
 
-    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        return meaningless(_LACKS if _is_rotary(config) else {**_LACKS, "rotary tables": _NO_ROTARY})
+    def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
+        return _LACKS if _is_rotary(config) else {**_LACKS, "rotary tables": _NO_ROTARY}
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         """[1, T, C, H, W], T filled up to a multiple of `patch_size_t` as the pipeline does."""
@@ -132,9 +132,6 @@ class CogVideoX:
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         image = math.prod(self.token_grid(case))
         return cogvideox.CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
-
-    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        return {}
 
 
 def _is_rotary(config: Mapping[str, Any]) -> bool:

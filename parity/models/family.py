@@ -16,11 +16,12 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
-from parity.models.folder import read_config
+from parity.models.folder import load_part, read_config
+from parity.models.patches import DTYPES
 from parity.models.sampler import Sampler
 from parity.models.spec import GenerationSpec
 from parity.reached import Reached
-from parity.settings import Settings
+from parity.settings import Capability, Settings, meaningless
 
 if TYPE_CHECKING:
     from parity.models.encoders import TextStage
@@ -46,7 +47,7 @@ class Case:
 
 
 class Family(Protocol):
-    """What a model family provides.
+    """What a model family provides: every member that anyone asks for, with a default where most families agree.
 
     Attributes:
         title: its name. batches: the guidance branches that its pipeline puts through one call, in its order.
@@ -57,9 +58,57 @@ class Family(Protocol):
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]: ...
 
+    @property
+    def may_be_silent(self) -> bool:
+        """Whether modules may stay uncalled without it being an error."""
+        return False
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether its code is parity's and diffusers' own, so that a run of it may be kept for other sessions."""
+        return True
+
+    def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
+        """What a transformer with this config does not have -> why settings that need it have no meaning."""
+        return {}
+
     def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
         """Setting -> why it has no meaning for a transformer with this config."""
-        ...
+        return meaningless(self.lacks(config))
+
+    def knows(self, setting: str) -> bool:
+        """Whether a setting can reach the model, its meaning aside."""
+        return True
+
+    def declares(self, setting: str) -> bool:
+        """Whether the model's own code applies a setting, so that parity must not."""
+        return False
+
+    def remarks(self, case: Case) -> str:
+        """What a reader must know of how this was run; empty for nothing."""
+        return ""
+
+    def named(self, module: str) -> str:
+        """The reference's name of a module."""
+        return module
+
+    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
+        """The transformer, on the CPU, in the dtype of the settings.
+
+        Raises:
+            UsageError: it cannot be loaded.
+        """
+        model: torch.nn.Module = load_part(case.folder, "transformer", torch_dtype=DTYPES[settings.text("dtype")])
+        return model
+
+    def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
+        """The prediction of a transformer, called as diffusers' are."""
+        prediction: torch.Tensor = model(**arguments, return_dict=False)[0]
+        return prediction
+
+    def output_shape(self, case: Case) -> tuple[int, ...] | None:
+        """Shape of a prediction; None where nobody knows before the first."""
+        return tuple(case.latent_shape)
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         """Shape of the latents of one video."""
@@ -67,7 +116,7 @@ class Family(Protocol):
 
     def token_grid(self, case: Case) -> tuple[int, int, int] | None:
         """Frames, height and width of the image tokens, in tokens; None where they have no such order."""
-        ...
+        return None
 
     def conditions(
         self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
@@ -89,7 +138,7 @@ class Family(Protocol):
         Raises:
             UsageError: the file cannot be written.
         """
-        ...
+        return False
 
     def adapt(
         self,
@@ -111,7 +160,7 @@ class Family(Protocol):
 
     def constrain(self, model: Any, place: Constrain) -> None:
         """Have activations placed on a mesh."""
-        ...
+        return
 
     def sampler(self, case: Case, seed: int) -> Sampler:
         """The checkpoint's schedule, guidance and scheduler, new."""
@@ -119,7 +168,7 @@ class Family(Protocol):
 
     def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
         """The final latents as ports write them: [B, C, T, H, W], of the video's own frames."""
-        ...
+        return latents
 
     def model_arguments(
         self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
@@ -132,7 +181,7 @@ class Family(Protocol):
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         """The model's rotary tables for these latents, for preflight; empty where it has none of its own."""
-        ...
+        return {}
 
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         """Which rows of which tensors are tokens that can be padded or reordered."""
@@ -140,7 +189,7 @@ class Family(Protocol):
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
         """The row frames of a branch."""
-        ...
+        return {}
 
 
 def family_of(folder: Path, inputs: Path | None = None) -> Family:

@@ -16,16 +16,16 @@ from typing import Any
 import torch
 
 from parity.errors import ParityError, UnjudgedError, UsageError
-from parity.hooks.rows import NoRows, RowFrame, RowRule
+from parity.hooks.rows import NoRows, RowRule
 from parity.models.encoders import TextStage
-from parity.models.family import Case, Condition, Constrain
+from parity.models.family import Case, Condition, Family
 from parity.models.folder import class_of, is_drawn, read_config
 from parity.models.generic_inputs import LATENT, TIMESTEP, Made, Signature, make_arguments, read_inputs, signature_of
 from parity.models.generic_sampler import EulerSampler
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
 from parity.models.spec import GenerationSpec
 from parity.reached import Reached
-from parity.settings import Capability, Settings, meaningless
+from parity.settings import Capability, Settings
 
 _OWN = "the transformer's own code runs, which parity has no line for"
 _NO_TEXT = "there is no text stage; its embeddings are made, or given with --inputs"
@@ -44,12 +44,12 @@ _LACKS: Mapping[Capability, str] = {
 
 
 @dataclass
-class Generic:
+class Generic(Family):
     """See `parity.models.family.Family`.
 
     Attributes:
         signature: of the transformer. given: the user's tensors by argument name. made: all arguments but latents and
-            timestep. may_be_silent: whether modules may stay uncalled.
+            timestep.
     """
 
     signature: Signature
@@ -57,10 +57,13 @@ class Generic:
     made: Made
     title = "a diffusers transformer by class and config"
     batches: tuple[tuple[str, ...], ...] = (("cond",),)
-    may_be_silent: bool = True
 
-    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        return meaningless(_LACKS)
+    @property
+    def may_be_silent(self) -> bool:
+        return True
+
+    def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
+        return _LACKS
 
     @staticmethod
     def of(folder: Path, inputs: Path | None) -> Generic:
@@ -79,11 +82,10 @@ class Generic:
         given = {} if inputs is None else read_inputs(inputs, signature)
         return Generic(signature, given, make_arguments(signature, given))
 
-    def token_grid(self, case: Case) -> tuple[int, int, int] | None:
+    def output_shape(self, case: Case) -> tuple[int, ...] | None:
         return None
 
     def remarks(self, case: Case) -> str:
-        """What a reader must know of how this was run."""
         names = [n for n in (LATENT, TIMESTEP, *self.made.tensors, *self.made.static) if n not in self.given]
         said = [f"made for {self.signature.name}: {', '.join(names)}"] if names else []
         said += [f"from --inputs: {', '.join(self.given)}"] if self.given else []
@@ -117,9 +119,6 @@ class Generic:
         patch_timestep_embedding(model, settings, reached)
         model.forward = _guarded(model.forward, self, traced and bool(settings["jit"]))
 
-    def constrain(self, model: Any, place: Constrain) -> None:
-        return
-
     def sampler(self, case: Case, seed: int) -> EulerSampler:
         timesteps = self.given.get(TIMESTEP)
         timesteps = timesteps if timesteps is not None and timesteps.ndim == 1 else None
@@ -130,9 +129,6 @@ class Generic:
             f"the text stage knows the encoders of HunyuanVideo-1.5 and CogVideoX; '{case.name}' takes its embeddings "
             "as inputs: leave text out of --stages"
         )
-
-    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
-        return False
 
     def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
         """Tokens [B, N, C] as [B, C, N, 1, 1], images as videos of one frame."""
@@ -145,14 +141,8 @@ class Generic:
     ) -> dict[str, Any]:
         return {LATENT: latents.to(dtype), TIMESTEP: timestep}
 
-    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {}
-
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         return NoRows()
-
-    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        return {}
 
 
 def _guarded(forward: Any, family: Generic, traced: bool) -> Any:

@@ -16,7 +16,7 @@ from parity.models import feature_cache
 from parity.models import hunyuan_video_15 as hunyuan
 from parity.models.attention import AttentionSettings
 from parity.models.encoders import TextStage
-from parity.models.family import Case, Condition, Constrain
+from parity.models.family import Case, Condition, Constrain, Family
 from parity.models.folder import read_config
 from parity.models.hunyuan_text import encode_prompt, read_stage1, write_stage1
 from parity.models.patches import DTYPES, patch_norms, patch_rope, patch_timestep_embedding
@@ -30,14 +30,11 @@ _OWN_FORWARD = ("text.reorder", "refiner.mask", "vision_states")
 """Settings that diffusers' own forward has no place for."""
 
 
-class HunyuanVideo15:
+class HunyuanVideo15(Family):
     """See `parity.models.family.Family`."""
 
     title = "HunyuanVideo-1.5"
     batches: tuple[tuple[str, ...], ...] = (("cond",), ("uncond",))
-
-    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        return {}
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         vae = read_config(folder, "vae")
@@ -115,9 +112,6 @@ class HunyuanVideo15:
 
     def sampler(self, case: Case, seed: int) -> FlowMatchSampler:
         return FlowMatchSampler.load(case.folder, case.spec)
-
-    def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
-        return latents
 
     def model_arguments(
         self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype

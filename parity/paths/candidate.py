@@ -36,15 +36,12 @@ from parity.models import splash
 from parity.models.attention import SETTLE
 from parity.models.family import Case, Family
 from parity.models.feature_cache import Features, Kept, calling, given_at
-from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.mesh import Devices, make_devices
 from parity.paths.reference import (
     STAGE,
-    Predict,
-    diffusers_call,
     mark_text_settings,
     module_tree,
     named_tensors,
@@ -93,9 +90,7 @@ class TorchaxBackend:
         self.rules = rules_of(family, case, settings, inputs)
         self.frames = frames_of(family, case, settings, inputs, self._put)
         self.programs: dict[Any, Program] = {}
-        self.may_be_silent = getattr(family, "may_be_silent", False)
-        self.named = getattr(family, "named", None) or str
-        self.predict: Predict = getattr(family, "predict", None) or diffusers_call
+        self.may_be_silent, self.named, self.predict = family.may_be_silent, family.named, family.predict
 
     def _put(self, x: np.ndarray) -> jax.Array:
         return self.devices.put(jnp.asarray(x), self.devices.replicated)
@@ -329,9 +324,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     use_compilation_cache()
     reached = Reached(settings)
     dtype = DTYPES[settings.text("dtype")]
-    load = getattr(family, "load", None)
-    model = load(case, settings) if load else load_part(case.folder, "transformer", torch_dtype=dtype)
-    model = model.to(dtype).eval().requires_grad_(False)
+    model = family.load(case, settings).to(dtype).eval().requires_grad_(False)
     reached.mark("dtype")
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(backend.params)):

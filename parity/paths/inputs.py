@@ -107,9 +107,7 @@ def require_place(family: Family, case: Case, settings: Settings, steps: int) ->
         UsageError: naming the setting.
     """
     require_meaning(family, case, settings)
-    declares = getattr(family, "declares", None)
-    own = declares is not None and declares("cache")
-    require_cache(settings, None if own else int(case.config.get("num_layers", 0)), steps)
+    require_cache(settings, None if family.declares("cache") else int(case.config.get("num_layers", 0)), steps)
 
 
 def draw_noise(shape: tuple[int, ...], seed: int) -> torch.Tensor:

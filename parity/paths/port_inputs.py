@@ -16,7 +16,7 @@ from parity.models.generic_inputs import LATENT, TIMESTEP, Made, Signature, read
 from parity.models.spec import GenerationSpec
 from parity.paths.port_load import Entry
 from parity.port import Port
-from parity.settings import Settings
+from parity.settings import Capability, Settings
 
 
 class PortInputs(Generic):
@@ -24,7 +24,7 @@ class PortInputs(Generic):
 
     title = "a port with inputs of its own"
 
-    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
+    def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return {}
 
     def model_arguments(

@@ -82,6 +82,11 @@ class Ported:
         """One branch a call: what `Port.call` takes."""
         return tuple((branch,) for group in self.base.batches for branch in group)
 
+    @property
+    def repeatable(self) -> bool:
+        """A port may be edited between two runs."""
+        return False
+
     def knows(self, setting: str) -> bool:
         """See `parity.paths.port_load.Entry`."""
         return self.entry.knows(setting)

@@ -17,7 +17,6 @@ from parity.hooks.tap import Tap
 from parity.hooks.transfer import to_numpy, torch_records
 from parity.models.family import Case, Family
 from parity.models.feature_cache import Features, calling, given_at
-from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
@@ -30,14 +29,6 @@ STAGE = "transformer"
 
 def _unheard(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
-
-
-Predict = Callable[[Any, Mapping[str, Any]], Any]
-"""Calls a transformer with its arguments by name; returns its prediction."""
-
-
-def diffusers_call(model: Any, arguments: Mapping[str, Any]) -> Any:
-    return model(**arguments, return_dict=False)[0]
 
 
 class TorchReducer:
@@ -65,9 +56,7 @@ class TorchBackend:
         self.device = next(model.parameters()).device
         self.reached = reached
         self.groups = family.batches
-        self.may_be_silent = getattr(family, "may_be_silent", False)
-        self.named = getattr(family, "named", None) or str
-        self.predict: Predict = getattr(family, "predict", None) or diffusers_call
+        self.may_be_silent, self.named, self.predict = family.may_be_silent, family.named, family.predict
         self.listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]] = _unheard
         settings = reached.settings
         self.rules = rules_of(family, case, settings, inputs)
@@ -165,9 +154,7 @@ def load_reference(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     reached = Reached(settings)
     given = DTYPES[settings.text("dtype")]
-    load = getattr(family, "load", None)
-    model = load(case, settings) if load else load_part(case.folder, "transformer", torch_dtype=given)
-    model = model.to(device=device, dtype=dtype or given).eval()
+    model = family.load(case, settings).to(device=device, dtype=dtype or given).eval()
     reached.mark("dtype")
     with torch.no_grad():
         family.adapt(model, case, settings, reached, traced=False, first=inputs.conditions[BRANCHES[0]])

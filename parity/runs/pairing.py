@@ -8,7 +8,6 @@ from typing import Protocol
 
 from parity.compare.preflight import preflight
 from parity.compare.result import Check
-from parity.models.generic_family import Generic
 from parity.paths.facts import gather
 from parity.paths.inputs import Encoded, make_inputs
 from parity.paths.loop import Loop, prepare
@@ -99,6 +98,6 @@ def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = N
     say("preflight")
     differing = differences(request.reference, request.candidate)
     checks = preflight(gather(reference), gather(candidate), [d.setting for d in differing])
-    if isinstance(base, Generic):
-        checks = (Check("inputs", "pass", base.remarks(case)), *checks)
+    remarks = base.remarks(case)
+    checks = (Check("inputs", "pass", remarks), *checks) if remarks else checks
     return Pairing(reference, candidate, differing, (*port_checks(family, other), *checks))

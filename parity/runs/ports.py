@@ -17,7 +17,6 @@ from parity.golden.strict import MalformedError
 from parity.hooks.sites import ATTENTION
 from parity.models.family import Case, family_of, make_case
 from parity.models.folder import resolve_model
-from parity.models.generic_family import Generic
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
@@ -100,7 +99,7 @@ def base_of(
 
 def families(base: Any, case: Case, ports: Ports) -> tuple[Any, Any]:
     """The families of both sides: the base family, or the ports that stand in for its transformer."""
-    expected = None if isinstance(base, Generic) else tuple(case.latent_shape)
+    expected = base.output_shape(case)
     ours = base if ports.reference is None else Ported(base, ports.reference, "reference", expected=expected)
     if ports.candidate is not None:
 
