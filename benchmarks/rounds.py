@@ -24,7 +24,7 @@ import warnings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
-from parity.commands.run import quieten, require_extras  # noqa: E402
+from parity.commands.environment import quieten, require_extras  # noqa: E402
 
 quieten()
 require_extras()

@@ -107,8 +107,8 @@ def test_the_package_is_there_to_be_looked_at() -> None:
         ("parity.models.family", "from parity.paths import loop"),
         ("parity.paths.loop", "from parity.compare.result import Result"),
         ("parity.bisect.state", "from parity.report import terminal"),
-        ("parity.report.terminal", "from parity.compare.metrics import distance"),
-        ("parity.report.terminal", "from parity.golden import sketch"),
+        ("parity.report.comparison", "from parity.compare.metrics import distance"),
+        ("parity.report.comparison", "from parity.golden import sketch"),
         ("parity.bisect.state", "from parity.commands import run"),
         ("parity.settings", "from parity.reached import Reached"),
     ],
@@ -123,7 +123,7 @@ def test_what_breaks_a_layer_is_seen(module: str, source: str) -> None:
         ("parity.golden.read", "from parity.golden.codec import decode_step\nimport numpy"),
         ("parity.golden.read", "from .codec import decode_step"),
         ("parity.paths.loop", "import torch\nfrom parity.models import family"),
-        ("parity.report.terminal", "from parity.compare.result import Result\nfrom parity.report import console"),
+        ("parity.report.comparison", "from parity.compare.result import Result\nfrom parity.report import console"),
         ("parity.commands.run", "from parity.report import terminal\nfrom parity.paths import loop"),
         ("parity.compare.align", "from parity import __version__"),
     ],
@@ -132,7 +132,7 @@ def test_what_keeps_the_layers_is_let_through(module: str, source: str) -> None:
     assert [c for name in imports(source, module) for c in complaints(module, name)] == []
 
 
-@pytest.mark.parametrize("module", ["parity.cli", "parity.golden", "parity.compare", "parity.report.terminal"])
+@pytest.mark.parametrize("module", ["parity.cli", "parity.golden", "parity.compare", "parity.report.comparison"])
 def test_importing_it_loads_neither_torch_nor_jax(module: str) -> None:
     if (
         not (ROOT.parent / Path(*module.split("."))).with_suffix(".py").exists()

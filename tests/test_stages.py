@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from parity.commands import frame_files
-from parity.commands.run import parse_stages, run_command
+from parity.commands.run import parse_stages
+from parity.commands.run import run as run_command
 from parity.compare.frames import pictures
 from parity.errors import UsageError
 from parity.hooks.sites import split_sites

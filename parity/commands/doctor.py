@@ -28,10 +28,9 @@ from typing import Annotated, Any
 import typer
 
 from parity.cache import cache_dir
-from parity.commands.options import JsonOption
-from parity.report.console import make_consoles
-from parity.report.progress import progress
-from parity.report.sections import Facts, Section, print_sections
+from parity.commands.options import Output
+from parity.commands.unfold import command
+from parity.report.document import Facts, Listing, Section
 
 DISTRIBUTION = "tpu-parity"
 EXTRAS = ("torch", "torchax", "tpu", "remote", "report", "test")
@@ -61,23 +60,18 @@ _CLAUSE = re.compile(r"(==|>=|<=|!=|<|>)\s*([\w.+!-]+)")
 _RELEASE = re.compile(r"\d+(?:\.\d+)*")
 
 
+@command
 def doctor(
-    as_json: JsonOption = False,
+    output: Output,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 1 unless `parity run` has all it needs, in the pinned versions.")
     ] = False,
-) -> None:
-    """Say which versions and devices are here, and what each extra lacks."""
-    out, err = make_consoles()
-    with progress(err, quiet=as_json) as say:
-        say("asking torch, jax and torchax")
-        found = examine()
-    if as_json:
-        print(json.dumps(document(found), indent=1))
-    else:
-        print_sections(_sections(found), out)
-    if strict and not found.can_run:
-        raise typer.Exit(1)
+) -> int:
+    """Show which versions and devices this machine has, and what each extra lacks."""
+    with output.working("importing torch, jax and torchax"):
+        findings = examine()
+    output.show(Listing(document(findings), _sections(findings)))
+    return int(strict and not findings.can_run)
 
 
 @dataclass(frozen=True, slots=True)

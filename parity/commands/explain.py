@@ -1,60 +1,42 @@
-"""`parity explain`: checks the arguments, finds the causes, prints."""
+"""`parity explain`: the causes of a difference."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from parity.commands.run import quieten, require_extras
-from parity.errors import UsageError
-from parity.report.console import make_consoles
-from parity.report.json_report import dumps
-from parity.report.progress import progress
-from parity.report.terminal import print_result
+import typer
+
+from parity.commands.options import GoldensModel, Output, Prompt, Stage1
+from parity.commands.unfold import command
+from parity.report.comparison import Comparison
+from parity.report.formats import render
+from parity.report.output import write
 
 
-def explain_command(
-    *,
-    first: str,
-    second: str | None,
-    model: str | None,
-    stage1: Path | None,
-    prompt: str | None,
-    as_json: bool,
+@command
+def explain(
+    first: Annotated[str, typer.Argument(metavar="RUN|REFERENCE", help="A kept run, or the reference golden.")],
+    output: Output,
+    second: Annotated[str | None, typer.Argument(metavar="[CANDIDATE]", help="The candidate golden.")] = None,
+    model: GoldensModel = None,
+    stage1: Stage1 = None,
+    prompt: Prompt = None,
 ) -> int:
-    """Explain and print; returns the exit code of the comparison.
+    """Name the causes of a difference, with shares and evidence: of a kept run, or of two goldens.
 
-    Raises:
-        ParityError: see `parity.causes.explain.explain`.
+    Exit codes as of `parity diff`.
     """
-    quieten()
-    console, errors = make_consoles()
-    with progress(errors, quiet=as_json) as say:
-        say("loading torch and diffusers")
-        require_extras(torchax=second is None)
-        from parity.causes.explain import ExplainRequest, explain, of_run
+    with output.torch(torchax=second is None) as say:
+        from parity.causes.explain import ExplainRequest, of_run
+        from parity.causes.explain import explain as find_causes
 
-        goldens = None if second is None else ExplainRequest(first, second, None, model, stage1, prompt)
-        request = goldens or of_run(Path(first))
-        result = explain(request, say)
-    document = dumps(result)
-    if second is None:
-        _keep(Path(first), document)
-    if as_json:
-        print(document)
-    else:
-        print_result(result, console)
-    return result.exit_code
-
-
-def _keep(run: Path, document: str) -> None:
-    """Keep the causes beside the run, for `parity report`.
-
-    Raises:
-        UsageError: the folder cannot be written.
-    """
-    where = run / "explain.json"
-    try:
-        where.with_suffix(".tmp").write_text(document + "\n", encoding="utf-8")
-        where.with_suffix(".tmp").replace(where)
-    except OSError as error:
-        raise UsageError(f"cannot keep the causes in '{where}': {error.strerror}") from None
+        if second is None:
+            request = of_run(Path(first))
+        else:
+            request = ExplainRequest(reference=first, candidate=second, model=model, stage1=stage1, prompt=prompt)
+        document = Comparison(find_causes(request, say), explained=True)
+    if second is None:  # beside the run, for `parity report`
+        write(Path(first) / "explain.json", render(document, "json"), "RUN")
+    output.show(document)
+    return document.result.exit_code

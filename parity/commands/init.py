@@ -7,17 +7,20 @@ from typing import Annotated
 
 import typer
 
+from parity.commands.unfold import command
 from parity.errors import UsageError
+from parity.report.output import show
 
 TEMPLATE = Path(__file__).with_name("port_template.py")
 
 
+@command
 def init(
     where: Annotated[Path, typer.Argument(metavar="PORT.py", help="File to write; never overwritten.")],
 ) -> None:
     """Write a template of a port for --candidate-path and --reference-path."""
     if where.suffix != ".py":
-        raise UsageError(f"'{where}' is no name of a Python file; name one as in my_port.py")
+        raise UsageError(f"'{where}' is not the name of a Python file; name one as in my_port.py")
     text = TEMPLATE.read_text(encoding="utf-8").replace("THIS_FILE", str(where))
     try:
         with where.open("x", encoding="utf-8") as file:
@@ -26,4 +29,4 @@ def init(
         raise UsageError(f"'{where}' exists; name another file") from None
     except OSError as error:
         raise UsageError(f"cannot write '{where}': {error.strerror}") from None
-    print(f"wrote {where}; try: parity run --reference-path {where}:reference --candidate-path {where}:build")
+    show(f"wrote {where}; try: parity run --reference-path {where}:reference --candidate-path {where}:build")

@@ -2,11 +2,11 @@
 
     DIR/reference/  DIR/candidate/                    goldens (`parity inspect`, `parity diff`)
     DIR/reference_latents.safetensors  DIR/candidate_latents.safetensors      the final latents, stage-2 convention
-    DIR/reference_embeddings.safetensors  DIR/candidate_embeddings.safetensors  what they were fed, stage-1 convention
-    DIR/request.json                                  prompt, files and ports that were given, for `parity explain`
+    DIR/reference_embeddings.safetensors  DIR/candidate_embeddings.safetensors  their inputs, stage-1 convention
+    DIR/request.json                                  prompt, files and ports of the command, for `parity explain`
     DIR/frames/reference/0000.png  ...                with `--stages ...,vae`: the decoded pictures (`frame_files`)
     DIR/result.json                                   what `--json` prints
-    DIR/explain.json                                  what `parity explain DIR --json` prints, once it was asked
+    DIR/explain.json                                  what `parity explain DIR --json` printed
     DIR/report.html                                   what `parity report DIR` writes
 
 A precision round after a structure round is kept the same way in DIR/precision/. Goldens are written step by step, so
@@ -28,7 +28,9 @@ from parity.golden.records import StepRecords
 from parity.models.stage2 import write_stage2
 from parity.paths.port_load import Entry
 from parity.paths.provenance import provenance
-from parity.report.json_report import dumps
+from parity.report.comparison import Comparison
+from parity.report.formats import render
+from parity.report.output import write
 from parity.runs.run import Pairing, Request
 from parity.runs.sink import Beside
 
@@ -57,7 +59,7 @@ class KeepRun:
             self.where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--out: cannot make '{self.where}': {error.strerror}") from None
-        (self.out / "request.json").write_text(json.dumps(_told(self.request)) + "\n")
+        write(self.out / "request.json", json.dumps(_request(self.request)) + "\n", "--out")
         for loop in (pairing.reference, pairing.candidate):
             role = loop.side.role
             self.writers[role] = GoldenWriter(self.where / role, provenance(loop))
@@ -88,11 +90,10 @@ class KeepRun:
 
     def result(self, result: Result) -> None:
         """Write result.json; a run that ended in preflight has nothing else to keep."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "result.json").write_text(dumps(result) + "\n")
+        write(self.out / "result.json", render(Comparison(result), "json"), "--out")
 
 
-def _told(request: Request) -> dict[str, str | None]:
+def _request(request: Request) -> dict[str, str | None]:
     """What `parity explain` needs beside the records to run the sides again."""
 
     def path(file: Path | None) -> str | None:

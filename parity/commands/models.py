@@ -8,16 +8,15 @@ Cost. Starting: neither torch nor jax is imported; the cache folder is looked in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from parity.cache import cache_dir
-from parity.commands.options import JsonOption
+from parity.commands.options import Output
+from parity.commands.unfold import command
 from parity.models.names import DEFAULT_MODEL, TINY_NAMES
-from parity.report.console import make_consoles
-from parity.report.sections import Section, Table, print_sections
+from parity.report.document import Listing, Section, Table
 from parity.settings import SETTINGS, Backend, Setting, render
 
 FAMILIES = {"HunyuanVideo-1.5": "HunyuanVideo15Transformer3DModel", "CogVideoX": "CogVideoXTransformer3DModel"}
@@ -35,15 +34,10 @@ MODEL_FAMILIES = {
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
-def models(
-    as_json: JsonOption = False,
-) -> None:
+@command
+def models(output: Output) -> None:
     """List the built-in models, the families and the settings with their values."""
-    if as_json:
-        print(json.dumps(document(), indent=1))
-        return
-    out, _ = make_consoles()
-    print_sections(_sections(), out)
+    output.show(Listing(document(), _sections()))
 
 
 def document() -> dict[str, Any]:
@@ -58,8 +52,8 @@ def document() -> dict[str, Any]:
 
 def cached_folder(name: str) -> Path | None:
     """A built-in model's checkpoint in the cache (`<name>-v<N>`, the newest); None until a run has made one."""
-    found = [path for path in (cache_dir() / "models").glob("*-v*") if _versioned(path, name) and path.is_dir()]
-    return max(found, key=lambda path: int(path.name.rpartition("-v")[2]), default=None)
+    folders = [path for path in (cache_dir() / "models").glob("*-v*") if _versioned(path, name) and path.is_dir()]
+    return max(folders, key=lambda path: int(path.name.rpartition("-v")[2]), default=None)
 
 
 def _versioned(path: Path, name: str) -> bool:

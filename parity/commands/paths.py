@@ -1,10 +1,10 @@
-"""`--reference-path` and `--candidate-path`: ports imported, and the settings of both sides with them."""
+"""`Sides.load`, under the name that `parity bisect` imports until it takes the group."""
 
 from __future__ import annotations
 
-from parity.paths.port_load import Entry, load_entry, settings_of
+from parity.commands.options import Sides
 from parity.runs.ports import Ports
-from parity.settings import Settings, parse
+from parity.settings import Settings
 
 
 def load_paths(
@@ -15,16 +15,12 @@ def load_paths(
     candidate: list[str],
     timeout: float,
 ) -> tuple[Ports, Settings, Settings]:
-    """Import the ports; returns them with the settings of both sides.
-
-    Raises:
-        UsageError: see `parity.paths.port_load.load_entry`.
-    """
-    ours = None if reference_path is None else load_entry("--reference-path", reference_path, timeout)
-    theirs = None if candidate_path is None else load_entry("--candidate-path", candidate_path, timeout)
-    ports = Ports(ours, theirs, alone=ours is not None and model is None)
-    return ports, _settings(ours, parse("torch"), reference), _settings(theirs or ours, parse("torchax"), candidate)
-
-
-def _settings(entry: Entry | None, base: Settings, assignments: list[str]) -> Settings:
-    return parse(base.backend, assignments) if entry is None else settings_of(entry, base, assignments)
+    """See `Sides.load`."""
+    sides = Sides(
+        reference=reference,
+        candidate=candidate,
+        reference_path=reference_path,
+        candidate_path=candidate_path,
+        path_timeout=timeout,
+    )
+    return sides.load(model)

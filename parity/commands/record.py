@@ -1,140 +1,143 @@
-"""`parity record`: checks the options, records, says what was written."""
+"""`parity record`: one side to a golden."""
 
 from __future__ import annotations
 
 import contextlib
 import shlex
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from parity.commands.run import check_common, parse_stages, quieten, require_extras
+import typer
+
+from parity.commands.options import Generation, InputsFile, Observed, OneSide, Output
+from parity.commands.run import parse_stages
+from parity.commands.unfold import command
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL
-from parity.report.console import make_consoles
-from parity.report.progress import progress
-from parity.settings import Backend, Settings, parse
+from parity.report.output import tell
 
-_BACKENDS: dict[str, Backend] = {"reference": "torch", "candidate": "torchax"}
+if TYPE_CHECKING:
+    from parity.report.progress import Say
 
 
-def record_command(
-    *,
-    where: str,
-    side: str,
-    settings: list[str],
-    model: str | None,
-    steps: int,
-    seed: int,
-    stage1: Path | None,
-    prompt: str | None,
-    sites: str,
-    values: list[str],
-    floors: str,
-    resume: bool,
-    overwrite: bool,
-    inputs: Path | None = None,
-    reference_path: str | None = None,
-    candidate_path: str | None = None,
-    path_timeout: float = 60.0,
-    processes: str | None = None,
-    process: int | None = None,
-    coordinator: str | None = None,
-    process_timeout: float = 120.0,
-    stages: str | None = None,
-    stage1_out: Path | None = None,
-) -> None:
-    """Record one path to a golden.
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Several processes that record one golden.
+
+    Attributes:
+        processes: how many, or `auto`; None for this one alone. process: the index of this one.
+        coordinator: host and port where process 0 listens. process_timeout: in seconds.
 
     Raises:
-        ParityError: see `parity.runs.record.record`.
+        UsageError: a number of processes that is none, or the others without it.
     """
-    if side not in _BACKENDS:
-        raise UsageError(f"--side takes reference or candidate, found '{side}'")
+
+    processes: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Number of processes that record one golden together; auto: as JAX finds them."),
+    ] = None
+    process: Annotated[int | None, typer.Option(metavar="I", help="Index of this process, from 0.")] = None
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of process 0; or JAX_COORDINATOR_ADDRESS.")
+    ] = None
+    process_timeout: Annotated[float, typer.Option(help="Seconds to wait for another process.")] = 120.0
+
+    def __post_init__(self) -> None:
+        count = self.processes
+        if count is None and (self.process is not None or self.coordinator is not None):
+            raise UsageError("--process and --coordinator go with --processes N")
+        if count not in (None, "auto") and not (count.isdigit() and int(count) > 0):
+            raise UsageError(f"--processes takes auto or a number, found '{count}'")
+
+    @contextlib.contextmanager
+    def joined(self, say: Say) -> Iterator[None]:
+        """Work as one of them while the block runs."""
+        if self.processes is None:
+            yield
+            return
+        from parity.paths.processes import Processes, together
+
+        say("waiting for the other processes")
+        count = None if self.processes == "auto" else int(self.processes)
+        with together(Processes(count, self.process, self.coordinator, self.process_timeout)):
+            yield
+
+
+@command
+def record(
+    where: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL (gs://, s3://) of the golden to write.")],
+    one: OneSide,
+    generation: Generation,
+    observed: Observed,
+    group: Group,
+    floors: Annotated[
+        str,
+        typer.Option(
+            help="fp64, rounding, dtype, kernel (comma-separated) or none; default: all but kernel, on the reference."
+        ),
+    ] = "default",
+    stages: Annotated[
+        str | None, typer.Option(help="Comma-separated, the transformer among them: text, transformer, vae.")
+    ] = None,
+    stage1_out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the embeddings as a port's first stage does, for --stage1."),
+    ] = None,
+    inputs: InputsFile = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished golden of the same run.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing golden.")] = False,
+) -> None:
+    """Record one side to a golden, for `parity diff` on another machine."""
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other")
-    check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt)
-    several = _processes(side, processes, process, coordinator, process_timeout)
-    if candidate_path is not None and side == "reference":
-        raise UsageError("--candidate-path is recorded with --side candidate")
-    paths = reference_path is not None or candidate_path is not None
-    chosen = Settings("torch", {}) if paths else parse(_BACKENDS[side], settings)
-    ran = parse_stages(stages, None)
-    if "transformer" not in ran:
-        raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
-    if "text" in ran and stage1 is not None:
-        raise UsageError("with text among the --stages the prompt is encoded here: leave --stage1 or text out")
-    if several is not None and ran != ("transformer",):
-        raise UsageError("several processes record the loop alone: leave --stages or --processes out")
-    quieten()
-    _, errors = make_consoles()
-    with contextlib.ExitStack() as stack:
-        say = stack.enter_context(progress(errors))
-        say("loading torch and diffusers")
-        require_extras(torchax=side == "candidate")
-        if several is not None:
-            from parity.paths.processes import Processes, together
-
-            say("waiting for the other processes")
-            stack.enter_context(together(Processes(*several)))
-        from parity.commands.paths import load_paths
-        from parity.runs.ports import NO_PORTS
-        from parity.runs.record import RecordRequest, check_floors, record
-
-        ports = NO_PORTS
-        if paths:
-            given = (settings, []) if side == "reference" else ([], settings)
-            ports, *both = load_paths(reference_path, candidate_path, model, *given, path_timeout)
-            chosen = both[0] if side == "reference" else both[1]
-        chosen.require_stages(ran)
-        request = RecordRequest(
-            where,
-            "reference" if side == "reference" else "candidate",
-            chosen,
-            str(reference_path) if ports.alone else model or DEFAULT_MODEL,
-            steps,
-            seed,
-            stage1,
-            sites,
-            tuple(values),
-            check_floors(floors, side),
-            prompt,
-            resume,
-            overwrite,
-            command_line(),
-            ports,
-            inputs,
-            ran,
-            stage1_out,
-        )
-        written = record(request, say)
-    if written or several is None:
-        errors.print(f"{written} steps written to {where}", markup=False, highlight=False)
-
-
-def _processes(
-    side: str, count: str | None, index: int | None, coordinator: str | None, timeout: float
-) -> tuple[int | None, int | None, str | None, float] | None:
-    """The options of several processes, None where there is one.
-
-    Raises:
-        UsageError: they exclude each other, or the side.
-    """
-    if count is None:
-        if index is not None or coordinator is not None:
-            raise UsageError("--process and --coordinator go with --processes N")
-        return None
-    if side != "candidate":
+    generation.require_one_input()
+    if group.processes is not None and one.side != "candidate":
         raise UsageError("--processes records a candidate (--side candidate): the reference runs in one process")
-    if count == "auto":
-        return None, index, coordinator, timeout
-    if not count.isdigit() or int(count) < 1:
-        raise UsageError(f"--processes takes auto or a number, found '{count}'")
-    return int(count), index, coordinator, timeout
+    if one.candidate_path is not None and one.side == "reference":
+        raise UsageError("--candidate-path is recorded with --side candidate")
+    chosen = parse_stages(stages, None)
+    if "transformer" not in chosen:
+        raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
+    if "text" in chosen and generation.stage1 is not None:
+        raise UsageError("with text among the --stages the prompt is encoded here: leave --stage1 or text out")
+    if group.processes is not None and chosen != ("transformer",):
+        raise UsageError("several processes record the loop alone: leave --stages or --processes out")
+    with Output().torch(torchax=one.side == "candidate") as say, group.joined(say):
+        from parity.runs.record import RecordRequest, check_floors
+        from parity.runs.record import record as record_side
+
+        ports, settings = one.load(generation.model)
+        settings.require_stages(chosen)
+        request = RecordRequest(
+            where=where,
+            side=one.role,
+            settings=settings,
+            model=str(one.reference_path) if ports.alone else generation.name,
+            steps=generation.steps,
+            seed=generation.seed,
+            stage1=generation.stage1,
+            prompt=generation.prompt,
+            sites=observed.sites,
+            values=tuple(observed.values),
+            floors=check_floors(floors, one.side),
+            resume=resume,
+            overwrite=overwrite,
+            command=command_line(),
+            ports=ports,
+            inputs=inputs,
+            stages=chosen,
+            stage1_out=stage1_out,
+        )
+        written = record_side(request, say)
+    if written or group.processes is None:
+        tell(f"{written} steps written to {where}")
 
 
 def command_line() -> str:
-    """The command as given, without folders of this machine: a path that leads to one keeps its last part."""
-    return shlex.join(["parity", *(_without_folders(w) for w in sys.argv[1:])])
+    """The command without folders of this machine: a path that leads to one keeps its last part."""
+    return shlex.join(["parity", *(_without_folders(word) for word in sys.argv[1:])])
 
 
 def _without_folders(word: str) -> str:

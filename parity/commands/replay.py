@@ -1,63 +1,38 @@
-"""`parity replay`: checks the options, replays a golden's recorded inputs, prints."""
+"""`parity replay`: a golden's recorded inputs through this machine's modules."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
-from parity.commands.run import quieten, require_extras
-from parity.errors import UsageError
-from parity.report.console import make_consoles
-from parity.report.json_report import dumps
-from parity.report.progress import progress
-from parity.report.terminal import print_result
-from parity.settings import Settings, parse
+import typer
 
-SIDES = ("candidate", "reference")
+from parity.commands.options import GoldensModel, InputsFile, OtherSide, Output, Stage1
+from parity.commands.unfold import command
+from parity.report.comparison import Comparison
 
 
-def replay_command(
-    *,
-    golden: str,
-    side: str,
-    settings: list[str],
-    model: str | None,
-    stage1: Path | None,
-    as_json: bool,
-    reference_path: str | None = None,
-    candidate_path: str | None = None,
-    inputs: Path | None = None,
-    path_timeout: float = 60.0,
+@command
+def replay(
+    golden: Annotated[str, typer.Argument(metavar="GOLDEN", help="Folder or URL of a golden with recorded inputs.")],
+    one: OtherSide,
+    output: Output,
+    model: GoldensModel = None,
+    stage1: Stage1 = None,
+    inputs: InputsFile = None,
 ) -> int:
-    """Replay and print; returns the exit code.
+    """Run a golden's recorded inputs through this machine's modules, one at a time: their local errors.
 
-    Raises:
-        ParityError: see `parity.runs.replay.replay`.
+    Record them with `parity record DIR --values 'transformer_blocks.?:in'`. Exit codes as of `parity run`.
     """
-    if side not in SIDES:
-        raise UsageError(f"--side takes {' or '.join(SIDES)}, found '{side}'")
-    paths = reference_path is not None or candidate_path is not None
-    given = Settings("torch", {}) if paths else parse("torchax" if side == "candidate" else "torch", settings)
-    quieten()
-    console, errors = make_consoles()
-    with progress(errors, quiet=as_json) as say:
-        say("loading torch and diffusers")
-        require_extras(torchax=side == "candidate")
-        from parity.commands.paths import load_paths
-        from parity.runs.ports import NO_PORTS
-        from parity.runs.replay import ReplayRequest, replay
+    with output.torch(torchax=one.side == "candidate") as say:
+        from parity.runs.replay import ReplayRequest
+        from parity.runs.replay import replay as replay_golden
 
-        ports = NO_PORTS
-        if paths:
-            own = ([], settings) if side == "candidate" else (settings, [])
-            ports, *both = load_paths(reference_path, candidate_path, model, *own, path_timeout)
-            given = both[1] if side == "candidate" else both[0]
-        given.require_stages(("transformer",))
-        role: Literal["reference", "candidate"] = "candidate" if side == "candidate" else "reference"
-        request = ReplayRequest(golden, given, role, model, stage1, ports, inputs)
-        result = replay(request, say)
-    if as_json:
-        print(dumps(result))
-    else:
-        print_result(result, console)
+        ports, settings = one.load(model)
+        settings.require_stages(("transformer",))
+        request = ReplayRequest(
+            golden=golden, settings=settings, side=one.role, model=model, stage1=stage1, ports=ports, inputs=inputs
+        )
+        result = replay_golden(request, say)
+    output.show(Comparison(result))
     return result.exit_code

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from parity.commands.unfold import command
 from parity.errors import UsageError
-from parity.report.html import DocumentError, Picture, to_html
+from parity.report.formats.html import DocumentError, Picture, to_html
+from parity.report.output import show, write
 
 MOST_BYTES = 1 << 30
 """Of a document; a site takes about a kilobyte."""
@@ -19,13 +21,12 @@ MOST_PICTURE_BYTES = 1 << 23
 PICTURES = 3
 
 
+@command
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `parity run --out` kept.")],
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write it; by default RUN/report.html.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html.")] = None,
 ) -> None:
-    """Write a kept run as one HTML page, with its causes where `parity explain RUN` was asked for them."""
+    """Write a kept run as one HTML page, with its causes after `parity explain RUN`."""
     document = read_document(run / "result.json")
     if document is None:
         raise UsageError(f"'{run}' is no kept run: it has no result.json (`parity run --out {run}` makes one)")
@@ -36,36 +37,29 @@ def report(
         page = to_html(document, causes, _pictures(run, document))
     except (DocumentError, KeyError, TypeError) as error:
         raise UsageError(f"'{run}' cannot be shown: {error}") from None
-    except ImportError:
-        raise UsageError("this command needs jinja2: pip install 'tpu-parity[report]'") from None
-    try:
-        where.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write '{where}': {error.strerror}") from None
-    print(where)
+    write(where, page, "--html")
+    show(str(where))
 
 
 def read_document(where: Path) -> dict[str, Any] | None:
-    """A document that `parity` kept; None where there is none.
+    """A kept JSON document; None where there is no file.
 
     Raises:
         UsageError: it cannot be read or is no JSON document.
     """
     try:
         if where.stat().st_size > MOST_BYTES:
-            raise UsageError(f"'{where}' has more than {MOST_BYTES >> 20} MB: it is no document of parity's")
-        found = json.loads(where.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError:
+            raise UsageError(f"'{where}' has more than {MOST_BYTES >> 20} MB: not a document of parity's")
+        document = json.loads(where.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise UsageError(f"cannot read '{where}': {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"'{where}' is no JSON document: {error}") from None
-    if not isinstance(found, dict):
-        raise UsageError(f"'{where}' is no JSON document of parity's: its top is not an object")
-    return found
+    if not isinstance(document, dict):
+        raise UsageError(f"'{where}' is no JSON document of parity's: not an object")
+    return document
 
 
 def _pictures(run: Path, document: dict[str, Any]) -> list[Picture]:

@@ -1,106 +1,99 @@
-"""`parity run`: checks the options, runs, prints, keeps."""
+"""`parity run`: both sides on this machine."""
 
 from __future__ import annotations
 
-import os
-import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from parity.commands.environment import quieten, require_extras
+from parity.commands.options import Generation, InputsFile, Observed, Output, Sides, choose
+from parity.commands.unfold import command
 from parity.compare.reason import Note
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL
-from parity.report.console import make_consoles
-from parity.report.json_report import dumps
-from parity.report.progress import progress
-from parity.report.terminal import print_result
-from parity.settings import parse
+from parity.report.comparison import Comparison
+
+__all__ = ["check_common", "parse_stages", "quieten", "require_extras", "run"]
 
 FORCINGS = ("none", "step", "module")
 STAGES = ("text", "transformer", "vae")
 ROUNDS = ("both", "structure", "precision")
 
 
-def run_command(
-    *,
-    model: str | None,
-    steps: int,
-    reference: list[str],
-    candidate: list[str],
-    rounds: str,
-    forcing: str,
-    sites: str,
-    values: list[str],
-    stages: str | None,
-    stage1: Path | None,
-    stage2: Path | None,
-    prompt: str | None,
-    seed: int,
-    out: Path | None,
-    as_json: bool,
-    inputs: Path | None = None,
-    reference_path: str | None = None,
-    candidate_path: str | None = None,
-    path_timeout: float = 60.0,
+@command
+def run(
+    generation: Generation,
+    sides: Sides,
+    observed: Observed,
+    output: Output,
+    rounds: Annotated[
+        str,
+        typer.Option(
+            help="structure: float32, dtype settings neutralised; precision: as given, against the float32 truth; both."
+        ),
+    ] = "both",
+    forcing: Annotated[
+        str,
+        typer.Option(
+            help="none: free run; step: each step starts from the reference's latents; module: each block is also run "
+            "on the reference's inputs."
+        ),
+    ] = "none",
+    stages: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated: text, transformer, vae. Default: transformer (vae with --stage2)."),
+    ] = None,
+    stage2: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Latents: a port's stage2_latents.safetensors, decoded on both sides."),
+    ] = None,
+    inputs: InputsFile = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run in this folder.")] = None,
 ) -> int:
-    """Run both paths and print the comparison; returns the exit code.
+    """Run the reference and the candidate side by side: same or not, and where the first divergence is.
 
-    Raises:
-        ParityError: see `parity.runs.stages.run_stages`.
+    Settings are listed by `parity models`. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
     """
-    paths = reference_path is not None or candidate_path is not None
-    if not paths:
-        ours, theirs = parse("torch", reference), parse("torchax", candidate)
     chosen = parse_stages(stages, stage2)
-    check_common(steps=steps, seed=seed, stage1=stage1, prompt=prompt, encoded="text" in chosen)
-    if forcing not in FORCINGS:
-        raise UsageError(f"--forcing takes {', '.join(FORCINGS)}, found '{forcing}'")
-    if rounds not in ROUNDS:
-        raise UsageError(f"--rounds takes {', '.join(ROUNDS)}, found '{rounds}'")
-    if stage2 is not None and (stage1 is not None or prompt is not None):
+    if "text" not in chosen:  # which judges the embeddings against the prompt's
+        generation.require_one_input()
+    choose("--forcing", forcing, FORCINGS)
+    choose("--rounds", rounds, ROUNDS)
+    if stage2 is not None and (generation.stage1 is not None or generation.prompt is not None):
         raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
-    quieten()
-    console, errors = make_consoles()
-    with progress(errors, quiet=as_json) as say:
-        say("loading torch and diffusers")
-        require_extras()
+    with output.torch() as say:
         from parity.commands.keep import KeepRun
-        from parity.commands.paths import load_paths
         from parity.runs.pairing import Request
-        from parity.runs.ports import NO_PORTS
         from parity.runs.stages import run_stages
 
-        ports = NO_PORTS
-        if paths:
-            ports, ours, theirs = load_paths(reference_path, candidate_path, model, reference, candidate, path_timeout)
-        for settings in (ours, theirs):
+        ports, reference, candidate = sides.load(generation.model)
+        for settings in (reference, candidate):
             settings.require_stages(chosen)
         request = Request(
-            str(reference_path) if ports.alone else model or DEFAULT_MODEL,
-            ours,
-            theirs,
-            steps,
-            seed,
-            stage1,
-            sites,
-            tuple(values),
-            forcing,
-            prompt,
-            rounds,
-            inputs,
-            ports,
-            chosen,
-            stage2,
+            model=str(sides.reference_path) if ports.alone else generation.name,
+            reference=reference,
+            candidate=candidate,
+            steps=generation.steps,
+            seed=generation.seed,
+            stage1=generation.stage1,
+            prompt=generation.prompt,
+            sites=observed.sites,
+            values=tuple(observed.values),
+            forcing=forcing,
+            rounds=rounds,
+            inputs=inputs,
+            ports=ports,
+            stages=chosen,
+            stage2=stage2,
         )
-        sink = None if out is None else KeepRun(out, request)
-        result = run_stages(request, say, sink)
-        if sink is not None:
-            result = replace(result, notes=(*result.notes, *map(Note, sink.notes)))
-            sink.result(result)
-    if as_json:
-        print(dumps(result))
-    else:
-        print_result(result, console)
+        kept = None if out is None else KeepRun(out, request)
+        result = run_stages(request, say, kept)
+        if kept is not None:
+            result = replace(result, notes=(*result.notes, *map(Note, kept.notes)))
+            kept.result(result)
+    output.show(Comparison(result))
     return result.exit_code
 
 
@@ -121,46 +114,6 @@ def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:
     return tuple(name for name in STAGES if name in named)
 
 
-def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | None, encoded: bool = False) -> None:
-    """Options that `run` and `record` share.
-
-    Args:
-        encoded: whether the prompt is encoded beside a stage-1 file, to judge it.
-
-    Raises:
-        UsageError: one is out of range, or two exclude each other.
-    """
-    if steps < 1:
-        raise UsageError(f"--steps must be at least 1, found {steps}")
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {seed}")
-    if stage1 is not None and prompt is not None and not encoded:
-        raise UsageError("--stage1 and --prompt exclude each other: embeddings are already encoded")
-
-
-def quieten() -> None:
-    """Keep libraries' progress bars and warnings off a terminal that is ours."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-    warnings.filterwarnings("ignore")
-
-
-def require_extras(*, torchax: bool = True) -> None:
-    """Raise UsageError with the command that installs what is missing; a reference alone needs no torchax."""
-    import importlib.util
-
-    needed = [("torch", "torch"), ("diffusers", "torch")]
-    if torchax:
-        needed += [("torchax", "torchax"), ("jax", "torchax")]
-    for module, extra in needed:
-        if importlib.util.find_spec(module) is None:
-            raise UsageError(f"this command needs {module}: pip install 'tpu-parity[{extra}]'")
-    import diffusers
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    diffusers.utils.logging.set_verbosity_error()
-    diffusers.utils.logging.disable_progress_bar()
+def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | None) -> None:
+    """The checks of `Generation`, until `parity bisect` takes it."""
+    Generation(steps=steps, seed=seed, stage1=stage1, prompt=prompt).require_one_input()

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from parity.commands.options import JsonOption, ReferenceOption
-from parity.commands.run import check_common, quieten, require_extras
+from parity.commands.options import Candidate, Output, Reference, Seed, check_range
+from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
-from parity.report.console import make_consoles
-from parity.report.progress import Say, progress
-from parity.report.sections import print_sections
-from parity.runs.sweep_plan import Row, every, grid, one_at_a_time, parse_sets
+from parity.report.formats import render
+from parity.report.output import write
+from parity.report.prices import Prices
+from parity.runs.sweep_plan import every, grid, one_at_a_time, parse_sets
 from parity.settings import parse
 
-if TYPE_CHECKING:
-    from parity.compare.prices import PriceList
 
-
+@command
 def sweep(
+    output: Output,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="K=V,V", help="Values of a candidate's setting; repeatable.")
     ] = None,
@@ -34,79 +33,46 @@ def sweep(
     model: Annotated[
         list[str] | None, typer.Option(help="Built-in model, folder in diffusers layout, or hub name; repeatable.")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Denoising steps.")] = 2,
-    seed: Annotated[int, typer.Option(help="Of the initial noise.")] = 0,
-    reference: ReferenceOption = None,
-    candidate: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Setting of every row; repeatable.")
-    ] = None,
+    steps: Annotated[int, typer.Option(help="Number of denoising steps.")] = 2,
+    seed: Seed = 0,
+    reference: Reference = [],  # noqa: B006  (Typer's; never changed)
+    candidate: Candidate = [],  # noqa: B006
     state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rows are kept here as they come: a stopped sweep goes on.")
+        Path | None, typer.Option(metavar="FILE", help="Keep rows here as they come; a stopped sweep is resumed.")
     ] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables there too.")] = None,
-    as_json: JsonOption = False,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown too.")] = None,
 ) -> None:
     """Price settings: error, bits of agreement, time and memory of each against one reference, measured once.
 
     Exit code 0 whatever the rows' verdicts, 2: bad input. Rows that a side does not take are listed as refused.
     """
-    check_common(steps=steps, seed=seed, stage1=None, prompt=None)
+    check_range(steps, seed)
     if all_values == bool(sets):
         raise UsageError("give --set SETTING=VALUE,VALUE (repeatable), or --all: one of the two")
-    given = parse_sets(sets or [])
-    parse("torch", reference or [])
-    parse("torchax", candidate or [])
-    repeated = [name for name in given if name in {text.partition("=")[0] for text in candidate or []}]
+    chosen = parse_sets(sets or [])
+    parse("torch", reference)
+    parse("torchax", candidate)
+    repeated = [name for name in chosen if name in {text.partition("=")[0] for text in candidate}]
     if repeated:
         raise UsageError(f"'{repeated[0]}' is given by --set and by --candidate: every row's, or each row's own?")
-    rows = None if all_values else (grid(given) if as_grid else one_at_a_time(given))
-    asked = (tuple(reference or ()), tuple(candidate or ()), steps, seed)
-    quieten()
-    console, errors = make_consoles()
-    with progress(errors, quiet=as_json) as say:
-        say("loading torch and diffusers")
-        require_extras()
-        lists = _swept(model or [DEFAULT_MODEL], rows, asked, state, say)
-    from parity.report import price_list
-
-    if markdown is not None:
-        try:
-            markdown.write_text(price_list.markdown(lists))
-        except OSError as error:
-            raise UsageError(f"cannot write '{markdown}': {error.strerror or error}") from None
-    if as_json:
-        print(price_list.dumps(lists))
-    else:
-        for found in lists:
-            print_sections(price_list.sections(found), console)
-
-
-def _swept(
-    models: list[str],
-    rows: tuple[Row, ...] | None,
-    asked: tuple[tuple[str, ...], tuple[str, ...], int, int],
-    state: Path | None,
-    say: Say,
-) -> list[PriceList]:
-    """The price lists of the models; `rows` None for every value of every setting."""
-    from parity.runs.sweep import Sweep, SweepRequest
-    from parity.runs.sweep_state import SweepState
-
-    reference, candidate, steps, seed = asked
+    combined = grid if as_grid else one_at_a_time
     question = {
-        "reference": " ".join(reference),
-        "candidate": " ".join(candidate),
-        "steps": str(steps),
-        "seed": str(seed),
-    }
-    kept = SweepState(state, question)
+        "reference": " ".join(reference), "candidate": " ".join(candidate), "steps": str(steps), "seed": str(seed),
+    }  # fmt: skip
     lists = []
-    for name in models:
-        swept = Sweep(SweepRequest(name, reference, candidate, steps, seed), say)
-        wanted = every(swept.blocks) if rows is None else rows
-        found = []
-        for row in swept.rows(wanted, kept.known(name)):
-            kept.add(name, row)
-            found.append(row)
-        lists.append(swept.list_of(found))
-    return lists
+    with output.torch() as say:
+        from parity.runs.sweep import Sweep, SweepRequest
+        from parity.runs.sweep_state import SweepState
+
+        kept = SweepState(state, question)
+        for name in model or [DEFAULT_MODEL]:
+            swept = Sweep(SweepRequest(name, tuple(reference), tuple(candidate), steps, seed), say)
+            rows = []
+            for row in swept.rows(every(swept.blocks) if all_values else combined(chosen), kept.known(name)):
+                kept.add(name, row)
+                rows.append(row)
+            lists.append(swept.list_of(rows))
+    document = Prices(lists)
+    if markdown is not None:
+        write(markdown, render(document, "markdown"), "--markdown")
+    output.show(document)

@@ -1,18 +1,7 @@
-"""The two consoles: results on stdout, everything else on stderr.
-
-rich decides by itself whether each is a terminal, and keeps NO_COLOR and TERM. Highlighting, markup and emoji are
-off: a site's brackets and colons are part of its name.
-"""
+"""The consoles, under the name that `parity bisect` imports until it prints by `parity.report.output`."""
 
 from __future__ import annotations
 
-from rich.console import Console
+from parity.report.output import consoles as make_consoles
 
-
-def make_consoles() -> tuple[Console, Console]:
-    """(stdout, stderr)."""
-    return _console(stderr=False), _console(stderr=True)
-
-
-def _console(stderr: bool) -> Console:
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+__all__ = ["make_consoles"]

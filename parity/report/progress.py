@@ -1,4 +1,4 @@
-"""What the tool is doing while it works: one moving line on a terminal, one line a stage in a log.
+"""Progress: one moving line on a terminal, one line a stage in a log.
 
 A stage is named by its text and counted by `done` and `total`, so that a log gets each stage once however many steps
 it counts. Nothing is ever written to stdout, which belongs to the result.
@@ -25,12 +25,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from parity.report.output import printable
+
 
 class Say(Protocol):
     """Names the stage that begins, or how far it has come."""
 
     def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
-        """Say that `text` is being done, `done` of `total` parts of it finished where that is known."""
+        """Begin the stage `text`, or count it: `done` of `total` parts are finished, where that is known."""
         ...
 
 
@@ -39,7 +41,7 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Say]:
     """Report progress on a console while the block runs.
 
     Args:
-        console: of stderr. quiet: say nothing.
+        console: of stderr. quiet: no progress.
     """
     if quiet:
         yield _nothing
@@ -59,12 +61,12 @@ class _Lines:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._said: set[str] = set()
+        self._begun: set[str] = set()
 
     def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._console.print(text, soft_wrap=True)
+        if text not in self._begun:
+            self._begun.add(text)
+            self._console.print(printable(text, self._console.encoding), soft_wrap=True)
 
 
 class _Count(ProgressColumn):
@@ -95,5 +97,5 @@ class _Moving:
             # A new task for a new stage: rich cannot make a known total unknown again.
             if self._task is not None:
                 self._bar.remove_task(self._task)
-            self._text, self._task = text, self._bar.add_task(text, total=None)
+            self._text, self._task = text, self._bar.add_task(printable(text, "utf-8"), total=None)
         self._bar.update(self._task, completed=done, total=total)

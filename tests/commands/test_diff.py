@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parity.commands.diff import diff_command
+from parity.commands.diff import diff
 from parity.errors import ParityError
 from parity.golden.format import own_checksum
 from tests.compare.make_goldens import CANDIDATE, REFERENCE, pair, renamed, walk, write
@@ -35,11 +35,8 @@ def parity(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def call(reference: object, candidate: object = None, **options: Any) -> int:
     """The exit code, without a process."""
-    asked: dict[str, Any] = {
-        "rules": None, "map_out": None, "junit": None, "markdown": None, "as_json": False, **options
-    }  # fmt: skip
     try:
-        return diff_command(reference=str(reference), candidate=None if candidate is None else str(candidate), **asked)
+        return diff(reference=str(reference), candidate=None if candidate is None else str(candidate), **options)
     except ParityError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -52,7 +49,7 @@ def test_the_exit_codes_of_a_process(tmp_path: Path) -> None:
     assert passed.stdout.startswith("verdict: pass: tiny\n")
     failed = parity(*apart)
     assert failed.returncode == 1
-    assert "first divergence: step 1 cond blocks.1:out, born in the module" in failed.stdout
+    assert "first divergence: step 1 cond blocks.1:out, introduced in the module" in failed.stdout
     other = write(tmp_path / "seed", replace(CANDIDATE, seed=8), [walk(0).steps()[1], walk(1).steps()[1]])
     unjudged = parity(same[0], other)
     assert unjudged.returncode == 125

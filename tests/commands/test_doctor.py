@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import parity.commands.doctor as doctor_module
+from parity.cli import app
 from parity.commands.doctor import (
     EXTRAS,
     Disagreement,
@@ -23,7 +23,6 @@ from parity.commands.doctor import (
     Probe,
     Requirement,
     check_extra,
-    doctor,
     examine,
     installed,
     needed,
@@ -32,8 +31,6 @@ from parity.commands.doctor import (
     satisfies,
 )
 
-APP = typer.Typer()
-APP.command()(doctor)
 EXTRAS_WRITTEN = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
     "optional-dependencies"
 ]
@@ -204,7 +201,7 @@ def test_the_cache_folder_is_measured(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_plain_form(finds: Callable[[Findings], None]) -> None:
     finds(BROKEN)
-    told = CliRunner().invoke(APP)
+    told = CliRunner().invoke(app, ["doctor"])
     lines = told.stdout.splitlines()
     assert lines[0] == "run: incomplete: `parity run` cannot work, see below"
     for line in (
@@ -223,7 +220,7 @@ def test_the_plain_form(finds: Callable[[Findings], None]) -> None:
 
 def test_the_document(finds: Callable[[Findings], None]) -> None:
     finds(BROKEN)
-    told = CliRunner().invoke(APP, ["--json"])
+    told = CliRunner().invoke(app, ["doctor", "--json"])
     found = json.loads(told.stdout)
     assert told.stderr == ""
     assert found["can_run"] is False
@@ -236,15 +233,16 @@ def test_the_document(finds: Callable[[Findings], None]) -> None:
 
 def test_only_strict_fails(finds: Callable[[Findings], None]) -> None:
     finds(BROKEN)
-    assert CliRunner().invoke(APP).exit_code == 0
-    assert CliRunner().invoke(APP, ["--strict"]).exit_code == 1
+    assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
+    assert CliRunner().invoke(app, ["doctor", "--strict"]).exit_code == 1
     no_tpu = tuple(replace(e, lacks=("libtpu",)) if e.extra == "tpu" else e for e in COMPLETE.extras)
     finds(replace(COMPLETE, extras=no_tpu))
-    assert CliRunner().invoke(APP, ["--strict"]).exit_code == 0
+    assert CliRunner().invoke(app, ["doctor", "--strict"]).exit_code == 0
 
 
 def test_a_checkout_that_was_never_installed_says_so(finds: Callable[[Findings], None]) -> None:
     bare = replace(COMPLETE, extras=())
     assert not bare.can_run
     finds(bare)
-    assert "extras: unknown: tpu-parity is not installed, run `pip install -e .`" in CliRunner().invoke(APP).stdout
+    told = CliRunner().invoke(app, ["doctor"])
+    assert "extras: unknown: tpu-parity is not installed, run `pip install -e .`" in told.stdout

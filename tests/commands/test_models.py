@@ -9,16 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from parity.commands.models import FAMILIES, MODEL_FAMILIES, cached_folder, document, models
+from parity.cli import app
+from parity.commands.models import FAMILIES, MODEL_FAMILIES, cached_folder, document
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL, TINY_NAMES
 from parity.settings import SETTINGS, parse
-
-APP = typer.Typer()
-APP.command()(models)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(APP, arguments)
+    result = CliRunner().invoke(app, ["models", *arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
 

@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("torchax")
 
 from parity.commands.keep import KeepRun
-from parity.commands.record import record_command
+from parity.commands.record import record as record_command
 from parity.compare.align import align
 from parity.compare.diff import diff
 from parity.compare.metrics import measure
@@ -58,7 +58,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def record(where: str | Path, **options: Any) -> None:
     """`parity record` as the command line calls it, within this process: torch and jax are loaded once."""
     given = {
-        "side": "reference", "settings": [], "model": DEFAULT_MODEL, "steps": 1, "seed": 0, "stage1": None,
+        "side": "reference", "setting": [], "model": DEFAULT_MODEL, "steps": 1, "seed": 0, "stage1": None,
         "prompt": None, "sites": "transformer_blocks.0", "values": [], "floors": "none", "resume": False,
         "overwrite": False,
     }  # fmt: skip
@@ -168,9 +168,7 @@ def test_sketches_estimate_the_true_distance_at_every_site(folder: Path, candida
     observed = [n for n in ["", *names] if n.count(".") == 0 or re.fullmatch(r"transformer_blocks\.\d+", n)]
     values = [*observed, "transformer_blocks.*.attention"]
     record(folder / "whole-reference", sites="blocks", values=values)
-    record(
-        folder / "whole-candidate", side="candidate", settings=["attention.mask=none"], sites="blocks", values=values
-    )
+    record(folder / "whole-candidate", side="candidate", setting=["attention.mask=none"], sites="blocks", values=values)
     ours, theirs = (Golden.open(folder / f"whole-{side}").read_step(0) for side in ("reference", "candidate"))
     # Keeping values changes nothing of what is recorded beside them.
     assert [r.key for r in ours.records] == [r.key for r in Golden.open(reference).read_step(0).records]
@@ -407,7 +405,7 @@ def test_recorded_to_a_bucket_and_diffed_from_it(bucket: str, tmp_path: Path) ->
     assert ran.returncode == 0, ran.stderr
     assert f"2 steps written to {bucket}/reference" in " ".join(ran.stderr.split())
     record(tmp_path / "local", steps=2, floors="rounding")
-    record(f"{bucket}/dropped", steps=2, settings=["attention.mask=none"])
+    record(f"{bucket}/dropped", steps=2, setting=["attention.mask=none"])
     assert parity("diff", f"{bucket}/reference", tmp_path / "local").returncode == 0
     failed = parity("diff", f"{bucket}/reference", f"{bucket}/dropped", "--json")
     assert failed.returncode == 1, failed.stderr

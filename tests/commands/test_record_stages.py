@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torchax")
 
-from parity.commands.record import record_command
+from parity.commands.record import record as record_command
 from parity.compare.diff import diff
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, StepRecords, verify

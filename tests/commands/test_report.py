@@ -10,8 +10,9 @@ import pytest
 
 from parity.commands.report import report
 from parity.errors import UsageError
-from parity.report.json_report import dumps, to_json
-from tests.report.test_json_report import RESULT
+from parity.report.formats.json import dumps
+from parity.report.result_json import to_json
+from tests.report.test_result_json import RESULT
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(16)
 
@@ -33,18 +34,18 @@ def kept(tmp_path: Path) -> Path:
 def test_the_page_lies_in_the_run_or_where_asked(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report(kept, None)
-    report(kept, tmp_path / "page.html")
+    report(run=kept)
+    report(run=kept, html=tmp_path / "page.html")
     assert capsys.readouterr().out.splitlines() == [str(kept / "report.html"), str(tmp_path / "page.html")]
     page = (kept / "report.html").read_text()
     assert page == (tmp_path / "page.html").read_text()
     assert page.count("data:image/png;base64,") == 4
-    assert "Not asked for" in page
+    assert "Not computed" in page
 
 
 def test_the_causes_are_those_of_explain(kept: Path) -> None:
-    (kept / "explain.json").write_text(dumps(RESULT))
-    report(kept, None)
+    (kept / "explain.json").write_text(dumps(to_json(RESULT)))
+    report(run=kept)
     assert "98.0 %" in (kept / "report.html").read_text()
 
 
@@ -55,7 +56,7 @@ def test_a_picture_from_outside_the_run_is_not_shown(kept: Path, tmp_path: Path)
     link.unlink()
     link.symlink_to(secret)
     (kept / "frames" / "reference" / "0001.png").write_bytes(b"no picture")
-    report(kept, None)
+    report(run=kept)
     assert "data:image" not in (kept / "report.html").read_text()
 
 
@@ -63,16 +64,16 @@ def test_a_picture_from_outside_the_run_is_not_shown(kept: Path, tmp_path: Path)
 def test_what_is_no_document_is_a_sentence(kept: Path, content: str) -> None:
     (kept / "result.json").write_text(content)
     with pytest.raises(UsageError, match=r"no JSON document|cannot be shown"):
-        report(kept, None)
+        report(run=kept)
     assert not (kept / "report.html").exists()
 
 
 def test_a_folder_that_is_no_kept_run(tmp_path: Path) -> None:
     for where in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UsageError, match="is no kept run"):
-            report(where, None)
+            report(run=where)
 
 
 def test_a_place_that_cannot_be_written(kept: Path) -> None:
     with pytest.raises(UsageError, match="cannot write"):
-        report(kept, kept / "nowhere" / "page.html")
+        report(run=kept, html=kept / "result.json" / "page.html")

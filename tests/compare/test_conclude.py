@@ -13,7 +13,8 @@ from parity.compare.judge import Judge
 from parity.compare.reason import Note
 from parity.compare.result import Check, Distance, Result, SettingDifference
 from parity.golden import PADDING, Record, StepRecords
-from parity.report.json_report import dumps
+from parity.report.formats.json import dumps
+from parity.report.result_json import to_json
 from tests.compare.make_records import Walk, moved, noise, none, scalar, tensor
 
 FAR = 1e5
@@ -345,7 +346,7 @@ def test_every_verdict_can_be_written_as_json() -> None:
         concluded(broken),
         conclude(Collected(), model="", differing=(), preflight=()),
     ):
-        assert '"verdict"' in dumps(found)
+        assert '"verdict"' in dumps(to_json(found))
 
 
 @pytest.mark.parametrize("failing", ["structure", "precision"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,18 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from parity.commands import golden as commands
-from parity.errors import UsageError
+from parity.cli import app
 from parity.golden import Golden, GoldenWriter, Key, Provenance, Record, StepRecords
 
 Make = Callable[..., StepRecords]
-
-app = typer.Typer()
-app.command("inspect")(commands.inspect)
-app.command("merge")(commands.merge)
 
 
 @pytest.fixture
@@ -40,19 +35,20 @@ def run(*arguments: object) -> str:
 
 def test_inspect_says_what_is_in_it(folder: Path) -> None:
     lines = run("inspect", folder, "--verify").splitlines()
-    assert "state\tcomplete" in lines
-    assert "model\ttiny-hunyuan-video-1.5" in lines
-    assert "run\t3 steps, seed 7" in lines
-    assert "settings\tattention.mask\texact" in lines
-    assert any(line.startswith("holds\t3 steps: -1, 0-1, 18 records, ") for line in lines)
-    assert any(line.startswith("parts\t-1\tbefore.safetensors\t6\t") for line in lines)
+    assert "state: complete" in lines
+    assert "model: tiny-hunyuan-video-1.5" in lines
+    assert "run: 3 steps, seed 7" in lines
+    assert "setting attention.mask: value exact" in lines
+    assert any(line.startswith("holds: 3 steps: -1, 0-1, 18 records, ") for line in lines)
+    assert any(line.startswith("part of step -1: file before.safetensors; records 6; size ") for line in lines)
     assert lines[-1] == "verified: every part is whole"
 
 
 def test_inspect_lists_the_records_of_a_step(folder: Path) -> None:
-    rows = [line.split("\t") for line in run("inspect", folder, "--step", "0").splitlines()]
-    rows = [row[1:] for row in rows if row[0] == "step 0"]
-    assert [row[2] for row in rows] == [
+    lines = run("inspect", folder, "--step", "0").splitlines()
+    rows = [re.fullmatch(r"record (\S+): (.*)", line) for line in lines if line.startswith("record ")]
+    cells = [dict(cell.split(" ", 1) for cell in row[2].split("; ")) for row in rows if row is not None]
+    assert [row[1] for row in rows if row is not None] == [
         "blocks.0:out",
         "blocks.1:out",
         "blocks.2:out",
@@ -60,9 +56,9 @@ def test_inspect_lists_the_records_of_a_step(folder: Path) -> None:
         "blocks.0:in.image_rotary_emb",
         "loop:sigma",
     ]
-    assert rows[0][4:6] == ["float32", "4x40x24"]
-    assert [row[-1] for row in rows] == ["sketch value", "sketch", "sketch", "sketch value", "None", "nan"]
-    assert [row[-2] for row in rows] == ["1e-06", "1e-06", "1e-06", "", "", ""]
+    assert (cells[0]["dtype"], cells[0]["shape"]) == ("float32", "4x40x24")
+    assert [row["holds"] for row in cells] == ["sketch value", "sketch", "sketch", "sketch value", "None", "nan"]
+    assert [row["floor"] for row in cells] == ["1e-06", "1e-06", "1e-06", "-", "-", "-"]
 
 
 def test_inspect_json_is_one_document(folder: Path) -> None:
@@ -92,17 +88,19 @@ def test_damage_ends_in_exit_code_2_and_is_listed(folder: Path) -> None:
     result = CliRunner().invoke(app, ["inspect", str(folder), "--verify", "--json"])
     assert result.exit_code == 2
     assert [problem["file"] for problem in json.loads(result.stdout)["problems"]] == ["before.safetensors"]
-    with pytest.raises(UsageError, match=r"before.safetensors"):
-        run("inspect", folder, "--step", "-1")
-    with pytest.raises(UsageError, match="no golden here"):
-        run("inspect", folder.parent / "nothing")
+    for arguments, message in (
+        ((folder, "--step", "-1"), "before.safetensors"),
+        ((folder.parent / "nothing",), "no golden here"),
+    ):
+        result = CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+        assert (result.exit_code, message in result.stderr) == (2, True)
 
 
 def test_an_incomplete_golden_is_said_to_be_one(tmp_path: Path, provenance: Provenance) -> None:
     GoldenWriter(tmp_path, provenance)
     lines = run("inspect", tmp_path).splitlines()
-    assert any(line.startswith("state\tincomplete") for line in lines)
-    assert any(line.startswith("holds\t0 steps, 0 records") for line in lines)
+    assert any(line.startswith("state: incomplete") for line in lines)
+    assert any(line.startswith("holds: 0 steps, 0 records") for line in lines)
 
 
 def test_names_from_a_file_cannot_drive_the_terminal(tmp_path: Path, provenance: Provenance) -> None:
@@ -120,7 +118,7 @@ def test_tables_on_a_terminal_keep_no_color(folder: Path) -> None:
     import os
     import pty
 
-    code = f"from parity.commands.golden import inspect; inspect({str(folder)!r}, True, 0, False)"
+    code = f"from parity.commands.golden import inspect; inspect(golden={str(folder)!r}, verify_all=True, step=0)"
     outputs = []
     for extra in ({}, {"NO_COLOR": "1"}):
         parent, child = pty.openpty()

@@ -12,10 +12,10 @@ import pytest
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness
 from parity.golden.records import Key
-from parity.report.html import HEIGHT, MOST_ROWS, MOST_SITES, DocumentError, drift, strip, to_html
-from parity.report.json_report import to_json
+from parity.report.formats.html import HEIGHT, MOST_ROWS, MOST_SITES, DocumentError, drift, strip, to_html
+from parity.report.result_json import to_json
 from tests.compare.make_records import because
-from tests.report.test_json_report import RESULT
+from tests.report.test_result_json import RESULT
 
 pytest.importorskip("jinja2")
 
@@ -54,7 +54,8 @@ def test_everything_found_is_on_the_page() -> None:
     text = page(causes=to_json(RESULT)["causes"])
     for said in (
         "verdict: ", ">fail<", "(structure)", "attention parts first", "attention.mask", "exact", "none",
-        "transformer_blocks.0.attn.attention:out", "born as <b>module</b>", "98.0 %", "phantom keys", "812 tensors",
+        "transformer_blocks.0.attn.attention:out", "introduced at: <b>module</b>", "98.0 %", "phantom keys",
+        "812 tensors",
         "6.70e-02", "∞", "q, k, v agree", "one", "two",
     ):  # fmt: skip
         assert said in text, said
@@ -112,5 +113,5 @@ def test_marks_lie_on_the_axis() -> None:
 def test_a_document_that_lacks_something(key: str) -> None:
     document = to_json(RESULT)
     for broken in ({k: v for k, v in document.items() if k != key}, {**document, key: 7}):
-        with pytest.raises(DocumentError, match="not what --json writes"):
+        with pytest.raises(DocumentError, match="not a document of --json"):
             to_html(broken, None)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from parity.compare.reason import Note
 from parity.compare.result import NAN, Birth, Check, Distance, Origin, Result, SiteDiff, SiteVerdict
 from parity.golden.records import Key
-from parity.report.junit import MOST_SITES, junit
+from parity.report.comparison import Comparison
+from parity.report.formats.junit import MOST_SITES, junit
 from tests.compare.make_records import because
 
 FAR = Distance(0.405, 6.3e-6, 64384.0)
@@ -31,7 +32,7 @@ def failing(*sites: SiteDiff, notes: tuple[Note, ...] = ()) -> Result:
 
 
 def cases(result: Result) -> dict[str, ElementTree.Element]:
-    root = ElementTree.fromstring(junit(result).encode())
+    root = ElementTree.fromstring(junit(Comparison(result)).encode())
     suite = root[0]
     found = list(suite)
     for element in (root, suite):
@@ -71,7 +72,7 @@ def test_a_failure_carries_its_numbers() -> None:
     assert (verdict.tag, verdict.get("type"), verdict.get("message")) == ("failure", "structure", "they part")
     assert verdict.text == "they part\nand this"
     numbers = "transformer step 0 cond b:out: rel L2 4.05e-01, floor 6.30e-06, ratio 6.4e+04x (module)"
-    assert block.get("message") == f"1 of 2 sites beyond their floors, born here (module): {numbers}"
+    assert block.get("message") == f"1 of 2 sites beyond their floors, introduced here (module): {numbers}"
     assert block.text == numbers
 
 
@@ -139,5 +140,5 @@ def test_any_text_survives(reason: str, name: str) -> None:
 @pytest.mark.parametrize("verdict", ["pass", "fail", "unjudged"])
 def test_equal_results_give_equal_bytes(verdict: str) -> None:
     result = Result(verdict, None, because("r"), sites=(site("a:out", "fail"),))  # type: ignore[arg-type]
-    assert junit(result) == junit(result)
-    assert junit(result).startswith('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites ')
+    assert junit(Comparison(result)) == junit(Comparison(result))
+    assert junit(Comparison(result)).startswith('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites ')

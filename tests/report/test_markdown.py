@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from parity.compare.reason import Note
 from parity.compare.result import (
-    NAN,
     Check,
     Distance,
     Origin,
@@ -21,7 +20,9 @@ from parity.compare.result import (
     StepDiff,
 )
 from parity.golden.records import Key
-from parity.report.markdown import MOST_SITES, MOST_STEPS, code, markdown, text
+from parity.report.comparison import MOST_SITES, Comparison
+from parity.report.document import Facts, Listing
+from parity.report.formats.markdown import MOST_ROWS, code, markdown, text
 from tests.compare.make_records import because
 
 FAR = Distance(0.405, 6.3e-6, 64384.0)
@@ -50,45 +51,47 @@ RESULT = Result(
 )
 
 
+def of(result: Result) -> str:
+    return markdown(Comparison(result))
+
+
 def test_it_says_what_a_reviewer_asks() -> None:
     assert (
-        markdown(RESULT)
+        of(RESULT)
         == """## ❌ parity: fail (structure)
 
-**tiny**
+- **verdict**: fail (structure): tiny
+- **reason**: the paths part at transformer step 0 cond blocks.0:out@image
+- **first divergence**: step 0 cond b:out, introduced in the module (its inputs match, its output differs)
+- **differs**: attention.mask: exact -\\> none
+- **note**: one note
 
-the paths part at transformer step 0 cond blocks.0:out@image
+- **preflight**: explained: steps held: the candidate was not finished
+- **preflight**: 1 other check passes
 
-First divergence: `transformer step 0 cond b:out` (module)
+### Steps (relative L2 of candidate against reference)
 
-### Differing settings
+| step | timestep | sigma | dt | value | rel L2 | floor | ratio | bits |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| `0` | 999 -\\> 1000 | 1 | -0.5 | noise\\_pred | 4.05e-01 | 6.30e-06 | 6.4e+04x | - |
+| `0` | 999 -\\> 1000 | 1 | -0.5 | latents | 1.00e-01 | 2.00e-01 | 0.5x | - |
+| `1` | 999 -\\> 1000 | 1 | -0.5 | noise\\_pred | 4.05e-01 | 6.30e-06 | 6.4e+04x | - |
+| `1` | 999 -\\> 1000 | 1 | -0.5 | latents | 1.00e-01 | 2.00e-01 | 0.5x | - |
 
-| setting | reference | candidate |
-| --- | --- | --- |
-| `attention.mask` | `exact` | `none` |
+### Blocks of step 0 (worst ratio to the floor)
 
-### Before the first step
+| block | cond out | cond in | verdict |
+| --- | --- | --- | --- |
+| `a` | 2.0x | - | pass |
+| `b` | 70.0x | - | fail |
+| `c` | 900.0x | - | fail |
 
-| check | verdict | detail |
-| --- | --- | --- |
-| steps held | explained | the candidate was not finished |
+### Sites that failed
 
-### Steps
-
-| step | timestep | noise_pred rel L2 | ratio | latents rel L2 | ratio |
-| --- | --- | --- | --- | --- | --- |
-| 0 | 999 -> 1000 | 4.05e-01 | 6.4e+04x | 1.00e-01 | 0.5x |
-| 1 | 999 -> 1000 | 4.05e-01 | 6.4e+04x | 1.00e-01 | 0.5x |
-
-### Worst 3 of 3 sites
-
-| site | rel L2 | floor | ratio | verdict | remarks |
-| --- | --- | --- | --- | --- | --- |
-| `transformer step 0 cond c:out` | 9.00e-04 | 1.00e-06 | 900.0x | fail | - |
-| `transformer step 0 cond b:out` | 7.00e-05 | 1.00e-06 | 70.0x | fail | - |
-| `transformer step 0 cond a:out` | 2.00e-06 | 1.00e-06 | 2.0x | pass | - |
-
-- one note
+| site | where | rel L2 | ratio | remarks |
+| --- | --- | --- | --- | --- |
+| `b:out` | step 0 cond | 7.00e-05 | 70.0x | - |
+| `c:out` | step 0 cond | 9.00e-04 | 900.0x | - |
 """
     )
 
@@ -96,22 +99,20 @@ First divergence: `transformer step 0 cond b:out` (module)
 @pytest.mark.parametrize(("verdict", "sign"), [("pass", "✅"), ("unjudged", "⚠️")])
 def test_the_verdict_is_the_heading(verdict: str, sign: str) -> None:
     result = Result(verdict, None, because("because"))  # type: ignore[arg-type]
-    assert markdown(result) == f"## {sign} parity: {verdict}\n\nbecause\n"
+    assert of(result) == f"## {sign} parity: {verdict}\n\n- **verdict**: {verdict}\n- **reason**: because\n"
 
 
 def test_long_results_are_cut_and_it_is_said() -> None:
     sites = tuple(site(f"s{i}:out", float(i)) for i in range(40))
-    out = markdown(replace(RESULT, sites=sites, steps=tuple(step(i) for i in range(MOST_STEPS + 5))))
-    assert f"### Worst {MOST_SITES} of 40 sites" in out
-    assert [int(n) for n in re.findall(r"cond s(\d+):out", out)] == list(range(39, 39 - MOST_SITES, -1))
-    assert "\n5 more steps\n" in out
+    out = of(replace(RESULT, sites=sites, steps=tuple(step(i) for i in range(MOST_ROWS))))
+    assert f"- **sites**: {40 - MOST_SITES} more: --json has all" in out
+    assert "\n100 more rows\n" in out
+    assert out.count("| noise\\_pred |") + out.count("| latents |") == MOST_ROWS
 
 
-def test_a_site_without_a_number_comes_first() -> None:
-    lost = replace(site("n:out", NAN), distance=Distance(NAN, NAN, float("inf")), note="None against a tensor")
-    out = markdown(replace(RESULT, sites=(site("b:out", 70.0), lost)))
-    assert out.index("| `transformer step 0 cond n:out") < out.index("| `transformer step 0 cond b:out")
-    assert "| nan | nan | inf | fail | None against a tensor |" in out
+def test_any_document_has_a_page() -> None:
+    listing = Listing({"format": 1}, (Facts((("found", "a"), ("", "b"))), Facts(())), heading="# Title")
+    assert markdown(listing) == "# Title\n\n- **found**: a\n  b\n"
 
 
 @pytest.mark.parametrize(
@@ -153,9 +154,9 @@ def test_no_name_leaves_its_cell(name: str) -> None:
     result = replace(
         RESULT, why=because(name), model=name, sites=(bad,), differing_settings=(SettingDifference(name, name, name),)
     )
-    out = markdown(result)
+    out = of(result)
     rows = [line for line in out.split("\n") if line.startswith("| ") and "---" not in line]
-    assert len(rows) == 1 + 1 + 1 + 1 + 1 + 2 + 1 + 1, "one line a row"
-    for row, cells in ((rows[1], 3), (rows[-1], 6)):
+    assert len(rows) == (1 + 4) + (1 + 1) + (1 + 1), "one line a row"
+    for row, cells in ((rows[6], 4), (rows[-1], 5)):
         assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == cells + 1, row
     assert all(char.isprintable() or char in "\n\u2060" for char in out)

@@ -32,7 +32,33 @@ class Reworded:
     new: str | Callable[[re.Match[str]], str]
 
 
-REWORDED: tuple[Reworded, ...] = ()
+def _record_of_step(match: re.Match[str]) -> str:
+    """A line of `inspect --step` as one fact a line, its site first."""
+    names = ("stage", "branch", "site", "call", "dtype", "shape", "min", "max", "l2", "bad", "floor", "holds")
+    cells = {name: cell or "-" for name, cell in zip(names, match[1].split("\t"), strict=True)}
+    site = cells.pop("site")
+    return f"record {site}: " + "; ".join(f"{name} {cell}" for name, cell in cells.items())
+
+
+REWORDED: tuple[Reworded, ...] = (
+    # One plain form for every command: `label: text`, `noun name: column cell; ...`.
+    Reworded(re.compile(r"^settings\t([^\t]*)\t([^\t]*)$"), r"setting \1: value \2"),
+    Reworded(
+        re.compile(r"^parts\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$"), r"part of step \1: file \2; records \3; size \4"
+    ),
+    Reworded(re.compile(r"^step -?\d+\t(.*)$"), _record_of_step),
+    Reworded(re.compile(r"^([^\t]+)\t([^\t]*)$"), r"\1: \2"),
+    # A divergence is introduced, not born.
+    Reworded(
+        re.compile(r"born at the input \(it differs although its producer agreed\)"),
+        "introduced at the input (it differs, its producer matches)",
+    ),
+    Reworded(
+        re.compile(r"born in the module \(its inputs agree, its output differs\)"),
+        "introduced in the module (its inputs match, its output differs)",
+    ),
+    Reworded(re.compile(r"amplified \(only grown, not begun, here\)"), "carried over (grown here, not introduced)"),
+)
 """In this order, each over the result of the ones before. Whoever changes a sentence enters it here, in the same
 commit; a wording that nothing was meant to change is a difference."""
 

@@ -26,10 +26,11 @@ from parity.compare.result import (
     Witness,
 )
 from parity.golden.records import Key
-from parity.report.console import make_consoles
+from parity.report.comparison import sections, shown_step
+from parity.report.document import Facts, Table, lines
+from parity.report.formats.text import laid_out
+from parity.report.output import consoles
 from parity.report.progress import progress
-from parity.report.sections import Facts, Table, lines, print_sections
-from parity.report.terminal import print_result, sections, shown_step
 from tests.compare.make_records import because
 
 INF = float("inf")
@@ -135,26 +136,26 @@ ALL = {
 
 
 def plain(result: Result, width: int = 80) -> str:
-    file = io.StringIO()
-    print_result(result, Console(file=file, width=width, highlight=False))
-    return file.getvalue()
+    return laid_out(sections(result), Console(file=io.StringIO(), width=width, highlight=False))
 
 
 def terminal(result: Result, width: int = 120, no_color: bool = False) -> str:
     """What a terminal is sent, escape codes included."""
-    file = io.StringIO()
     console = Console(
-        file=file, force_terminal=True, width=width, highlight=False, color_system="truecolor", no_color=no_color
+        file=io.StringIO(),
+        force_terminal=True,
+        width=width,
+        highlight=False,
+        color_system="truecolor",
+        no_color=no_color,
     )
-    print_result(result, console)
-    return file.getvalue()
+    return laid_out(sections(result), console)
 
 
 def shown(result: Result, width: int = 120) -> str:
     """What is read on a terminal."""
-    console = Console(record=True, force_terminal=True, width=width, highlight=False, file=io.StringIO())
-    print_result(result, console)
-    return console.export_text()
+    console = Console(force_terminal=True, width=width, highlight=False, file=io.StringIO(), color_system=None)
+    return laid_out(sections(result), console)
 
 
 def test_the_plain_form_of_a_pass() -> None:
@@ -204,7 +205,7 @@ def test_a_failure_begins_with_what_a_tired_person_needs() -> None:
         "verdict: fail (structure): tiny-hunyuan-video-1.5",
         "reason: attention parts first",
         "first divergence: step 0 cond transformer_blocks.0.attn.attention:out, "
-        "born in the module (its inputs agree, its output differs)",
+        "introduced in the module (its inputs match, its output differs)",
         "differs: attention.mask: exact -> none",
         "cause: 98%: mask",
         "witness: gauge: phantom keys",
@@ -278,11 +279,11 @@ def test_colour_is_used_on_a_terminal_unless_it_is_not_wanted() -> None:
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, for rich
-    assert all(console.no_color for console in make_consoles())
+    assert all(console.no_color for console in consoles())
 
 
 def test_results_go_to_stdout_and_the_rest_to_stderr() -> None:
-    out, err = make_consoles()
+    out, err = consoles()
     assert (out.file, err.file) == (sys.stdout, sys.stderr)
 
 
@@ -311,11 +312,8 @@ def test_names_of_somebody_else_cannot_write_to_the_terminal() -> None:
 
 
 def test_what_the_console_cannot_write_is_escaped() -> None:
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding="ascii")
-    print_sections([Facts((("note", "3 × 4"),))], Console(file=file))
-    file.flush()
-    assert raw.getvalue() == b"note: 3 \\xd7 4\n"
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    assert laid_out([Facts((("note", "3 × 4"),))], Console(file=file)) == "note: 3 \\xd7 4\n"
 
 
 def test_progress_says_each_stage_once_in_a_log() -> None:

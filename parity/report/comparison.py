@@ -1,9 +1,7 @@
-"""A result for a person: ten seconds to read on a terminal, one fact a line in a pipe.
+"""A comparison as a document: what a person reads of it, in ten seconds.
 
-It becomes sections of plain strings first, which `parity.report.sections` lays out in either form.
-
-What is said, in this order: the summary (verdict, reason, where it starts, what the paths differ in); preflight; one
-row a step; one row a block for the step where it starts; the sites that failed. Only selected here, never computed.
+In this order: the summary (verdict, reason, first divergence, differing settings); preflight; one row a step; one row a
+block for the step of the first divergence; the sites that failed. Only selected here, never computed.
 
 Cost. One pass over the sites.
 """
@@ -12,9 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-
-from rich.console import Console
+from dataclasses import dataclass, replace
 
 from parity.compare.result import (
     Check,
@@ -31,7 +27,8 @@ from parity.compare.result import (
     StepDiff,
 )
 from parity.golden.records import LOOP, Key
-from parity.report.sections import Cells, Facts, Section, Table, print_sections
+from parity.report.document import Cells, Facts, Json, Section, Table
+from parity.report.result_json import to_json
 
 MOST_SITES = 12
 """Failed sites that are listed; `--json` has all."""
@@ -42,16 +39,35 @@ MOST_FRAMES = 9
 TRUNKS = ("decoder", "text_encoder", "text_encoder_2")
 """Children of the stages' modules that hold their blocks."""
 
+_SIGNS = {"pass": "✅", "fail": "❌", "unjudged": "⚠️"}
 _BIRTHS = {
-    "input": "born at the input (it differs although its producer agreed)",
-    "module": "born in the module (its inputs agree, its output differs)",
-    "amplified": "amplified (only grown, not begun, here)",
+    "input": "introduced at the input (it differs, its producer matches)",
+    "module": "introduced in the module (its inputs match, its output differs)",
+    "amplified": "carried over (grown here, not introduced)",
 }
 
 
-def print_result(result: Result, console: Console) -> None:
-    """Print a result: tables where the console is a terminal, else plain lines."""
-    print_sections(sections(result), console)
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison as a document.
+
+    Attributes:
+        result: what was found. explained: whether causes were looked for, so that none is an answer.
+    """
+
+    result: Result
+    explained: bool = False
+
+    @property
+    def heading(self) -> str:
+        failed = f" ({self.result.failed})" if self.result.failed else ""
+        return f"## {_SIGNS[self.result.verdict]} parity: {self.result.verdict}{failed}"
+
+    def json(self) -> Json:
+        return to_json(self.result)
+
+    def sections(self) -> tuple[Section, ...]:
+        return sections(self.result)
 
 
 def sections(result: Result) -> tuple[Section, ...]:

@@ -12,12 +12,15 @@ Cost. A few hundred bytes a site shown; at most `MOST_SITES` are drawn and `MOST
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Json = Mapping[str, Any]
+from parity.errors import UsageError
+from parity.report.comparison import Comparison
+from parity.report.document import Document, Json
+from parity.report.formats import report_format
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 MOST_SITES = 1_500
@@ -28,6 +31,19 @@ WIDTH, HEIGHT = 900.0, 180.0
 
 class DocumentError(ValueError):
     """A document that is not what `--json` writes."""
+
+
+@report_format("html")
+def html(document: Document) -> str:
+    """The page of a comparison, without pictures (`parity report` shows those of a kept run).
+
+    Raises:
+        UsageError: another document; jinja2 is missing.
+    """
+    if not isinstance(document, Comparison):
+        raise UsageError("--format html shows a comparison; --format markdown shows any document")
+    found = document.json()
+    return to_html(found, found["causes"] if document.explained else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +57,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a chart: its points as SVG wants them."""
+    """A line of a chart: its points in the chart's units."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -79,10 +95,12 @@ def to_html(document: Json, causes: Sequence[Json] | None, pictures: Sequence[Pi
         document: of `parity run --json`. causes: of `parity explain --json`; None where it was not asked.
 
     Raises:
-        DocumentError: something the page shows is missing or is no such thing.
+        DocumentError: something the page shows is missing or is no such thing. UsageError: jinja2 is missing.
     """
-    import jinja2
-
+    try:
+        import jinja2
+    except ImportError:
+        raise UsageError("HTML needs jinja2: pip install 'tpu-parity[report]'") from None
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -105,7 +123,7 @@ def to_html(document: Json, causes: Sequence[Json] | None, pictures: Sequence[Pi
             height=HEIGHT,
         )
     except (KeyError, TypeError, ValueError, AttributeError, jinja2.UndefinedError) as error:
-        raise DocumentError(f"it is not what --json writes: {error}") from None
+        raise DocumentError(f"not a document of --json: {error}") from None
 
 
 def drift(steps: Sequence[Json]) -> Chart | None:

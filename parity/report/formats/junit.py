@@ -18,7 +18,10 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 from parity.compare.result import Result, SiteDiff
-from parity.report.terminal import block_of, distance_cells, remarks
+from parity.errors import UsageError
+from parity.report.comparison import Comparison, block_of, distance_cells, remarks
+from parity.report.document import Document
+from parity.report.formats import report_format
 
 MOST_SITES = 20
 """Sites listed in one failure."""
@@ -28,8 +31,16 @@ Group = tuple[str, int, str, str]
 _NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(result: Result) -> str:
-    """The XML document; ends with a newline."""
+@report_format("junit")
+def junit(document: Document) -> str:
+    """The XML document; ends with a newline.
+
+    Raises:
+        UsageError: another document than a comparison.
+    """
+    if not isinstance(document, Comparison):
+        raise UsageError("--format junit lists the blocks of a comparison; --format json has any document")
+    result = document.result
     cases = [_verdict_case(result), *(_case(result, group, sites) for group, sites in groups(result.sites).items())]
     failures = sum("<failure " in case for case in cases)
     errors = sum("<error " in case for case in cases)
@@ -84,7 +95,7 @@ def _case(result: Result, group: Group, sites: Sequence[SiteDiff]) -> str:
     unknown = [site for site in sites if site.verdict == "unjudged"]
     inside = ""
     if failed and result.verdict == "fail":
-        born = next((f", born here ({s.birth})" for s in failed if s.birth in ("input", "module")), "")
+        born = next((f", introduced here ({s.birth})" for s in failed if s.birth in ("input", "module")), "")
         message = f"{len(failed)} of {len(sites)} sites beyond their floors{born}: {line(failed[0])}"
         inside = _problem("failure", message, "diverged", _lines(failed))
     elif unknown:

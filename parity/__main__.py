@@ -1,0 +1,5 @@
+"""`python -m parity`: the command line."""
+
+from parity.cli import main
+
+main()

@@ -1,0 +1,65 @@
+"""Option groups: a command takes dataclasses, the command line takes their fields.
+
+Problem. Typer reads options from a function's parameters, so options that several commands share are said once in the
+function's signature, again in its call, and again in every other command.
+
+How. A group is a frozen dataclass whose fields carry Typer's annotations. `command` gives a function that takes groups
+the signature that Typer reads, with each group replaced by its fields, and builds the groups when it is called:
+
+    @command
+    def replay(golden: Golden, output: Output) -> int: ...
+
+    replay(golden="folder", as_json=True)    # as Typer calls it, and a test: options by name, defaults where left out
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from inspect import Parameter
+from typing import Any, get_type_hints
+
+
+def command(function: Callable[..., int | None]) -> Callable[..., int]:
+    """The function with its option groups unfolded; no returned exit code is 0.
+
+    Raises:
+        ValueError: two groups have a field of the same name.
+    """
+    groups: dict[str, type[Any]] = {}
+    parameters: list[Parameter] = []
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if isinstance(kind, type) and is_dataclass(kind):
+            groups[parameter.name] = kind
+            parameters += _parameters(kind)
+        else:
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(function)
+    def unfolded(**options: object) -> int:
+        built = {}
+        for name, group in groups.items():
+            chosen = {field.name: options.pop(field.name) for field in fields(group) if field.name in options}
+            built[name] = group(**chosen)
+        return function(**options, **built) or 0
+
+    unfolded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    vars(unfolded)["__signature__"] = inspect.Signature(parameters)
+    return unfolded
+
+
+def _parameters(group: type[Any]) -> list[Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name])
+        for field in fields(group)
+    ]
+
+
+def _default(field: Field[Any]) -> object:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return Parameter.empty if field.default is MISSING else field.default

@@ -1,0 +1,94 @@
+"""What a command has to show, once for every format: a JSON document for scripts and sections of text for people.
+
+    render(Listing(json={"format": 1, "tools": [...]}, sections=(Facts(rows),)), "markdown")
+
+A comparison (`parity.report.comparison.Comparison`) is a document too; some formats take only that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Json = Mapping[str, Any]
+Cells = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Labelled sentences.
+
+    Attributes:
+        rows: (label, text) in order; an empty label continues the row above. A verdict that begins a text colours it.
+    """
+
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of named cells; the first column names the row.
+
+    Attributes:
+        title: of the table. noun: what a row is, in one word for the plain form. columns, rows: cells as shown.
+        folds: columns whose cells a terminal may fold.
+        repeats: number of leading cells that a terminal leaves blank where they equal those of the row above.
+    """
+
+    title: str
+    noun: str
+    columns: Cells
+    rows: tuple[Cells, ...]
+    folds: Cells = ()
+    repeats: int = 0
+
+
+Section = Facts | Table
+
+
+class Document(Protocol):
+    """Anything that a format renders."""
+
+    @property
+    def heading(self) -> str:
+        """What a Markdown page begins with; may be empty."""
+        ...
+
+    def json(self) -> Json:
+        """The JSON document: its keys are a contract, its numbers finite (`parity.golden.strict.number`)."""
+        ...
+
+    def sections(self) -> tuple[Section, ...]:
+        """The same for a person, most important first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A document that is made already.
+
+    Attributes:
+        document: the JSON document. shown: its sections; empty ones are left out.
+        heading: of a Markdown page.
+    """
+
+    document: Json
+    shown: tuple[Section, ...]
+    heading: str = ""
+
+    def json(self) -> Json:
+        return self.document
+
+    def sections(self) -> tuple[Section, ...]:
+        return tuple(section for section in self.shown if section.rows)
+
+
+def lines(section: Section) -> Iterator[str]:
+    """A section with one fact a line: what `grep` and a CI log want."""
+    if isinstance(section, Facts):
+        yield from (f"{label}: {text}" if label else text for label, text in section.rows)
+        return
+    for name, *cells in section.rows:
+        named = (f"{column} {cell}" for column, cell in zip(section.columns[1:], cells, strict=True))
+        yield f"{section.noun} {name}: " + "; ".join(named)

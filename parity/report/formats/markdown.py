@@ -1,0 +1,61 @@
+"""Markdown, for a comment on a pull request, a CI job's summary or a page in docs/.
+
+How. The sections that a terminal shows, as lists and tables of GitHub's Markdown. Names come from somebody else's
+file: in the first column of a table they are code spans, elsewhere everything that is Markdown or HTML is escaped, and
+what GitHub makes links of by itself (`@name`, `#1`, addresses, even behind a backslash) is broken with a word joiner,
+which nobody sees. Equal documents give equal bytes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from parity.report.document import Document, Facts, Section
+from parity.report.formats import report_format
+
+MOST_ROWS = 100
+"""Rows of a table; GitHub cuts a long comment."""
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~$])")
+_LINKS = re.compile(r"(?<!\w)([@#])(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
+_BLOCK = re.compile(r"^(?=[-+#=]\D|\d+[.)]\s)")
+_JOINER = "\u2060"
+_SPACE = re.compile(r"\s+")
+_TICKS = re.compile(r"`+")
+
+
+@report_format("markdown")
+def markdown(document: Document) -> str:
+    parts = [document.heading, *map(_section, document.sections())]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _section(section: Section) -> str:
+    if isinstance(section, Facts):
+        return "\n".join(
+            f"- **{text(label)}**: {text(fact)}" if label else f"  {text(fact)}" for label, fact in section.rows
+        )
+    rows = ["| " + " | ".join([code(name), *map(text, cells)]) + " |" for name, *cells in section.rows[:MOST_ROWS]]
+    more = len(section.rows) - len(rows)
+    head = ["| " + " | ".join(map(text, section.columns)) + " |", "|" + " --- |" * len(section.columns)]
+    tail = ["", f"{more} more rows"] if more else []
+    return "\n".join([f"### {text(section.title)}", "", *head, *rows, *tail])
+
+
+def flat(raw: str) -> str:
+    """Any text on one line, without control characters."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in _SPACE.sub(" ", raw))
+
+
+def text(raw: str) -> str:
+    """A sentence as it is read: no markup, no links, on one line."""
+    unlinked = _LINKS.sub(lambda match: (match[1] or "") + _JOINER, flat(raw))
+    return _BLOCK.sub(_JOINER, _SPECIAL.sub(r"\\\1", unlinked.replace("&", "&amp;")))
+
+
+def code(raw: str) -> str:
+    """A name or a number as a code span; a bar, which would end a table's cell, is written as a broken one."""
+    shown = flat(raw).replace("|", "\u00a6") or " "
+    ticks = "`" * (1 + max((len(run) for run in _TICKS.findall(shown)), default=0))
+    pad = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{ticks}{pad}{shown}{pad}{ticks}"

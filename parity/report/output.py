@@ -1,0 +1,91 @@
+"""The one way out: everything that parity writes to a terminal or to a file for people passes here.
+
+Results go to stdout (`show`), everything else to stderr (`tell`), files are whole or absent (`write`). Names can come
+from somebody else's file, so text for a terminal passes `printable`. A reader that has gone (`| head`) is no error: the
+exit code stays that of the verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from parity.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def consoles() -> tuple[Console, Console]:
+    """(stdout, stderr), for what is laid out or moves. rich decides whether each is a terminal and keeps NO_COLOR."""
+    from rich.console import Console
+
+    # Highlighting, markup and emoji are off: a site's brackets and colons are part of its name.
+    return tuple(Console(stderr=err, highlight=False, markup=False, emoji=False) for err in (False, True))  # type: ignore[return-value]
+
+
+def printable(text: str, encoding: str | None) -> str:
+    """The text with no character that controls a terminal or that its encoding lacks; such are written as escapes."""
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return shown.encode(encoding or "ascii", "backslashreplace").decode(encoding or "ascii")
+
+
+def show(text: str) -> None:
+    """Write a result to stdout, with a newline at its end.
+
+    The text is a rendered document: its own format has escaped what names hold.
+    """
+    _write(sys.stdout, text if text.endswith("\n") else text + "\n")
+
+
+def tell(text: str) -> None:
+    """Write one line to stderr."""
+    _write(sys.stderr, printable(text, sys.stderr.encoding) + "\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    encoding = stream.encoding or "ascii"
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+    except BrokenPipeError:
+        # Nobody reads on. What is still buffered would fail again when Python flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def write(path: Path, text: str | Callable[[], str], option: str) -> None:
+    """Write a file under a temporary name beside it, then rename it: a file is never half there.
+
+    Args:
+        text: of the file, or a function that makes it. option: that named the file, for the message.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = (text if isinstance(text, str) else text()).encode("utf-8", "backslashreplace")
+        if path.exists() and not path.is_file():  # /dev/stdout, a pipe: no name to put a file under
+            path.write_bytes(content)
+            return
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except (OSError, ValueError) as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"{option}: cannot write '{path}': {reason}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,128 @@
+"""A comparison as a JSON document, the contract that other people's scripts read.
+
+Everything that a `Result` holds in full precision, keys in a fixed order, nothing computed, nothing of the clock or the
+machine. A type is written by its fields unless `_SHAPES` says otherwise. NaN and infinities, which JSON has no
+numbers for, are the strings "nan", "inf" and "-inf".
+
+Cost. About 600 bytes a site; a site that does not pass carries its row bins too, at most 64 numbers more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from parity.compare.result import Cause, Distance, FrameDiff, Note, Origin, Result, Round, SiteDiff, StageDiff, StepDiff
+from parity.golden.records import Key
+from parity.golden.strict import number
+
+FORMAT = 1
+"""Version of the document; raised when a key changes its meaning or goes."""
+
+KEYS = (
+    "verdict", "failed", "reason", "model", "differing_settings", "preflight", "steps", "sites", "origin", "causes",
+    "rounds", "stages", "frames", "closer", "notes",
+)  # fmt: skip
+"""Of a `Result`, in their order."""
+
+
+def to_json(result: Result) -> dict[str, Any]:
+    """The document as plain dicts, lists, strings and finite numbers."""
+    return {"format": FORMAT, **{key: _plain(getattr(result, key)) for key in KEYS}}
+
+
+def _plain(value: Any) -> Any:
+    """A value of a result in JSON's types."""
+    shape = _SHAPES.get(type(value))
+    if shape is not None:
+        return shape(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return _fields(value) if is_dataclass(value) else value
+
+
+def _fields(value: Any, *without: str) -> dict[str, Any]:
+    return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in without}
+
+
+def _step(step: StepDiff) -> dict[str, Any]:
+    """The loop's numbers are the reference's; the candidate's stand under `candidate`."""
+    loop = {name: [number(side) for side in getattr(step, name)] for name in ("timestep", "sigma", "dt")}
+    return {
+        "step": step.step,
+        **{name: pair[0] for name, pair in loop.items()},
+        "candidate": {name: pair[1] for name, pair in loop.items()},
+        "latents_before": _plain(step.latents_before),
+        "noise_pred": _plain(step.noise_pred),
+        "branches": _plain(step.branches),
+        "latents": _plain(step.latents),
+        "bits": number(step.bits),
+        "bits_of": step.bits_of,
+    }
+
+
+def _site(site: SiteDiff) -> dict[str, Any]:
+    document = {
+        **_plain(site.key),
+        **_distance(site.distance),
+        **{f"local_{name}": value for name, value in _distance(site.local).items()},
+        "cosine": number(site.cosine),
+        "max_abs": number(site.max_abs),
+        "linf_ratio": number(site.linf_ratio),
+        "shapes": _plain(site.shapes),
+        "dtypes": list(site.dtypes),
+        "nonfinite": list(site.nonfinite),
+        "birth": site.birth,
+        "verdict": site.verdict,
+        "note": site.note,
+    }
+    if site.verdict != "pass":
+        document["bins"] = _plain(site.bins)
+    return document
+
+
+def _distance(distance: Distance) -> dict[str, Any]:
+    return {name: number(getattr(distance, name)) for name in ("rel_l2", "floor", "ratio")}
+
+
+def _frame(frame: FrameDiff) -> dict[str, Any]:
+    """The numbers of the decoder by itself, and under `in_chain` those of each side's own latents."""
+    alone, chain = (
+        None if error is None else {**_distance(error.distance), **_fields(error, "distance")}
+        for error in (frame.by_itself, frame.in_chain)
+    )
+    return {"frame": frame.frame, **(alone or {}), "in_chain": chain}
+
+
+def _round(judged: Round) -> dict[str, Any]:
+    order = ("verdict", "reason", "origin", "steps")
+    return {"round": judged.name, **{name: _plain(getattr(judged, name)) for name in order}}
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {**_fields(cause, "witnesses"), "witnesses": _plain(cause.witnesses)}
+
+
+def _stage(stage: StageDiff) -> dict[str, Any]:
+    order = ("stage", "verdict", "reason", "output", "by_itself", "in_chain")
+    return {name: _plain(getattr(stage, name)) for name in order}
+
+
+_SHAPES: Mapping[type, Callable[[Any], Any]] = {
+    Key: lambda key: {name: getattr(key, name) for name in ("stage", "step", "branch", "site", "call")},
+    Origin: lambda origin: {**_plain(origin.key), "birth": origin.birth},
+    Distance: _distance,
+    StepDiff: _step,
+    SiteDiff: _site,
+    FrameDiff: _frame,
+    Round: _round,
+    StageDiff: _stage,
+    Cause: _cause,
+    Note: lambda note: note.text,
+}
+"""Types that are not written by their fields alone."""
