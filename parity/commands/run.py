@@ -8,14 +8,11 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.environment import quieten, require_extras
 from parity.commands.options import Generation, InputsFile, Observed, Output, Sides, choose
 from parity.commands.unfold import command
 from parity.compare.reason import Note
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
-
-__all__ = ["check_common", "parse_stages", "quieten", "require_extras", "run"]
 
 FORCINGS = ("none", "step", "module")
 STAGES = ("text", "transformer", "vae")
@@ -112,8 +109,3 @@ def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:
     if stage2 is not None and set(named) != {"vae"}:
         raise UsageError("--stage2 decodes a port's latents and runs no other stage; leave --stages out")
     return tuple(name for name in STAGES if name in named)
-
-
-def check_common(*, steps: int, seed: int, stage1: Path | None, prompt: str | None) -> None:
-    """The checks of `Generation`, until `parity bisect` takes it."""
-    Generation(steps=steps, seed=seed, stage1=stage1, prompt=prompt).require_one_input()

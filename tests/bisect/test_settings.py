@@ -128,7 +128,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     pytest.importorskip("torchax")
     judge = Failing({"attention.mask": "none"})
     monkeypatch.setattr("parity.bisect.settings.by_run", lambda request, say: judge)
-    monkeypatch.setattr("parity.commands.run.quieten", lambda: None)
+    monkeypatch.setattr("parity.commands.bisect.quieten", lambda: None)
 
     def call(*arguments: str) -> tuple[int, str, str]:
         words = ["--candidate", "attention.mask=none", "--candidate", "vision_states=none", "--state", f"{tmp_path}/s"]
@@ -142,11 +142,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     code, out, err = call()
     assert code == 0
     assert out.splitlines() == [
-        "good:",
-        "  none of the settings",
-        "bad:",
-        "  attention.mask, vision_states",
-        "  attention.mask",
+        "good: none of the settings",
+        "bad: attention.mask, vision_states",
+        "bad: attention.mask",
         "the run fails with attention.mask: exact -> none (3 probes of 2 settings)",
     ]
     assert "with attention.mask: bad (fail: apart); 1 setting left" in err.splitlines()
