@@ -27,7 +27,10 @@ DEFECT, INTERRUPTED = 125, 130
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP was received; its argument is the signal's number."""
+    """SIGTERM or SIGHUP was received."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        self.number = number
 
 
 def main() -> None:
@@ -75,7 +78,7 @@ def _code(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, Terminated):
         tell("parity: terminated")
-        return 128 + int(error.args[0])
+        return 128 + error.number
     name = f"{type(error).__name__}: {error}".removesuffix(": ")
     tell(f"parity: this is a defect of parity: {name}; the traceback is in {_traceback(error)}")
     return DEFECT

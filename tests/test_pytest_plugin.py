@@ -214,10 +214,12 @@ def test_stored_floors_decide_as_in_a_diff(run: Outcome) -> None:
     within = body.replace("SHIFT", "2.9e-6")
     run(within.replace("FLOOR", "4e-6")).assert_outcomes(passed=1)
     beyond = body.replace("SHIFT", "3.1e-6")
-    text = fails(run(beyond.replace("FLOOR", "4e-6")), "3 x its floor", "transformer step 0 cond m:out (birth: module)")
+    text = fails(
+        run(beyond.replace("FLOOR", "4e-6")), "3x the rounding floor", "transformer step 0 cond m:out (birth: module)"
+    )
     assert "3.00e-06" in text
     # The test's own floors of today do not count: a broken run could measure any.
-    fails(run(beyond.replace("FLOOR", "1.0")), "3 x its floor")
+    fails(run(beyond.replace("FLOOR", "1.0")), "3x the rounding floor")
 
 
 def test_floors_by_name_and_records_of_several_steps(run: Outcome, pytester: pytest.Pytester) -> None:

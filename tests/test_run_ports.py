@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from parity.commands.paths import load_paths
+from parity.commands.options import Sides
 from parity.compare.result import Result
 from parity.errors import UnjudgedError, UsageError
 from parity.runs.pairing import Request
@@ -26,7 +26,13 @@ def _say(text: str, done: int | None = None, total: int | None = None) -> None:
 def compare(
     reference: str | None, candidate: str | None, *settings: str, model: str | None = None, **options: Any
 ) -> Result:
-    ports, ours, theirs = load_paths(reference, candidate, model, [], list(settings), options.pop("timeout", 30.0))
+    sides = Sides(
+        candidate=list(settings),
+        reference_path=reference,
+        candidate_path=candidate,
+        path_timeout=options.pop("timeout", 30.0),
+    )
+    ports, ours, theirs = sides.load(model)
     return run(Request(model or "model", ours, theirs, ports=ports, **options), _say)
 
 
@@ -324,7 +330,8 @@ def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
     from parity.paths.loop import denoise, prepare
     from parity.runs.pairing import pair
 
-    ports, ours, theirs = load_paths(*write(tmp_path, text), None, [], [], 30.0)
+    reference, candidate = write(tmp_path, text)
+    ports, ours, theirs = Sides(reference_path=reference, candidate_path=candidate).load(None)
     pairing = pair(Request("model", ours, theirs, ports=ports), _say)
     side = pairing.candidate.side
 

@@ -72,7 +72,8 @@ def explain(request: ExplainRequest, say: Say, machine: Machine | None = None) -
     say("comparing")
     found = diff(request.reference, request.candidate)
     if found.verdict != "fail" or found.origin is None:
-        note = "there is nothing to explain" if found.verdict == "pass" else "without a verdict there is no cause"
+        judged = "" if found.verdict == "pass" else "the comparison could not be judged, so "
+        note = f"{judged}there is nothing to explain"
         return dataclasses.replace(found, notes=(*found.notes, Note(note)))
     step = found.origin.key.step
     if step < 0:

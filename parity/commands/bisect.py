@@ -13,24 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parity.commands.environment import quieten, require_extras
-from parity.commands.options import (
-    Candidate,
-    Generation,
-    GoldensModel,
-    Output,
-    Prompt,
-    Reference,
-    Search,
-    Sides,
-    Stage1,
-    choose,
-)  # fmt: skip
+from parity.commands.options import Chosen, Generation, GoldensModel, Output, Prompt, Search, Sides, Stage1, choose
 from parity.commands.run import FORCINGS, ROUNDS
 from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.report.document import Facts, Listing
 from parity.report.output import consoles, tell
-from parity.settings import LAYOUT, Settings, parse
+from parity.settings import LAYOUT, Settings
 
 if TYPE_CHECKING:
     from parity.bisect.commits import Judge
@@ -42,7 +31,9 @@ if TYPE_CHECKING:
 STEPS = 50
 """Steps of a run for `steps` without --steps."""
 
-app = typer.Typer(no_args_is_help=True, help="Find what brought a difference. An interrupted search is resumed.")
+app = typer.Typer(
+    no_args_is_help=True, help="Find what brought a difference. An interrupted search is resumed where it was stopped."
+)
 
 
 class _Listener:
@@ -125,7 +116,7 @@ def settings(
 ) -> int:
     """Find the fewest settings of the candidate that make the run fail.
 
-    What the state file holds is of the code and the weights it was asked with: --restart after changing them.
+    The state file holds outcomes of today's code and weights: --restart after changing them.
     """
     from parity.bisect.question import ports_by_content
     from parity.bisect.search import search
@@ -166,37 +157,36 @@ def settings(
 def modules(
     *,
     generation: Generation,
-    step: Annotated[int, typer.Option(help="The step that is probed, from the reference's latents.")] = 0,
+    sides: Chosen,
+    step: Annotated[int, typer.Option(help="Step to probe, from the reference's latents.")] = 0,
     within: Annotated[
         str, typer.Option(metavar="MODULE", help="Search this module's children, not the top module's.")
     ] = "",
-    reference: Reference = [],  # noqa: B006  (Typer's; never changed)
-    candidate: Candidate = [],  # noqa: B006
     kept: Search,
     output: Output,
 ) -> int:
     """Find the fewest modules of the candidate that have to be replaced for noise_pred to be within its floor.
 
-    What the state file holds is of the code and the weights it was asked with: --restart after changing them.
+    The state file holds outcomes of today's code and weights: --restart after changing them.
     """
     from parity.bisect.modules import Modules
     from parity.bisect.search import search
     from parity.bisect.strategy import strategy
 
-    both = parse("torch", reference), parse("torchax", candidate)
+    reference, candidate = sides.settings()
     steps = generation.steps
     if not 0 <= step < steps:
         raise UsageError(f"--step must be from 0 to {steps - 1} (--steps {steps}), found {step}")
-    question = {**_question(generation, *both), "step": str(step), "within": within}
+    question = {**_question(generation, reference, candidate), "step": str(step), "within": within}
 
     def find(state: State, listen: _Listener) -> Report:
-        aligned = [name for name in LAYOUT if both[0][name] != both[1][name]]
+        aligned = [name for name in LAYOUT if reference[name] != candidate[name]]
         if aligned:
             tell(f"the reference's in every run: {', '.join(aligned)}")
         listen.load()
         from parity.bisect.transplant import transplant
 
-        pair = transplant(_request(generation, *both), step, within, listen.say)
+        pair = transplant(_request(generation, reference, candidate), step, within, listen.say)
         subject = Modules(pair.modules, pair.judge, pair.outside)
         return subject.report(search(subject, strategy("fewest"), state, listen), pair.left_out, aligned)
 
@@ -208,13 +198,13 @@ def modules(
 def steps(
     *,
     golden: Annotated[
-        str | None, typer.Option(metavar="GOLDEN", help="Of the reference, with floors; default: one is recorded.")
+        str | None,
+        typer.Option(metavar="GOLDEN", help="Golden of the reference, with floors; default: one is recorded."),
     ] = None,
     model: GoldensModel = None,
     steps: Annotated[int | None, typer.Option(help=f"Number of steps; default: the golden's, or {STEPS}.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the initial noise; default: the golden's, or 0.")] = None,
-    reference: Reference = [],  # noqa: B006
-    candidate: Candidate = [],  # noqa: B006
+    sides: Chosen,
     every: Annotated[bool, typer.Option("--all", help="Run every step from the reference's latents.")] = False,
     free: Annotated[bool, typer.Option("--free/--no-free", help="Walk the free run too.")] = True,
     stage1: Stage1 = None,
@@ -224,17 +214,17 @@ def steps(
 ) -> int:
     """Find the first step whose noise_pred is beyond its floor on the reference's own latents.
 
-    Then the step from which the free run is. What the state file holds is of the code and the weights it was asked
-    with: --restart after changing them.
+    Then the first step of the free run that is. The state file holds outcomes of today's code and weights: --restart
+    after changing them.
     """
     from parity.bisect.question import golden_by_content
     from parity.bisect.report import plural
     from parity.bisect.steps import search_steps
     from parity.golden import Golden
 
-    both = parse("torch", reference), parse("torchax", candidate)
+    reference, candidate = sides.settings()
     if golden is not None:
-        for option, value in (("--steps", steps), ("--seed", seed), ("--reference", reference or None)):
+        for option, value in (("--steps", steps), ("--seed", seed), ("--reference", sides.reference or None)):
             if value is not None:
                 raise UsageError(f"{option} and --golden exclude each other: the golden has its own")
     recorded = None if golden is None else Golden.open(golden)
@@ -245,7 +235,7 @@ def steps(
         stage1=stage1,
         prompt=prompt,
     )
-    question = _question(generation, *both)
+    question = _question(generation, reference, candidate)
     if recorded is not None:
         question = {name: question[name] for name in ("model", "inputs", "candidate")}
         question["golden"] = golden_by_content(recorded)
@@ -256,14 +246,14 @@ def steps(
 
         beside = state.path.with_name
         where = beside(f"{state.path.name}.golden")
-        wanted = _request(generation, *both)
+        wanted = _request(generation, reference, candidate)
         truth = recorded or judging.record_reference(where, wanted, kept.restart, listen.say)
         total = judging.steps_of(truth)
         if not truth.complete:
             tell(f"'{truth.name}' is not complete: {plural(total, 'step')} of it")
         listen.say("loading the candidate")
         carried = judging.Carried(beside(f"{state.path.name}.latents"))
-        side = judging.load_against(truth, generation.name, both[1], stage1, prompt)
+        side = judging.load_against(truth, generation.name, candidate, stage1, prompt)
         judge = judging.StepsJudge(truth, side, carried)
         found = search_steps(total, judge, state, listen, every=every, free=free)
         carried.forget()
@@ -280,13 +270,15 @@ def commits(
     bad: Annotated[str, typer.Option(metavar="REV", help="A later one that is bad.")] = "HEAD",
     run: Annotated[
         str | None,
-        typer.Option(metavar="CMD", help="Judges a checkout, as for `git bisect run`: 0 good, 125 skip, 1-127 bad."),
+        typer.Option(
+            metavar="CMD", help="Command to judge a checkout, as for `git bisect run`: 0 good, 125 skip, 1-127 bad."
+        ),
     ] = None,
     golden: Annotated[
-        str | None, typer.Option(metavar="REFERENCE", help="Judge by this golden, what --record writes against it.")
+        str | None, typer.Option(metavar="REFERENCE", help="Golden that judges what --record writes.")
     ] = None,
     record: Annotated[
-        str | None, typer.Option(metavar="CMD", help="Records a checkout's golden to the folder $PARITY_OUT.")
+        str | None, typer.Option(metavar="CMD", help="Command to record a checkout's golden to the folder $PARITY_OUT.")
     ] = None,
     repo: Annotated[Path, typer.Option(metavar="DIR", help="Any folder of the repository.")] = Path("."),
     check_ends: Annotated[

@@ -104,18 +104,35 @@ class Observed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sides:
-    """The settings of both sides, and ports in place of them.
+class Chosen:
+    """The settings of both sides.
 
     Attributes:
-        reference, candidate: `NAME=VALUE`. reference_path, candidate_path: `FILE:FUNCTION`. path_timeout: in seconds.
+        reference, candidate: `NAME=VALUE`.
 
     Raises:
-        UsageError: a setting that parity's own side does not take.
+        UsageError: a setting that the side does not take.
     """
 
     reference: Reference = field(default_factory=list)
     candidate: Candidate = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.settings()
+
+    def settings(self) -> tuple[Settings, Settings]:
+        """The settings of both sides, by parity's own catalogue."""
+        return parse("torch", self.reference), parse("torchax", self.candidate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides(Chosen):
+    """The settings of both sides, and ports in place of them.
+
+    Attributes:
+        reference_path, candidate_path: `FILE:FUNCTION`. path_timeout: in seconds.
+    """
+
     reference_path: ReferencePath = None
     candidate_path: CandidatePath = None
     path_timeout: PathTimeout = 60.0
@@ -128,10 +145,6 @@ class Sides:
     def ported(self) -> bool:
         """Whether a port takes part."""
         return self.reference_path is not None or self.candidate_path is not None
-
-    def settings(self) -> tuple[Settings, Settings]:
-        """The settings of both sides, by parity's own catalogue."""
-        return parse("torch", self.reference), parse("torchax", self.candidate)
 
     def load(self, model: str | None) -> tuple[Ports, Settings, Settings]:
         """Import the ports; needs torch.

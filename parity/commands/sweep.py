@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.options import Candidate, Output, Reference, Seed, check_range
+from parity.commands.options import Chosen, Output, Seed, check_range
 from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.models.names import DEFAULT_MODEL
@@ -15,11 +15,11 @@ from parity.report.formats import render
 from parity.report.output import write
 from parity.report.prices import Prices
 from parity.runs.sweep_plan import every, grid, one_at_a_time, parse_sets
-from parity.settings import parse
 
 
 @command
 def sweep(
+    sides: Chosen,
     output: Output,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="K=V,V", help="Values of a candidate's setting; repeatable.")
@@ -35,8 +35,6 @@ def sweep(
     ] = None,
     steps: Annotated[int, typer.Option(help="Number of denoising steps.")] = 2,
     seed: Seed = 0,
-    reference: Reference = [],  # noqa: B006  (Typer's; never changed)
-    candidate: Candidate = [],  # noqa: B006
     state: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep rows here as they come; a stopped sweep is resumed.")
     ] = None,
@@ -50,12 +48,11 @@ def sweep(
     if all_values == bool(sets):
         raise UsageError("give --set SETTING=VALUE,VALUE (repeatable), or --all: one of the two")
     chosen = parse_sets(sets or [])
-    parse("torch", reference)
-    parse("torchax", candidate)
-    repeated = [name for name in chosen if name in {text.partition("=")[0] for text in candidate}]
+    repeated = [name for name in chosen if name in {text.partition("=")[0] for text in sides.candidate}]
     if repeated:
         raise UsageError(f"'{repeated[0]}' is given by --set and by --candidate: every row's, or each row's own?")
     combined = grid if as_grid else one_at_a_time
+    reference, candidate = tuple(sides.reference), tuple(sides.candidate)
     question = {
         "reference": " ".join(reference), "candidate": " ".join(candidate), "steps": str(steps), "seed": str(seed),
     }  # fmt: skip
@@ -66,7 +63,7 @@ def sweep(
 
         kept = SweepState(state, question)
         for name in model or [DEFAULT_MODEL]:
-            swept = Sweep(SweepRequest(name, tuple(reference), tuple(candidate), steps, seed), say)
+            swept = Sweep(SweepRequest(name, reference, candidate, steps, seed), say)
             rows = []
             for row in swept.rows(every(swept.blocks) if all_values else combined(chosen), kept.known(name)):
                 kept.add(name, row)

@@ -180,15 +180,16 @@ def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
 
 
 def divergence(
-    at: SiteDiff, birth: Birth, *, outputs_match: bool = False, after: tuple[Key, ...] = (), fed: Fed = "own"
+    at: SiteDiff, birth: Birth, *, outputs_match: bool = False, after: tuple[Key, ...] = (), fed: Fed = "reference"
 ) -> Reason:
     """The reason of a comparison that a site decides.
 
     Args:
         birth: how the divergence starts there. outputs_match: whether noise_pred and latents match all the same.
-        after: the last sites seen to agree. fed: whose inputs its module was run on.
+        after: the last sites seen to agree. fed: whose inputs its module was run on, where its local error is known.
     """
-    local = not math.isnan(at.local.ratio)
+    alone = math.isnan(at.distance.rel_l2) and not math.isnan(at.local.rel_l2)
+    local = alone or not math.isnan(at.local.ratio)
     within_norm = not local and at.distance.ratio <= L2_LIMIT
     element = at.linf_ratio if within_norm and at.linf_ratio > LINF_LIMIT else NAN
     return Reason(
@@ -200,8 +201,7 @@ def divergence(
         element=element,
         part=peak(at) if within_norm and math.isnan(element) else NAN,
         note=at.note,
-        local=local,
-        fed=fed,
+        fed=fed if local else "own",
         outputs_match=outputs_match,
     )
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from parity.golden.records import Key
+from parity.golden.records import LOOP, Key
 
 NAN = float("nan")
 
@@ -23,6 +23,9 @@ Fed = Literal["own", "reference", "recorded"]
 Problem = Literal[
     "other", "no_tensor", "not_finite", "not_comparable", "no_floors", "some_floors", "no_module", "no_site"
 ]
+
+TRANSFORMER = "transformer"
+"""The stage that nearly every site is in, which a sentence leaves out."""
 
 FLOORS = "parity record DIR --floors fp64,rounding"
 """What records a reference with floors."""
@@ -88,9 +91,8 @@ class Reason:
         element, part: ratio to its floor of the largest element, or of the worst row bin, where that is beyond its
             limit and the norm is not; NaN elsewhere.
         note: what stands in place of a number, such as `None against a tensor`.
-        local: whether `distance` is that of a module fed inputs that are not its own side's.
-        fed: whose inputs those were, where modules were run alone: the reference's of this run, or recorded ones.
-        enclosed: whether `first` is inside a module whose inputs are known to agree.
+        fed: whose inputs the module was run on: its own side's, or alone on the reference's or on recorded ones, in
+            which case `distance` is its local error.
         output: the worst output; None where it is not shown. outputs_match: whether noise_pred and latents match
             though a site does not.
         sites, steps: how many were decided.
@@ -110,9 +112,7 @@ class Reason:
     element: float = NAN
     part: float = NAN
     note: str = ""
-    local: bool = False
     fed: Fed = "own"
-    enclosed: bool = False
     output: Output | None = None
     outputs_match: bool = False
     sites: int = 0
@@ -148,8 +148,9 @@ def _agrees(reason: Reason) -> str:
     if not reason.sites:
         return reason.detail
     if reason.fed == "recorded":
-        times = f"{reason.distance.ratio:.1f} x the local floor"
-        return f"{reason.sites} outputs agree, fed the recorded inputs; at most {times}"
+        return (
+            f"{reason.sites} outputs agree on the recorded inputs; at most {reason.distance.ratio:.1f}x the local floor"
+        )
     if reason.stage and reason.output is None:
         return f"{reason.stage}: within its floors at {reason.sites} sites"
     return (f"{reason.stage}: " if reason.stage else "") + _agreement(reason)
@@ -165,39 +166,59 @@ def _preflight(reason: Reason) -> str:
 
 
 def _first_divergence(reason: Reason) -> str:
+    inputs = {"own": "inputs match", "reference": "on the reference's inputs", "recorded": "on the recorded inputs"}
     how = {
-        "module": "its inputs agree and its output does not",
-        "input": "this input differs although everything before it agrees",
-        "amplified": "the difference only grew there",
+        "module": f"{inputs[reason.fed]}, output",
+        "input": "everything before it matches, this input",
+        "amplified": "grown from smaller differences before it, this value",
     }[reason.birth]
-    if reason.enclosed and reason.birth == "input":
-        how = "the inputs of what it is in agree"
-    at = f"the paths part at {reason.first}"
-    if reason.fed == "recorded":
-        at, how = str(reason.first), "fed the recorded inputs its output differs"
-    elif reason.fed == "reference":
-        how = "fed the reference's inputs its output differs"
-    far = f"{'local ' if reason.local else ''}relative L2 {reason.distance.rel_l2:.2e}, {_times(reason)}"
-    end = "; noise_pred and latents are still within their floors" if reason.outputs_match else worst_of(reason)
-    return f"{at}: {how} ({reason.note or far}){end}"
+    end = "; noise_pred and latents still match" if reason.outputs_match else worst_of(reason)
+    at = f"first divergence: {place(reason.first)}" if reason.first is not None else "first divergence"
+    return f"{at}: {how} {_differs(reason)}{end}"
 
 
-def _times(reason: Reason) -> str:
-    """What is beyond its floor, and how far."""
-    ratio = reason.distance.ratio
+def place(key: Key) -> str:
+    """`blocks.0.attn output, image tokens (step 0, cond)`."""
+    port, _, part = key.port.partition("@")
+    what, _, rest = port.partition(".")
+    if key.module == LOOP:
+        named = f"{what} {rest} the step" if rest in ("before", "after") else port
+    else:
+        named = f"{key.module or 'model'} {'input' if what == 'in' else 'output'}{' ' * bool(rest)}{rest}"
+    where = [
+        *([key.stage] if key.stage != TRANSFORMER else []),
+        *([f"step {key.step}"] if key.step >= 0 else []),
+        *([key.branch] if key.branch else []),
+        *([f"call {key.call}"] if key.call else []),
+    ]
+    named += f", {part} tokens" if part else ""
+    return f"{named} ({', '.join(where)})" if where else named
+
+
+def _differs(reason: Reason) -> str:
+    """How far, and what of it is beyond its floor."""
+    if reason.note:
+        return f"differs ({reason.note})"
+    far = reason.distance
+    if math.isnan(far.rel_l2):
+        return "differs: NaN or infinite on one side"
+    by = f"differs by {far.rel_l2:.2e} relative L2"
+    if math.isnan(far.ratio):
+        return f"{by}, and no rounding floor was measured"
+    if math.isinf(far.ratio):
+        return f"{by}, where rounding explains none"
     if not math.isnan(reason.element):
-        return f"{ratio:.1f} x its floor; its largest element {reason.element:.0f} x"
+        return f"{by}, {far.ratio:.1f}x the rounding floor; its largest element {reason.element:,.0f}x"
     if not math.isnan(reason.part):
-        return f"{ratio:.1f} x its floor; in one part of its rows {reason.part:.0f} x"
-    return f"{ratio:.0f} x its floor"
+        return f"{by}, {far.ratio:.1f}x the rounding floor; one part of its rows {reason.part:,.0f}x"
+    return f"{by}, {far.ratio:,.0f}x the rounding floor"
 
 
 def _output(reason: Reason) -> str:
     if reason.output is None:
         return reason.detail or f"{reason.stage}: beyond its floors at {reason.sites} sites"
-    far = f"relative L2 {reason.output.distance.rel_l2:.2e}, {reason.output.distance.ratio:.0f} x their floor"
-    port = reason.output.port
-    return f"the {port} of the whole chain are beyond their floor ({far}), though each decode agrees by itself"
+    far = f"{reason.output.distance.rel_l2:.2e} relative L2, {reason.output.distance.ratio:,.0f}x the rounding floor"
+    return f"the {reason.output.port} of the whole chain differ by {far}, though each decoder alone matches"
 
 
 def worst_of(reason: Reason) -> str:

@@ -20,7 +20,7 @@ class Facts:
     """Labelled sentences.
 
     Attributes:
-        rows: (label, text) in order; an empty label continues the row above. A verdict that begins a text colours it.
+        rows: (label, text) in order; without a label a plain line. A verdict that begins a text colours it.
     """
 
     rows: tuple[tuple[str, str], ...]

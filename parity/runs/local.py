@@ -5,7 +5,6 @@ Cost: one run of the reference more for each step, and for each level of the des
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from parity.compare.conclude import divergence
 from parity.compare.excuses import excuses
 from parity.compare.local import BORN, Local, first_beyond, first_within, local_errors, suspect, with_local
-from parity.compare.reason import Fed
 from parity.compare.result import NAN, Birth, Distance, Origin, Result, SiteDiff, SiteVerdict
 from parity.golden.records import Key, StepRecords
 from parity.hooks.calls import Call
@@ -105,9 +103,8 @@ class LocalPass:
         if born.key == origin.key:
             return result
         birth = born.birth or "module"
-        fed: Fed = "own" if math.isnan(born.local.ratio) else "reference"
-        why = divergence(born, birth, outputs_match=result.why.outputs_match, fed=fed)
-        return replace(result, origin=Origin(born.key, birth), why=replace(why, enclosed=True))
+        why = divergence(born, birth, outputs_match=result.why.outputs_match)
+        return replace(result, origin=Origin(born.key, birth), why=why)
 
     def _dtypes(self, candidate: StepRecords) -> Dtypes:
         ours, theirs = self.pairing.reference.side.backend.dtype, self.pairing.candidate.side.backend.dtype

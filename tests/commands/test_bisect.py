@@ -291,7 +291,7 @@ def test_a_golden_judges(tmp_path: Path, bisect: Bisect) -> None:
     subject, document = found(repo, bisect(repo, *judge, "--json"))
     assert subject == "commit 6"
     evidence = {subjects(repo, [p["commit"]])[0]: p["evidence"] for p in document["probes"]}
-    assert evidence["commit 6"].startswith("fail: the paths part at transformer step 1 cond blocks.1:out")
+    assert evidence["commit 6"].startswith("fail: first divergence: blocks.1 output (step 1, cond)")
     assert evidence["commit 4"].startswith("pass: ")
     assert os.listdir(tmp_path / "tmp") == []
     code, _, err = bisect(repo, "--golden", reference, "--record", "true")

@@ -82,7 +82,7 @@ def test_what_cannot_be_judged_has_no_causes_and_says_why(explain: Explain, tmp_
         code, document, _ = explain(*arguments)
         assert (code, document["verdict"], document["causes"]) == (125, "unjudged", []), arguments
         assert why in document["reason"]
-        assert "without a verdict there is no cause" in document["notes"]
+        assert "the comparison could not be judged, so there is nothing to explain" in document["notes"]
 
 
 def test_equal_goldens_have_nothing_to_explain(explain: Explain, tmp_path: Path) -> None:

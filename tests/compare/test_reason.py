@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from parity.compare.reason import FLOORS, Distance, Output, Reason, sentence
+from parity.compare.reason import FLOORS, UNKNOWN, Distance, Output, Reason, place, sentence
 from parity.golden import Key
 
 KEY = Key("transformer", 0, "cond", "block:out")
@@ -24,10 +25,13 @@ FRAMES = Reason(kind="output", stage="vae", output=Output("frames", Distance(1e-
         (replace(AGREES, precision=True), "structure agrees; precision: 12 sites of 2 steps agree"),
         (ENCODED, "text: 7 sites agree within their floors; states relative L2 1.00e-07, floor 2.00e-07"),
         (replace(ENCODED, output=None), "text: within its floors at 7 sites"),
-        (replace(AGREES, fed="recorded", distance=Distance(1.0, 1.0, 1.04)), "fed the recorded inputs; at most 1.0 x"),
+        (
+            replace(AGREES, fed="recorded", distance=Distance(1.0, 1.0, 1.04)),
+            "agree on the recorded inputs; at most 1.0x the",
+        ),
         (Reason(kind="preflight", check="weights", detail="two differ"), "preflight: weights: two differ"),
         (Reason(kind="preflight", stage="vae", check="frames", detail="9 of 10"), "frames: 9 of 10"),
-        (FRAMES, "the frames of the whole chain are beyond their floor (relative L2 1.00e-02, 1000 x their floor)"),
+        (FRAMES, "the frames of the whole chain differ by 1.00e-02 relative L2, 1,000x the rounding floor"),
         (replace(FRAMES, output=None, sites=3), "vae: beyond its floors at 3 sites"),
         (Reason(kind="unjudged", problem="no_tensor", detail="sides"), "the two sides have no tensor in common"),
         (Reason(kind="unjudged", problem="not_finite", first=KEY), f"the reference itself is not finite at {KEY}"),
@@ -43,23 +47,42 @@ def test_each_kind_has_its_words(reason: Reason, words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "its inputs agree and its output does not (relative L2 4.05e-01, 64384 x its floor)"),
-        ({"birth": "input"}, "this input differs although everything before it agrees (relative"),
-        ({"birth": "amplified"}, "the difference only grew there (relative"),
-        ({"note": "None against a tensor"}, "its output does not (None against a tensor)"),
-        (
-            {"local": True, "fed": "reference"},
-            "fed the reference's inputs its output differs (local relative L2 4.05e-01",
-        ),
-        ({"distance": Distance(1.0, 1.0, 1.2), "element": 7.0}, "1.2 x its floor; its largest element 7 x"),
-        ({"distance": Distance(1.0, 1.0, 1.2), "part": 8.0}, "1.2 x its floor; in one part of its rows 8 x"),
+        ({}, "inputs match, output differs by 4.05e-01 relative L2, 64,384x the rounding floor"),
+        ({"birth": "input"}, "everything before it matches, this input differs by"),
+        ({"birth": "amplified"}, "grown from smaller differences before it, this value differs by"),
+        ({"note": "None against a tensor"}, "output differs (None against a tensor)"),
+        ({"fed": "reference"}, "on the reference's inputs, output differs by 4.05e-01 relative L2"),
+        ({"fed": "recorded"}, "on the recorded inputs, output differs by"),
+        ({"distance": Distance(1.0, 1.0, 1.2), "element": 7.0}, "1.2x the rounding floor; its largest element 7x"),
+        ({"distance": Distance(1.0, 1.0, 1.2), "part": 8.0}, "1.2x the rounding floor; one part of its rows 8x"),
+        ({"distance": UNKNOWN}, "output differs: NaN or infinite on one side"),
+        ({"distance": Distance(1.0, math.nan, math.nan)}, "and no rounding floor was measured"),
+        ({"distance": Distance(1.0, 0.0, math.inf)}, "where rounding explains none"),
     ],
 )
 def test_a_first_divergence_is_placed_and_measured(changes: dict[str, object], words: str) -> None:
     found = sentence(replace(PARTS, **changes))  # type: ignore[arg-type]
-    assert f"{KEY}: " in found
+    assert found.startswith("first divergence: block output (step 0, cond): ")
     assert words in found
-    assert found.endswith("; noise_pred and latents are still within their floors")
+    assert found.endswith("; noise_pred and latents still match")
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (
+            Key("transformer", 1, "uncond", "a:out@image", 2),
+            "a output, image tokens (step 1, uncond, call 2)",
+        ),
+        (Key("transformer", 0, "cond", "a:in.hidden_states"), "a input hidden_states (step 0, cond)"),
+        (Key("transformer", 0, "cond", ":out.1"), "model output 1 (step 0, cond)"),
+        (Key("transformer", 3, "", "loop:latents.after"), "latents after the step (step 3)"),
+        (Key("vae", -1, "", "loop:frames"), "frames (vae)"),
+        (Key("text", -1, "cond", "layers.0:out"), "layers.0 output (text, cond)"),
+    ],
+)
+def test_a_place_is_named_in_words(key: Key, words: str) -> None:
+    assert place(key) == words
 
 
 def test_a_stage_ends_with_its_worst_output_in_place_of_the_loops() -> None:

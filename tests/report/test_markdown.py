@@ -40,7 +40,7 @@ def step(at: int) -> StepDiff:
 RESULT = Result(
     "fail",
     "structure",
-    because("the paths part at transformer step 0 cond blocks.0:out@image"),
+    because("first divergence: blocks.0 output, image tokens (step 0, cond)"),
     "tiny",
     differing_settings=(SettingDifference("attention.mask", "exact", "none"),),
     preflight=(Check("weights", "pass", "3 equal"), Check("steps held", "explained", "the candidate was not finished")),
@@ -61,7 +61,7 @@ def test_it_says_what_a_reviewer_asks() -> None:
         == """## ❌ parity: fail (structure)
 
 - **verdict**: fail (structure): tiny
-- **reason**: the paths part at transformer step 0 cond blocks.0:out@image
+- **reason**: first divergence: blocks.0 output, image tokens (step 0, cond)
 - **first divergence**: step 0 cond b:out, introduced in the module (its inputs match, its output differs)
 - **differs**: attention.mask: exact -\\> none
 - **note**: one note
@@ -112,7 +112,7 @@ def test_long_results_are_cut_and_it_is_said() -> None:
 
 def test_any_document_has_a_page() -> None:
     listing = Listing({"format": 1}, (Facts((("found", "a"), ("", "b"))), Facts(())), heading="# Title")
-    assert markdown(listing) == "# Title\n\n- **found**: a\n  b\n"
+    assert markdown(listing) == "# Title\n\n- **found**: a\n- b\n"
 
 
 @pytest.mark.parametrize(

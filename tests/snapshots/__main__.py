@@ -24,6 +24,7 @@ from tests.snapshots.compare import differences
 from tests.snapshots.scene import ROOT, prepare
 from tests.snapshots.snapshot import DATA, Snapshot, reduce
 from tests.snapshots.tolerance import OTHER, SAME, Tolerance
+from tests.snapshots.words import REWORDED, Reworded
 
 
 def fresh(command: Command, folder: Path, root: Path) -> Snapshot:
@@ -43,7 +44,9 @@ def record(commands: list[Command], folder: Path, root: Path) -> int:
     return 0
 
 
-def check(commands: list[Command], folder: Path, root: Path, tolerance: Tolerance) -> int:
+def check(
+    commands: list[Command], folder: Path, root: Path, tolerance: Tolerance, changes: tuple[Reworded, ...] = REWORDED
+) -> int:
     """Compare with the snapshots; returns 1 where anything differs."""
     differ = []
     for command in commands:
@@ -53,7 +56,7 @@ def check(commands: list[Command], folder: Path, root: Path, tolerance: Toleranc
         except FileNotFoundError:
             print(f"{command.name}: never recorded", flush=True)
             continue
-        found = differences(kept, fresh(command, folder, root), tolerance)
+        found = differences(kept, fresh(command, folder, root), tolerance, changes)
         differ += [command.name] * bool(found)
         state = f"{len(found)} differences" if found else "equal"
         print(f"{command.name}: {state}, {time.perf_counter() - began:.0f} s", flush=True)
@@ -74,6 +77,8 @@ def main() -> int:
         action.add_argument("--keep", type=Path, help="working folder that is kept")
         action.add_argument("--quick", action="store_true", help="only commands that need neither torch nor jax")
     actions.choices["check"].add_argument("--tolerance", choices=["same", "other"], help="default: by the machine")
+    verbatim = "as recorded: without the wordings that were changed since"
+    actions.choices["check"].add_argument("--verbatim", action="store_true", help=verbatim)
     action = actions.add_parser("faults")
     action.add_argument("state", type=Path)
     action.add_argument("--record", action="store_true")
@@ -90,7 +95,8 @@ def main() -> int:
         if options.action == "record":
             return record(commands, folder, options.root.resolve())
         named = {"same": SAME, "other": OTHER, None: machine.tolerance()}
-        return check(commands, folder, options.root.resolve(), named[options.tolerance])
+        changes = () if options.verbatim else REWORDED
+        return check(commands, folder, options.root.resolve(), named[options.tolerance], changes)
 
 
 def _faults(state: Path, keep: bool) -> int:

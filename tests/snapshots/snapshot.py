@@ -24,6 +24,9 @@ MANY = 40
 """Entries from which a mapping of texts (weights, modules) is kept as a digest."""
 
 MACHINE_KEYS = frozenset({"seconds", "bytes", "folder", "cached", "state", "devices", "versions", "memory"})
+NOT_EVERYWHERE = ("no mp4 was written",)
+"""Words of notes about what is not installed."""
+
 SITE_LISTS = ("sites", "closer")
 HEADING = re.compile(r"<(h1|h2|h3|th|dt)\b[^>]*>(.*?)</\1>", re.DOTALL)
 
@@ -91,7 +94,7 @@ def reduce(command: Command, captured: Captured, folder: Path) -> Snapshot:
     failed = captured.code in (2, 125) and not captured.document
     error = [line for line in captured.stderr.splitlines() if line.startswith("parity: ")]
     stderr = captured.stderr.splitlines() if command.stderr else error if failed else []
-    terminal = [_place(line, folder) for line in captured.stdout.splitlines()]
+    terminal = [_place(line, folder) for line in captured.stdout.splitlines() if not _elsewhere(line)]
     if command.kept == "labels":
         terminal = [line.partition(":")[0] for line in terminal]
     elif command.kept == "options":
@@ -106,6 +109,10 @@ def reduce(command: Command, captured: Captured, folder: Path) -> Snapshot:
         stderr=[_place(line, folder) for line in stderr],
         document=_reduced(command, captured.document, folder),
     )
+
+
+def _elsewhere(item: Json) -> bool:
+    return isinstance(item, str) and any(words in item for words in NOT_EVERYWHERE)
 
 
 def _options(page: str) -> Iterator[str]:
@@ -160,7 +167,7 @@ def _value(key: str, value: Json) -> Json:
             return _grouped(value, _site)
         if key == "records" and value and isinstance(value[0], dict):
             return _grouped(value, _record)
-        return [_value("", item) for item in value]
+        return [_value("", item) for item in value if not _elsewhere(item)]
     if isinstance(value, float):
         return float(f"{value:.5g}")
     return value

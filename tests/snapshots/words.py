@@ -32,6 +32,22 @@ class Reworded:
     new: str | Callable[[re.Match[str]], str]
 
 
+def _first_divergence(old: re.Match[str]) -> str:
+    """A reason that names a place by words, and says how far in one clause."""
+    step, branch, module, port, part, how, far, ratio = old.groups()
+    what, _, rest = port.partition(".")
+    named = f"{module} {'input' if what == 'in' else 'output'}{' ' * bool(rest)}{rest}"
+    named = f"{what} {rest} the step" if module == "loop" else named
+    named += f", {part} tokens" if part else ""
+    ways = {
+        "its inputs agree and its output does not": "inputs match, output",
+        "this input differs although everything before it agrees": "everything before it matches, this input",
+        "the difference only grew there": "grown from smaller differences before it, this value",
+    }
+    where = f"step {step}" + (f", {branch}" if branch else "")
+    return f"first divergence: {named} ({where}): {ways[how]} differs by {far} relative L2, {ratio}x the rounding floor"
+
+
 def _record_of_step(match: re.Match[str]) -> str:
     """A line of `inspect --step` as one fact a line, its site first."""
     names = ("stage", "branch", "site", "call", "dtype", "shape", "min", "max", "l2", "bad", "floor", "holds")
@@ -41,6 +57,19 @@ def _record_of_step(match: re.Match[str]) -> str:
 
 
 REWORDED: tuple[Reworded, ...] = (
+    # A reason names its place in words, and says how far in one clause.
+    Reworded(
+        re.compile(
+            r"the paths part at transformer step (\d+)(?: (cond|uncond))? ([\w.]+):([\w.]+)(?:@(\w+))?: ([a-z ]+) "
+            r"\(relative L2 (\S+), (\S+) x its floor\)"
+        ),
+        _first_divergence,
+    ),
+    Reworded(re.compile("noise_pred and latents are still within their floors"), "noise_pred and latents still match"),
+    Reworded(
+        re.compile("without a verdict there is no cause"),
+        "the comparison could not be judged, so there is nothing to explain",
+    ),
     # One plain form for every command: `label: text`, `noun name: column cell; ...`.
     Reworded(re.compile(r"^settings\t([^\t]*)\t([^\t]*)$"), r"setting \1: value \2"),
     Reworded(

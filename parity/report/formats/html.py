@@ -102,7 +102,11 @@ def to_html(document: Json, causes: Sequence[Json] | None, pictures: Sequence[Pi
     except ImportError:
         raise UsageError("HTML needs jinja2: pip install 'tpu-parity[report]'") from None
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters.update(sci=_sci, times=_times, percent=_percent)
     try:

@@ -33,7 +33,7 @@ def markdown(document: Document) -> str:
 def _section(section: Section) -> str:
     if isinstance(section, Facts):
         return "\n".join(
-            f"- **{text(label)}**: {text(fact)}" if label else f"  {text(fact)}" for label, fact in section.rows
+            f"- **{text(label)}**: {text(fact)}" if label else f"- {text(fact)}" for label, fact in section.rows
         )
     rows = ["| " + " | ".join([code(name), *map(text, cells)]) + " |" for name, *cells in section.rows[:MOST_ROWS]]
     more = len(section.rows) - len(rows)

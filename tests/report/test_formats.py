@@ -1,0 +1,54 @@
+"""Formats are found, not listed: a file in the folder is a format of every command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from parity.compare.result import Result
+from parity.errors import UsageError
+from parity.report import formats
+from parity.report.comparison import Comparison
+from parity.report.document import Facts, Listing
+from tests.compare.make_records import because
+
+LISTING = Listing({"format": 1, "tools": [{"tool": "a"}, {"tool": "b"}]}, (Facts((("tool", "a"), ("tool", "b"))),))
+COMPARISON = Comparison(Result("pass", None, because("all agree"), "tiny"))
+
+
+def test_the_formats() -> None:
+    assert formats.NAMES == ("html", "json", "junit", "markdown", "text")
+    for name in formats.NAMES:
+        text = formats.render(COMPARISON, name)
+        assert "all agree" in text or name == "junit"
+        assert text.endswith("\n")
+
+
+def test_a_listing_has_those_that_are_not_of_a_comparison() -> None:
+    assert json.loads(formats.render(LISTING, "json")) == LISTING.document
+    assert formats.render(LISTING, "text") == "tool: a\ntool: b\n"
+    assert formats.render(LISTING, "markdown") == "- **tool**: a\n- **tool**: b\n"
+    for name in ("junit", "html"):
+        with pytest.raises(UsageError, match=f"--format {name} .* a comparison"):
+            formats.render(LISTING, name)
+
+
+def test_an_unknown_format_names_those_there_are() -> None:
+    with pytest.raises(UsageError, match="takes html, json, junit, markdown, text; found 'pdf'"):
+        formats.render(LISTING, "pdf")
+
+
+def test_a_new_file_is_a_new_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "count.py").write_text(
+        "from parity.report.formats import report_format\n"
+        "@report_format('count')\n"
+        "def count(document):\n"
+        "    return f'{len(document.sections())}\\n'\n"
+    )
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    monkeypatch.setattr(formats, "NAMES", (*formats.NAMES, "count"))
+    assert formats.render(LISTING, "count") == "1\n"
+    monkeypatch.delitem(sys.modules, "parity.report.formats.count")

@@ -1,0 +1,99 @@
+"""How a command ends: every exit code has one meaning, and a defect of parity is never taken for a divergence."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from parity import cli
+from parity.commands import models
+from parity.errors import UnjudgedError, UsageError
+from parity.report.formats import NAMES
+from tests.compare.make_goldens import pair
+
+PRINT_A_RESULT = ["run", "replay", "explain", "diff", "sweep", "inspect", "models", "doctor"]
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """Runs `parity models` with an error in its middle; returns (exit code, stderr)."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def run(error: BaseException) -> tuple[int, str]:
+        def raises() -> None:
+            raise error
+
+        monkeypatch.setattr(models, "document", raises)
+        done = CliRunner().invoke(cli.app, ["models"])
+        return done.exit_code, done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UsageError("no such file"), 2, "parity: no such file\n"),
+        (UnjudgedError("nothing in common"), 125, "parity: nothing in common\n"),
+        (UsageError("a\x1b[2Jb"), 2, "parity: a\\x1b[2Jb\n"),
+        (KeyboardInterrupt(), 130, "parity: interrupted\n"),
+        (cli.Terminated(), 143, "parity: terminated\n"),
+    ],
+)
+def test_an_error_is_one_line_and_its_exit_code(error, code, line, ends) -> None:  # type: ignore[no-untyped-def]
+    assert ends(error) == (code, line)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("two\nlines"), MemoryError(), BrokenPipeError()])
+def test_a_defect_is_exit_125_with_its_traceback_in_a_file(error, ends) -> None:  # type: ignore[no-untyped-def]
+    code, text = ends(error)
+    assert code == 125
+    told = re.fullmatch(r"parity: this is a defect of parity: (\w+).*; the traceback is in (\S+)\n", text)
+    assert told is not None, text
+    assert told[1] == type(error).__name__
+    assert "in raises" in Path(told[2]).read_text()
+
+
+def test_sigterm_ends_a_command_with_143(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(models, "document", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(sys, "argv", ["parity", "models"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code, capsys.readouterr().err) == (143, "parity: terminated\n")
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_a_reader_that_has_gone_changes_no_exit_code(tmp_path: Path) -> None:
+    for fault, code in ((0.0, 0), (1e4, 1)):
+        sides = pair(tmp_path / str(code), fault=fault)
+        reading, writing = os.pipe()
+        os.close(reading)
+        command = [sys.executable, "-m", "parity", "diff", *map(str, sides)]
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize("command", PRINT_A_RESULT)
+def test_every_command_that_prints_a_result_takes_every_format(command: str) -> None:
+    help_text = " ".join(CliRunner().invoke(cli.app, [command, "-h"]).stdout.split())
+    assert "--format NAME" in help_text
+    assert "--json" in help_text
+    done = CliRunner().invoke(cli.app, [command, *["x"] * (command in ("replay", "explain", "diff", "inspect")),
+                                        "--format", "pdf"])  # fmt: skip
+    assert done.exit_code == 2
+    assert f"--format takes {', '.join(NAMES)}" in done.stderr
+
+
+def test_the_version_is_printed() -> None:
+    done = CliRunner().invoke(cli.app, ["--version"])
+    assert done.exit_code == 0
+    assert re.fullmatch(r"parity \d+\.\d+\S*\n", done.stdout)
