@@ -42,9 +42,7 @@ from parity.errors import ParityError
 from parity.golden import Golden, GoldenWriter
 from parity.golden.records import Provenance
 from parity.hooks.sites import plan_sites
-from parity.models.family import family_of, make_case
-from parity.models.folder import resolve_model
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.candidate import load_candidate
 from parity.paths.floors import make_variants, with_floors

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.compare.diff import diff
-from parity.compare.values import compare_values
+from parity.compare.metrics import compare_values
 from parity.golden import (
     Floor,
     Golden,

@@ -18,9 +18,7 @@ from parity.compare.result import Result
 from parity.golden.records import Record, StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.models.family import family_of, make_case
-from parity.models.folder import resolve_model
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths import candidate_local
 from parity.paths.candidate import load_candidate

@@ -26,10 +26,9 @@ from diffusers import HunyuanVideo15Transformer3DModel
 from parity.hooks.attach import attached
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Tap
-from parity.models.family import Case
-from parity.models.hunyuan_family import HunyuanVideo15
+from parity.models.hunyuan_video_15.family import HunyuanVideo15
 from parity.models.patches import DTYPES
-from parity.models.spec import GenerationSpec
+from parity.models.spec import Case, GenerationSpec
 from parity.paths.candidate import TorchaxBackend, _batched, array_of, use_compilation_cache
 from parity.paths.inputs import Inputs
 from parity.paths.mesh import make_devices

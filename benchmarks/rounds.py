@@ -29,7 +29,7 @@ from parity.commands.environment import quieten, require_extras  # noqa: E402
 quieten()
 require_extras()
 
-from parity.models.names import DEFAULT_MODEL  # noqa: E402
+from parity.models.registry import DEFAULT_MODEL  # noqa: E402
 from parity.runs.pairing import Request  # noqa: E402
 from parity.runs.run import run  # noqa: E402
 from parity.settings import parse  # noqa: E402

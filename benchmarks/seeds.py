@@ -26,7 +26,7 @@ from parity.compare.judge import BIN_LIMIT, L2_LIMIT  # noqa: E402
 from parity.compare.metrics import bin_ratios, distance, measure  # noqa: E402
 from parity.golden.records import Floor, Key, StepRecords  # noqa: E402
 from parity.hooks.sites import plan_sites  # noqa: E402
-from parity.models.names import DEFAULT_MODEL  # noqa: E402
+from parity.models.registry import DEFAULT_MODEL  # noqa: E402
 from parity.paths.floors import least, level, make_variants, widen  # noqa: E402
 from parity.paths.loop import denoise  # noqa: E402
 from parity.runs.pairing import Request, pair  # noqa: E402

@@ -28,9 +28,10 @@ from typing import Any
 
 import torch
 
-from parity.models.hunyuan_text import encode_prompt
-from parity.models.spec import GenerationSpec
-from parity.models.tiny import TINY_MODELS, ensure_tiny
+from parity.models.hunyuan_video_15.family import HunyuanVideo15
+from parity.models.registry import resolve_model, tiny_names
+from parity.models.spec import Case, GenerationSpec
+from parity.settings import parse
 
 Sdpa = Callable[..., torch.Tensor]
 
@@ -117,9 +118,8 @@ def load(folder: pathlib.Path, branch: str, timestep: float, seed: int) -> tuple
     import diffusers
 
     spec = GenerationSpec.load(folder)
-    conditions = encode_prompt(
-        folder, spec, spec.prompt, spec.negative_prompt, byt5_dtype=torch.float32, dtype=torch.float32, device="cpu"
-    )
+    case = Case(folder.name, folder, {}, spec, ())
+    conditions = HunyuanVideo15().conditions(case, parse("torch"), None, torch.device("cpu"))
     model = diffusers.HunyuanVideo15Transformer3DModel.from_pretrained(folder, subfolder="transformer").eval()
     shape = (1, 32, (spec.num_frames - 1) // 4 + 1, spec.height // 16, spec.width // 16)
     latents = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
@@ -219,9 +219,9 @@ def _peak_and_entropy(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor
 def main() -> None:
     """Print the table for both branches at the first and at a late timestep."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    hunyuan = [name for name in TINY_MODELS if "hunyuan" in name]  # CogVideoX has no masks to drop
+    hunyuan = [name for name in tiny_names() if "hunyuan" in name]  # CogVideoX has no masks to drop
     parser.add_argument("--model", choices=hunyuan, default=hunyuan[0])
-    folder = ensure_tiny(parser.parse_args().model)
+    folder = resolve_model(parser.parse_args().model)
     for branch in ("cond", "uncond"):
         for timestep in (1000.0, 300.0):
             found = measure(folder, branch, timestep)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from parity.models.family import Case
+    from parity.models.spec import Case
     from parity.paths.inputs import Inputs
     from parity.paths.loaded import Loaded
 
@@ -25,8 +25,7 @@ TINY = "tiny-hunyuan-video-1.5"
 @pytest.fixture(scope="session")
 def tiny_case() -> Case:
     """The tiny HunyuanVideo-1.5 with its own sizes and prompt; the checkpoint is made where it is missing."""
-    from parity.models.family import make_case
-    from parity.models.folder import resolve_model
+    from parity.models.registry import make_case, resolve_model
     from parity.models.spec import GenerationSpec
 
     folder = resolve_model(TINY)
@@ -36,7 +35,7 @@ def tiny_case() -> Case:
 @pytest.fixture(scope="session")
 def tiny_inputs(tiny_case: Case) -> Callable[..., Inputs]:
     """`tiny_inputs(dtype="float32", steps=1)`: the explicit inputs of both sides, each made once."""
-    from parity.models.family import family_of
+    from parity.models.registry import family_of
     from parity.paths.inputs import Inputs, make_inputs
     from parity.settings import parse
 
@@ -56,7 +55,7 @@ def tiny_inputs(tiny_case: Case) -> Callable[..., Inputs]:
 @pytest.fixture(scope="session")
 def tiny_side(tiny_case: Case, tiny_inputs: Callable[..., Inputs]) -> Callable[..., Loaded]:
     """`tiny_side("torchax", "jit=false", steps=1)`: a side with these settings, loaded once; its programs stay."""
-    from parity.models.family import family_of
+    from parity.models.registry import family_of
     from parity.paths.reference import load_reference
     from parity.settings import parse
 

@@ -99,8 +99,8 @@ def test_the_package_is_there_to_be_looked_at() -> None:
     ("module", "source"),
     [
         ("parity.golden.read", "import torch"),
-        ("parity.compare.align", "def f():\n    from jax import numpy"),
-        ("parity.compare.align", "from parity.hooks.sites import block_of"),
+        ("parity.compare.judge", "def f():\n    from jax import numpy"),
+        ("parity.compare.judge", "from parity.hooks.sites import block_of"),
         ("parity.golden.read", "from parity import compare"),
         ("parity.golden.read", "from ..report import terminal"),
         ("parity.hooks.tap", "import parity.models.family"),
@@ -125,7 +125,7 @@ def test_what_breaks_a_layer_is_seen(module: str, source: str) -> None:
         ("parity.paths.loop", "import torch\nfrom parity.models import family"),
         ("parity.report.comparison", "from parity.compare.result import Result\nfrom parity.report import console"),
         ("parity.commands.run", "from parity.report import terminal\nfrom parity.paths import loop"),
-        ("parity.compare.align", "from parity import __version__"),
+        ("parity.compare.judge", "from parity import __version__"),
     ],
 )
 def test_what_keeps_the_layers_is_let_through(module: str, source: str) -> None:

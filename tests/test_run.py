@@ -22,8 +22,8 @@ import torch
 
 from parity import cli
 from parity.golden import Golden, verify
-from parity.models.hunyuan_text import write_stage1
-from parity.models.names import DEFAULT_MODEL
+from parity.models.hunyuan_video_15.family import HunyuanVideo15
+from parity.models.registry import DEFAULT_MODEL
 from parity.models.stage2 import read_stage2
 from tests.paths.sides import inputs, tiny
 
@@ -500,7 +500,7 @@ def test_a_checkpoint_without_weights(tmp_path: Path) -> None:
 def stage1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A port's embeddings: those of the tiny model's own prompt."""
     path = tmp_path_factory.mktemp("stage1") / "stage1_embeddings.safetensors"
-    write_stage1(path, inputs("torch").conditions)
+    assert HunyuanVideo15().write_stage1(path, inputs("torch").conditions)
     return path
 
 

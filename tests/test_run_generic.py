@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 
 from parity.errors import UnjudgedError, UsageError
-from parity.models.family import Case
-from parity.models.generic_family import Generic
+from parity.models.generic.family import Generic
+from parity.models.spec import Case
 from parity.runs.pairing import Request
 from parity.runs.run import run
 from parity.settings import Settings, parse

@@ -26,8 +26,7 @@ from parity.golden import Golden
 from parity.golden.fingerprint import fingerprint
 from parity.golden.format import MANIFEST
 from parity.golden.records import StepRecords
-from parity.models.family import family_of, make_case
-from parity.models.folder import resolve_model
+from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import make_inputs
 from parity.paths.loaded import Loaded

@@ -17,7 +17,8 @@ from parity.cache import cache_dir
 from parity.golden import Golden, GoldenWriter
 from parity.golden.records import StepRecords
 from parity.hooks.sites import plan_sites
-from parity.models.family import Case, Family
+from parity.models.family import Family
+from parity.models.spec import Case
 from parity.paths.inputs import Inputs, make_inputs
 from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.provenance import provenance

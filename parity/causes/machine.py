@@ -13,7 +13,8 @@ from parity.causes.known_faults import Simulated
 from parity.errors import UsageError
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import Provenance, StepRecords
-from parity.models.family import Case, Family
+from parity.models.family import Family
+from parity.models.spec import Case
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare
 from parity.paths.port_load import typed

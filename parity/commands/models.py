@@ -15,20 +15,16 @@ from typing import Any, get_args
 from parity.cache import cache_dir
 from parity.commands.options import Output
 from parity.commands.unfold import command
-from parity.models.names import DEFAULT_MODEL, TINY_NAMES
+from parity.models.registry import DEFAULT_MODEL, families, tiny_names
 from parity.report.document import Listing, Section, Table
 from parity.settings import SETTINGS, Backend, Setting, render
 
-FAMILIES = {"HunyuanVideo-1.5": "HunyuanVideo15Transformer3DModel", "CogVideoX": "CogVideoXTransformer3DModel"}
-"""Family -> the transformer class it runs; a test holds it to `parity.models.family`, which needs torch."""
+FAMILIES = {family.title: family.transformer for family in families() if family.transformer}
+"""Family -> the transformer class that it runs."""
 
 ANY = "any diffusers transformer by class and config"
 
-MODEL_FAMILIES = {
-    "tiny-hunyuan-video-1.5": "HunyuanVideo-1.5",
-    "tiny-cogvideox-1.0": "CogVideoX",
-    "tiny-cogvideox-1.5": "CogVideoX",
-}
+MODEL_FAMILIES = {name: family.title for family in families() for name in family.tiny}
 """Built-in model -> family."""
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -44,7 +40,7 @@ def document() -> dict[str, Any]:
     """What `parity models --json` prints."""
     return {
         "format": 1,
-        "models": [_model(name) for name in TINY_NAMES],
+        "models": [_model(name) for name in tiny_names()],
         "families": [{"family": family, "transformer": kind} for family, kind in FAMILIES.items()],
         "settings": [_setting(setting) for setting in SETTINGS],
     }

@@ -15,7 +15,7 @@ import typer
 
 from parity.commands.environment import quieten, require_extras
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.report import formats
 from parity.report.output import consoles, show
 from parity.settings import SETTINGS, Settings, parse

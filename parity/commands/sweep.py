@@ -10,7 +10,7 @@ import typer
 from parity.commands.options import Chosen, Output, Seed, check_range
 from parity.commands.unfold import command
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.report.formats import render
 from parity.report.output import write
 from parity.report.prices import Prices

@@ -200,11 +200,11 @@ def require_values(steps: Iterable[StepRecords], rtol: float | None) -> None:
 
 def _one_sided(golden: Sequence[StepRecords], given: Sequence[StepRecords]) -> str:
     """What only one side has, as a sentence; empty where nothing is."""
-    ours, theirs = ([r.key for step in side for r in step.records] for side in (golden, given))
+    ours, theirs = (dict.fromkeys(r.key for step in side for r in step.records) for side in (golden, given))
     told = []
     for what, missing in (
-        ("the golden holds and the test did not give", [key for key in ours if key not in set(theirs)]),
-        ("the test gave and the golden does not hold", [key for key in theirs if key not in set(ours)]),
+        ("the golden holds and the test did not give", [key for key in ours if key not in theirs]),
+        ("the test gave and the golden does not hold", [key for key in theirs if key not in ours]),
     ):
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,10 +27,15 @@ from parity.compare.result import (
     Result,
     SettingDifference,
     SiteDiff,
+    StageDiff,
     StepDiff,
+    Verdict,
 )
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.settings import BITS
+
+BEFORE = "text"
+"""The stage before the loop, recorded at step -1 as the one after it is."""
 
 
 @dataclass
@@ -212,3 +217,36 @@ def _agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
     inputs = [d.key for d in before if d.key.is_input and call_of(d.key) == call_of(first.key)]
     branches = (first.key.branch, "")
     return tuple(inputs or [d.key for d in before if d.key.branch in branches][-1:])
+
+
+def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
+    """The line of a stage, for its worst output."""
+    outputs = [d for d in judged.sites if d.key.module == LOOP and d.key.stage == name and not d.key.is_padding]
+    worst = max(outputs, key=lambda d: d.distance.ratio, default=None)
+    nothing = Distance(NAN, NAN, NAN)
+    by_itself = nothing if worst is None else worst.distance
+    output = "" if worst is None else worst.key.port
+    return StageDiff(name, output, by_itself, in_chain or nothing, judged.verdict, judged.why)
+
+
+def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
+    """The lines of a diff of two goldens: each side's encoders were given the same tokens, and its decoder the latents
+    of its own loop."""
+    found = []
+    for name in (BEFORE, AFTER):
+        sites = [d for d in result.sites if d.key.stage == name]
+        if not sites:
+            continue
+        failed = _failed(sites)
+        why = Reason(kind="output" if failed else "agrees", stage=name, sites=len(sites))
+        line = stage_diff(result, name)
+        if name == AFTER:
+            line = replace(line, by_itself=line.in_chain, in_chain=line.by_itself)
+        verdict: Verdict = "unjudged" if result.verdict == "unjudged" else "fail" if failed else "pass"
+        found.append(replace(line, verdict=verdict, why=why))
+    return tuple(found)
+
+
+def _failed(sites: Sequence[SiteDiff]) -> bool:
+    decides = [d for d in sites if d.verdict == "fail"]
+    return any(d.birth in ("input", "module") or (d.key.module == LOOP and beyond(d)) for d in decides)

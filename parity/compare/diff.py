@@ -23,12 +23,11 @@ from typing import Protocol
 
 from parity.compare.automap import Proposal, propose
 from parity.compare.comparable import Finding, Side, common_steps, comparable, settings_differences
-from parity.compare.conclude import Collected, conclude
+from parity.compare.conclude import Collected, conclude, recorded_stages
 from parity.compare.excuses import excuses
 from parity.compare.judge import AFTER, Judge
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Failed, Result, SiteDiff
-from parity.compare.stages import recorded_stages
 from parity.golden import Golden, Key, Provenance, StepRecords
 from parity.golden.records import LOOP, PORT
 from parity.golden.rename import NONE, Rename, Renamer

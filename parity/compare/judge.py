@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.align import Pair, align
 from parity.compare.excuses import Excuse, excused
 from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, ratio
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
@@ -38,6 +37,45 @@ AFTER = "vae"
 """The stage that goes on from the loop's latents."""
 
 _LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Records of the same key; None on the side that has none."""
+
+    key: Key
+    reference: Record | None
+    candidate: Record | None
+
+
+def align(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[Pair, ...]:
+    """Pairs in the reference's execution order; what only the candidate has follows the record before it.
+
+    A record of None and no record at all are the same: implementations differ in whether they pass what is absent.
+    """
+    theirs = {r.key: r for r in candidate}
+    ours = {r.key for r in reference}
+    pairs = [Pair(r.key, r, theirs.get(r.key)) for r in reference]
+    position = {pair.key: i for i, pair in enumerate(pairs)}
+    extra: dict[int, list[Pair]] = {}
+    at = -1
+    for record in candidate:
+        if record.key in ours:
+            at = position[record.key]
+        else:
+            extra.setdefault(at, []).append(Pair(record.key, None, record))
+    merged = list(extra.get(-1, []))
+    for i, pair in enumerate(pairs):
+        merged += [pair, *extra.get(i, [])]
+    return tuple(p for p in merged if not _absent(p))
+
+
+def _absent(pair: Pair) -> bool:
+    """Whether one side has nothing and the other None, or a scalar argument the other's code does not take."""
+    if pair.reference is not None and pair.candidate is not None:
+        return False
+    one = pair.reference or pair.candidate
+    return one is not None and one.kind in ("none", "scalar")
 
 
 @dataclass

@@ -1,7 +1,12 @@
-"""Local errors beside the propagated ones, and the births they decide.
+"""Local errors beside the propagated ones, the births they decide, and where an agreeing run needs one.
 
 Where a module was run on the reference's own inputs, its local error against its local floor says whether its own
-arithmetic differs: no other evidence is needed for a birth, and without it there is none in that module. numpy only.
+arithmetic differs: no other evidence is needed for a birth, and without it there is none in that module.
+
+Floors of the free run hold what rounding grows to on its way through the network: on a tiny Wan one block's floor is
+8e-6 where the block's own rounding is 2e-7, so an error of 1.5e-5, 60 times what it may be, is within three floors
+there. A site above its floor, though not beyond its limits, and well above what came into its module, is `doubtful`:
+its module's local error then decides, and doubt alone fails nothing. numpy only.
 """
 
 from __future__ import annotations
@@ -10,10 +15,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from parity.compare.excuses import Excuse, excused
-from parity.compare.judge import BIN_LIMIT, L2_LIMIT, ONE_SIDED, above
+from parity.compare.judge import BIN_LIMIT, L2_LIMIT, ONE_SIDED, above, call_of, input_severities, severity
 from parity.compare.metrics import bin_ratios, distance, measure
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
-from parity.golden.records import Key, Record, StepRecords
+from parity.golden.records import LOOP, Key, Record, StepRecords
+
+DOUBT = 1.0
+"""Severity from which a site of an agreeing run is suspect: above its floor. Of innocent pairs in float32 hardly a site
+is (docs/fault-bench.md: the largest ratio of all variants is 1.04)."""
+
+GROWTH = 3.0
+"""How much above its inputs: a block that only hands on what it was given has a ratio like theirs."""
+
+MOST = 4
+"""Modules that are run at most in a second look; each costs the candidate a compilation."""
 
 BORN: tuple[Birth, ...] = ("input", "module")
 
@@ -150,3 +165,35 @@ _Call = tuple[str, str, int]
 
 def _call(key: Key) -> _Call:
     return key.branch, key.module, key.call
+
+
+def doubtful(sites: Sequence[SiteDiff], modules: Collection[str]) -> tuple[str, ...]:
+    """The modules, of those that can be run alone, whose own error should be measured; in execution order.
+
+    Args:
+        sites: of one step, judged, none of them beyond its limits. modules: by path, without the top one.
+    """
+    inputs = input_severities(sites)
+    seen: dict[str, float] = {}
+    found: list[str] = []
+    for d in sites:
+        if d.key.is_padding or d.key.module == LOOP or d.verdict != "pass":
+            continue
+        mine = severity(d)
+        before = max(seen.get(d.key.branch, 0.0), seen.get("", 0.0))
+        given = before if d.key.is_input else inputs.get(call_of(d.key), before)
+        seen[d.key.branch] = max(before, mine)
+        if mine <= DOUBT or mine <= GROWTH * given:
+            continue
+        inner = d.key.module.rpartition(".")[0] if d.key.is_input else d.key.module
+        module = _nearest(inner, modules)
+        if module and module not in found:
+            found.append(module)
+    return tuple(found[:MOST])
+
+
+def _nearest(module: str, modules: Collection[str]) -> str:
+    """This module or the nearest above it that can be run alone; an attention call's is the module that makes it."""
+    while module and module not in modules:
+        module = module.rpartition(".")[0]
+    return module

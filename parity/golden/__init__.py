@@ -6,7 +6,7 @@ errors and cache.
 
 from parity.golden.fingerprint import fingerprint, fingerprint_bytes
 from parity.golden.merge import merge
-from parity.golden.read import Golden
+from parity.golden.read import Golden, Problem, verify
 from parity.golden.records import (
     LOOP,
     PADDING,
@@ -18,7 +18,6 @@ from parity.golden.records import (
     StepRecords,
 )
 from parity.golden.sketch import Geometry, bin_norms, distance, geometry, norm, sketch
-from parity.golden.verify import Problem, verify
 from parity.golden.write import GoldenWriter
 
 __all__ = [

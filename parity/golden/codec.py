@@ -205,11 +205,8 @@ def _check_floor(key: Key, floor: Floor, step: int) -> None:
         raise MalformedError(f"{what}: its bins should be float32 [<= {BINS}], not {bins.dtype} {list(bins.shape)}")
 
 
-def decode_step(buffer: memoryview, step: int | None = None) -> StepRecords:
+def decode_step(buffer: memoryview, step: int) -> StepRecords:
     """The records of a part; sketches and values are read-only views of `buffer`, but for bfloat16 values.
-
-    Args:
-        step: the one that the part should hold; None for whichever it does.
 
     Raises:
         MalformedError: anything that `encode_step` would not have written.
@@ -219,9 +216,8 @@ def decode_step(buffer: memoryview, step: int | None = None) -> StepRecords:
         raise MalformedError("it is a safetensors file, but not a part of a golden")
     document = as_object(parse(metadata[DOCUMENT].encode("utf-8", "surrogatepass")), "the part", _PART)
     held = as_int(document["step"], "the step", least=-1, most=MAX_STEP)
-    if step is not None and held != step:
+    if held != step:
         raise MalformedError(f"it holds step {held}, not step {step}")
-    step = held
     entries = as_list(document["records"], "the records", MAX_RECORDS)
     records = tuple(_decode_record(entry, step, index, tensors) for index, entry in enumerate(entries))
     if len({record.key for record in records}) != len(records):

@@ -5,6 +5,9 @@ Problem. A golden of a real model is larger than memory, and may have been damag
 How. `golden.json` is read and checked when the golden is opened. A step's part is checked against its listed size and
 checksum each time it is read, from the same map that is then handed out as arrays: what was checked is what is used.
 
+`verify` reads every part in the same way and collects what is raised, and then what holds between parts: the recording
+was finished, it holds something, its module tree has no loose ends.
+
 Cost. Memory of one part's metadata; sketches and values are views of the mapped file and are paged in when used. Of
 bfloat16 values float32 copies are made, in memory up to 16 MB each and mapped from a temporary file beyond. Time of
 one SHA-256 of the part.
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from parity.errors import UsageError
@@ -125,3 +129,62 @@ class Golden:
                 return part
         held = ", ".join(map(str, self.steps)) or "none"
         raise UsageError(f"{self.name}: there is no step {step} in this golden; it holds: {held}")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a golden.
+
+    Attributes:
+        file: the file it was found in.
+        message: what is wrong and what to do, a sentence for people.
+    """
+
+    file: str
+    message: str
+
+
+def verify(where: str | os.PathLike[str]) -> list[Problem]:
+    """All that is wrong with the golden at a path or URL; empty where it can be trusted.
+
+    Bad data is reported, not raised.
+    """
+    try:
+        golden = Golden.open(where)
+    except UsageError as error:
+        return [Problem(MANIFEST, str(error))]
+    return [*_whole(golden), *_parts(golden)]
+
+
+def _whole(golden: Golden) -> Iterator[Problem]:
+    where = f"{golden.name}/{MANIFEST}"
+    if not golden.complete:
+        held = ", ".join(map(str, golden.steps)) or "none"
+        yield Problem(MANIFEST, f"{where}: the recording was not finished (steps held: {held}); go on with --resume")
+    elif not golden.steps:
+        yield Problem(MANIFEST, f"{where}: it holds no steps at all; record it again")
+    if loose := loose_module(golden.provenance.modules):
+        yield Problem(MANIFEST, f"{where}: the module tree is broken at {loose!r}; record it again")
+
+
+def loose_module(modules: Mapping[str, str]) -> str | None:
+    """The first module whose parents do not lead to the root `""`; None where all do."""
+    rooted = {""}
+    for module in modules:
+        chain: dict[str, None] = {}  # in order, and quick to look into
+        at = module
+        while at not in rooted:
+            if at not in modules or at in chain:
+                return module
+            chain[at] = None
+            at = modules[at]
+        rooted.update(chain)
+    return None
+
+
+def _parts(golden: Golden) -> Iterator[Problem]:
+    for part in golden.manifest.parts:
+        try:
+            golden.read_step(part.step)
+        except UsageError as error:
+            yield Problem(part.file, str(error))

@@ -4,10 +4,13 @@ Problem. Recording, diffing and merging should not care whether the golden is lo
 full disk must never leave half a file under a name that counts.
 
 How. `put` writes under a temporary name, syncs and renames; `map` opens a regular file of exactly the expected size
-and maps it, so values are paged in as they are used. Links that lead out of the folder are not followed. URLs are in
-`parity.golden.remote`, imported only for them.
+and maps it, so values are paged in as they are used. Links that lead out of the folder are not followed. URLs (gs://,
+s3://, memory:// and whatever else fsspec has) are read through a temporary file without a name: one part is downloaded
+to it and mapped. A part is uploaded whole, so a failure never commits half of one; a bucket has no rename, but an
+object appears only when its upload is complete, so the order (part, then `golden.json`) keeps a killed recording
+readable just as on a disk. fsspec is imported for URLs alone.
 
-Cost. Two syncs a file.
+Cost. Two syncs a file; for a URL, disk for one part at a time in the temporary folder.
 """
 
 from __future__ import annotations
@@ -17,40 +20,82 @@ import errno
 import mmap
 import os
 import stat
+import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from parity.errors import UsageError
+from parity.errors import ParityError, UsageError
 from parity.golden.format import damaged
 
+INSTALL = "install it with: pip install 'tpu-parity[remote]'"
 
-class Store(Protocol):
+
+class Store(ABC):
     """A flat folder of files. All methods raise UsageError, naming the file, for whatever goes wrong.
 
     Attributes:
-        name: what the user called it; never stored.
+        name: as the user wrote it; never stored.
     """
 
     name: str
 
     def read(self, file: str, most: int) -> bytes | None:
         """A small file's content; None where there is no such file."""
+        where = os.path.join(self.name, file)
+        with self._explained(file):
+            try:
+                with self._opened(file, most) as descriptor:
+                    if _regular(descriptor, where) > most:
+                        raise damaged(where, f"it is longer than {most} bytes")
+                    with open(descriptor, "rb", closefd=False) as opened:
+                        return opened.read(most)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def map(self, file: str, size: int) -> memoryview:
-        """A file of exactly `size` bytes, mapped into memory."""
+        """A file of exactly `size` bytes, mapped into memory; the map outlives the file's name."""
+        where = os.path.join(self.name, file)
+        with self._explained(file):
+            try:
+                with self._opened(file, size) as descriptor:
+                    found = _regular(descriptor, where)
+                    if found != size:
+                        raise damaged(where, f"it has {found} bytes where its golden lists {size}")
+                    # What is empty cannot be mapped.
+                    return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"")
+            except FileNotFoundError:
+                raise damaged(where, "the file is missing") from None
 
+    @abstractmethod
     def put(self, file: str, chunks: Iterable[Any]) -> None:
         """Write a file, all of it or nothing, in place of any that was there."""
 
+    @abstractmethod
     def create(self) -> None:
         """Make the folder, where folders exist."""
 
+    @abstractmethod
     def files(self) -> list[str]:
         """The names of the files in it, in order."""
 
+    @abstractmethod
     def remove(self, file: str) -> None:
         """Remove a file."""
+
+    @abstractmethod
+    def _opened(self, file: str, most: int) -> AbstractContextManager[int]:
+        """A descriptor of the file, or of a copy of it here; of what is longer than `most`, the size alone counts.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+
+    @abstractmethod
+    def _explained(self, file: str) -> AbstractContextManager[None]:
+        """Turns what fails within into sentences that name the file and the remedy."""
 
 
 def open_store(where: str | os.PathLike[str]) -> Store:
@@ -62,23 +107,15 @@ def open_store(where: str | os.PathLike[str]) -> Store:
     text = os.fspath(where)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
-    if "://" in text:
-        from parity.golden.remote import RemoteStore
-
-        return RemoteStore(text)
-    return LocalStore(text)
+    return RemoteStore(text) if "://" in text else LocalStore(text)
 
 
-def map_file(descriptor: int, size: int, where: str) -> memoryview:
-    """Map an open file, once it is seen to be a regular file of `size` bytes."""
+def _regular(descriptor: int, where: str) -> int:
+    """The size of an open file, once it is seen to be a regular one."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         raise damaged(where, "it is not a regular file")
-    if found.st_size != size:
-        raise damaged(where, f"it has {found.st_size} bytes where its golden lists {size}")
-    if size == 0:  # cannot be mapped
-        return memoryview(b"")
-    return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
+    return found.st_size
 
 
 def write_file(descriptor: int, chunks: Iterable[Any]) -> None:
@@ -105,57 +142,30 @@ def explained(where: str) -> Iterator[None]:
         raise UsageError(f"{where}: {reason}; check the path and its permissions") from error
 
 
-class LocalStore:
+class LocalStore(Store):
     """A folder on this machine."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
         self._folder = Path(path)
 
-    def _where(self, file: str) -> str:
-        return os.path.join(self.name, file)
+    def _explained(self, file: str) -> AbstractContextManager[None]:
+        return explained(os.path.join(self.name, file))
 
-    def _open(self, file: str) -> int:
+    @contextlib.contextmanager
+    def _opened(self, file: str, most: int) -> Iterator[int]:
         path = self._folder / file
         if path.is_symlink() and path.resolve().parent != self._folder.resolve():
-            raise damaged(self._where(file), "it is a link that leads out of its golden")
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block the reader
-
-    def read(self, file: str, most: int) -> bytes | None:
-        where = self._where(file)
+            raise damaged(os.path.join(self.name, file), "it is a link that leads out of its golden")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block the reader
         try:
-            with explained(where):
-                descriptor = self._open(file)
-        except UsageError as error:
-            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-                return None
-            raise
-        with explained(where), open(descriptor, "rb") as opened:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise damaged(where, "it is not a regular file")
-            content = opened.read(most + 1)
-        if len(content) > most:
-            raise damaged(where, f"it is longer than {most} bytes")
-        return content
-
-    def map(self, file: str, size: int) -> memoryview:
-        where = self._where(file)
-        try:
-            with explained(where):
-                descriptor = self._open(file)
-        except UsageError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise damaged(where, "the file is missing") from None
-            raise
-        with explained(where):
-            try:
-                return map_file(descriptor, size, where)
-            finally:
-                os.close(descriptor)
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def put(self, file: str, chunks: Iterable[Any]) -> None:
         temporary = self._folder / f".{file}.tmp"
-        with explained(self._where(file)):
+        with self._explained(file):
             temporary.unlink(missing_ok=True)  # of a run that was killed
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             try:
@@ -186,5 +196,72 @@ class LocalStore:
             return sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
 
     def remove(self, file: str) -> None:
-        with explained(self._where(file)):
+        with self._explained(file):
             (self._folder / file).unlink(missing_ok=True)
+
+
+class RemoteStore(Store):
+    """A folder behind an fsspec URL."""
+
+    def __init__(self, url: str) -> None:
+        self.name = url.rstrip("/")
+        scheme = url.partition("://")[0]
+        try:
+            import fsspec
+        except ImportError:
+            raise UsageError(f"{url}: {scheme}:// needs fsspec; {INSTALL}") from None
+        try:
+            self._fs, path = fsspec.core.url_to_fs(self.name)
+        except ImportError as error:
+            raise UsageError(f"{url}: {error}; {INSTALL}") from None
+        except ValueError as error:
+            raise UsageError(f"{url}: {error}; use a path, gs://, s3:// or another scheme of fsspec's") from None
+        self._root = str(path).rstrip("/")
+
+    def _path(self, file: str) -> str:
+        return f"{self._root}/{file}"
+
+    @contextlib.contextmanager
+    def _explained(self, file: str) -> Iterator[None]:
+        """Every backend has exceptions of its own, so all are caught; the message keeps their words."""
+        try:
+            yield
+        except ParityError:
+            raise
+        except Exception as error:
+            said = " ".join(str(error).split())[:300] or type(error).__name__
+            raise UsageError(f"{self.name}/{file}: {said}; check the URL, the credentials and the network") from error
+
+    @contextlib.contextmanager
+    def _opened(self, file: str, most: int) -> Iterator[int]:
+        with tempfile.NamedTemporaryFile(prefix="parity-") as spool:
+            self._fs.invalidate_cache()  # another machine may be writing
+            size = int(self._fs.info(self._path(file))["size"])
+            if size > most:  # nothing of it is downloaded
+                os.truncate(spool.name, size)
+            else:
+                self._fs.get_file(self._path(file), spool.name)
+            with open(spool.name, "rb") as opened:
+                yield opened.fileno()
+
+    def put(self, file: str, chunks: Iterable[Any]) -> None:
+        with tempfile.NamedTemporaryFile(prefix="parity-") as spool:
+            with explained(spool.name):
+                write_file(spool.fileno(), chunks)
+            with self._explained(file):
+                self._fs.put_file(spool.name, self._path(file))
+
+    def create(self) -> None:
+        """Nothing: a bucket has no folders."""
+
+    def files(self) -> list[str]:
+        with self._explained(""):
+            self._fs.invalidate_cache()
+            try:
+                return sorted(str(path).rpartition("/")[2] for path in self._fs.ls(self._root, detail=False))
+            except FileNotFoundError:
+                return []
+
+    def remove(self, file: str) -> None:
+        with self._explained(file), contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(file))

@@ -178,7 +178,7 @@ def _run(
     mark("attention.kernel")
     if how.softmax_dtype == "bfloat16":
         mark("attention.softmax_dtype")
-        return kernels.narrow_softmax(q, k, v, visible, lse)
+        return kernels.narrow_softmax(q, k, v, visible, lse, _rounded)
     if how.kernel == "splash":
         from parity.models import splash  # jax, only from here on
 
@@ -186,3 +186,12 @@ def _run(
         mark("attention.block_kv")
         return splash.attention(q, k, v, visible, block_q=how.block_q, block_kv=how.block_kv, lse=lse)
     return (kernels.flex if how.kernel == "flex" else kernels.sdpa)(q, k, v, visible, lse)
+
+
+def _rounded(x: torch.Tensor) -> torch.Tensor:
+    """Rounded to bfloat16, dtype kept."""
+    if x.device.type == "jax":
+        from parity.models.splash import rounded  # XLA may drop a cast that is undone at once
+
+        return rounded(x)
+    return x.to(torch.bfloat16).to(x.dtype)

@@ -1,49 +1,32 @@
 """Model families: what a denoising loop needs to know of a model beyond diffusers' classes.
 
-A family is found by the class name in the transformer's config. It makes the model's arguments from latents and
+A family makes the model's arguments from latents and
 conditions, says which rows are text, and realises settings on a loaded model. The loop, the backends, the hooks and
 the comparison know nothing of any family.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
-from parity.models.folder import load_part, read_config
+from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.models.sampler import Sampler
-from parity.models.spec import GenerationSpec
+from parity.models.spec import Case, GenerationSpec
+from parity.models.stage1 import Stream, read_stage1, write_stage1
+from parity.models.text import TextStage
 from parity.reached import Reached
 from parity.settings import Capability, Settings, meaningless
 
-if TYPE_CHECKING:
-    from parity.models.encoders import TextStage
-
 Condition = Mapping[str, torch.Tensor]
 Constrain = Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One model folder with the sizes of one generation: what both sides agree on before they are loaded.
-
-    Attributes:
-        name: the model as the user named it. folder: its checkpoint. config: of the transformer.
-        spec: prompt and sizes. latent_shape: [1, C, T, H, W] (or the family's own layout).
-    """
-
-    name: str
-    folder: Path
-    config: Mapping[str, Any]
-    spec: GenerationSpec
-    latent_shape: tuple[int, ...]
 
 
 class Family(Protocol):
@@ -57,6 +40,11 @@ class Family(Protocol):
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]: ...
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """What the text encoders give the transformer; empty where ports of this model have no first stage."""
+        return ()
 
     @property
     def may_be_silent(self) -> bool:
@@ -121,8 +109,19 @@ class Family(Protocol):
     def conditions(
         self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
     ) -> dict[str, dict[str, torch.Tensor]]:
-        """Branch -> keyword -> tensor on the CPU, from the prompt or from a port's stage-1 file."""
-        ...
+        """Branch -> keyword -> tensor on the CPU, from the prompt or from a port's stage-1 file.
+
+        Raises:
+            UsageError: the file or an encoder is missing or damaged.
+        """
+        if stage1 is None:
+            found = self.text(case).encode(case, settings, device)
+        else:
+            found = read_stage1(stage1, self.streams, case.config)
+            for stream, branch in itertools.product(self.streams, found.values()):
+                branch[stream.argument] = branch[stream.argument].to(stream.dtype(settings))
+        dtype = DTYPES[settings.text("dtype")]
+        return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in found.items()}
 
     def text(self, case: Case) -> TextStage:
         """The text encoders, with the tokens of the case's prompts.
@@ -138,7 +137,9 @@ class Family(Protocol):
         Raises:
             UsageError: the file cannot be written.
         """
-        return False
+        if self.streams:
+            write_stage1(path, self.streams, conditions)
+        return bool(self.streams)
 
     def adapt(
         self,
@@ -190,41 +191,6 @@ class Family(Protocol):
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
         """The row frames of a branch."""
         return {}
-
-
-def family_of(folder: Path, inputs: Path | None = None) -> Family:
-    """The family of a checkpoint; `Generic` where no other knows the transformer's class.
-
-    Args:
-        inputs: the user's tensors by argument name, which only `Generic` takes.
-
-    Raises:
-        UsageError: diffusers has no such class, or inputs were given to a family that makes its own.
-    """
-    from parity.models.cogvideox_family import CogVideoX
-    from parity.models.hunyuan_family import HunyuanVideo15
-
-    families: dict[str, Family] = {
-        "HunyuanVideo15Transformer3DModel": HunyuanVideo15(),
-        "CogVideoXTransformer3DModel": CogVideoX(),
-    }
-    name = str(read_config(folder, "transformer").get("_class_name", ""))
-    if name not in families:
-        from parity.models.generic_family import Generic
-
-        return Generic.of(folder, inputs)
-    if inputs is not None:
-        raise UsageError(
-            f"--inputs is for transformers that no family knows; '{folder}' is a {families[name].title}, which makes "
-            "its own: use --prompt or --stage1"
-        )
-    return families[name]
-
-
-def make_case(name: str, folder: Path, spec: GenerationSpec, inputs: Path | None = None) -> Case:
-    """Gather what both sides agree on."""
-    config = read_config(folder, "transformer")
-    return Case(name, folder, config, spec, family_of(folder, inputs).latent_shape(folder, spec))
 
 
 def require_meaning(family: Family, case: Case, settings: Settings) -> None:

@@ -1,60 +1,15 @@
-"""Finding a checkpoint and loading its parts through diffusers' own classes.
-
-A model is named by a built-in tiny model, a folder in diffusers layout, or a hub name; all three end in a folder.
-Only the parts that a stage needs are loaded.
-"""
+"""A checkpoint's folder: its configs, and its parts loaded through their own classes, only those that a stage needs."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from parity.errors import UsageError
-from parity.models.names import TINY_NAMES
-
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def resolve_model(name: str) -> Path:
-    """The checkpoint folder of a model.
-
-    Args:
-        name: a built-in tiny model, a folder in diffusers layout (with `transformer/config.json`) or of a transformer
-            alone (`config.json`, weights beside it or drawn), or `owner/name` on the hub (downloaded by
-            huggingface_hub, or taken from its cache).
-
-    Raises:
-        UsageError: none of the three, or a folder that is no checkpoint.
-    """
-    if name in TINY_NAMES:
-        from parity.models.tiny import ensure_tiny
-
-        return ensure_tiny(name)
-    folder = Path(name)
-    if folder.exists():
-        _require_checkpoint(folder)
-        return folder
-    if _HUB_NAME.fullmatch(name):
-        return _download(name)
-    raise UsageError(
-        f"unknown model '{name}': neither a built-in model ({', '.join(TINY_NAMES)}), nor an existing folder, nor "
-        "a hub name (owner/name)"
-    )
-
-
-def _require_checkpoint(folder: Path) -> None:
-    if not folder.is_dir():
-        raise UsageError(f"'{folder}' is a file; give the checkpoint's folder")
-    if not (_place(folder, "transformer") / "config.json").is_file():
-        raise UsageError(
-            f"'{folder}' is no checkpoint in diffusers layout: it has no transformer/config.json; save it with "
-            "pipeline.save_pretrained, or a transformer alone with transformer.save_pretrained"
-        )
-
-
-def _place(folder: Path, part: str) -> Path:
+def place_of(folder: Path, part: str) -> Path:
     """Where a part lies: its own folder, or the top where a transformer was saved alone."""
     alone = part == "transformer" and not (folder / part).exists() and (folder / "config.json").is_file()
     return folder if alone else folder / part
@@ -65,22 +20,9 @@ def is_drawn(folder: Path) -> bool:
 
     Never for a pipeline: one whose weights are missing is a broken download.
     """
-    place = _place(folder, "transformer")
+    place = place_of(folder, "transformer")
     held = any(place.glob("*.safetensors*")) or any(place.glob("*.bin*"))
     return not held and not (folder / "model_index.json").exists()
-
-
-def _download(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        folder = Path(snapshot_download(name))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"cannot get model '{name}' from the hub: {reason}; give a local folder instead") from None
-    _require_checkpoint(folder)
-    return folder
 
 
 def read_config(folder: Path, part: str) -> dict[str, Any]:
@@ -90,7 +32,7 @@ def read_config(folder: Path, part: str) -> dict[str, Any]:
         UsageError: the file is missing or no JSON object.
     """
     names = {"scheduler": "scheduler_config.json", "guider": "guider_config.json"}
-    path = _place(folder, part) / names.get(part, "config.json")
+    path = place_of(folder, part) / names.get(part, "config.json")
     try:
         config = json.loads(path.read_text())
     except OSError:
@@ -124,10 +66,10 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
         UsageError: diffusers has no such class, or cannot load the folder.
     """
     kind = class_of(folder, part)
-    place = _place(folder, part)
+    place = place_of(folder, part)
     try:
         if part == "transformer" and is_drawn(folder):
-            from parity.models.tiny_weights import draw
+            from parity.models.tiny.weights import draw
 
             return draw(kind.from_config(read_config(folder, part)), part)
         where = {} if place == folder else {"subfolder": part}
@@ -135,3 +77,17 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"cannot load '{place}' as {kind.__name__}: {reason}") from error
+
+
+def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> Any:
+    """Load one component by its class's `from_pretrained`, with a message that names the folder where it fails.
+
+    Raises:
+        UsageError: there is no such subfolder, or it cannot be loaded.
+    """
+    if not (folder / subfolder).is_dir():
+        raise UsageError(f"{folder}: expected a subfolder {subfolder!r} with a {kind.__name__}, found none")
+    try:
+        return kind.from_pretrained(folder, subfolder=subfolder, local_files_only=True, **options)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder / subfolder}: cannot be loaded as {kind.__name__}: {error}") from error

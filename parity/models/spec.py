@@ -15,6 +15,7 @@ import dataclasses
 import json
 import math
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from parity.errors import UsageError
@@ -83,6 +84,22 @@ class GenerationSpec:
             return cls(**given)
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """One model folder with the sizes of one generation: what both sides agree on before they are loaded.
+
+    Attributes:
+        name: the model as the user named it. folder: its checkpoint. config: of the transformer.
+        spec: prompt and sizes. latent_shape: [1, C, T, H, W] (or the family's own layout).
+    """
+
+    name: str
+    folder: pathlib.Path
+    config: Mapping[str, Any]
+    spec: GenerationSpec
+    latent_shape: tuple[int, ...]
 
 
 def _fault(name: str, value: Any) -> str | None:

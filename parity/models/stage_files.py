@@ -134,6 +134,13 @@ class StageFile:
         return info
 
 
+def check_finite(path: pathlib.Path, name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor of a file that has a NaN or an infinity in it."""
+    bad = int((~tensor.isfinite()).sum())
+    if bad:
+        raise UsageError(f"{path}: tensor {name!r}: expected finite values, found {bad} NaN or Inf of {tensor.numel()}")
+
+
 def write_stage_file(path: pathlib.Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
     """Write tensors and header strings atomically, with each tensor's dtype in `dtype_info` as the ports do.
 

@@ -15,9 +15,9 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.rows import WHOLE, Part
-from parity.models.family import Case
 from parity.models.folder import load_part, read_config
 from parity.models.patches import DTYPES
+from parity.models.spec import Case
 from parity.reached import Reached
 from parity.settings import Settings
 

@@ -34,9 +34,10 @@ from parity.hooks.tap import Entry, Reduced, Tap
 from parity.hooks.transfer import to_records
 from parity.models import splash
 from parity.models.attention import SETTLE
-from parity.models.family import Case, Family
+from parity.models.family import Family
 from parity.models.feature_cache import Features, Kept, calling, given_at
 from parity.models.patches import DTYPES
+from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.mesh import Devices, make_devices

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
-from parity.models.family import Case, Family, require_meaning
+from parity.models.family import Family, require_meaning
 from parity.models.feature_cache import require_cache
+from parity.models.spec import Case
 from parity.settings import Settings
 
 BRANCHES = ("cond", "uncond")

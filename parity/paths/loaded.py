@@ -16,9 +16,10 @@ import torch
 from parity.golden.records import Record
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
-from parity.models.family import Case, Family
+from parity.models.family import Family
 from parity.models.feature_cache import Features
 from parity.models.sampler import Sampler
+from parity.models.spec import Case
 from parity.paths.inputs import Inputs
 from parity.reached import Reached
 from parity.settings import Settings

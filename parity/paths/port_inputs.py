@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.models.family import Case
-from parity.models.generic_family import Generic
-from parity.models.generic_inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
-from parity.models.spec import GenerationSpec
+from parity.models.generic.family import Generic
+from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
+from parity.models.spec import Case, GenerationSpec
 from parity.paths.port_load import Entry
 from parity.port import Port
 from parity.settings import Capability, Settings

@@ -26,10 +26,10 @@ from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry as Seen
 from parity.hooks.tap import Tap
-from parity.models.family import Case
 from parity.models.feature_cache import Kept, calling
-from parity.models.generic_inputs import LATENT
+from parity.models.generic.inputs import LATENT
 from parity.models.patches import DTYPES
+from parity.models.spec import Case
 from parity.paths.candidate import TorchaxBackend, split, use_compilation_cache, widen16
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.models.family import Case, Condition, Constrain
+from parity.models.family import Condition, Constrain
 from parity.models.feature_cache import CALL
-from parity.models.generic_inputs import LATENT
+from parity.models.generic.inputs import LATENT
+from parity.models.spec import Case
 from parity.paths.port_load import Entry, build, failures
 from parity.paths.port_state import kept
 from parity.port import Case as PortCase

@@ -15,9 +15,10 @@ from parity.hooks.attach import attached, callable_modules, require_fired
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.hooks.transfer import to_numpy, torch_records
-from parity.models.family import Case, Family
+from parity.models.family import Family
 from parity.models.feature_cache import Features, calling, given_at
 from parity.models.patches import DTYPES
+from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.precision import rounded_matmuls

@@ -1,6 +1,6 @@
 """A second opinion on an agreeing structure round: the doubtful modules are run on the reference's own inputs.
 
-Cost: nothing where no site is doubtful (`parity.compare.doubt`), as between innocent pairs; else one run of the
+Cost: nothing where no site is doubtful (`parity.compare.local`), as between innocent pairs; else one run of the
 reference's step and, for each of a few modules, a compilation of the candidate's.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parity.compare.doubt import doubtful
+from parity.compare.local import doubtful
 from parity.compare.result import SiteDiff
 from parity.golden.records import StepRecords
 from parity.paths.loop import State, state_of

@@ -15,9 +15,8 @@ from parity.golden.records import LOOP
 from parity.golden.rename import Rename, decode_rename
 from parity.golden.strict import MalformedError
 from parity.hooks.sites import ATTENTION
-from parity.models.family import Case, family_of, make_case
-from parity.models.folder import resolve_model
-from parity.models.spec import GenerationSpec
+from parity.models.registry import family_of, make_case, resolve_model
+from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop

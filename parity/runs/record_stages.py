@@ -15,8 +15,9 @@ import torch
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites, split_sites
-from parity.models.family import Case, Family
+from parity.models.family import Family
 from parity.models.patches import DTYPES
+from parity.models.spec import Case
 from parity.paths.floors import Variant, least, level, widen
 from parity.paths.inputs import Encoded
 from parity.paths.loop import Loop

@@ -20,9 +20,10 @@ from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden.records import StepRecords
 from parity.hooks.sites import split_sites
-from parity.models.family import Case, Family, family_of, make_case
-from parity.models.folder import read_config, resolve_model
-from parity.models.spec import GenerationSpec
+from parity.models.family import Family
+from parity.models.folder import read_config
+from parity.models.registry import family_of, make_case, resolve_model
+from parity.models.spec import Case, GenerationSpec
 from parity.models.stage2 import read_stage2
 from parity.paths.inputs import make_inputs
 from parity.paths.loop import denoise, prepare

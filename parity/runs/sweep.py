@@ -28,8 +28,7 @@ from parity.compare.result import Result
 from parity.errors import ParityError, UsageError
 from parity.golden.facts import Facts
 from parity.hooks.sites import plan_sites
-from parity.models.family import family_of, make_case
-from parity.models.folder import resolve_model
+from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.facts import gather
 from parity.paths.inputs import Inputs, make_inputs, require_place

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.compare.conclude import stage_diff
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Failed, Result
-from parity.compare.stages import stage_diff
 from parity.errors import UnjudgedError
 from parity.hooks.sites import split_sites
-from parity.models.encoders import TEXT, Encoder, TextStage, divided, load_encoder, skeleton
-from parity.models.family import Case, Family
+from parity.models.family import Family
 from parity.models.patches import DTYPES
+from parity.models.spec import Case
+from parity.models.text import TEXT, Encoder, TextStage, divided, load_encoder, skeleton
 from parity.paths.inputs import Conditions, Encoded
 from parity.paths.reference import module_tree
 from parity.paths.stage import Stage, TorchStage

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from parity.compare.result import Check
-from parity.models.encoders import TextStage
+from parity.models.text import TextStage
 
 
 def token_checks(ours: TextStage, theirs: TextStage) -> tuple[Check, ...]:

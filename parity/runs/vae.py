@@ -16,13 +16,13 @@ from functools import partial
 import numpy as np
 import torch
 
+from parity.compare.conclude import stage_diff
 from parity.compare.frames import frame_diffs, frame_errors, frames_of, spread
 from parity.compare.judge import L2_LIMIT
 from parity.compare.metrics import ratio
 from parity.compare.preflight import failed
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, Failed, FrameError, Result
-from parity.compare.stages import stage_diff
 from parity.models.family import Case
 from parity.models.vae import CacheRows, expected_frames, load_decoder, require_known
 from parity.paths.stage import Stage, TorchStage, host_tensor

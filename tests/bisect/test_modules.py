@@ -139,7 +139,7 @@ def test_an_eager_torch_candidate_within_a_block(
     import torch
 
     from parity.bisect.transplant import prepared
-    from parity.models.family import family_of
+    from parity.models.registry import family_of
     from parity.paths.loop import prepare
     from parity.paths.reference import load_reference
     from parity.runs.pairing import Pairing

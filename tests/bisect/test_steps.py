@@ -172,7 +172,7 @@ def test_a_golden_without_floors_or_of_other_inputs(
 ) -> None:
     from parity.bisect.steps_judge import Carried, StepsJudge, load_against, steps_of
     from parity.golden import Golden, GoldenWriter
-    from parity.models.names import DEFAULT_MODEL
+    from parity.models.registry import DEFAULT_MODEL
     from parity.paths.loop import denoise, prepare
     from parity.paths.provenance import provenance
     from parity.settings import parse

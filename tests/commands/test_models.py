@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from parity.cli import app
 from parity.commands.models import FAMILIES, MODEL_FAMILIES, cached_folder, document
 from parity.errors import UsageError
-from parity.models.names import DEFAULT_MODEL, TINY_NAMES
+from parity.models.registry import DEFAULT_MODEL, tiny_names
 from parity.settings import SETTINGS, parse
 
 
@@ -32,7 +32,7 @@ def run(*arguments: str) -> str:
 
 def test_the_document_lists_models_families_and_settings() -> None:
     found = json.loads(run("--json"))
-    assert [m["model"] for m in found["models"]] == list(TINY_NAMES)
+    assert [m["model"] for m in found["models"]] == list(tiny_names())
     assert [m["model"] for m in found["models"] if m["default"]] == [DEFAULT_MODEL]
     assert {m["family"] for m in found["models"]} <= {f["family"] for f in found["families"]}
     assert [s["setting"] for s in found["settings"]] == [choice.name for choice in SETTINGS]
@@ -64,7 +64,7 @@ def test_the_plain_form_has_one_line_for_each() -> None:
 
 
 def test_whether_a_checkpoint_is_in_the_cache(cache: Path) -> None:
-    name = TINY_NAMES[0]
+    name = tiny_names()[0]
     assert cached_folder(name) is None
     assert f"model {name}: family HunyuanVideo-1.5; default yes; in the cache no: made by the first run" in run()
     for folder in (f"{name}-v2", f"{name}-v10", f".{name}-v11-abc", f"{name}-vx", f"{name}-old-v12"):
@@ -75,7 +75,7 @@ def test_whether_a_checkpoint_is_in_the_cache(cache: Path) -> None:
 
 def test_the_families_are_those_that_run(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from parity.models.family import family_of
+    from parity.models.registry import family_of
 
     def made(kind: str) -> Path:
         folder = tmp_path / kind
@@ -89,7 +89,7 @@ def test_the_families_are_those_that_run(tmp_path: Path) -> None:
 
 
 def test_every_built_in_model_has_a_family() -> None:
-    assert set(MODEL_FAMILIES) == set(TINY_NAMES)
+    assert set(MODEL_FAMILIES) == set(tiny_names())
     assert set(MODEL_FAMILIES.values()) <= set(FAMILIES)
 
 

@@ -24,14 +24,14 @@ pytest.importorskip("torchax")
 
 from parity.commands.keep import KeepRun
 from parity.commands.record import record as record_command
-from parity.compare.align import align
 from parity.compare.diff import diff
+from parity.compare.judge import align
 from parity.compare.metrics import measure
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, StepRecords, verify
 from parity.golden.records import LOOP
-from parity.models.names import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL
 from parity.runs import record as recording
 from parity.runs.run import Request, run
 from parity.settings import parse

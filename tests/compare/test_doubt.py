@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from parity.compare.doubt import MOST, doubtful
+from parity.compare.local import MOST, doubtful
 from parity.compare.result import Distance, SiteDiff
 from parity.golden import Key
 

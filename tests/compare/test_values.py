@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from parity.compare import values
-from parity.compare.values import BLOCK, compare_values
+from parity.compare.metrics import BLOCK, compare_values
 
 
 def exact(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:

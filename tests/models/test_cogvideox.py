@@ -13,14 +13,15 @@ import pytest
 import torch
 
 from parity.errors import UsageError
-from parity.models import cogvideox
 from parity.models.attention import AttentionSettings
-from parity.models.cogvideox_family import CogVideoX
-from parity.models.cogvideox_sampler import CogVideoXSampler, _StepNoise
-from parity.models.cogvideox_text import encode_prompt, read_stage1, write_stage1
-from parity.models.family import Case, make_case, require_meaning
-from parity.models.spec import GenerationSpec
-from parity.models.tiny import ensure_tiny
+from parity.models.cogvideox import transformer as cogvideox
+from parity.models.cogvideox.family import CogVideoX
+from parity.models.cogvideox.sampler import CogVideoXSampler, _StepNoise
+from parity.models.cogvideox.text import T5
+from parity.models.family import require_meaning
+from parity.models.registry import make_case, resolve_model
+from parity.models.spec import Case, GenerationSpec
+from parity.models.stage1 import Conditions, read_stage1, write_stage1
 from parity.reached import Reached
 from parity.settings import SETTINGS, parse
 from tests.models.test_tiny import weights_sha256
@@ -35,17 +36,21 @@ NAMES = sorted(WEIGHTS_SHA256)
 
 
 def case(name: str) -> Case:
-    folder = ensure_tiny(name)
+    folder = resolve_model(name)
     return make_case(name, folder, GenerationSpec.load(folder))
 
 
+def encode(made: Case, dtype: str) -> Conditions:
+    return FAMILY.conditions(made, parse("torch", [f"dtype={dtype}"]), None, torch.device("cpu"))
+
+
 def transformer(name: str) -> Any:
-    return diffusers.CogVideoXTransformer3DModel.from_pretrained(ensure_tiny(name), subfolder="transformer").eval()
+    return diffusers.CogVideoXTransformer3DModel.from_pretrained(resolve_model(name), subfolder="transformer").eval()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_are_pinned(name: str) -> None:
-    assert weights_sha256(ensure_tiny(name)) == WEIGHTS_SHA256[name]
+    assert weights_sha256(resolve_model(name)) == WEIGHTS_SHA256[name]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,7 +58,7 @@ def test_weights_are_pinned(name: str) -> None:
 def test_weights_are_neither_tame_nor_chaotic(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, made = transformer(name), case(name)
     FAMILY.adapt(model, made, parse("torch", ["attention.kernel=sdpa"]), Reached(parse("torch")), traced=False)
-    text = encode_prompt(made.folder, made.spec, dtype=torch.float32, device="cpu")
+    text = encode(made, "float32")
     latents = torch.randn(made.latent_shape, generator=torch.Generator().manual_seed(0))
     attended, streams = [], []
     sdpa = torch.nn.functional.scaled_dot_product_attention
@@ -92,14 +97,14 @@ def test_weights_are_neither_tame_nor_chaotic(name: str, monkeypatch: pytest.Mon
 
 @pytest.fixture(scope="module")
 def pipeline() -> Any:
-    made = diffusers.CogVideoXPipeline.from_pretrained(ensure_tiny("tiny-cogvideox-1.5"))
+    made = diffusers.CogVideoXPipeline.from_pretrained(resolve_model("tiny-cogvideox-1.5"))
     made.set_progress_bar_config(disable=True)
     return made
 
 
 def test_text_is_the_pipelines_bit_for_bit(pipeline: Any) -> None:
     made = case("tiny-cogvideox-1.5")
-    found = encode_prompt(made.folder, made.spec, dtype=torch.float32, device="cpu")
+    found = encode(made, "float32")
     with torch.no_grad():
         expected = pipeline.encode_prompt(
             made.spec.prompt, made.spec.negative_prompt, max_sequence_length=made.spec.tokenizer_max_length
@@ -111,9 +116,9 @@ def test_text_is_the_pipelines_bit_for_bit(pipeline: Any) -> None:
 
 def test_stage1_comes_back_as_it_was_written(tmp_path: Path) -> None:
     made = case("tiny-cogvideox-1.0")
-    given = encode_prompt(made.folder, made.spec, dtype=torch.bfloat16, device="cpu")
-    write_stage1(tmp_path / "stage1.safetensors", given)
-    found = read_stage1(tmp_path / "stage1.safetensors", made.config)
+    given = encode(made, "bfloat16")
+    write_stage1(tmp_path / "stage1.safetensors", [T5], given)
+    found = read_stage1(tmp_path / "stage1.safetensors", [T5], made.config)
     for branch in ("cond", "uncond"):
         assert found[branch]["encoder_hidden_states"].dtype == torch.bfloat16
         assert torch.equal(found[branch]["encoder_hidden_states"], given[branch]["encoder_hidden_states"])
@@ -134,7 +139,7 @@ def test_a_stage1_file_that_does_not_fit_is_refused(tmp_path: Path, change: Any,
     tensors = change(torch.ones(1, 32, 64))
     save_file({k: x.contiguous().clone() for k, x in tensors.items()}, tmp_path / "stage1.safetensors")
     with pytest.raises(UsageError, match=message):
-        read_stage1(tmp_path / "stage1.safetensors", case("tiny-cogvideox-1.0").config)
+        read_stage1(tmp_path / "stage1.safetensors", [T5], case("tiny-cogvideox-1.0").config)
 
 
 @pytest.mark.parametrize("patch_size_t", [None, 2])

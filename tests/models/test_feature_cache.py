@@ -12,8 +12,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.sites import plan_sites
-from parity.models.family import family_of, make_case
-from parity.models.folder import resolve_model
+from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import Inputs, make_inputs, require_place
 from parity.paths.loaded import Loaded

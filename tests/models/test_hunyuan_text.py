@@ -12,10 +12,14 @@ import safetensors.torch
 import torch
 
 from parity.errors import UsageError
-from parity.models.hunyuan_text import Conditions, encode_prompt, read_stage1, write_stage1
-from parity.models.spec import GenerationSpec
-from parity.models.tiny import ensure_tiny
+from parity.models.hunyuan_video_15.family import HunyuanVideo15
+from parity.models.hunyuan_video_15.text import BYT5, QWEN
+from parity.models.registry import resolve_model
+from parity.models.spec import Case, GenerationSpec
+from parity.models.stage1 import Conditions, read_stage1, write_stage1
+from parity.settings import parse
 
+STREAMS = (QWEN, BYT5)
 CONFIG = {"text_embed_dim": 6, "text_embed_2_dim": 5}
 KEYS = (
     "encoder_hidden_states",
@@ -27,7 +31,7 @@ KEYS = (
 
 @pytest.fixture(scope="module")
 def folder() -> pathlib.Path:
-    return ensure_tiny("tiny-hunyuan-video-1.5")
+    return resolve_model("tiny-hunyuan-video-1.5")
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +42,10 @@ def spec(folder: pathlib.Path) -> GenerationSpec:
 def encode(
     folder: pathlib.Path, spec: GenerationSpec, dtype: torch.dtype, byt5_dtype: torch.dtype | None = None
 ) -> Conditions:
-    return encode_prompt(
-        folder,
-        spec,
-        spec.prompt,
-        spec.negative_prompt,
-        byt5_dtype=byt5_dtype or dtype,
-        dtype=dtype,
-        device="cpu",
-    )
+    given = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+    byt5 = [f"text.byt5_dtype={given[byt5_dtype]}"] if byt5_dtype else []
+    settings = parse("torch", [f"dtype={given[dtype]}", *byt5])
+    return HunyuanVideo15().conditions(Case("tiny", folder, {}, spec, ()), settings, None, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -92,8 +91,11 @@ def test_a_folder_without_an_encoder_is_named(
 ) -> None:
     with pytest.raises(UsageError, match=r"expected a subfolder 'tokenizer' with a Qwen2Tokenizer, found none"):
         encode(tmp_path, spec, torch.float32)
-    shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
-    (tmp_path / "text_encoder").mkdir()
+    for part in ("tokenizer", "tokenizer_2"):
+        shutil.copytree(folder / part, tmp_path / part)
+    for part in ("text_encoder", "text_encoder_2"):
+        (tmp_path / part).mkdir()
+        shutil.copy(folder / part / "config.json", tmp_path / part)
     with pytest.raises(UsageError, match=r"text_encoder: cannot be loaded as Qwen2_5_VLTextModel"):
         encode(tmp_path, spec, torch.float32)
 
@@ -119,8 +121,8 @@ def test_stage1_round_trip_keeps_every_bit(folder: pathlib.Path, spec: Generatio
     for dtype in (torch.float32, torch.bfloat16):
         conditions = encode(folder, spec, dtype)
         path = tmp_path / "stage1_embeddings.safetensors"
-        write_stage1(path, conditions)
-        found = read_stage1(path, {"text_embed_dim": 64, "text_embed_2_dim": 48})
+        write_stage1(path, STREAMS, conditions)
+        found = read_stage1(path, STREAMS, {"text_embed_dim": 64, "text_embed_2_dim": 48})
         assert found.keys() == conditions.keys()
         for branch, values in conditions.items():
             assert found[branch].keys() == values.keys()
@@ -132,12 +134,12 @@ def test_stage1_round_trip_keeps_every_bit(folder: pathlib.Path, spec: Generatio
 
 def test_stage1_names_are_the_ports(tmp_path: pathlib.Path) -> None:
     tensors = stage1()
-    found = read_stage1(write(tmp_path / "s1", tensors), CONFIG)
+    found = read_stage1(write(tmp_path / "s1", tensors), STREAMS, CONFIG)
     assert torch.equal(found["cond"]["encoder_hidden_states"], tensors["prompt_embeds"])
     assert torch.equal(found["cond"]["encoder_attention_mask_2"], tensors["prompt_embeds_mask_2"])
     assert torch.equal(found["uncond"]["encoder_attention_mask"], tensors["negative_prompt_embeds_mask"])
     assert torch.equal(found["uncond"]["encoder_hidden_states_2"], tensors["negative_prompt_embeds_2"])
-    write_stage1(tmp_path / "again", found)
+    write_stage1(tmp_path / "again", STREAMS, found)
     assert safetensors.torch.load_file(tmp_path / "again").keys() == tensors.keys()
 
 
@@ -145,7 +147,7 @@ def test_bfloat16_stored_as_float32_comes_back_as_bfloat16(tmp_path: pathlib.Pat
     meant = stage1(torch.bfloat16)
     stored = {name: tensor.float() for name, tensor in meant.items()}
     info = json.dumps({"prompt_embeds": "torch.bfloat16", "prompt_embeds_mask": "torch.bfloat16"})
-    found = read_stage1(write(tmp_path / "s1", stored, dtype_info=info), CONFIG)
+    found = read_stage1(write(tmp_path / "s1", stored, dtype_info=info), STREAMS, CONFIG)
     assert found["cond"]["encoder_hidden_states"].dtype == torch.bfloat16
     assert torch.equal(found["cond"]["encoder_hidden_states"], meant["prompt_embeds"])
     assert found["cond"]["encoder_attention_mask"].dtype == torch.bfloat16
@@ -155,7 +157,7 @@ def test_bfloat16_stored_as_float32_comes_back_as_bfloat16(tmp_path: pathlib.Pat
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8])
 def test_masks_may_be_integers(tmp_path: pathlib.Path, dtype: torch.dtype) -> None:
     tensors = {name: tensor.to(dtype) if "mask" in name else tensor for name, tensor in stage1().items()}
-    found = read_stage1(write(tmp_path / "s1", tensors), CONFIG)
+    found = read_stage1(write(tmp_path / "s1", tensors), STREAMS, CONFIG)
     assert found["cond"]["encoder_attention_mask"].dtype == dtype
     assert found["cond"]["encoder_attention_mask"].sum() == 5
 
@@ -165,7 +167,7 @@ def test_each_missing_tensor_is_named(tmp_path: pathlib.Path, name: str) -> None
     tensors = stage1()
     del tensors[name]
     with pytest.raises(UsageError, match=rf"s1: tensor '{name}' is missing; expected it, found: negative_prompt_"):
-        read_stage1(write(tmp_path / "s1", tensors), CONFIG)
+        read_stage1(write(tmp_path / "s1", tensors), STREAMS, CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_each_wrong_tensor_is_named_with_what_was_expected(
 ) -> None:
     path = write(tmp_path / "s1", {**stage1(), name: tensor})
     with pytest.raises(UsageError, match=rf"s1: tensor '{name}': {message}"):
-        read_stage1(path, CONFIG)
+        read_stage1(path, STREAMS, CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_each_wrong_tensor_is_named_with_what_was_expected(
 )
 def test_a_bad_dtype_info_is_named(tmp_path: pathlib.Path, info: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        read_stage1(write(tmp_path / "s1", stage1(), dtype_info=info), CONFIG)
+        read_stage1(write(tmp_path / "s1", stage1(), dtype_info=info), STREAMS, CONFIG)
 
 
 def test_truncated_and_foreign_files_are_named(tmp_path: pathlib.Path) -> None:
@@ -227,11 +229,11 @@ def test_truncated_and_foreign_files_are_named(tmp_path: pathlib.Path) -> None:
         path = tmp_path / name
         path.write_bytes(content)
         with pytest.raises(UsageError, match=rf"{name}: not a whole safetensors file"):
-            read_stage1(path, CONFIG)
+            read_stage1(path, STREAMS, CONFIG)
     with pytest.raises(UsageError, match="nowhere: no such file"):
-        read_stage1(tmp_path / "nowhere", CONFIG)
+        read_stage1(tmp_path / "nowhere", STREAMS, CONFIG)
     with pytest.raises(UsageError, match="no such file"):
-        read_stage1(tmp_path, CONFIG)
+        read_stage1(tmp_path, STREAMS, CONFIG)
 
 
 def test_a_header_that_claims_more_than_the_file_holds_is_refused(tmp_path: pathlib.Path) -> None:
@@ -239,10 +241,10 @@ def test_a_header_that_claims_more_than_the_file_holds_is_refused(tmp_path: path
     path = tmp_path / "bomb"
     path.write_bytes(len(header).to_bytes(8, "little") + header.encode() + b"\0" * 24)
     with pytest.raises(UsageError, match="bomb: not a whole safetensors file"):
-        read_stage1(path, CONFIG)
+        read_stage1(path, STREAMS, CONFIG)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: pathlib.Path) -> None:
-    conditions = read_stage1(write(tmp_path / "s1", stage1()), CONFIG)
+    conditions = read_stage1(write(tmp_path / "s1", stage1()), STREAMS, CONFIG)
     with pytest.raises(UsageError, match=r"missing.s1: cannot be written: No such file"):
-        write_stage1(tmp_path / "missing" / "s1", conditions)
+        write_stage1(tmp_path / "missing" / "s1", STREAMS, conditions)

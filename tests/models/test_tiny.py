@@ -16,18 +16,21 @@ import torch
 
 from parity.cache import cache_dir
 from parity.errors import UsageError
-from parity.models import tiny
-from parity.models.hunyuan_text import encode_prompt
-from parity.models.spec import GenerationSpec
+from parity.models.hunyuan_video_15.family import HunyuanVideo15
+from parity.models.registry import resolve_model
+from parity.models.spec import Case, GenerationSpec
+from parity.models.tiny import make
+from parity.models.tiny.weights import Rule, fill
+from parity.settings import parse
 
 NAME = "tiny-hunyuan-video-1.5"
-# Figures measured on these weights are only comparable while this holds: a change needs a higher tiny._VERSION.
+# Figures measured on these weights are only comparable while this holds: a change needs a higher make._VERSION.
 WEIGHTS_SHA256 = "f8b7aee4dcf46367092b9afaa03eff360b6400a025e727e8188ae2b2ebf073fc"
 
 
 @pytest.fixture(scope="module")
 def folder() -> pathlib.Path:
-    return tiny.ensure_tiny(NAME)
+    return resolve_model(NAME)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ def test_made_anew_it_has_the_same_bytes_and_leaves_the_random_state(
     monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
     torch.manual_seed(7)
     state = torch.get_rng_state()
-    made = tiny.ensure_tiny(NAME)
+    made = resolve_model(NAME)
     assert torch.equal(torch.get_rng_state(), state)
     assert made.parent == tmp_path / "models"
     assert [entry.name for entry in made.parent.iterdir()] == [made.name]
@@ -99,9 +102,7 @@ def test_pipeline_loads_it_and_generates_frames(folder: pathlib.Path) -> None:
 
 def test_masks_are_realistic_and_lengths_distinct(folder: pathlib.Path) -> None:
     spec = GenerationSpec.load(folder)
-    found = encode_prompt(
-        folder, spec, spec.prompt, spec.negative_prompt, byt5_dtype=torch.float32, dtype=torch.float32, device="cpu"
-    )
+    found = HunyuanVideo15().conditions(Case(NAME, folder, {}, spec, ()), parse("torch"), None, torch.device("cpu"))
     tokens = {
         branch: (int(values["encoder_attention_mask"].sum()), int(values["encoder_attention_mask_2"].sum()))
         for branch, values in found.items()
@@ -145,13 +146,6 @@ def test_weights_are_neither_tame_nor_chaotic(folder: pathlib.Path, tameness: Mo
     assert found.float64 < 3e-6
 
 
-def test_unknown_name_lists_the_known(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
-    with pytest.raises(UsageError, match=r"unknown tiny model 'tiny-x'; there are: tiny-hunyuan-video-1\.5, "):
-        tiny.ensure_tiny("tiny-x")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_cache_that_cannot_be_written_names_the_variable(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +153,7 @@ def test_cache_that_cannot_be_written_names_the_variable(
     blocked.write_text("")
     monkeypatch.setenv("PARITY_CACHE", str(blocked))
     with pytest.raises(UsageError, match=r"cannot write the cache folder .*; set PARITY_CACHE"):
-        tiny.ensure_tiny(NAME)
+        resolve_model(NAME)
 
 
 def test_failure_leaves_nothing_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,14 +162,13 @@ def test_failure_leaves_nothing_behind(tmp_path: pathlib.Path, monkeypatch: pyte
         raise RuntimeError("killed")
 
     monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
-    monkeypatch.setitem(tiny._MAKERS, NAME, fail)
     with pytest.raises(RuntimeError, match="killed"):
-        tiny.ensure_tiny(NAME)
+        make.ensure_tiny(NAME, fail)
     assert list((tmp_path / "models").iterdir()) == []
 
 
 def test_lost_race_uses_the_winners_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    winner = tmp_path / "models" / f"{NAME}-v{tiny._VERSION}"
+    winner = tmp_path / "models" / f"{NAME}-v{make._VERSION}"
 
     def overtaken(folder: pathlib.Path) -> None:
         (folder / "made_by").write_text("loser")
@@ -183,20 +176,19 @@ def test_lost_race_uses_the_winners_folder(tmp_path: pathlib.Path, monkeypatch: 
         (winner / "made_by").write_text("winner")
 
     monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
-    monkeypatch.setitem(tiny._MAKERS, NAME, overtaken)
-    assert tiny.ensure_tiny(NAME) == winner
+    assert make.ensure_tiny(NAME, overtaken) == winner
     assert (winner / "made_by").read_text() == "winner"
     assert list(winner.parent.iterdir()) == [winner]
 
 
 def test_every_parameter_needs_a_rule() -> None:
     with pytest.raises(LookupError, match=r"no rule says how to draw part\.bias"):
-        tiny.fill(torch.nn.Linear(3, 2), "part", [tiny.Rule("weight", std=1.0)])
+        fill(torch.nn.Linear(3, 2), "part", [Rule("weight", std=1.0)])
 
 
 def test_fill_draws_the_stated_mean_and_deviation() -> None:
     layer = torch.nn.Linear(400, 300)
-    tiny.fill(layer, "part", [tiny.Rule("weight", std=2.0, mean=1.0, fan_in=True), tiny.Rule("bias", std=0.5)])
+    fill(layer, "part", [Rule("weight", std=2.0, mean=1.0, fan_in=True), Rule("bias", std=0.5)])
     assert layer.weight.mean().item() == pytest.approx(1.0, abs=0.01)
     assert layer.weight.std().item() == pytest.approx(2.0 / 20, rel=0.02)
     assert layer.bias.std().item() == pytest.approx(0.5, rel=0.1)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parity.models.family import family_of, make_case
-from parity.models.folder import resolve_model
+from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.candidate import load_candidate
 from parity.paths.inputs import make_inputs

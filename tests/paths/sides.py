@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from parity.golden import Record, StepRecords
-from parity.models.family import Case, Family, family_of, make_case
-from parity.models.folder import resolve_model
-from parity.models.names import DEFAULT_MODEL
-from parity.models.spec import GenerationSpec
+from parity.models.family import Family
+from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
+from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs, make_inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare

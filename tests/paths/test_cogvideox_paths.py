@@ -15,12 +15,11 @@ import torch
 
 from parity.compare.result import Result
 from parity.hooks.sites import plan_sites
-from parity.models import cogvideox
 from parity.models.attention import AttentionSettings
-from parity.models.cogvideox_sampler import CogVideoXSampler
-from parity.models.family import Case, family_of, make_case
-from parity.models.folder import resolve_model
-from parity.models.spec import GenerationSpec
+from parity.models.cogvideox import transformer as cogvideox
+from parity.models.cogvideox.sampler import CogVideoXSampler
+from parity.models.registry import family_of, make_case, resolve_model
+from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs, make_inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare, state_of
@@ -249,9 +248,7 @@ def test_a_forgotten_history_is_found_in_the_step_that_needs_it(monkeypatch: pyt
 
 
 def test_a_stage1_file_takes_the_place_of_the_prompt(tmp_path: Path) -> None:
-    from parity.models.cogvideox_text import write_stage1
-
-    write_stage1(tmp_path / "stage1.safetensors", inputs(OLD).conditions)
+    family_of(made(OLD).folder).write_stage1(tmp_path / "stage1.safetensors", inputs(OLD).conditions)
     family, given = family_of(made(OLD).folder), parse("torch")
     found = family.conditions(made(OLD), given, tmp_path / "stage1.safetensors", torch.device("cpu"))
     for branch, condition in inputs(OLD).conditions.items():

@@ -13,10 +13,9 @@ import torch
 from parity.compare.result import Result
 from parity.errors import UnjudgedError, UsageError
 from parity.hooks.sites import plan_sites
-from parity.models.encoders import Encoder, TextStage
-from parity.models.family import Case, family_of, make_case
-from parity.models.folder import resolve_model
-from parity.models.spec import GenerationSpec
+from parity.models.registry import family_of, make_case, resolve_model
+from parity.models.spec import Case, GenerationSpec
+from parity.models.text import Encoder, TextStage
 from parity.paths.stage import Stage
 from parity.runs import text as text_module
 from parity.runs.pairing import Request
@@ -196,7 +195,7 @@ def test_a_dtype_of_an_encoder_that_is_not_called_is_no_pass() -> None:
 
 
 def test_a_family_without_known_encoders_is_refused() -> None:
-    from parity.models.generic_family import Generic
+    from parity.models.generic.family import Generic
 
     case, _ = made(COG)
     with pytest.raises(UsageError, match="leave text out of --stages"):

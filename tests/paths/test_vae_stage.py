@@ -16,9 +16,9 @@ import torch
 from parity.compare.result import Result
 from parity.errors import UnjudgedError
 from parity.hooks.sites import plan_sites
-from parity.models.family import Case, make_case
-from parity.models.folder import load_part, resolve_model
-from parity.models.spec import GenerationSpec
+from parity.models.folder import load_part
+from parity.models.registry import make_case, resolve_model
+from parity.models.spec import Case, GenerationSpec
 from parity.models.vae import causal_mask
 from parity.paths.stage import TorchStage
 from parity.runs import vae as vae_module

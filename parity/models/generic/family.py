@@ -1,7 +1,7 @@
 """Any diffusers transformer by class and config alone: one call (or N Euler steps) on inputs made for it.
 
 For a class that no built-in family knows. There is no pipeline: no text encoders, no guidance, no scheduler; the
-transformer's own code runs as diffusers wrote it on both sides. See `parity.models.generic_inputs` for its inputs.
+transformer's own code runs as diffusers wrote it on both sides. See `parity.models.generic.inputs` for its inputs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 
 from parity.errors import ParityError, UnjudgedError, UsageError
 from parity.hooks.rows import NoRows, RowRule
-from parity.models.encoders import TextStage
-from parity.models.family import Case, Condition, Family
+from parity.models.family import Condition, Family
 from parity.models.folder import class_of, is_drawn, read_config
-from parity.models.generic_inputs import LATENT, TIMESTEP, Made, Signature, make_arguments, read_inputs, signature_of
-from parity.models.generic_sampler import EulerSampler
+from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, make_arguments, read_inputs, signature_of
+from parity.models.generic.sampler import EulerSampler
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
-from parity.models.spec import GenerationSpec
+from parity.models.spec import Case, GenerationSpec
+from parity.models.text import TextStage
 from parity.reached import Reached
 from parity.settings import Capability, Settings
 

@@ -18,9 +18,10 @@ import torch
 from parity.golden.records import PADDING
 from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
 from parity.hooks.sites import ATTENTION
-from parity.models.family import Case
-from parity.models.hunyuan_text import Conditions, load_component
+from parity.models.folder import load_component, read_config
 from parity.models.patches import DTYPES
+from parity.models.spec import Case
+from parity.models.stage1 import Conditions, Stream, read_stage1
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -31,37 +32,54 @@ CROPPED = "cropped"
 """The row frame of what is left behind the template."""
 
 
-@dataclass(frozen=True)
+Ask = Callable[[Any, str, torch.device], Any]
+"""Calls the pipeline's method for a prompt, with whatever stands in its encoder's place, on a device."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """One text encoder of a checkpoint.
+    """One text encoder of a checkpoint; made by `encoder_of`.
 
     Attributes:
         part: its folder, and the child of its stage's module: `text_encoder`. kind: its class in transformers.
-        argument: the transformer's that takes its embeddings. output: their name in a port's stage-1 file.
+        stream: what its embeddings are to the transformer. ask: gives the embeddings of a prompt, and its mask.
         tokens: branch -> what the pipeline gives it, int64 [1, L]: `input_ids`, and `attention_mask` where it is given
             one. A branch for which it is not called is missing, and has embeddings of zeros.
         width, length: of its embeddings [1, length, width]. vocabulary: rows of its table of embeddings.
-        masked: whether the transformer is given its mask. skip: hidden layers left out from the end, of `layers`; 0 for
-            the output. crop: rows of the template. byt5: whether `text.byt5_dtype` is its dtype.
+        skip: hidden layers left out from the end, of `layers`; 0 for the output. crop: rows of the template.
     """
 
     part: str
     kind: Any
-    argument: str
-    output: str
+    stream: Stream
+    ask: Ask
     tokens: Mapping[str, Mapping[str, torch.Tensor]]
     width: int
     length: int
     vocabulary: int
-    masked: bool = True
     skip: int = 0
     layers: int = 0
     crop: int = 0
-    byt5: bool = False
+
+    @property
+    def argument(self) -> str:
+        return self.stream.argument
 
     @property
     def mask_argument(self) -> str:
-        return self.argument.replace("hidden_states", "attention_mask")
+        return self.stream.mask_argument
+
+    @property
+    def output(self) -> str:
+        return self.stream.name
+
+    @property
+    def masked(self) -> bool:
+        return self.stream.masked
+
+    @property
+    def byt5(self) -> bool:
+        return self.stream.byt5
 
     @property
     def rule(self) -> RowRule:
@@ -79,11 +97,6 @@ class Encoder:
     def settings(self, given: Settings) -> Settings:
         """A side's settings as far as they are this encoder's."""
         return given if self.byt5 else given.replace(text_byt5_dtype="same")
-
-    def dtype(self, settings: Settings) -> torch.dtype:
-        """That it runs in."""
-        byt5 = settings.text("text.byt5_dtype") if self.byt5 else "same"
-        return DTYPES[settings.text("dtype") if byt5 == "same" else byt5]
 
     def frames(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, RowFrame]:
         """Which tokens are valid, before and behind the cropping."""
@@ -110,16 +123,76 @@ def _frame(weight: np.ndarray) -> RowFrame:
     return RowFrame(np.arange(weight.size, dtype=np.int32), weight)
 
 
+def encoder_of(
+    case: Case, part: str, kind: Any, stream: Stream, ask: Ask, length: int, *, skip: int = 0, crop: int = 0
+) -> Encoder:
+    """An encoder, with the tokens of the case's prompts; the arguments are `Encoder`'s attributes.
+
+    Raises:
+        UsageError: the folder lacks it.
+    """
+    config = read_config(case.folder, part)
+    tokens = {}
+    for branch, prompt in _prompts(case).items():
+        ear = Listener()
+        ask(ear, prompt, torch.device("cpu"))
+        if ear.heard:
+            tokens[branch] = ear.heard
+    return Encoder(
+        part=part,
+        kind=kind,
+        stream=stream,
+        ask=ask,
+        tokens=tokens,
+        width=int(config["d_model"] if "d_model" in config else config["hidden_size"]),
+        length=length,
+        vocabulary=int(config["vocab_size"]),
+        skip=skip,
+        layers=int(config["num_hidden_layers"]) if skip else 0,
+        crop=crop,
+    )
+
+
+def _prompts(case: Case) -> dict[str, str]:
+    return {"cond": case.spec.prompt, "uncond": case.spec.negative_prompt}
+
+
 @dataclass(frozen=True)
 class TextStage:
     """What a family knows of its text encoders.
 
     Attributes:
-        encoders: in the pipeline's order. read: a port's stage-1 file (`parity.models.hunyuan_text`).
+        encoders: in the pipeline's order.
     """
 
     encoders: tuple[Encoder, ...]
-    read: Callable[[Path, Mapping[str, Any]], Conditions]
+
+    def read(self, path: Path, config: Mapping[str, Any]) -> Conditions:
+        """See `read_stage1`."""
+        return read_stage1(path, [encoder.stream for encoder in self.encoders], config)
+
+    @torch.no_grad()
+    def encode(self, case: Case, settings: Settings, device: torch.device) -> Conditions:
+        """Both prompts as the pipeline's `encode_prompt` does it, bit for bit where all encoders have one dtype.
+
+        Cost: each encoder is loaded after the one before it is gone (HunyuanVideo-1.5: 7 B parameters, then 0.2 B;
+        CogVideoX: 4.7 B), and runs once for each prompt.
+
+        Raises:
+            UsageError: an encoder cannot be loaded.
+        """
+        conditions: Conditions = {"cond": {}, "uncond": {}}
+        for encoder in self.encoders:
+            dtype = encoder.stream.dtype(settings)
+            model = load_component(encoder.kind, case.folder, encoder.part, dtype=dtype).to(device).eval()
+            for branch, prompt in _prompts(case).items():
+                out = encoder.ask(model, prompt, device)
+                if encoder.masked:
+                    conditions[branch][encoder.argument], conditions[branch][encoder.mask_argument] = out
+                else:
+                    conditions[branch][encoder.argument] = out
+            del model  # so that two encoders never lie in memory together
+        return conditions
 
     def tokens(self) -> dict[str, torch.Tensor]:
         """`cond.text_encoder.input_ids` -> tensor: the explicit inputs of a generation that encodes its own prompt."""
@@ -190,7 +263,7 @@ def load_encoder(
     Raises:
         UsageError: the folder lacks it, or it cannot be loaded.
     """
-    given = encoder.dtype(settings)
+    given = encoder.stream.dtype(settings)
     model = load_component(encoder.kind, case.folder, encoder.part, dtype=given).eval().requires_grad_(False)
     model = model if dtype is None else model.to(dtype)
     reached.mark("dtype")

@@ -1,39 +1,13 @@
-"""Tiny checkpoints: real folders in diffusers layout, small enough for a laptop and wild enough to show a fault.
-
-A tool that compares two programs needs a model that everybody has. These are made once, from seeds, without network,
-and are then loaded with `from_pretrained` exactly as a user's own checkpoint is: nothing behind this module knows that
-the weights are random. They are not what a fresh network starts from: that is so tame (gates at zero, uniform
-attention, biases at zero) that most faults would leave no trace. `benchmarks/tameness.py` measures what was reached.
-
-Weights are pinned by a test, so that figures measured on them stay comparable. To keep the pin on every machine they
-are uniform numbers, scaled and shifted: integers over 2^24 and one IEEE rounding per operation, where a normal
-generator's bytes depend on the CPU's vector unit. Each tensor has a seed of its own, taken from its name, so that
-neither the order of construction nor an added tensor moves the others.
-
-Cost: `ensure_tiny` takes a few seconds and about 42 MB of disk (CogVideoX: 15) the first time, and nothing afterwards.
-"""
+"""The tiny HunyuanVideo-1.5."""
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import shutil
-import tempfile
-from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from parity.cache import cache_dir
-from parity.errors import UsageError
-from parity.models import tiny_text
-from parity.models.tiny_cogvideox import make_cogvideox_10, make_cogvideox_15
-from parity.models.tiny_weights import Rule, fill
-
-# Part of the folder's name: raise it whenever a byte of a checkpoint changes, so that no run mixes two of them.
-_VERSION = 1
-
+from parity.models.tiny import text
+from parity.models.tiny.weights import Rule, fill
 
 # Logits of unit-rms queries and keys over the square root of the head dimension have standard deviation
 # mean(norm_q) * mean(norm_k): 1.3 * 1.3 = 1.7, attention that is neither uniform nor one-hot.
@@ -82,12 +56,12 @@ _BYT5_RULES = (
 )
 
 
-def _make_hunyuan_video_15(folder: pathlib.Path) -> None:
+def make(folder: pathlib.Path) -> None:
     """Write `tiny-hunyuan-video-1.5` into the empty `folder`."""
     import diffusers  # here, as importing it takes seconds that a run with an existing checkpoint need not pay twice
 
-    tokenizer = tiny_text.make_qwen_tokenizer()
-    encoder, encoder_2 = tiny_text.make_qwen(len(tokenizer)), tiny_text.make_byt5()
+    tokenizer = text.make_qwen_tokenizer()
+    encoder, encoder_2 = text.make_qwen(len(tokenizer)), text.make_byt5()
     fill(encoder, "text_encoder", _QWEN_RULES)
     fill(encoder_2, "text_encoder_2", _BYT5_RULES)
     transformer = diffusers.HunyuanVideo15Transformer3DModel(
@@ -119,7 +93,7 @@ def _make_hunyuan_video_15(folder: pathlib.Path) -> None:
         vae=vae,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=7.0),
         text_encoder_2=encoder_2,
-        tokenizer_2=tiny_text.make_byt5_tokenizer(),
+        tokenizer_2=text.make_byt5_tokenizer(),
         guider=diffusers.ClassifierFreeGuidance(guidance_scale=6.0),
     )
     pipeline.save_pretrained(folder)
@@ -127,7 +101,7 @@ def _make_hunyuan_video_15(folder: pathlib.Path) -> None:
         "tokenizer_max_length": 64,
         "tokenizer_2_max_length": 32,
         "vision_num_semantic_tokens": 16,
-        "crop_start": tiny_text.template_prefix_length(tokenizer, pipeline.system_message),
+        "crop_start": text.template_prefix_length(tokenizer, pipeline.system_message),
         "height": 64,
         "width": 96,
         "num_frames": 9,
@@ -135,55 +109,3 @@ def _make_hunyuan_video_15(folder: pathlib.Path) -> None:
         "negative_prompt": "",
     }
     (folder / "parity.json").write_text(json.dumps(defaults, indent=2) + "\n", encoding="utf-8")
-
-
-_MAKERS: dict[str, Callable[[pathlib.Path], None]] = {
-    "tiny-hunyuan-video-1.5": _make_hunyuan_video_15,
-    "tiny-cogvideox-1.0": make_cogvideox_10,
-    "tiny-cogvideox-1.5": make_cogvideox_15,
-}
-
-TINY_MODELS: tuple[str, ...] = tuple(_MAKERS)
-"""Names that `ensure_tiny` takes."""
-
-
-def ensure_tiny(name: str) -> pathlib.Path:
-    """Return the folder of a tiny checkpoint, making it first where it is not in the cache.
-
-    It is built in a temporary folder and renamed into place, so a killed or a concurrent run never leaves or sees half
-    a checkpoint. The caller's torch random state is left as it was.
-
-    Args:
-        name: one of `TINY_MODELS`.
-
-    Returns:
-        `cache_dir()/models/<name>-v<N>`, a complete checkpoint in diffusers layout with a `parity.json`.
-
-    Raises:
-        UsageError: no tiny model has this name, or the cache cannot be written.
-    """
-    if name not in _MAKERS:
-        raise UsageError(f"unknown tiny model {name!r}; there are: {', '.join(TINY_MODELS)}")
-    folder = cache_dir() / "models" / f"{name}-v{_VERSION}"
-    if folder.is_dir():
-        return folder
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        building = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the cache folder {folder.parent}: {error.strerror}; set PARITY_CACHE to another"
-        ) from error
-    try:
-        with torch.random.fork_rng(devices=[]):
-            _MAKERS[name](building)
-        building.chmod(0o755)  # mkdtemp's 0700 would keep a shared cache from being shared
-        try:
-            os.rename(building, folder)
-        except OSError:
-            # Another process was faster: its folder is the same, byte for byte.
-            if not folder.is_dir():
-                raise
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,16 @@ from diffusers.models.attention_dispatch import AttentionBackendName
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
 from parity.models import feature_cache
-from parity.models import hunyuan_video_15 as hunyuan
 from parity.models.attention import AttentionSettings
-from parity.models.encoders import TextStage
-from parity.models.family import Case, Condition, Constrain, Family
+from parity.models.family import Condition, Constrain, Family
 from parity.models.folder import read_config
-from parity.models.hunyuan_text import encode_prompt, read_stage1, write_stage1
-from parity.models.patches import DTYPES, patch_norms, patch_rope, patch_timestep_embedding
+from parity.models.hunyuan_video_15 import transformer as hunyuan
+from parity.models.hunyuan_video_15.text import BYT5, QWEN, text_stage
+from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding
 from parity.models.sampler import FlowMatchSampler
-from parity.models.spec import GenerationSpec
-from parity.models.text_stages import hunyuan_text_stage
+from parity.models.spec import Case, GenerationSpec
+from parity.models.stage1 import Stream
+from parity.models.text import TextStage
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -35,6 +34,7 @@ class HunyuanVideo15(Family):
 
     title = "HunyuanVideo-1.5"
     batches: tuple[tuple[str, ...], ...] = (("cond",), ("uncond",))
+    streams: tuple[Stream, ...] = (QWEN, BYT5)
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         vae = read_config(folder, "vae")
@@ -47,29 +47,8 @@ class HunyuanVideo15(Family):
         frames = (spec.num_frames - 1) // time + 1
         return (1, int(vae["latent_channels"]), frames, spec.height // space, spec.width // space)
 
-    def conditions(
-        self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
-    ) -> dict[str, dict[str, torch.Tensor]]:
-        dtype = DTYPES[settings.text("dtype")]
-        byt5 = settings.text("text.byt5_dtype")
-        byt5_dtype = dtype if byt5 == "same" else DTYPES[byt5]
-        if stage1 is None:
-            spec = case.spec
-            made = encode_prompt(
-                case.folder, spec, spec.prompt, spec.negative_prompt, byt5_dtype=byt5_dtype, dtype=dtype, device=device
-            )
-        else:
-            made = read_stage1(stage1, case.config)
-            for branch in made.values():
-                branch["encoder_hidden_states_2"] = branch["encoder_hidden_states_2"].to(byt5_dtype)
-        return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in made.items()}
-
     def text(self, case: Case) -> TextStage:
-        return hunyuan_text_stage(case)
-
-    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
-        write_stage1(path, conditions)
-        return True
+        return text_stage(case)
 
     def adapt(
         self,

@@ -1,6 +1,5 @@
 """The tiny CogVideoX checkpoints: 1.0 in the form of the 2B model (added positions, DDIM), 1.5 (rotary, two frames to a
-patch, DPM). Everything else is as in `parity.models.tiny`, which makes them.
-"""
+patch, DPM)."""
 
 from __future__ import annotations
 
@@ -8,8 +7,8 @@ import json
 import pathlib
 from typing import Any
 
-from parity.models import tiny_text
-from parity.models.tiny_weights import Rule, fill
+from parity.models.tiny import text
+from parity.models.tiny.weights import Rule, fill
 
 _TRANSFORMER_RULES = (
     # Logits of normed queries and keys have standard deviation mean(norm_q) * mean(norm_k): 1.3 * 1.3 = 1.7.
@@ -59,7 +58,7 @@ _SCHEDULE: dict[str, Any] = {
 _HEIGHT, _WIDTH, _FRAMES, _TEXT = 64, 96, 9, 32
 
 
-def make_cogvideox_10(folder: pathlib.Path) -> None:
+def make_10(folder: pathlib.Path) -> None:
     """Write `tiny-cogvideox-1.0` into the empty `folder`."""
     import diffusers
 
@@ -68,7 +67,7 @@ def make_cogvideox_10(folder: pathlib.Path) -> None:
     _make(folder, scheduler, {**sizes, "use_rotary_positional_embeddings": False})
 
 
-def make_cogvideox_15(folder: pathlib.Path) -> None:
+def make_15(folder: pathlib.Path) -> None:
     """Write `tiny-cogvideox-1.5` into the empty `folder`."""
     import diffusers
 
@@ -82,8 +81,8 @@ def make_cogvideox_15(folder: pathlib.Path) -> None:
 def _make(folder: pathlib.Path, scheduler: Any, options: dict[str, Any]) -> None:
     import diffusers
 
-    tokenizer = tiny_text.make_t5_tokenizer()
-    encoder = tiny_text.make_t5(len(tokenizer))
+    tokenizer = text.make_t5_tokenizer()
+    encoder = text.make_t5(len(tokenizer))
     fill(encoder, "text_encoder", _T5_RULES)
     transformer = diffusers.CogVideoXTransformer3DModel(
         num_attention_heads=4,

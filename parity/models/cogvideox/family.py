@@ -12,16 +12,17 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.rows import RowRule
-from parity.models import cogvideox, feature_cache
+from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
-from parity.models.cogvideox_sampler import CogVideoXSampler
-from parity.models.cogvideox_text import encode_prompt, read_stage1, write_stage1
-from parity.models.encoders import TextStage
-from parity.models.family import Case, Condition, Constrain, Family
+from parity.models.cogvideox import transformer as cogvideox
+from parity.models.cogvideox.sampler import CogVideoXSampler
+from parity.models.cogvideox.text import T5, text_stage
+from parity.models.family import Condition, Constrain, Family
 from parity.models.folder import read_config
-from parity.models.patches import DTYPES, patch_norms, patch_rope
-from parity.models.spec import GenerationSpec
-from parity.models.text_stages import cogvideox_text_stage
+from parity.models.patches import patch_norms, patch_rope
+from parity.models.spec import Case, GenerationSpec
+from parity.models.stage1 import Stream
+from parity.models.text import TextStage
 from parity.reached import Reached
 from parity.settings import Capability, Settings
 
@@ -40,6 +41,7 @@ class CogVideoX(Family):
 
     title = "CogVideoX"
     batches: tuple[tuple[str, ...], ...] = (("uncond", "cond"),)
+    streams: tuple[Stream, ...] = (T5,)
 
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return _LACKS if _is_rotary(config) else {**_LACKS, "rotary tables": _NO_ROTARY}
@@ -60,22 +62,8 @@ class CogVideoX(Family):
         frames = (spec.num_frames - 1) // _time(vae) + 1
         return (1, -(-frames // patch_t) * patch_t, channels, spec.height // space, spec.width // space)
 
-    def conditions(
-        self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
-    ) -> dict[str, dict[str, torch.Tensor]]:
-        dtype = DTYPES[settings.text("dtype")]
-        if stage1 is None:
-            made = encode_prompt(case.folder, case.spec, dtype=dtype, device=device)
-        else:
-            made = read_stage1(stage1, case.config)
-        return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in made.items()}
-
     def text(self, case: Case) -> TextStage:
-        return cogvideox_text_stage(case)
-
-    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
-        write_stage1(path, conditions)
-        return True
+        return text_stage(case)
 
     def adapt(
         self,

@@ -1,0 +1,150 @@
+"""Which models there are: families by the class of their transformer, built-in tiny models by name.
+
+To add a family: a folder `parity/models/<name>/` whose `__init__.py` calls `register` with the transformer's class that
+it runs. Nothing else lists it. The folder's face imports torch only within functions, so that listing costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parity.errors import UsageError
+from parity.models.folder import place_of, read_config
+from parity.models.spec import Case, GenerationSpec
+
+if TYPE_CHECKING:
+    from parity.models.family import Family
+
+DEFAULT_MODEL = "tiny-hunyuan-video-1.5"
+ANY = ""
+"""In place of a class: the family of every transformer that no other runs."""
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A family, known without loading it.
+
+    Attributes:
+        title: its name. transformer: the class that it runs, or `ANY`.
+        load: the family of a checkpoint's folder; the second argument is the user's tensors (`--inputs`).
+        tiny: built-in model -> writes its checkpoint into an empty folder.
+    """
+
+    title: str
+    transformer: str
+    load: Callable[[Path, Path | None], Family]
+    tiny: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+
+
+_FAMILIES: dict[str, Registered] = {}
+
+
+def register(family: Registered) -> None:
+    """Make a family known.
+
+    Raises:
+        ValueError: another one runs the same class.
+    """
+    if family.transformer in _FAMILIES:
+        raise ValueError(f"{family.title} and {_FAMILIES[family.transformer].title} both run '{family.transformer}'")
+    _FAMILIES[family.transformer] = family
+
+
+@functools.cache
+def families() -> tuple[Registered, ...]:
+    """All families, the default model's first, then by title."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)], "parity.models."):
+        if module.ispkg:
+            importlib.import_module(module.name)
+    return tuple(sorted(_FAMILIES.values(), key=lambda family: (DEFAULT_MODEL not in family.tiny, family.title)))
+
+
+def tiny_names() -> tuple[str, ...]:
+    """The built-in models."""
+    return tuple(name for family in families() for name in family.tiny)
+
+
+def family_of(folder: Path, inputs: Path | None = None) -> Family:
+    """The family of a checkpoint.
+
+    Args:
+        inputs: the user's tensors by argument name, which only the family of unknown transformers takes.
+
+    Raises:
+        UsageError: diffusers has no such class, or inputs were given to a family that makes its own.
+    """
+    name = str(read_config(folder, "transformer").get("_class_name", ""))
+    by_class = {family.transformer: family for family in families()}
+    family = by_class.get(name, by_class[ANY])
+    if inputs is not None and family.transformer != ANY:
+        raise UsageError(
+            f"--inputs is for transformers that no family knows; '{folder}' is a {family.title}, which makes its own: "
+            "use --prompt or --stage1"
+        )
+    return family.load(folder, inputs)
+
+
+def make_case(name: str, folder: Path, spec: GenerationSpec, inputs: Path | None = None) -> Case:
+    """Gather what both sides agree on."""
+    config = read_config(folder, "transformer")
+    return Case(name, folder, config, spec, family_of(folder, inputs).latent_shape(folder, spec))
+
+
+def resolve_model(name: str) -> Path:
+    """The checkpoint folder of a model.
+
+    Args:
+        name: a built-in tiny model, a folder in diffusers layout (with `transformer/config.json`) or of a transformer
+            alone (`config.json`, weights beside it or drawn), or `owner/name` on the hub (downloaded by
+            huggingface_hub, or taken from its cache).
+
+    Raises:
+        UsageError: none of the three, or a folder that is no checkpoint.
+    """
+    makers = {known: make for family in families() for known, make in family.tiny.items()}
+    if name in makers:
+        from parity.models.tiny.make import ensure_tiny
+
+        return ensure_tiny(name, makers[name])
+    folder = Path(name)
+    if folder.exists():
+        _require_checkpoint(folder)
+        return folder
+    if _HUB_NAME.fullmatch(name):
+        return _download(name)
+    raise UsageError(
+        f"unknown model '{name}': neither a built-in model ({', '.join(makers)}), nor an existing folder, nor "
+        "a hub name (owner/name)"
+    )
+
+
+def _require_checkpoint(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UsageError(f"'{folder}' is a file; give the checkpoint's folder")
+    if not (place_of(folder, "transformer") / "config.json").is_file():
+        raise UsageError(
+            f"'{folder}' is no checkpoint in diffusers layout: it has no transformer/config.json; save it with "
+            "pipeline.save_pretrained, or a transformer alone with transformer.save_pretrained"
+        )
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"cannot get model '{name}' from the hub: {reason}; give a local folder instead") from None
+    _require_checkpoint(folder)
+    return folder

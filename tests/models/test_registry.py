@@ -1,0 +1,46 @@
+"""Families and built-in models are found by their folders; listing them loads no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import parity.models
+from parity.errors import UsageError
+from parity.models.registry import ANY, DEFAULT_MODEL, Registered, families, register, resolve_model, tiny_names
+
+FOLDERS = sorted(path.parent.name for path in Path(*parity.models.__path__).glob("*/family.py"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_with_a_family_registers_it(folder: str) -> None:
+    assert [f.title for f in families() if f.load.__module__ == f"parity.models.{folder}"]
+
+
+def test_exactly_one_family_runs_what_no_other_runs() -> None:
+    assert [family.transformer for family in families()].count(ANY) == 1
+
+
+def test_two_families_cannot_run_one_class() -> None:
+    taken = families()[0]
+    with pytest.raises(ValueError, match=rf"Another and {taken.title} both run '{taken.transformer}'"):
+        register(Registered(title="Another", transformer=taken.transformer, load=taken.load))
+
+
+def test_the_default_model_comes_first() -> None:
+    assert tiny_names()[0] == DEFAULT_MODEL
+
+
+def test_an_unknown_name_lists_the_built_in_models() -> None:
+    with pytest.raises(UsageError, match=rf"neither a built-in model \({', '.join(tiny_names())}\), nor"):
+        resolve_model("tiny-x")
+
+
+def test_listing_the_models_loads_neither_torch_nor_jax() -> None:
+    heavy = "{'torch', 'jax', 'diffusers', 'transformers'}"
+    program = f"import sys; from parity.models.registry import families; families(); print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
