@@ -121,7 +121,7 @@ def test_what_is_no_state_file_is_refused_and_left_as_it_is(tmp_path: Path, cont
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for name, why in (("pipe", "not a regular file"), ("", "directory"), ("pipe/state", "File exists")):
+    for name, why in (("pipe", "not a regular file"), ("", "not a regular file"), ("pipe/state", "File exists")):
         with pytest.raises(UsageError, match=why), State.open(tmp_path / name, "commits", QUESTION):
             pass
 

@@ -321,7 +321,7 @@ def test_wrong_usage_is_a_sentence(tmp_path: Path, bisect: Bisect) -> None:
         (repo, ("--golden", "g", "--record", "r"), "there is no golden here"),
         (tmp_path / "empty", run, "git says: fatal: not a git repository"),
         (tmp_path / "nowhere", run, "there is no folder"),
-        (repo, (*run, "--state", tmp_path / "empty"), "Is a directory"),
+        (repo, (*run, "--state", tmp_path / "empty"), "not a regular file"),
     ]
     for folder, given, why in wrong:
         code, out, err = bisect(folder, *given)
