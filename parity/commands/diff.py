@@ -15,7 +15,7 @@ from parity.commands.options import Output
 from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.report.formats import render
-from parity.report.output import write
+from parity.report.output import tell, write
 
 AUTO = "auto"
 
@@ -65,7 +65,8 @@ def diff(
         if map_out is not None:
             write(map_out, proposed.dumps, "--map-out")
         elif proposed:
-            print(proposed.dumps(), end="", file=sys.stderr)
+            for line in proposed.dumps().splitlines():
+                tell(line)
     document = Comparison(result)
     for name, path in (("junit", junit), ("markdown", markdown)):
         if path is not None:

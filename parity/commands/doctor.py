@@ -1,13 +1,13 @@
 """`parity doctor`: what this machine has, what it lacks, and the command that adds it.
 
 Why. Most first runs fail on an installation: a torchax that does not import with this torch, a jax without its TPU
-library, an extra that was left out. That must be told without importing any of them, since the import is what breaks.
+library, an extra that was left out. parity itself must not import them to find that out: the import is what breaks.
 
 How. Versions and pins come from the installed distributions' metadata (the pins stand in pyproject.toml alone); each
-of torch, jax and torchax is asked in a process of its own, with a time limit, all at once.
+of torch, jax and torchax is imported in a process of its own, with a time limit, all at once.
 
-Cost. Some seconds of importing in the three processes. jax takes hold of the TPU while it is asked, so a TPU that
-another process is using is reported as such.
+Cost. Some seconds of importing in the three processes. jax holds the TPU while it is imported, so a TPU that
+another process uses is reported as such.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -74,22 +75,16 @@ def doctor(
     return int(strict and not findings.can_run)
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """A package that an extra asks for.
-
-    Attributes:
-        package: its name. extras: of that package. versions: such as `==2.13.0`; empty for any.
-    """
+class Requirement(NamedTuple):
+    """A package that an extra asks for: its name, its own extras, the versions (`==2.13.0`; empty for any)."""
 
     package: str
     extras: tuple[str, ...] = ()
     versions: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """A package that is installed in a version other than the wanted one."""
+class Disagreement(NamedTuple):
+    """A package whose installed version is not a wanted one."""
 
     package: str
     installed: str
@@ -98,17 +93,20 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """What one extra has come to.
+    """The state of one extra.
 
     Attributes:
         extra: its name. lacks: packages that are not installed. disagrees: those in another version.
-        command: adds what it lacks.
     """
 
     extra: str
-    lacks: tuple[str, ...]
-    disagrees: tuple[Disagreement, ...]
-    command: str
+    lacks: tuple[str, ...] = ()
+    disagrees: tuple[Disagreement, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """Installs what it lacks."""
+        return f"pip install '{DISTRIBUTION}[{self.extra}]'"
 
     @property
     def complete(self) -> bool:
@@ -117,10 +115,10 @@ class Extra:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a package answered in its own process.
+    """The answer of a package in its own process.
 
     Attributes:
-        imports: whether it could be imported and asked. devices: what it sees. error: why not, in one line.
+        imports: whether it could be imported and asked. devices: those it sees. error: why not, in one line.
     """
 
     imports: bool
@@ -130,12 +128,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Everything the doctor knows.
+    """This machine.
 
     Attributes:
         versions: by package, None where it is not installed. extras: in the order of `EXTRAS`; none where parity itself
             is not installed, so that its pins are unknown. probes: by package. cpus: usable by this process.
-        cache: folder. cache_bytes: what it holds.
+        cache: folder. cache_bytes: its size.
     """
 
     versions: Mapping[str, str | None]
@@ -153,17 +151,20 @@ class Findings:
 
 def examine() -> Findings:
     """Look at this machine."""
-    extras = tuple(check_extra(name) for name in EXTRAS) if installed(DISTRIBUTION) else ()
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     folder = cache_dir()
-    size = sum(_size(os.path.join(at, name)) for at, _, names in os.walk(folder) for name in names)
-    versions = {package: installed(package) for package in PACKAGES}
-    return Findings(versions, extras, probe_all(PROBES), cpus, str(folder), size)
+    return Findings(
+        {package: installed(package) for package in PACKAGES},
+        tuple(check_extra(name) for name in EXTRAS) if installed(DISTRIBUTION) else (),
+        probe_all(PROBES),
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        str(folder),
+        sum(map(_size, folder.rglob("*"))),
+    )
 
 
-def _size(path: str) -> int:
+def _size(path: Path) -> int:
     try:
-        return os.lstat(path).st_size
+        return 0 if path.is_dir() else path.lstat().st_size
     except OSError:  # deleted meanwhile
         return 0
 
@@ -178,29 +179,27 @@ def installed(package: str) -> str | None:
 
 def check_extra(extra: str) -> Extra:
     """Compare what an extra asks for with what is installed."""
-    lacks: dict[str, None] = {}
-    disagrees: dict[str, Disagreement] = {}
-    for requirement in needed(extra):
-        version = installed(requirement.package)
-        if version is None:
-            lacks[requirement.package] = None
-        elif not satisfies(version, requirement.versions):
-            disagrees[requirement.package] = Disagreement(requirement.package, version, requirement.versions)
-    return Extra(extra, tuple(lacks), tuple(disagrees.values()), f"pip install '{DISTRIBUTION}[{extra}]'")
+    versions = {requirement: installed(requirement.package) for requirement in needed(extra)}
+    lacks = dict.fromkeys(requirement.package for requirement, version in versions.items() if version is None)
+    disagrees = (
+        Disagreement(requirement.package, version, requirement.versions)
+        for requirement, version in versions.items()
+        if version is not None and not satisfies(version, requirement.versions)
+    )
+    return Extra(extra, tuple(lacks), tuple(disagrees))
 
 
 def needed(extra: str, package: str = DISTRIBUTION) -> Iterator[Requirement]:
     """What an extra asks for, through the extras of other packages that it names (`jax[tpu]`).
 
-    Which versions another package's extra wants is that package's matter: there only the names are given.
+    Of another package's extra only the names are given: its versions are that package's matter.
     """
     for text in importlib.metadata.requires(package) or ():
         requirement, asked_by = parse_requirement(text)
         if asked_by != extra:
             continue
-        own = package == DISTRIBUTION
         if requirement.package != DISTRIBUTION:
-            yield requirement if own else Requirement(requirement.package)
+            yield requirement if package == DISTRIBUTION else Requirement(requirement.package)
         if installed(requirement.package) is not None:
             for further in requirement.extras:
                 yield from needed(further, requirement.package)
@@ -218,8 +217,7 @@ def parse_requirement(text: str) -> tuple[Requirement, str | None]:
     name, extras, versions, marker = match.groups()
     names = tuple(sorted(part.strip() for part in (extras or "").split(",") if part.strip()))
     only = _EXTRA.fullmatch((marker or "").strip())
-    asked_by = only[1] if only else "?" if marker else None
-    return Requirement(name, names, versions.strip()), asked_by
+    return Requirement(name, names, versions.strip()), only[1] if only else "?" if marker else None
 
 
 def satisfies(version: str, wanted: str) -> bool:
@@ -228,32 +226,28 @@ def satisfies(version: str, wanted: str) -> bool:
     Raises:
         ValueError: a form that parity's own pins do not use.
     """
-    return all(_satisfies(version.partition("+")[0], clause.strip()) for clause in wanted.split(",") if clause.strip())
+    have = _release(version.partition("+")[0])
+    for clause in filter(None, map(str.strip, wanted.split(","))):
+        match = _CLAUSE.fullmatch(clause)
+        if match is None:
+            raise ValueError(f"cannot read the version '{clause}'")
+        want = _release(match[2])
+        # A development version is pinned by its full name.
+        same = have == want
+        held = {
+            "==": same, "!=": not same, ">=": have[0] >= want[0], "<=": have[0] <= want[0], ">": have[0] > want[0],
+            "<": have[0] < want[0],
+        }  # fmt: skip
+        if not held[match[1]]:
+            return False
+    return True
 
 
-def _satisfies(version: str, clause: str) -> bool:
-    match = _CLAUSE.fullmatch(clause)
-    if match is None:
-        raise ValueError(f"cannot read the version '{clause}'")
-    compare, bound = match.groups()
-    have, want = _release(version), _release(bound)
-    # A development version is pinned by its full name.
-    same = have == want and _tail(version) == _tail(bound)
-    return {
-        "==": same, "!=": not same, ">=": have >= want, "<=": have <= want, ">": have > want, "<": have < want,
-    }[compare]  # fmt: skip
-
-
-def _release(version: str) -> tuple[int, ...]:
+def _release(version: str) -> tuple[tuple[int, ...], str]:
+    """The numbers of a version, and what follows them: 2.13 is 2.13.0."""
     match = _RELEASE.match(version)
-    numbers = [int(part) for part in match[0].split(".")] if match else []
-    while numbers and numbers[-1] == 0:  # 2.13 is 2.13.0
-        numbers.pop()
-    return tuple(numbers)
-
-
-def _tail(version: str) -> str:
-    return _RELEASE.sub("", version, count=1)
+    numbers = match[0] if match else ""
+    return tuple(map(int, re.sub(r"(\.0)+$", "", numbers).split("."))) if numbers else (), version[len(numbers) :]
 
 
 def probe_all(programs: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, Probe]:
@@ -277,42 +271,51 @@ def _answer(process: subprocess.Popen[str], deadline: float, limit_s: float) -> 
         process.communicate()
         return Probe(False, error=f"no answer within {limit_s:g} s")
     if process.returncode:
-        said = [line.strip() for line in err.splitlines() if line.strip()]
-        return Probe(False, error=said[-1] if said else f"ended with exit code {process.returncode}")
+        lines = [line.strip() for line in err.splitlines() if line.strip()]
+        return Probe(False, error=lines[-1] if lines else f"ended with exit code {process.returncode}")
     try:
         return Probe(True, tuple(json.loads(out.splitlines()[-1])))
     except (IndexError, ValueError, TypeError):
         return Probe(False, error="gave no answer")
 
 
-def document(found: Findings) -> dict[str, Any]:
+def document(findings: Findings) -> dict[str, Any]:
     """What `parity doctor --json` prints."""
     return {
         "format": 1,
         "python": platform.python_version(),
-        "versions": dict(found.versions),
-        "cpus": found.cpus,
-        "probes": {package: asdict(probe) for package, probe in found.probes.items()},
-        "extras": [{**asdict(extra), "complete": extra.complete} for extra in found.extras],
-        "cache": {"folder": found.cache, "bytes": found.cache_bytes},
-        "can_run": found.can_run,
+        "versions": dict(findings.versions),
+        "cpus": findings.cpus,
+        "probes": {package: asdict(probe) for package, probe in findings.probes.items()},
+        "extras": [
+            {
+                "extra": extra.extra,
+                "lacks": extra.lacks,
+                "disagrees": [disagreement._asdict() for disagreement in extra.disagrees],
+                "command": extra.command,
+                "complete": extra.complete,
+            }
+            for extra in findings.extras
+        ],
+        "cache": {"folder": findings.cache, "bytes": findings.cache_bytes},
+        "can_run": findings.can_run,
     }
 
 
-def _sections(found: Findings) -> tuple[Section, ...]:
+def _sections(findings: Findings) -> tuple[Section, ...]:
     run = (
         "complete: `parity run` has all it needs"
-        if found.can_run
+        if findings.can_run
         else "incomplete: `parity run` cannot work, see below"
     )
     versions = [("python", platform.python_version())]
-    versions += [(package, version or "not installed") for package, version in found.versions.items()]
-    devices = [("cpu", f"{found.cpus} usable")]
-    devices += [(_SEES[package], _devices(package, probe)) for package, probe in found.probes.items()]
-    extras = [(f"extra {extra.extra}", _state(extra)) for extra in found.extras]
+    versions += [(package, version or "not installed") for package, version in findings.versions.items()]
+    devices = [("cpu", f"{findings.cpus} usable")]
+    devices += [(_SEES[package], _devices(package, probe)) for package, probe in findings.probes.items()]
+    extras = [(f"extra {extra.extra}", _state(extra)) for extra in findings.extras]
     if not extras:
         extras = [("extras", f"unknown: {DISTRIBUTION} is not installed, run `pip install -e .` in its folder")]
-    cache = [("cache", f"{found.cache}: {found.cache_bytes / 1e6:.1f} MB")]
+    cache = [("cache", f"{findings.cache}: {findings.cache_bytes / 1e6:.1f} MB")]
     return tuple(Facts(tuple(rows)) for rows in ([("run", run)], versions, devices, extras, cache))
 
 

@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from parity.report.output import printable
+from parity.report.output import printable, tell
 
 
 class Say(Protocol):
@@ -49,7 +49,7 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Say]:
         with _bar(console) as bar:
             yield _Moving(bar)
     else:
-        yield _Lines(console)
+        yield _Lines()
 
 
 def _nothing(text: str, done: int | None = None, total: int | None = None) -> None:
@@ -59,14 +59,13 @@ def _nothing(text: str, done: int | None = None, total: int | None = None) -> No
 class _Lines:
     """Each stage once, as a line."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self) -> None:
         self._begun: set[str] = set()
 
     def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
         if text not in self._begun:
             self._begun.add(text)
-            self._console.print(printable(text, self._console.encoding), soft_wrap=True)
+            tell(text)
 
 
 class _Count(ProgressColumn):

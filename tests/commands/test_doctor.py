@@ -50,7 +50,7 @@ METADATA = {
 VERSIONS = {"tpu-parity": "0.1.0", "torch": "2.13.0+cpu", "diffusers": "0.41.0", "jax": "0.10.2"}
 COMPLETE = Findings(
     {"tpu-parity": "0.1.0", "torch": "2.13.0+cpu", "libtpu": None},
-    tuple(Extra(name, (), (), f"pip install 'tpu-parity[{name}]'") for name in EXTRAS),
+    tuple(Extra(name) for name in EXTRAS),
     {"torch": Probe(True), "jax": Probe(True, ("cpu (cpu)",) * 8), "torchax": Probe(True)},
     2,
     "cache",
@@ -60,9 +60,7 @@ BROKEN = replace(
     COMPLETE,
     extras=(
         COMPLETE.extras[0],
-        Extra(
-            "torchax", ("torchax",), (Disagreement("jax", "0.9.0", "==0.10.2"),), "pip install 'tpu-parity[torchax]'"
-        ),
+        Extra("torchax", ("torchax",), (Disagreement("jax", "0.9.0", "==0.10.2"),)),
         *COMPLETE.extras[2:],
     ),
     probes={**COMPLETE.probes, "torchax": Probe(False, error="ModuleNotFoundError: No module named 'torchax'")},
@@ -101,7 +99,7 @@ def test_an_extra_is_followed_into_those_it_names(metadata: Mapping[str, str]) -
 
 def test_what_an_extra_lacks_and_where_it_disagrees(metadata: Mapping[str, str]) -> None:
     diffusers = Disagreement("diffusers", "0.41.0", "==0.42.1")
-    assert check_extra("torch") == Extra("torch", (), (diffusers,), "pip install 'tpu-parity[torch]'")
+    assert check_extra("torch") == Extra("torch", (), (diffusers,))
     assert check_extra("torchax").lacks == ("torchax",)
     assert check_extra("tpu").lacks == ("torchax", "libtpu")
     assert check_extra("report").lacks == ("jinja2",)
