@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from parity.compare import values
+from parity.compare import metrics
 from parity.compare.metrics import BLOCK, compare_values
 
 
@@ -66,13 +66,13 @@ def test_a_nan_in_any_block_stays() -> None:
 
 def test_blocks_do_not_need_the_whole_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     most = []
-    plain = values._sums
+    plain = metrics._sums
 
     def counted(a: np.ndarray, b: np.ndarray, apart: np.ndarray) -> tuple[tuple[float, ...], float]:
         most.append(apart.nbytes)
         return plain(a, b, apart)
 
-    monkeypatch.setattr(values, "_sums", counted)
+    monkeypatch.setattr(metrics, "_sums", counted)
     compare_values(np.ones((7, BLOCK), np.float32), np.ones((7, BLOCK), np.float32))
     assert len(most) == 7
     assert max(most) == 4 * BLOCK
