@@ -65,8 +65,8 @@ class Generic(Family):
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return _LACKS
 
-    @staticmethod
-    def of(folder: Path, inputs: Path | None) -> Generic:
+    @classmethod
+    def of(cls, folder: Path, inputs: Path | None) -> Generic:
         """The family of one checkpoint.
 
         Raises:
@@ -80,7 +80,7 @@ class Generic(Family):
                     "both paths as ports (--reference-path, --candidate-path)"
                 )
         given = {} if inputs is None else read_inputs(inputs, signature)
-        return Generic(signature, given, make_arguments(signature, given))
+        return cls(signature, given, make_arguments(signature, given))
 
     def output_shape(self, case: Case) -> tuple[int, ...] | None:
         return None
