@@ -16,9 +16,9 @@ from parity.models.attention import AttentionSettings
 from parity.models.family import Condition, Constrain, Family
 from parity.models.folder import read_config
 from parity.models.hunyuan_video_15 import transformer as hunyuan
+from parity.models.hunyuan_video_15.sampler import FlowMatchSampler
 from parity.models.hunyuan_video_15.text import BYT5, QWEN, text_stage
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding
-from parity.models.sampler import FlowMatchSampler
 from parity.models.spec import Case, GenerationSpec
 from parity.models.stage1 import Stream
 from parity.models.text import TextStage

@@ -24,7 +24,7 @@ from parity.models.spec import Case, GenerationSpec
 from parity.models.stage1 import Conditions, read_stage1, write_stage1
 from parity.reached import Reached
 from parity.settings import SETTINGS, parse
-from tests.models.test_tiny import weights_sha256
+from tests.models.tiny.test_checkpoints import weights_sha256
 
 FAMILY = CogVideoX()
 # Figures measured on these weights are only comparable while this holds: a change needs a higher tiny._VERSION.
