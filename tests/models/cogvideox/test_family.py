@@ -57,7 +57,7 @@ def test_weights_are_pinned(name: str) -> None:
 @torch.no_grad()
 def test_weights_are_neither_tame_nor_chaotic(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, made = transformer(name), case(name)
-    FAMILY.adapt(model, made, parse("torch", ["attention.kernel=sdpa"]), Reached(parse("torch")), traced=False)
+    FAMILY.adapt(model, made, Reached(parse("torch", ["attention.kernel=sdpa"])), traced=False)
     text = encode(made, "float32")
     latents = torch.randn(made.latent_shape, generator=torch.Generator().manual_seed(0))
     attended, streams = [], []
