@@ -1,7 +1,7 @@
 """Which models there are: families by the class of their transformer, built-in tiny models by name.
 
 To add a family: a folder `parity/models/<name>/` whose `__init__.py` calls `register` with the transformer's class that
-it runs. Nothing else lists it. The folder's face imports torch only within functions, so that listing costs nothing.
+it runs. Nothing else lists it. What needs torch is named there as `module:name`, so that listing costs nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,15 +34,15 @@ class Registered:
     """A family, known without loading it.
 
     Attributes:
-        title: its name. transformer: the class that it runs, or `ANY`.
-        load: the family of a checkpoint's folder; the second argument is the user's tensors (`--inputs`).
-        tiny: built-in model -> writes its checkpoint into an empty folder.
+        title: its name. transformer: the class that it runs, or `ANY`. family: `module:name` of its `Family`
+            (for `ANY` of a function that makes one of a checkpoint's folder and the user's `--inputs`).
+        tiny: built-in model -> `module:name` of a function that writes its checkpoint into an empty folder.
     """
 
     title: str
     transformer: str
-    load: Callable[[Path, Path | None], Family]
-    tiny: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    family: str
+    tiny: Mapping[str, str] = field(default_factory=dict)
 
 
 _FAMILIES: dict[str, Registered] = {}
@@ -90,7 +90,9 @@ def family_of(folder: Path, inputs: Path | None = None) -> Family:
             f"--inputs is for transformers that no family knows; '{folder}' is a {family.title}, which makes its own: "
             "use --prompt or --stage1"
         )
-    return family.load(folder, inputs)
+    make = pkgutil.resolve_name(family.family)
+    found: Family = make(folder, inputs) if family.transformer == ANY else make()
+    return found
 
 
 def make_case(name: str, folder: Path, spec: GenerationSpec, inputs: Path | None = None) -> Case:
@@ -114,7 +116,7 @@ def resolve_model(name: str) -> Path:
     if name in makers:
         from parity.models.tiny.make import ensure_tiny
 
-        return ensure_tiny(name, makers[name])
+        return ensure_tiny(name, pkgutil.resolve_name(makers[name]))
     folder = Path(name)
     if folder.exists():
         _require_checkpoint(folder)

@@ -20,9 +20,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from parity.compare.conclude import Collected, conclude
-from parity.compare.excuses import excuses
 from parity.compare.findings import Grid
-from parity.compare.judge import Judge
+from parity.compare.judge import Judge, excuses
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Failed, Result, Round, SiteDiff

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.conclude import divergence
-from parity.compare.excuses import excuses
-from parity.compare.judge import Judge
+from parity.compare.judge import Judge, excuses
 from parity.compare.local import BORN, Local, doubtful, first_beyond, first_within, local_errors, suspect, with_local
 from parity.compare.operations import Parting, Reduced, first_parting
 from parity.compare.reason import Note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,9 @@ FOLDERS = sorted(path.parent.name for path in Path(*parity.models.__path__).glob
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_folder_with_a_family_registers_it(folder: str) -> None:
-    assert [f.title for f in families() if f.load.__module__ == f"parity.models.{folder}"]
+    (family,) = (f for f in families() if f.family.startswith(f"parity.models.{folder}.family:"))
+    assert callable(pkgutil.resolve_name(family.family))
+    assert all(callable(pkgutil.resolve_name(make)) for make in family.tiny.values())
 
 
 def test_exactly_one_family_runs_what_no_other_runs() -> None:
@@ -27,7 +30,7 @@ def test_exactly_one_family_runs_what_no_other_runs() -> None:
 def test_two_families_cannot_run_one_class() -> None:
     taken = families()[0]
     with pytest.raises(ValueError, match=rf"Another and {taken.title} both run '{taken.transformer}'"):
-        register(Registered(title="Another", transformer=taken.transformer, load=taken.load))
+        register(Registered(title="Another", transformer=taken.transformer, family=taken.family))
 
 
 def test_the_default_model_comes_first() -> None:

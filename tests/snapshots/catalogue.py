@@ -144,7 +144,8 @@ VERBS = (
     ),
     Command(
         name="sweep",
-        line="sweep --steps 1 --set attention.mask=exact,zero_kv,segment_ids --state sweep.json",
+        line="sweep --steps 1 --one-at-a-time --set attention.mask=none,zero_kv --set attention.kernel=flex "
+        "--state sweep.json",
         document=JSON,
     ),
     Command(

@@ -11,12 +11,22 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 from tests.snapshots.snapshot import Json, Snapshot
-from tests.snapshots.tolerance import SPECIAL, Tolerance, borderline, distances_agree, floors_agree, near, texts_agree
+from tests.snapshots.tolerance import (
+    SMALL,
+    SPECIAL,
+    Tolerance,
+    borderline,
+    distances_agree,
+    floors_agree,
+    near,
+    texts_agree,
+)
 from tests.snapshots.words import REWORDED, Reworded, numbers, reworded, template
 
 MOST_OF_A_KIND = 8
 ABSOLUTE_SHARES = ("share", "half", "ssim")
 ABSOLUTE_BITS = ("bits", "psnr")
+DISTANCES = ("noise_pred_by_step",)
 FLOOR_RATIOS = ("ratio", "worst")
 
 
@@ -121,7 +131,7 @@ class _Walk:
             return near(old, new, 1.0) or abs(a - b) <= self._tolerance.share
         if key in ABSOLUTE_BITS:
             return near(old, new, 1.0) or abs(a - b) <= self._tolerance.bits
-        if key in FLOOR_RATIOS and max(a, b) <= 1:
+        if (key in FLOOR_RATIOS and max(a, b) <= 1) or (key in DISTANCES and max(a, b) < SMALL):
             return True
         return near(old, new, self._tolerance.other)
 

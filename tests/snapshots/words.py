@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 NUMBER = re.compile(r"(?<![\w.:@/-])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?=x?(?![\w.]\w)(?!\w)|%)")
 TIMES = re.compile(r" x\b")
-MACHINE = re.compile(r"[-+]?\d+(?:\.\d+)?(?= ?(?:s|ms|seconds|bytes|kB|MB|GB)\b)")
+MACHINE = re.compile(r"[-+]?\d+(?:\.\d+)?(?= ?(?:s|ms|seconds|bytes|kB|MB|GB|MiB|GiB)\b)")
 """Times and sizes, which no snapshot keeps."""
 
 HASH = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{12,64}\b")
@@ -57,6 +57,9 @@ def _record_of_step(match: re.Match[str]) -> str:
 
 
 REWORDED: tuple[Reworded, ...] = (
+    # What two goldens agree in is said as of two live sides.
+    Reworded(re.compile(r"\b1 equal, fingerprint"), "equal, fingerprint"),
+    Reworded(re.compile(r"(\d+) equal$"), r"\1 tensors equal"),
     # A reason names its place in words, and says how far in one clause.
     Reworded(
         re.compile(
