@@ -9,6 +9,7 @@ import typer
 from parity.commands.options import GoldensModel, InputsFile, OtherSide, Output, Stage1
 from parity.commands.unfold import command
 from parity.report.comparison import Comparison
+from parity.runs.sides import Workers
 
 
 @command
@@ -24,16 +25,15 @@ def replay(
 
     Record them with `parity record DIR --values 'transformer_blocks.?:in'`. Exit codes as of `parity run`.
     """
-    with output.torch(torchax=one.side == "candidate") as say:
-        from parity.runs.ports import Here
+    with output.sides(torchax=one.side == "candidate") as say, Workers() as openers:
         from parity.runs.replay import ReplayRequest
         from parity.runs.replay import replay as replay_golden
 
-        ports, settings = one.load(model, Here())
+        ports, settings = one.load(model, openers)
         settings.require_stages(("transformer",))
         request = ReplayRequest(
             golden=golden, settings=settings, side=one.role, model=model, stage1=stage1, ports=ports, inputs=inputs
         )
-        result = replay_golden(request, say)
+        result = replay_golden(request, openers, say)
     output.show(Comparison(result))
     return result.exit_code

@@ -7,8 +7,8 @@ with the recorded ones; nothing is inherited, and no loop is run. Cost: one run 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,20 +19,16 @@ from parity.compare.local import Local, local_errors
 from parity.compare.preflight import failed
 from parity.compare.reason import Reason
 from parity.compare.result import NAN, Birth, Check, Distance, Origin, Result, SiteDiff, SiteVerdict
-from parity.errors import UnjudgedError
+from parity.errors import UnjudgedError, UsageError
 from parity.golden import Golden
-from parity.golden.fingerprint import fingerprint
+from parity.golden.facts import Facts
 from parity.golden.records import Floor, Key, Record, StepRecords
-from parity.hooks.calls import Call
-from parity.paths.families import base_of, load_candidate_side
-from parity.paths.inputs import make_inputs
-from parity.paths.loaded import Loaded
-from parity.paths.local_modules import local_modules, require_local
-from parity.paths.ported import Ported
-from parity.runs.ports import behind, families
+from parity.paths.plan import Plan, Spec
+from parity.paths.side import Side
 from parity.runs.replay_inputs import recorded_calls
-from parity.runs.request import NO_PORTS, Ports, Say
-from parity.settings import Settings, parse
+from parity.runs.request import NO_PORTS, Ports, Request, Say
+from parity.runs.sides import Openers, candidate_spec, modules_of, reference_spec, source_of
+from parity.settings import Settings, Value, parse
 
 HOW = "parity record DIR --values 'transformer_blocks.?:in'"
 
@@ -56,7 +52,7 @@ class ReplayRequest:
     inputs: Path | None = None
 
 
-def replay(request: ReplayRequest, say: Say) -> Result:
+def replay(request: ReplayRequest, openers: Openers, say: Say) -> Result:
     """Run the golden's modules here and compare.
 
     Raises:
@@ -64,84 +60,78 @@ def replay(request: ReplayRequest, say: Say) -> Result:
     """
     golden = Golden.open(request.golden)
     say("loading the model")
-    side = _load(request, golden)
-    checks = (_weights(golden, side),)
+    side, facts = _open(request, golden, openers)
+    checks = (_weights(golden, facts),)
     model = request.model or golden.provenance.model
     problem = failed(checks)
     if problem is not None:
         why = Reason(kind="preflight", check=problem.check, detail=problem.detail)
         return Result("fail", "preflight", why, model, preflight=checks)
-    run, has = _runner(side)
     sites: list[SiteDiff] = []
     for step in (s for s in golden.steps if s >= 0):  # what is outside the loop is no module of the transformer
         records = golden.read_step(step)
         for call, outputs in recorded_calls(records):
-            if not has(call.module):
+            if facts.own and call.module not in modules_of(facts):
                 continue
             say(f"{call.module} of step {step}")
-            found = local_errors(_truth(step, outputs, records.floors), run(call, step))
-            sites += [_site(key, local) for key, local in found.items()]
+            local = local_errors(_truth(step, outputs, records.floors), side.call(call, Plan()).records)
+            sites += [_site(key, error) for key, error in local.items()]
     return _conclude(model, tuple(sites), checks, request.golden)
 
 
-def _load(request: ReplayRequest, golden: Golden) -> Loaded:
+def _open(request: ReplayRequest, golden: Golden, openers: Openers) -> tuple[Side, Facts]:
+    """This machine's side; its rows stand as they are recorded: valid tokens first."""
     provenance = golden.provenance
-    theirs = parse("torch", [f"dtype={provenance.settings.get('dtype', 'float32')}"])
-    base, case = base_of(request.model or provenance.model, theirs, behind(request.ports), None, request.inputs)
-    family, other = families(request.ports, base, case)
-    # Recorded rows stand in the frame's order, valid tokens first, whatever order either path uses.
-    settings = request.settings.replace(text_reorder="valid_first")
+    dtype = provenance.settings.get("dtype", "float32")
+    layout: dict[str, Value] = {"text.reorder": "valid_first"}
     if provenance.settings.get("vision_states") in ("zeros", "none"):
-        settings = settings.replace(vision_states=provenance.settings["vision_states"])
-    inputs, _ = make_inputs(
-        family, case, theirs, theirs, steps=max(provenance.steps, 1), seed=provenance.seed, stage1=request.stage1
+        layout["vision_states"] = provenance.settings["vision_states"]
+    settings = Settings(request.settings.backend, {**request.settings.values, **layout})
+    pair = Request(
+        model=request.model or provenance.model,
+        reference=parse("torch", [f"dtype={dtype}"]) if request.side == "candidate" else settings,
+        candidate=settings,
+        steps=max(provenance.steps, 1),
+        seed=provenance.seed,
+        stage1=request.stage1,
+        inputs=request.inputs,
+        ports=request.ports,
     )
+    encode = {"dtype": dtype}
     if request.side == "reference":
-        from parity.paths.reference import load_reference
+        side = openers.of("reference").open(replace(reference_spec(pair), encode=encode))
+        return side, side.facts()
+    # A reference port without a model has the inputs; else the candidate encodes the prompt as the golden's did.
+    known = openers.of("reference").open(reference_spec(pair)).facts() if request.ports.alone else None
+    spec = candidate_spec(pair, known) if known is not None else replace(_candidate(pair), encode=encode)
+    side = openers.of("candidate").open(spec)
+    facts = side.facts()
+    if facts.cannot_call:
+        raise UsageError(facts.cannot_call)
+    return side, facts
 
-        return load_reference(family, case, settings, inputs)
-    side = load_candidate_side(other, case, settings, inputs)
-    require_local(side)
-    return side
+
+def _candidate(pair: Request) -> Spec:
+    """The candidate of a model, whose inputs are its own to encode."""
+    port = pair.ports.candidate or pair.ports.reference
+    spec = Spec(role="candidate", source=source_of(pair), settings=pair.candidate.as_text())
+    return spec if port is None else replace(spec, port=port.text, option=port.option)
 
 
-def _weights(golden: Golden, side: Loaded) -> Check:
+def _weights(golden: Golden, facts: Facts) -> Check:
     """Whether this machine's weights are those that the golden was recorded with, where its dtype can tell."""
-    held = golden.provenance.weights
-    if golden.provenance.settings.get("dtype") != side.settings.text("dtype"):
+    recorded = golden.provenance.weights
+    assert facts.provenance is not None
+    if golden.provenance.settings.get("dtype") != facts.provenance.settings.get("dtype"):
         return Check("weights", "pass", "another dtype: not compared")
-    ours = {name: fingerprint(values) for name, _, values in side.backend.weights()}
-    family: Any = side.family
-    if isinstance(family, Ported) and set(ours) != set(held):
+    own = facts.provenance.weights
+    if facts.own and set(own) != set(recorded):
         return Check("weights", "explained", "not compared: the port names its parameters otherwise")
-    other = [name for name, known in held.items() if name in ours and ours[name] != known]
-    if other or not set(held) & set(ours):
+    other = [name for name, known in recorded.items() if name in own and own[name] != known]
+    if other or not set(recorded) & set(own):
         first = f"; first: '{other[0]}'" if other else ""
-        return Check("weights", "fail", f"{len(other)} of {len(held)} parameters are not the golden's{first}")
-    return Check("weights", "pass", f"{len(held)} parameters are the golden's")
-
-
-def _runner(side: Loaded) -> tuple[Any, Callable[[str], bool]]:
-    """What runs a module on a call, and whether the side has one of this name."""
-    if side.role == "candidate":
-        modules = local_modules(side)
-        return modules.records, modules.has if isinstance(side.family, Ported) else _any
-    from parity.paths.local import observe, rerun
-    from parity.paths.reference import TorchBackend
-
-    backend = side.backend
-    assert isinstance(backend, TorchBackend)
-
-    def run(call: Call, step: int) -> list[Record]:
-        module = backend.model.get_submodule(call.module)
-        with backend.scope():
-            return observe(backend, call, rerun(module, call, None), step)
-
-    return run, _any
-
-
-def _any(module: str) -> bool:
-    return True
+        return Check("weights", "fail", f"{len(other)} of {len(recorded)} parameters are not the golden's{first}")
+    return Check("weights", "pass", f"{len(recorded)} parameters are the golden's")
 
 
 def _truth(step: int, outputs: list[Record], floors: Mapping[Key, Floor]) -> StepRecords:

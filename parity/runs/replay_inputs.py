@@ -1,4 +1,4 @@
-"""Recorded module calls put together again from a golden's records. torch tensors out, nothing is executed."""
+"""Recorded module calls put together again from a golden's records. Nothing is executed; imports no torch."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 
 from parity.golden.records import PADDING, Key, Record, StepRecords
-from parity.hooks.calls import Call
-from parity.models.patches import DTYPES
+from parity.paths.plan import Array, ModuleCall, Tree
 
 _Place = tuple[str, str, int]
 """(branch, module, call)."""
 
 
-def recorded_calls(step: StepRecords) -> Iterator[tuple[Call, list[Record]]]:
+def recorded_calls(step: StepRecords) -> Iterator[tuple[ModuleCall, list[Record]]]:
     """Each call of a module whose inputs are all held, with the records of its outputs, in execution order."""
     given: dict[_Place, list[Record]] = {}
     outputs: dict[_Place, list[Record]] = {}
@@ -30,7 +28,8 @@ def recorded_calls(step: StepRecords) -> Iterator[tuple[Call, list[Record]]]:
         branch, module, number = place
         if not module or place not in outputs or not all(_is_held(r) for r in records):
             continue
-        yield Call(module, number, (branch,), (), _arguments(records), None), outputs[place]
+        call = ModuleCall(module=module, step=step.step, number=number, branches=(branch,), kwargs=_arguments(records))
+        yield call, outputs[place]
 
 
 def _is_held(record: Record) -> bool:
@@ -41,7 +40,7 @@ def _is_held(record: Record) -> bool:
     return isinstance(record.value, np.ndarray) and all(part == PADDING for part in parts)
 
 
-def _arguments(records: list[Record]) -> dict[str, Any]:
+def _arguments(records: list[Record]) -> dict[str, Tree]:
     """Arguments by name; `in.rotary.0` and `in.rotary.1` are a tuple again."""
     padding = {_plain(r.key): r for r in records if r.key.is_padding}
     nested: dict[str, Any] = {}
@@ -68,14 +67,14 @@ def _plain(key: Key) -> Key:
     return Key(key.stage, key.step, key.branch, key.site.removesuffix(f"@{PADDING}"), key.call)
 
 
-def _value(record: Record, padding: Record | None) -> Any:
+def _value(record: Record, padding: Record | None) -> Tree:
     """The tensor as the module was given it: valid rows and padded rows are held apart, zero where the other is not."""
     if record.kind != "tensor":
+        assert not isinstance(record.value, np.ndarray)
         return record.value
     values = np.asarray(record.value)
     if padding is not None and isinstance(padding.value, np.ndarray):
         values = values | padding.value if values.dtype == bool else values + padding.value
     if values.ndim > 1 and record.rows:
         values = values[:, : record.shape[1]]  # rows of a stream that this path was not given stand at the end
-    x = torch.from_numpy(np.array(values))
-    return x.to(DTYPES[record.dtype]) if record.dtype in DTYPES else x
+    return Array(values, record.dtype)
