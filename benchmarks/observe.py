@@ -29,8 +29,9 @@ from parity.hooks.tap import Tap
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
 from parity.models.patches import DTYPES
 from parity.models.spec import Case, GenerationSpec
-from parity.paths.candidate import TorchaxBackend, _batched, array_of, use_compilation_cache
+from parity.paths.candidate import TorchaxBackend, use_compilation_cache
 from parity.paths.inputs import Inputs
+from parity.paths.loaded import batched
 from parity.paths.mesh import make_devices
 from parity.paths.reference import TorchBackend, TorchReducer, module_tree
 from parity.reached import Reached
@@ -121,8 +122,7 @@ def torchax_calls(model: Any, case: Case, inputs: Inputs, dtype: str, sites: Seq
     with backend.scope():
         family.adapt(model, case, reached, traced=True)
         own, shared = arguments_of(backend, case, inputs, settings)
-        batched = _batched([own["cond"]], shared)
-        arguments = {k: None if x is None else backend._place_input(array_of(x)) for k, x in batched.items()}
+        arguments = backend.placed(batched([own["cond"]], shared))
 
     def program(plan: SitePlan | None) -> Callable[[], object]:
         with backend.scope():

@@ -10,9 +10,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -25,6 +25,10 @@ from parity.golden import Golden, verify
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
 from parity.models.registry import DEFAULT_MODEL
 from parity.models.stage2 import read_stage2
+from parity.paths.loaded import Loaded
+from parity.runs.request import Request
+from parity.settings import parse
+from tests.faulty import run as run_in_process
 from tests.paths.sides import inputs, tiny
 
 FIRST_ATTENTION = "transformer_blocks.0.attn.attention"
@@ -261,38 +265,34 @@ def test_modules_on_the_references_inputs(run: Run) -> None:
 
 def test_a_fault_too_small_for_the_free_run_is_found_on_the_references_inputs() -> None:
     """One module's output off by 3e-6: within what rounding has grown to at its place, above what it does itself."""
-    from parity.paths import candidate
 
-    load = candidate.load_candidate
-
-    def faulty(*arguments: Any) -> Any:
-        side = load(*arguments)
-        proj = side.backend.module().transformer_blocks[3].ff.net[2]
+    def scaled(side: Loaded) -> None:
+        proj = cast(Any, side.backend.module()).transformer_blocks[3].ff.net[2]
         original = proj.forward
         proj.forward = lambda *given: original(*given) * (1 + 3e-6)
-        return side
 
-    with mock.patch.object(candidate, "load_candidate", faulty):
-        free = parity("run", "--json")
-        forced = parity("run", "--json", "--forcing", "module")
-    assert free.code == 0
-    assert forced.code == 1
-    assert forced.json["origin"]["site"] == "transformer_blocks.3.ff.net.2:out"
-    assert forced.json["origin"]["birth"] == "module"
+    request = Request(DEFAULT_MODEL, parse("torch"), parse("torchax"), 1)
+    free = run_in_process(request, scaled)
+    forced = run_in_process(replace(request, forcing="module"), scaled)
+    assert (free.verdict, forced.verdict) == ("pass", "fail")
+    assert forced.origin is not None
+    assert (forced.origin.key.site, forced.origin.birth) == ("transformer_blocks.3.ff.net.2:out", "module")
 
 
 def test_a_bfloat16_schedule_fails_before_a_forward_and_names_the_repeats(run: Run) -> None:
-    forwards: list[object] = []
-    backends = ("parity.paths.reference.TorchBackend.call", "parity.paths.candidate.TorchaxBackend.call")
-    with mock.patch(backends[0], side_effect=forwards.append), mock.patch(backends[1], side_effect=forwards.append):
-        done = run("schedule_dtype=bfloat16", options=("--steps", "50"))
-    assert forwards == []
+    done = run("schedule_dtype=bfloat16", options=("--steps", "50"))
     assert (done.code, done.json["verdict"], done.json["failed"]) == (1, "fail", "preflight")
     assert (done.json["steps"], done.json["sites"], done.json["origin"]) == ([], [], None)
     (failed,) = [c for c in done.json["preflight"] if c["verdict"] == "fail"]
     assert failed["check"] == "candidate schedule"
     assert failed["detail"] == "timesteps repeat: 996 (steps 1, 2)"
     assert failed["detail"] in done.json["reason"]
+    request = Request(DEFAULT_MODEL, parse("torch"), parse("torchax", ["schedule_dtype=bfloat16"]), 50)
+    calls = ("parity.paths.reference.TorchBackend.call", "parity.paths.candidate.TorchaxBackend.call")
+    with mock.patch(calls[0]) as ours, mock.patch(calls[1]) as theirs:
+        assert run_in_process(request).verdict == "fail"
+    assert not ours.called
+    assert not theirs.called
 
 
 def test_latents_in_bfloat16_drift_while_noise_pred_of_equal_inputs_is_equal(run: Run) -> None:

@@ -76,7 +76,7 @@ def test_bad_input(
 ) -> None:
     for options, said in (
         ((str(tmp_path / "none"),), "there is no golden"),
-        ((golden, "--side", "middle"), "--side takes candidate or reference"),
+        ((golden, "--side", "middle"), "--side takes reference, candidate"),
     ):
         code, _, err = replay(*options, monkeypatch=monkeypatch, capsys=capsys)
         assert code == 2
