@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from parity.compare.excuses import excuses
+from parity.compare.judge import excuses
 from parity.compare.local import Local, with_local
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.golden.records import Key, StepRecords

@@ -90,7 +90,7 @@ def torch_calls(model: Any, case: Case, inputs: Inputs, dtype: str, sites: Seque
     reached = Reached(settings)
     family = HunyuanVideo15()
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-    family.adapt(model, case, settings, reached, traced=False)
+    family.adapt(model, case, reached, traced=False)
     backend = TorchBackend(model, family, case, inputs, reached, DTYPES[dtype])
     own, shared = arguments_of(backend, case, inputs, settings)
 
@@ -119,7 +119,7 @@ def torchax_calls(model: Any, case: Case, inputs: Inputs, dtype: str, sites: Seq
     use_compilation_cache()
     backend = TorchaxBackend(model, family, case, inputs, reached, make_devices(settings))
     with backend.scope():
-        family.adapt(model, case, settings, reached, traced=True)
+        family.adapt(model, case, reached, traced=True)
         own, shared = arguments_of(backend, case, inputs, settings)
         batched = _batched([own["cond"]], shared)
         arguments = {k: None if x is None else backend._place_input(array_of(x)) for k, x in batched.items()}

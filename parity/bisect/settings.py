@@ -52,9 +52,6 @@ class DifferingSettings(Subject[str]):
         self.order = Order(tuple(swap.setting for swap in plan.swaps))
         self.presumed = {self.order.items: "bad"}
 
-    def key(self, items: tuple[str, ...]) -> tuple[str, ...]:
-        return items
-
     def words(self, key: tuple[str, ...]) -> str:
         return ", ".join(key) or "none of the settings"
 
@@ -73,9 +70,9 @@ class DifferingSettings(Subject[str]):
     def report(self, found: Found[str]) -> Report:
         """The culprits; settings in the order of `parity models`."""
         culprits = [swap for swap in self._plan.swaps if swap.setting in found.answer]
-        lines = listing(by_outcome(found.probes, lambda p: self.words(p.subject)))
+        facts = listing(found.probes, self.words)
         if self._plan.kept:
-            lines.append(f"the candidate's own in every run: {', '.join(self._plan.kept)}")
+            facts.append(("the candidate's own in every run", ", ".join(self._plan.kept)))
         probes = f"({plural(len(found.probes), 'probe')} of {plural(len(self._plan.swaps), 'setting')})"
         changes = "; ".join(f"{swap.setting}: {swap.without} -> {swap.candidate}" for swap in culprits)
         together = " together" if len(culprits) > 1 else ""
@@ -89,5 +86,5 @@ class DifferingSettings(Subject[str]):
             },
             probes=tuple(({"settings": p.subject}, p) for p in found.probes),
             sorted_out=by_outcome(found.probes, lambda p: p.subject),
-            lines=(*lines, f"{answer} {probes}"),
+            facts=(*facts, ("", f"{answer} {probes}")),
         )

@@ -20,7 +20,7 @@ from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.models.sampler import Sampler
 from parity.models.spec import Case, GenerationSpec
-from parity.models.stage1 import Stream, read_stage1, write_stage1
+from parity.models.stage1 import Conditions, Stream, read_stage1, write_stage1
 from parity.models.text import TextStage
 from parity.reached import Reached
 from parity.settings import Capability, Settings, meaningless
@@ -106,9 +106,7 @@ class Family(Protocol):
         """Frames, height and width of the image tokens, in tokens; None where they have no such order."""
         return None
 
-    def conditions(
-        self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
-    ) -> dict[str, dict[str, torch.Tensor]]:
+    def conditions(self, case: Case, settings: Settings, stage1: Path | None, device: torch.device) -> Conditions:
         """Branch -> keyword -> tensor on the CPU, from the prompt or from a port's stage-1 file.
 
         Raises:
@@ -141,17 +139,8 @@ class Family(Protocol):
             write_stage1(path, self.streams, conditions)
         return bool(self.streams)
 
-    def adapt(
-        self,
-        model: Any,
-        case: Case,
-        settings: Settings,
-        reached: Reached,
-        *,
-        traced: bool,
-        first: Condition | None = None,
-    ) -> None:
-        """Realise the settings on a loaded model.
+    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+        """Apply the settings to a loaded model.
 
         Args:
             traced: whether it will run under jax.jit or torchax. first: the first branch's condition, for the setting

@@ -102,6 +102,23 @@ class Case:
     latent_shape: tuple[int, ...]
 
 
+def frames_of(spec: GenerationSpec, model: str, size: int, time: int) -> int:
+    """Latent frames of a video, of which the first holds one frame and each other `time`.
+
+    Args:
+        model: what the sizes must fit, for messages. size: height and width are multiples of it.
+
+    Raises:
+        UsageError: the video does not fit.
+    """
+    if spec.height % size or spec.width % size or (spec.num_frames - 1) % time:
+        raise UsageError(
+            f"a video of {spec.num_frames} x {spec.height} x {spec.width} does not fit the {model}: height and width "
+            f"must be multiples of {size}, frames one more than a multiple of {time}"
+        )
+    return (spec.num_frames - 1) // time + 1
+
+
 def _fault(name: str, value: Any) -> str | None:
     """Return what `value` should be, in words, or None where it is that."""
     if name in ("prompt", "negative_prompt"):

@@ -329,7 +329,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     reached.mark("dtype")
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(backend.params)):
-        family.adapt(model, case, settings, reached, traced=True, first=inputs.conditions[BRANCHES[0]])
+        family.adapt(model, case, reached, traced=True, first=inputs.conditions[BRANCHES[0]])
     if settings.changed("mesh"):
         family.constrain(model, lambda x: _constrained(x, devices))
     mark_text_settings(reached, inputs)

@@ -168,16 +168,7 @@ class Ported:
         out, cached.kept = both
         return out
 
-    def adapt(
-        self,
-        model: Any,
-        case: Case,
-        settings: Settings,
-        reached: Reached,
-        *,
-        traced: bool,
-        first: Condition | None = None,
-    ) -> None:
+    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         self.watch(reached)
 
     def watch(self, reached: Reached) -> None:

@@ -158,7 +158,7 @@ def load_reference(
     model = family.load(case, settings).to(device=device, dtype=dtype or given).eval()
     reached.mark("dtype")
     with torch.no_grad():
-        family.adapt(model, case, settings, reached, traced=False, first=inputs.conditions[BRANCHES[0]])
+        family.adapt(model, case, reached, traced=False, first=inputs.conditions[BRANCHES[0]])
     mark_text_settings(reached, inputs)
     backend = TorchBackend(model, family, case, inputs, reached, dtype or given)
     return Loaded(

@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from parity.compare.conclude import divergence
-from parity.compare.excuses import excuses
-from parity.compare.judge import Judge
+from parity.compare.judge import Judge, excuses
 from parity.compare.result import Origin, Result, SiteDiff
 from parity.golden.records import LOOP, Key
 from parity.hooks.sites import SitePlan, block_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parity.compare.conclude import divergence
-from parity.compare.excuses import excuses
+from parity.compare.judge import excuses
 from parity.compare.local import BORN, Local, first_beyond, first_within, local_errors, suspect, with_local
 from parity.compare.result import NAN, Birth, Distance, Origin, Result, SiteDiff, SiteVerdict
 from parity.golden.records import Key, StepRecords

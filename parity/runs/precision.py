@@ -17,8 +17,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 from parity.compare.conclude import Collected, conclude
-from parity.compare.excuses import excuses
-from parity.compare.judge import Judge
+from parity.compare.judge import Judge, excuses
 from parity.compare.result import Result
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites

@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from parity.compare.conclude import Collected, conclude
-from parity.compare.excuses import excuses
-from parity.compare.judge import Judge
+from parity.compare.judge import Judge, excuses
 from parity.compare.preflight import failed
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, Round

@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.compare.conclude import Collected, conclude
-from parity.compare.excuses import excuses
-from parity.compare.judge import Judge
+from parity.compare.judge import Judge, excuses
 from parity.compare.preflight import failed, preflight
 from parity.compare.prices import Price, PriceList, in_order, priced
 from parity.compare.reason import Reason

@@ -20,7 +20,7 @@ from parity.models.cogvideox.text import T5, text_stage
 from parity.models.family import Condition, Constrain, Family
 from parity.models.folder import read_config
 from parity.models.patches import patch_norms, patch_rope
-from parity.models.spec import Case, GenerationSpec
+from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage1 import Stream
 from parity.models.text import TextStage
 from parity.reached import Reached
@@ -53,28 +53,14 @@ class CogVideoX(Family):
         if config.get("ofs_embed_dim") or channels != int(vae["latent_channels"]):
             raise UsageError(f"'{folder}' is an image-to-video CogVideoX; only text-to-video runs yet")
         space = _space(vae)
-        size = space * int(config["patch_size"])
-        if spec.height % size or spec.width % size or (spec.num_frames - 1) % _time(vae):
-            raise UsageError(
-                f"a video of {spec.num_frames} x {spec.height} x {spec.width} does not fit the model: height and width "
-                f"must be multiples of {size}, frames one more than a multiple of {_time(vae)}"
-            )
-        frames = (spec.num_frames - 1) // _time(vae) + 1
+        frames = frames_of(spec, "model", space * int(config["patch_size"]), int(vae["temporal_compression_ratio"]))
         return (1, -(-frames // patch_t) * patch_t, channels, spec.height // space, spec.width // space)
 
     def text(self, case: Case) -> TextStage:
         return text_stage(case)
 
-    def adapt(
-        self,
-        model: Any,
-        case: Case,
-        settings: Settings,
-        reached: Reached,
-        *,
-        traced: bool,
-        first: Condition | None = None,
-    ) -> None:
+    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+        settings = reached.settings
         how = dataclasses.replace(AttentionSettings.of(settings), mask="none")
         if traced or how != AttentionSettings("sdpa", "none"):
             for block in model.transformer_blocks:
@@ -98,7 +84,7 @@ class CogVideoX(Family):
 
     def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
         """The frames that were filled up stand first and are dropped, as the pipeline does before it decodes."""
-        frames = (case.spec.num_frames - 1) // _time(read_config(case.folder, "vae")) + 1
+        frames = (case.spec.num_frames - 1) // int(read_config(case.folder, "vae")["temporal_compression_ratio"]) + 1
         return latents[:, latents.shape[1] - frames :].permute(0, 2, 1, 3, 4)
 
     def model_arguments(
@@ -129,7 +115,3 @@ def _is_rotary(config: Mapping[str, Any]) -> bool:
 def _space(vae: Mapping[str, Any]) -> int:
     """Pixels to a latent, as the pipeline counts them."""
     return int(2 ** (len(vae["block_out_channels"]) - 1))
-
-
-def _time(vae: Mapping[str, Any]) -> int:
-    return int(vae["temporal_compression_ratio"])

@@ -19,7 +19,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.models.folder import load_part, read_config
-from parity.models.sampler import Place
+from parity.models.sampler import Place, Sampler
 from parity.models.spec import GenerationSpec
 
 PIPELINE_SCALE = 6.0
@@ -29,7 +29,7 @@ _SCHEDULERS = ("CogVideoXDDIMScheduler", "CogVideoXDPMScheduler")
 _HISTORY = "pred_original"
 
 
-class CogVideoXSampler:
+class CogVideoXSampler(Sampler):
     """See `parity.models.sampler.Sampler`.
 
     Attributes:
@@ -149,9 +149,6 @@ class CogVideoXSampler:
         stepped, original = run(guided, self.state.get(_HISTORY), t, back, latents, eta=0.0, return_dict=False)
         self.state = {_HISTORY: original}
         return stepped
-
-    def stand_before(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        self.state = dict(state)
 
 
 class _StepNoise:

@@ -23,6 +23,7 @@ from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, make
 from parity.models.generic.sampler import EulerSampler
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
 from parity.models.spec import Case, GenerationSpec
+from parity.models.stage1 import Conditions
 from parity.models.text import TextStage
 from parity.reached import Reached
 from parity.settings import Capability, Settings
@@ -96,25 +97,15 @@ class Generic(Family):
         given = self.given.get(LATENT)
         return tuple(given.shape) if given is not None else self.signature.latent_shape()
 
-    def conditions(
-        self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
-    ) -> dict[str, dict[str, torch.Tensor]]:
+    def conditions(self, case: Case, settings: Settings, stage1: Path | None, device: torch.device) -> Conditions:
         if stage1 is not None:
             raise UsageError(f"--stage1 is for models with a text stage; '{case.name}' takes --inputs FILE.safetensors")
         dtype = DTYPES[settings.text("dtype")]
         own = {n: x for n, x in self.made.tensors.items() if n != LATENT and not (n == TIMESTEP and x.ndim == 1)}
         return {"cond": {n: x.to(dtype) if x.is_floating_point() else x for n, x in own.items()}}
 
-    def adapt(
-        self,
-        model: Any,
-        case: Case,
-        settings: Settings,
-        reached: Reached,
-        *,
-        traced: bool,
-        first: Condition | None = None,
-    ) -> None:
+    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+        settings = reached.settings
         patch_norms(model, settings, reached)
         patch_timestep_embedding(model, settings, reached)
         model.forward = _guarded(model.forward, self, traced and bool(settings["jit"]))

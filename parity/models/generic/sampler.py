@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.models.sampler import Place
+from parity.models.sampler import Place, Sampler
 
 
-class EulerSampler:
+class EulerSampler(Sampler):
     """See `parity.models.sampler.Sampler`.
 
     Sigmas fall evenly from one to zero. A prediction of another shape than the latents' leaves them as they are.
@@ -21,16 +21,18 @@ class EulerSampler:
     """
 
     guidance_scale = 1.0
-    end = 0.0
-    step_index: int | None = None
 
     def __init__(
         self, scale: float, start_at: torch.Tensor | None = None, timesteps: torch.Tensor | None = None
     ) -> None:
         self.scale, self.start_at, self.given = scale, start_at, timesteps
-        self.sigmas = self.timesteps = torch.empty(0)
+        self._sigmas = self.timesteps = torch.empty(0)
         self.state: dict[str, torch.Tensor] = {}
         self.place: Place = lambda x: x
+
+    @property
+    def sigmas(self) -> torch.Tensor:
+        return self._sigmas
 
     def fresh(self) -> EulerSampler:
         return EulerSampler(self.scale, self.start_at, self.given)
@@ -43,14 +45,11 @@ class EulerSampler:
         else:
             sigmas = torch.cat([self.given.double() / self.scale, torch.zeros(1, dtype=torch.float64)])
         sigmas = sigmas.float() if dtype is None else sigmas.to(dtype)
-        self.place, self.sigmas = place, place(sigmas)
+        self.place, self._sigmas = place, place(sigmas)
         self.timesteps = place(sigmas[:-1] * self.scale)
 
     def start(self, noise: torch.Tensor) -> torch.Tensor:
         return noise if self.start_at is None else self.place(self.start_at).to(noise.dtype)
-
-    def model_input(self, latents: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return latents, self.timesteps[step].expand(latents.shape[0])
 
     def guide(self, predictions: Mapping[str, torch.Tensor], step: int, dtype: torch.dtype | None) -> torch.Tensor:
         return predictions["cond"]
@@ -59,6 +58,3 @@ class EulerSampler:
         if guided.shape != latents.shape:
             return latents
         return latents + (self.sigmas[step + 1] - self.sigmas[step]).to(latents.dtype) * guided
-
-    def stand_before(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        return

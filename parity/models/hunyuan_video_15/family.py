@@ -9,17 +9,16 @@ from typing import Any
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName
 
-from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.family import Condition, Constrain, Family
 from parity.models.folder import read_config
 from parity.models.hunyuan_video_15 import transformer as hunyuan
+from parity.models.hunyuan_video_15.sampler import FlowMatchSampler
 from parity.models.hunyuan_video_15.text import BYT5, QWEN, text_stage
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding
-from parity.models.sampler import FlowMatchSampler
-from parity.models.spec import Case, GenerationSpec
+from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage1 import Stream
 from parity.models.text import TextStage
 from parity.reached import Reached
@@ -39,27 +38,14 @@ class HunyuanVideo15(Family):
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         vae = read_config(folder, "vae")
         space, time = int(vae["spatial_compression_ratio"]), int(vae["temporal_compression_ratio"])
-        if spec.height % space or spec.width % space or (spec.num_frames - 1) % time:
-            raise UsageError(
-                f"a video of {spec.num_frames} x {spec.height} x {spec.width} does not fit the VAE: height and width "
-                f"must be multiples of {space}, frames one more than a multiple of {time}"
-            )
-        frames = (spec.num_frames - 1) // time + 1
+        frames = frames_of(spec, "VAE", space, time)
         return (1, int(vae["latent_channels"]), frames, spec.height // space, spec.width // space)
 
     def text(self, case: Case) -> TextStage:
         return text_stage(case)
 
-    def adapt(
-        self,
-        model: Any,
-        case: Case,
-        settings: Settings,
-        reached: Reached,
-        *,
-        traced: bool,
-        first: Condition | None = None,
-    ) -> None:
+    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+        settings = reached.settings
         own = traced or any(settings.changed(name) for name in _OWN_FORWARD)
         if own:
             place = hunyuan.Placement()

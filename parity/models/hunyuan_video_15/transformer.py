@@ -3,8 +3,8 @@
 The reference runs diffusers' own forward. That forward neither traces under jax.jit (a data-dependent branch on the
 image embeddings, boolean indexing to reorder the text) nor takes the settings that ports differ in, so the
 candidate, and a reference with such a setting, run `traceable_forward`: the same submodules in the same order, with
-the text reordered by a stable argsort and a gather. `tests/models/test_hunyuan_video_15.py` holds the two to equal
-bits in eager torch.
+the text reordered by a stable argsort and a gather. The two give equal bits in eager torch
+(`tests/models/hunyuan_video_15/test_transformer.py`).
 
 The forward's order of operations follows diffusers' HunyuanVideo15Transformer3DModel.forward (0.42.1).
 """

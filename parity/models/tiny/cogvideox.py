@@ -3,12 +3,12 @@ patch, DPM)."""
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 from parity.models.tiny import text
-from parity.models.tiny.weights import Rule, fill
+from parity.models.tiny.make import save
+from parity.models.tiny.weights import Rule, fill, t5_rules
 
 _TRANSFORMER_RULES = (
     # Logits of normed queries and keys have standard deviation mean(norm_q) * mean(norm_k): 1.3 * 1.3 = 1.7.
@@ -31,16 +31,6 @@ _VAE_RULES = (
     Rule(r"decoder\.conv_out\.conv\.weight$", std=0.5, fan_in=True),
     Rule(r"\.weight$", std=1.0, fan_in=True),
     Rule(r"\.bias$", std=0.1),
-)
-
-# T5 does not divide its logits by the root of the head dimension (16): 0.65 * 0.65 * sqrt(16) = 1.7.
-_T5_RULES = (
-    Rule(r"(shared|embed_tokens)\.weight$", std=1.0),
-    Rule(r"layer_norm\.weight$", mean=1.0, std=0.2),
-    Rule(r"relative_attention_bias\.weight$", std=0.5),
-    Rule(r"SelfAttention\.[qk]\.weight$", std=0.65, fan_in=True),
-    Rule(r"DenseReluDense\.wo\.weight$", std=1.6, fan_in=True),
-    Rule(r"\.weight$", std=1.0, fan_in=True),
 )
 
 _SCHEDULE: dict[str, Any] = {
@@ -83,7 +73,7 @@ def _make(folder: pathlib.Path, scheduler: Any, options: dict[str, Any]) -> None
 
     tokenizer = text.make_t5_tokenizer()
     encoder = text.make_t5(len(tokenizer))
-    fill(encoder, "text_encoder", _T5_RULES)
+    fill(encoder, "text_encoder", t5_rules(0.65))  # 0.65 * 0.65 * sqrt(16) = 1.7
     transformer = diffusers.CogVideoXTransformer3DModel(
         num_attention_heads=4,
         attention_head_dim=32,
@@ -107,8 +97,7 @@ def _make(folder: pathlib.Path, scheduler: Any, options: dict[str, Any]) -> None
         sample_width=_WIDTH,
     )
     fill(vae, "vae", _VAE_RULES)
-    diffusers.CogVideoXPipeline(tokenizer, encoder, vae, transformer, scheduler).save_pretrained(folder)
-    defaults: dict[str, Any] = {
+    defaults = {
         "tokenizer_max_length": _TEXT,
         "height": _HEIGHT,
         "width": _WIDTH,
@@ -116,4 +105,4 @@ def _make(folder: pathlib.Path, scheduler: Any, options: dict[str, Any]) -> None
         "prompt": "A red panda holds a paper sign while snow falls slowly on the street",
         "negative_prompt": "text on a static background",
     }
-    (folder / "parity.json").write_text(json.dumps(defaults, indent=2) + "\n", encoding="utf-8")
+    save(diffusers.CogVideoXPipeline(tokenizer, encoder, vae, transformer, scheduler), defaults, folder)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
-from typing import Any
 
 from parity.models.tiny import text
-from parity.models.tiny.weights import Rule, fill
+from parity.models.tiny.make import save
+from parity.models.tiny.weights import Rule, fill, t5_rules
 
 # Logits of unit-rms queries and keys over the square root of the head dimension have standard deviation
 # mean(norm_q) * mean(norm_k): 1.3 * 1.3 = 1.7, attention that is neither uniform nor one-hot.
@@ -45,16 +44,6 @@ _QWEN_RULES = (
     Rule(r"\.bias$", std=0.2),
 )
 
-# T5 does not divide its logits by the root of the head dimension (12): 0.7 * 0.7 * sqrt(12) = 1.7.
-_BYT5_RULES = (
-    Rule(r"(shared|embed_tokens)\.weight$", std=1.0),
-    Rule(r"layer_norm\.weight$", mean=1.0, std=0.2),
-    Rule(r"relative_attention_bias\.weight$", std=0.5),
-    Rule(r"SelfAttention\.[qk]\.weight$", std=0.7, fan_in=True),
-    Rule(r"DenseReluDense\.wo\.weight$", std=1.6, fan_in=True),
-    Rule(r"\.weight$", std=1.0, fan_in=True),
-)
-
 
 def make(folder: pathlib.Path) -> None:
     """Write `tiny-hunyuan-video-1.5` into the empty `folder`."""
@@ -63,7 +52,7 @@ def make(folder: pathlib.Path) -> None:
     tokenizer = text.make_qwen_tokenizer()
     encoder, encoder_2 = text.make_qwen(len(tokenizer)), text.make_byt5()
     fill(encoder, "text_encoder", _QWEN_RULES)
-    fill(encoder_2, "text_encoder_2", _BYT5_RULES)
+    fill(encoder_2, "text_encoder_2", t5_rules(0.7))  # 0.7 * 0.7 * sqrt(12) = 1.7
     transformer = diffusers.HunyuanVideo15Transformer3DModel(
         in_channels=65,
         out_channels=32,
@@ -96,8 +85,7 @@ def make(folder: pathlib.Path) -> None:
         tokenizer_2=text.make_byt5_tokenizer(),
         guider=diffusers.ClassifierFreeGuidance(guidance_scale=6.0),
     )
-    pipeline.save_pretrained(folder)
-    defaults: dict[str, Any] = {
+    defaults = {
         "tokenizer_max_length": 64,
         "tokenizer_2_max_length": 32,
         "vision_num_semantic_tokens": 16,
@@ -108,4 +96,4 @@ def make(folder: pathlib.Path) -> None:
         "prompt": 'A red panda holds a paper sign that says "OPEN" while snow falls slowly on the stone street',
         "negative_prompt": "",
     }
-    (folder / "parity.json").write_text(json.dumps(defaults, indent=2) + "\n", encoding="utf-8")
+    save(pipeline, defaults, folder)

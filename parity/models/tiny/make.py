@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -55,3 +57,9 @@ def ensure_tiny(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return folder
+
+
+def save(pipeline: Any, defaults: Mapping[str, Any], folder: pathlib.Path) -> None:
+    """Write a diffusers pipeline as a checkpoint, with the sizes and prompts of its `parity.json`."""
+    pipeline.save_pretrained(folder)
+    (folder / "parity.json").write_text(json.dumps(defaults, indent=2) + "\n", encoding="utf-8")

@@ -52,6 +52,23 @@ def fill(module: torch.nn.Module, component: str, rules: Sequence[Rule]) -> None
             parameter.copy_(unit.mul_(std * math.sqrt(12.0)).add_(rule.mean))
 
 
+def t5_rules(std: float) -> tuple[Rule, ...]:
+    """Rules for a T5 encoder.
+
+    Args:
+        std: of queries and keys. T5 does not divide its logits by the root of the head dimension d, so that they have a
+            standard deviation of std^2 * sqrt(d).
+    """
+    return (
+        Rule(r"(shared|embed_tokens)\.weight$", std=1.0),
+        Rule(r"layer_norm\.weight$", mean=1.0, std=0.2),
+        Rule(r"relative_attention_bias\.weight$", std=0.5),
+        Rule(r"SelfAttention\.[qk]\.weight$", std=std, fan_in=True),
+        Rule(r"DenseReluDense\.wo\.weight$", std=1.6, fan_in=True),
+        Rule(r"\.weight$", std=1.0, fan_in=True),
+    )
+
+
 ANY_RULES = (
     Rule(r"norm[^.]*\.linear\.weight$", std=0.8, fan_in=True),
     Rule(r"norm[^.]*(\.norm)?\.(weight|gamma)$", std=0.2, mean=1.0),

@@ -24,7 +24,7 @@ from parity.models.spec import Case, GenerationSpec
 from parity.models.stage1 import Conditions, read_stage1, write_stage1
 from parity.reached import Reached
 from parity.settings import SETTINGS, parse
-from tests.models.test_tiny import weights_sha256
+from tests.models.tiny.test_checkpoints import weights_sha256
 
 FAMILY = CogVideoX()
 # Figures measured on these weights are only comparable while this holds: a change needs a higher tiny._VERSION.
@@ -57,7 +57,7 @@ def test_weights_are_pinned(name: str) -> None:
 @torch.no_grad()
 def test_weights_are_neither_tame_nor_chaotic(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, made = transformer(name), case(name)
-    FAMILY.adapt(model, made, parse("torch", ["attention.kernel=sdpa"]), Reached(parse("torch")), traced=False)
+    FAMILY.adapt(model, made, Reached(parse("torch", ["attention.kernel=sdpa"])), traced=False)
     text = encode(made, "float32")
     latents = torch.randn(made.latent_shape, generator=torch.Generator().manual_seed(0))
     attended, streams = [], []

@@ -35,7 +35,7 @@ def folder() -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def tameness() -> ModuleType:
-    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "tameness.py"
+    path = pathlib.Path(__file__).parents[3] / "benchmarks" / "tameness.py"
     spec = importlib.util.spec_from_file_location("tameness", path)
     assert spec is not None
     assert spec.loader is not None
