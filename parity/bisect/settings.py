@@ -21,7 +21,7 @@ from parity.errors import ParityError, UsageError
 from parity.settings import Settings
 
 if TYPE_CHECKING:
-    from parity.runs.pairing import Request, Say
+    from parity.runs.request import Request, Say
 
 Judge = Callable[[Settings], tuple[Outcome, str]]
 """Runs with these settings of the candidate: the outcome, and one line that says why. May raise ParityError."""
@@ -30,13 +30,16 @@ NO_CULPRIT = "no setting is at fault: the run fails without any of them"
 
 
 def by_run(request: Request, say: Say) -> Judge:
-    """Judges by a run as `parity run` makes it."""
-    from parity.runs.run import run
+    """Judges by a run as `parity run` makes it; the reference is measured once."""
+    from parity.runs.compare import run
+    from parity.runs.memo import Remembering
+    from parity.runs.sides import Workers
 
+    openers = Remembering(request.ports.openers or Workers())
     outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "unjudged": "unresolved"}
 
     def judge(candidate: Settings) -> tuple[Outcome, str]:
-        result = run(replace(request, candidate=candidate), say)
+        result = run(replace(request, candidate=candidate), say, openers=openers)
         return outcomes[result.verdict], f"{result.verdict}: {result.reason}"
 
     return judge

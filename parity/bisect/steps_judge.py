@@ -31,8 +31,8 @@ from parity.models.spec import GenerationSpec
 from parity.paths.inputs import make_inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import LATENTS, State, denoise, prepare, state_of
-from parity.runs.pairing import Request, Say
 from parity.runs.record import RecordRequest, record
+from parity.runs.request import Request, Say
 from parity.settings import Settings, changed_by, parse
 
 

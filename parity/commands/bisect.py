@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parity.commands.environment import quieten, require_extras
 from parity.commands.options import Chosen, Generation, GoldensModel, Output, Prompt, Search, Sides, Stage1, choose
 from parity.commands.run import FORCINGS, ROUNDS
 from parity.commands.unfold import command
 from parity.errors import UsageError
+from parity.paths.extras import check_extras, quieten, require_extras
 from parity.report.document import Facts, Listing
 from parity.report.output import consoles, tell
 from parity.settings import LAYOUT, Settings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from parity.bisect.report import Report
     from parity.bisect.state import State
     from parity.report.progress import Say
-    from parity.runs.pairing import Request
+    from parity.runs.request import Request
 
 STEPS = 50
 """Steps of a run for `steps` without --steps."""
@@ -90,7 +90,7 @@ def _question(generation: Generation, reference: Settings, candidate: Settings) 
 
 
 def _request(generation: Generation, reference: Settings, candidate: Settings) -> Request:
-    from parity.runs.pairing import Request
+    from parity.runs.request import Request
 
     return Request(
         model=generation.name,
@@ -126,26 +126,19 @@ def settings(
 
     choose("--forcing", forcing, FORCINGS)
     choose("--rounds", rounds, ROUNDS)
-    ports = port = None
-    if sides.ported:
-        quieten()
-        require_extras()
-        ports, reference, candidate = sides.load(generation.model)
-        port = ports.candidate or ports.reference
-        generation = replace(generation, model=str(sides.reference_path)) if ports.alone else generation
-    else:
-        reference, candidate = sides.settings()
+    quieten()
+    ports, reference, candidate = sides.load(generation.model)
+    generation = replace(generation, model=str(sides.reference_path)) if ports.alone else generation
     for chosen in (reference, candidate):
         chosen.require_stages(("transformer",))
-    searched = plan(reference, candidate, port)
+    searched = plan(reference, candidate, ports.candidate or ports.reference)
     question = {**_question(generation, reference, candidate), "rounds": rounds, "forcing": forcing}
-    if ports is not None:
+    if ports.any:
         question["ports"] = ports_by_content(ports.reference, ports.candidate)
 
     def find(state: State, listen: _Listener) -> Report:
-        listen.load()
-        request = replace(_request(generation, reference, candidate), forcing=forcing, rounds=rounds)
-        request = request if ports is None else replace(request, ports=ports)
+        check_extras()
+        request = replace(_request(generation, reference, candidate), forcing=forcing, rounds=rounds, ports=ports)
         subject = DifferingSettings(searched, by_run(request, listen.say))
         return subject.report(search(subject, strategy("ddmin_unless_none"), state, listen))
 

@@ -115,8 +115,8 @@ def test_the_reference_is_recorded_once_and_resumed(tmp_path: Path, monkeypatch:
     from parity.bisect import steps_judge
     from parity.bisect.steps_judge import record_reference
     from parity.golden import GoldenWriter, Provenance
-    from parity.runs.pairing import Request
     from parity.runs.record import RecordRequest
+    from parity.runs.request import Request
     from parity.settings import parse
 
     requests: list[RecordRequest] = []
