@@ -16,19 +16,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from parity.compare.automap import Proposal, propose
-from parity.compare.comparable import Finding, Side, common_steps, comparable, settings_differences
+from parity.compare.comparable import Side, common_steps, comparable, settings_differences
 from parity.compare.conclude import Collected, conclude, recorded_stages
-from parity.compare.excuses import excuses
-from parity.compare.judge import AFTER, Judge
+from parity.compare.judge import AFTER, Judge, excuses
+from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
-from parity.compare.result import Failed, Result, SiteDiff
-from parity.golden import Golden, Key, Provenance, StepRecords
+from parity.compare.result import Check, Failed, Result, SiteDiff
+from parity.golden import Golden, Provenance, StepRecords
 from parity.golden.records import LOOP, PORT
 from parity.golden.rename import NONE, Rename, Renamer
 
@@ -74,8 +74,8 @@ def diff(
     findings = sides.findings(NONE if isinstance(rename, Auto) else rename)
     notes: tuple[Note, ...] = ()
     if isinstance(rename, Auto):
-        rest = [f for f in findings if f.what not in ("weights", "model")]
-        if not any(f.blocks for f in rest):
+        rest = [f for f in findings if f.check not in ("weights", "model")]
+        if not failed(rest):
             say("matching the modules")
             step = next((s for s in sides.steps if s >= 0), sides.steps[0])
             with ThreadPoolExecutor(2) as pool:
@@ -83,7 +83,7 @@ def diff(
             notes = tuple(map(Note, rename.proposal.notes))
             findings = sides.findings(rename.proposal.rename)
         rename = rename.proposal.rename if rename.proposal else NONE
-    if any(f.blocks for f in findings):
+    if failed(findings):
         return sides.incomparable(findings, notes)
     return _judged(sides, findings, notes, rename, say)
 
@@ -99,7 +99,7 @@ class Sides:
     def steps(self) -> tuple[int, ...]:
         return common_steps(self.reference.steps, self.candidate.steps)
 
-    def findings(self, rename: Rename) -> tuple[Finding, ...]:
+    def findings(self, rename: Rename) -> tuple[Check, ...]:
         a, b = (Side(g.provenance, g.steps, g.complete) for g in (self.reference, self.candidate))
         return comparable(a, b, rename=rename.module if rename else None)
 
@@ -109,56 +109,89 @@ class Sides:
         theirs = pool.submit(self.candidate.read_step, step)
         return ours.result(), theirs.result()
 
-    def incomparable(self, findings: Sequence[Finding], notes: Sequence[Note]) -> Result:
+    def incomparable(self, findings: Sequence[Check], notes: Sequence[Note]) -> Result:
         a, b = self.reference.provenance, self.candidate.provenance
-        blocking = [f for f in findings if f.blocks]
-        detail = "; ".join(f"{f.what}: {f.detail}" for f in blocking)
+        blocking = [f for f in findings if f.verdict == "fail"]
+        detail = "; ".join(f"{f.check}: {f.detail}" for f in blocking)
         return Result(
             "unjudged",
             None,
             Reason(kind="unjudged", problem="not_comparable", detail=detail),
             model=a.model,
             differing_settings=settings_differences(a, b),
-            preflight=tuple(f.as_check() for f in findings),
+            preflight=tuple(findings),
             notes=tuple(notes),
         )
 
 
-def _judged(sides: Sides, findings: Sequence[Finding], notes: Sequence[Note], rename: Rename, say: Say) -> Result:
+def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rename: Rename, say: Say) -> Result:
     a, b = sides.reference.provenance, sides.candidate.provenance
     differing = settings_differences(a, b)
     # Implementations that are mapped onto each other are built otherwise: what only one has is no difference.
     # A user's own code too.
     port = b.backend == PORT
     judge = Judge(excuses(differing), strict_sites=not (rename or port))
-    renamer, collected, floors = Renamer(rename), Collected(), 0
-    common, met, alone = 0, 0, [0, 0]
-    for reference, candidate in _steps(sides, renamer, say):
-        floors += len(reference.floors)
-        x, y = _tensors(reference), _tensors(candidate)
-        common += len(x & y)
-        met += sum(key.module not in ("", LOOP) for key in x & y)
-        alone = [alone[0] + len(x - y), alone[1] + len(y - x)]
-        collected.add(reference, candidate, judge.step(reference, candidate))
-    held = (f.detail for f in findings if f.what == "steps held" and f.state == "said")
+    renamer = Renamer(rename)
+    collected, common = judge_streams(_steps(sides, renamer, say), judge)
+    held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
     told = [*notes, *map(Note, (*renamer.unused(), *held))]
-    if (rename or port) and any(alone):
-        told.append(Note(f"without a counterpart: {alone[0]} sites of the reference, {alone[1]} of the candidate"))
+    if (rename or port) and any(common.alone):
+        ours, theirs = common.alone
+        told.append(Note(f"without a counterpart: {ours} sites of the reference, {theirs} of the candidate"))
     result = conclude(
         collected,
         model=a.model,
         differing=differing,
-        preflight=tuple(f.as_check() for f in findings),
+        preflight=tuple(findings),
         notes=told,
         failing=_round(a, b),
     )
-    if not common:
+    if not common.tensors:
         nothing = Reason(kind="unjudged", problem="no_tensor", detail="goldens")
         return replace(result, verdict="unjudged", failed=None, origin=None, why=nothing)
-    if port and not met and b.modules and result.verdict == "pass":
+    if port and not common.modules and b.modules and result.verdict == "pass":
         return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="no_module"))
-    result = without_floors(result) if floors == 0 else partly_without_floors(result)
+    result = without_floors(result) if not common.floors else partly_without_floors(result)
     return replace(result, stages=recorded_stages(result))
+
+
+@dataclass
+class Common:
+    """What two streams of records have in common.
+
+    Attributes:
+        tensors: records of tensors that both have. modules: those of them that are a module's.
+        alone: tensors that only the reference has, and only the candidate. floors: those of the reference.
+    """
+
+    tensors: int = 0
+    modules: int = 0
+    alone: tuple[int, int] = (0, 0)
+    floors: int = 0
+
+    def add(self, reference: StepRecords, candidate: StepRecords) -> None:
+        """Count one step of both."""
+        x, y = (
+            {r.key for r in side.records if r.kind == "tensor" and not r.key.is_padding}
+            for side in (reference, candidate)
+        )
+        self.tensors += len(x & y)
+        self.modules += sum(key.module not in ("", LOOP) for key in x & y)
+        self.alone = self.alone[0] + len(x - y), self.alone[1] + len(y - x)
+        self.floors += len(reference.floors)
+
+
+def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge) -> tuple[Collected, Common]:
+    """Judge two streams of records step by step.
+
+    Args:
+        steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
+    """
+    collected, common = Collected(), Common()
+    for reference, candidate in steps:
+        common.add(reference, candidate)
+        collected.add(reference, candidate, judge.step(reference, candidate))
+    return collected, common
 
 
 def _steps(sides: Sides, renamer: Renamer, say: Say) -> Iterator[tuple[StepRecords, StepRecords]]:
@@ -179,10 +212,6 @@ def _steps(sides: Sides, renamer: Renamer, say: Say) -> Iterator[tuple[StepRecor
 def _of_stage(step: StepRecords, *, after: bool) -> StepRecords:
     records = tuple(r for r in step.records if (r.key.stage == AFTER) == after)
     return StepRecords(step.step, records, {k: f for k, f in step.floors.items() if (k.stage == AFTER) == after})
-
-
-def _tensors(step: StepRecords) -> set[Key]:
-    return {r.key for r in step.records if r.kind == "tensor" and not r.key.is_padding}
 
 
 def _round(a: Provenance, b: Provenance) -> Failed:

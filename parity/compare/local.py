@@ -14,8 +14,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from parity.compare.excuses import Excuse, excused
-from parity.compare.judge import BIN_LIMIT, L2_LIMIT, ONE_SIDED, above, call_of, input_severities, severity
+from parity.compare.judge import (
+    BIN_LIMIT,
+    L2_LIMIT,
+    ONE_SIDED,
+    Excuse,
+    above,
+    call_of,
+    excused,
+    input_severities,
+    severity,
+)
 from parity.compare.metrics import bin_ratios, distance, measure
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
 from parity.golden.records import LOOP, Key, Record, StepRecords

@@ -2,18 +2,23 @@
 
 Pure functions from two sides' facts to checks. A difference that a declared differing setting accounts for is
 `explained` and does not fail; a schedule that repeats or turns back, a scheduler that has already stepped, and
-different initial noise always fail: nothing computed from them is comparable.
+different initial noise always fail: nothing computed from them is comparable. Weights and inputs are compared alike
+whether two sides are about to run or two goldens lie on disk, of which fingerprints alone are known
+(`parity.compare.comparable`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 
 import numpy as np
 
 from parity.compare.result import Check
 from parity.golden.facts import Facts, Schedule
 from parity.golden.fingerprint import fingerprint
+from parity.golden.strict import shown
 from parity.settings import changed_by
 
 TABLE_LIMIT = 1e-4
@@ -30,6 +35,10 @@ SCHEDULE_LIMIT = 2.0**-22
 """Relative difference by which timesteps and sigmas may differ: two roundings of float32."""
 
 
+Known = np.ndarray | str
+"""A tensor, or the fingerprint of one whose values are not at hand."""
+
+
 def preflight(reference: Facts, candidate: Facts, differing: Iterable[str]) -> tuple[Check, ...]:
     """Compare two sides before their first forward.
 
@@ -40,7 +49,8 @@ def preflight(reference: Facts, candidate: Facts, differing: Iterable[str]) -> t
     return (
         _weights(reference, candidate, declared),
         _dtypes(reference, candidate, declared),
-        *_inputs(reference, candidate, declared),
+        _embeddings(reference, candidate, declared),
+        _masks(reference, candidate),
         _noise(reference, candidate, declared),
         *_schedule(reference.schedule, candidate.schedule, declared),
         _tables(reference, candidate, declared),
@@ -53,31 +63,110 @@ def failed(checks: Sequence[Check]) -> Check | None:
     return next((c for c in checks if c.verdict == "fail"), None)
 
 
-def _explained(check: str, detail: str, settings: Iterable[str], declared: frozenset[str]) -> Check:
-    """A difference: explained if one of the settings that bring it is declared."""
-    by = [s for s in settings if s in declared]
-    if by:
-        return Check(check, "explained", f"{detail} (explained by {', '.join(by)})")
-    return Check(check, "fail", detail)
+def explained(check: str, detail: str, settings: Iterable[Iterable[str]], declared: Collection[str]) -> Check:
+    """A difference: explained if for each part of it one of the settings that bring it is declared."""
+    by = [next((s for s in each if s in declared), None) for each in settings]
+    if not by or None in by:
+        return Check(check, "fail", detail)
+    names = ", ".join(dict.fromkeys(str(name) for name in by))
+    return Check(check, "explained", f"{detail} (explained by {names})")
+
+
+Weights = Mapping[str, tuple[tuple[int, ...], str]]
+"""Parameter -> (shape, fingerprint); the shape is () where it is not known."""
+
+
+def compare_weights(a: Weights, b: Weights, declared: Collection[str], *, mapped: bool = False) -> Check:
+    """Compare two sides' parameters.
+
+    Args:
+        mapped: whether the two are mapped onto each other, so that one may fuse or split parameters of the other.
+    """
+    if not a or not b:
+        return Check("weights", "explained", unknown("weights were", a, b))
+    one_sided, both = a.keys() ^ b.keys(), a.keys() & b.keys()
+    shapes = sorted(n for n in both if a[n][0] != b[n][0])
+    if shapes:
+        return Check("weights", "fail", f"'{shapes[0]}' has shape {a[shapes[0]][0]} against {b[shapes[0]][0]}")
+    other = [n for n in both if a[n] != b[n]]
+    if not one_sided and not other:
+        return Check("weights", "pass", f"{len(a)} parameters equal")
+    if not other and Counter(a.values()) == Counter(b.values()):
+        return Check("weights", "explained", f"{len(a)} parameters equal, under other names")
+    parts = [f"{len(other)} of {len(a)} parameters differ in value: {few(other)}"] if other else []
+    parts += [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
+    detail = "; ".join(parts)
+    if one_sided and not mapped:
+        return Check("weights", "fail", detail)
+    if not other:
+        return Check("weights", "explained", detail)
+    return explained("weights", detail, [changed_by("weights")], declared)
+
+
+def compare_tensors(
+    check: str,
+    a: Mapping[str, Known],
+    b: Mapping[str, Known],
+    brings: Callable[[str], tuple[str, ...]],
+    declared: Collection[str],
+    limit: float = math.inf,
+) -> Check:
+    """Compare two sides' inputs of one kind.
+
+    Args:
+        brings: the settings that may change an input of this name. limit: relative L2 beyond which none explains it.
+    """
+    every = [*dict.fromkeys((*a, *b))]
+    apart = {n: _apart(a.get(n), b.get(n)) for n in every}
+    other = [n for n in every if apart[n] != 0.0]
+    if not other:
+        if len(a) != 1:
+            return Check(check, "pass", f"{len(a)} tensors equal")
+        (only,) = a.values()
+        return Check(check, "pass", f"equal, fingerprint {only if isinstance(only, str) else fingerprint(only)}")
+    prints = [sorted(x for x in side.values() if isinstance(x, str)) for side in (a, b)]
+    if a.keys() != b.keys() and len(prints[0]) == len(a) and prints[0] == prints[1]:
+        return Check(check, "explained", f"{len(a)} tensors equal under other names; first: {shown(min(other))}")
+    worst = max(other, key=lambda n: -1.0 if math.isnan(apart[n]) else apart[n])
+    known = not math.isnan(apart[worst])
+    far = f"by {apart[worst]:.2e} relative L2" if known else f"{a.get(worst, ABSENT)} against {b.get(worst, ABSENT)}"
+    detail = f"{shown(worst)} differs {far}" if known else f"{shown(worst)} differs: {far}"
+    if len(every) > 1:
+        detail = f"{len(other)} of {len(every)} differ: {few(other)}; {shown(worst)} {'most, ' if known else ''}{far}"
+    # What no number is known of may be any rounding; a value that one side lacks is none.
+    settings = [() if apart[n] > limit else brings(n) for n in other]
+    return explained(check, detail, settings, declared)
+
+
+ABSENT = "not recorded"
+"""What stands for a setting or an input that one golden does not name."""
+
+
+def _apart(x: Known | None, y: Known | None) -> float:
+    """Relative L2; NaN where two fingerprints differ, so that nobody knows how far; inf where a side lacks a tensor."""
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        return relative(x, y)
+    if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
+        return math.inf
+    return 0.0 if x == y else math.nan
+
+
+def unknown(what: str, ours: Sized, theirs: Sized) -> str:
+    """The sentence for what one side has no fingerprints of."""
+    sides = [side for side, prints in (("reference", ours), ("candidate", theirs)) if not prints]
+    return f"{what} not fingerprinted on the {' and the '.join(sides)}: taken for equal"
+
+
+def few(names: Iterable[str]) -> str:
+    """The first three names, in order; empty for none."""
+    names = sorted(names)
+    return ", ".join(map(shown, names[:3])) + (", ..." if len(names) > 3 else "")
 
 
 def _weights(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
     if (a.own or b.own) and set(a.weights) != set(b.weights):
         return Check("weights", "pass", "not compared: the port names its parameters otherwise")
-    missing = sorted(set(a.weights) - set(b.weights))
-    extra = sorted(set(b.weights) - set(a.weights))
-    if missing or extra:
-        what = f"{len(missing)} parameters only on the reference, {len(extra)} only on the candidate"
-        return Check("weights", "fail", f"{what}; first: '{(missing + extra)[0]}'")
-    shapes = [n for n, (shape, _) in a.weights.items() if shape != b.weights[n][0]]
-    if shapes:
-        n = shapes[0]
-        return Check("weights", "fail", f"'{n}' has shape {a.weights[n][0]} against {b.weights[n][0]}")
-    other = [n for n, w in a.weights.items() if w != b.weights[n]]
-    if other:
-        detail = f"{len(other)} of {len(a.weights)} parameters differ in value; first: '{other[0]}'"
-        return _explained("weights", detail, changed_by("weights"), declared)
-    return Check("weights", "pass", f"{len(a.weights)} parameters equal")
+    return compare_weights(a.weights, b.weights, declared)
 
 
 def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
@@ -86,54 +175,37 @@ def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
         return Check("parameter dtypes", "pass", ", ".join(sorted(set(a.dtypes.values()))))
     n = other[0]
     detail = f"{len(other)} parameters differ; first: '{n}' is {a.dtypes[n]} against {b.dtypes[n]}"
-    return _explained("parameter dtypes", detail, changed_by("weights"), declared)
-
-
-def _inputs(a: Facts, b: Facts, declared: frozenset[str]) -> list[Check]:
-    return [_embeddings(a, b, declared), _masks(a, b)]
+    return explained("parameter dtypes", detail, [changed_by("weights")], declared)
 
 
 def _embeddings(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
-    title = "prompt embeddings"
     ours, theirs = ({n: x for n, x in f.inputs.items() if "attention_mask" not in n} for f in (a, b))
-    if ours.keys() != theirs.keys():
-        return Check(title, "fail", f"only one side has '{min(ours.keys() ^ theirs.keys())}'")
-    apart = {n: relative(x, theirs[n]) for n, x in ours.items()}
-    other = [n for n, r in apart.items() if r > 0]
-    if not other:
-        return Check(title, "pass", f"{len(ours)} tensors equal")
-    worst = max(other, key=lambda n: apart[n])
-    detail = f"{len(other)} of {len(ours)} differ, '{worst}' most, by {apart[worst]:.2e} relative L2"
-    if a.encoded and b.encoded:
-        return Check(title, "pass", f"each side's own, judged in the text stage: {detail}")
-    settings = changed_by("embeddings") if apart[worst] <= EMBEDDING_LIMIT else ()
-    return _explained(title, detail, settings, declared)
+    settings = changed_by("embeddings")
+    check = compare_tensors("prompt embeddings", ours, theirs, lambda _: settings, declared, EMBEDDING_LIMIT)
+    if check.verdict != "pass" and a.encoded and b.encoded and ours.keys() == theirs.keys():
+        return Check(check.check, "pass", f"each side's own, judged in the text stage: {check.detail}")
+    return check
 
 
 def _masks(a: Facts, b: Facts) -> Check:
     """Masks are zeros and ones in every dtype: no setting explains another."""
     ours, theirs = ({n: x for n, x in f.inputs.items() if "attention_mask" in n} for f in (a, b))
-    if ours.keys() != theirs.keys():
-        return Check("prompt masks", "fail", f"only one side has '{min(ours.keys() ^ theirs.keys())}'")
-    for name, x in ours.items():
-        if relative(x, theirs[name]) > 0:
-            detail = f"'{name}' has {int((x > 0).sum())} valid tokens against {int((theirs[name] > 0).sum())}"
-            return Check(
-                "prompt masks", "fail", detail if x.shape == theirs[name].shape else f"'{name}' differs in shape"
-            )
-    valid = [f"{n.replace('encoder_attention_', '')} {int((x > 0).sum())} of {x.size}" for n, x in ours.items()]
-    return Check("prompt masks", "pass", f"{len(ours)} tensors equal; valid tokens: {', '.join(valid)}")
+    check = compare_tensors("prompt masks", ours, theirs, lambda _: (), ())
+    counts = {n: [f"{int((x > 0).sum())} of {x.size}" for x in (ours[n], theirs[n])] for n in ours if n in theirs}
+    if check.verdict == "pass":
+        valid = [f"{n.replace('encoder_attention_', '')} {count[0]}" for n, count in counts.items()]
+        return Check(check.check, "pass", f"{len(ours)} tensors equal; valid tokens: {', '.join(valid)}")
+    other = [f"'{n}' has {x} valid tokens against {y}" for n, (x, y) in counts.items() if x != y]
+    return Check(check.check, "fail", "; ".join([check.detail, *other]))
 
 
 def _noise(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
-    r = relative(a.noise, b.noise)
-    if r == 0:
-        return Check("initial noise", "pass", f"equal, fingerprint {fingerprint(a.noise)}")
-    detail = f"differs by {r:.2e} relative L2"
-    if r <= ROUNDING_LIMIT:
-        return _explained("initial noise", detail, changed_by("noise"), declared)
-    detail += ": this is other noise; give both sides the same seed and noise.device=cpu"
-    return Check("initial noise", "fail", detail)
+    settings, noise = changed_by("noise"), ({"noise": a.noise}, {"noise": b.noise})
+    check = compare_tensors("initial noise", *noise, lambda _: settings, declared, ROUNDING_LIMIT)
+    if relative(a.noise, b.noise) <= ROUNDING_LIMIT:
+        return check
+    remedy = "this is other noise; give both sides the same seed and noise.device=cpu"
+    return Check(check.check, "fail", f"{check.detail}: {remedy}")
 
 
 def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]:
@@ -148,7 +220,7 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
             checks.append(Check(name, "pass", f"{x.size} equal, {x[0]:g} to {x[-1]:g}"))
         else:
             detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}"
-            checks.append(_explained(name, detail, changed_by("schedule"), declared))
+            checks.append(explained(name, detail, [changed_by("schedule")], declared))
     for side, schedule in (("reference", a), ("candidate", b)):
         if schedule.step_index not in (None, 0):
             detail = f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0"
@@ -203,7 +275,7 @@ def _tables(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
         return Check("rotary tables", "pass", f"differ by {worst:.1e} at most")
     detail = f"'{name}' differs by {worst:.2e} relative L2"
     settings = changed_by("rotary tables") if worst <= ROUNDING_LIMIT else ()
-    return _explained("rotary tables", detail, settings, declared)
+    return explained("rotary tables", detail, [settings], declared)
 
 
 def relative(a: np.ndarray, b: np.ndarray) -> float:

@@ -16,31 +16,6 @@ Verdict = Literal["pass", "fail", "unjudged"]
 Failed = Literal["preflight", "structure", "precision"]
 SiteVerdict = Literal["pass", "fail", "harmless", "apart", "unjudged"]
 
-__all__ = [
-    "NAN",
-    "UNKNOWN",
-    "Birth",
-    "Cause",
-    "Check",
-    "Distance",
-    "Failed",
-    "FrameDiff",
-    "FrameError",
-    "Note",
-    "Origin",
-    "Reason",
-    "Region",
-    "Result",
-    "Round",
-    "SettingDifference",
-    "SiteDiff",
-    "SiteVerdict",
-    "StageDiff",
-    "StepDiff",
-    "Verdict",
-    "Witness",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Check:

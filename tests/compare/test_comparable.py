@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from parity.compare.comparable import Finding, Side, comparable, settings_differences
+from parity.compare.comparable import Side, comparable, settings_differences
+from parity.compare.result import Check
 from parity.golden import Provenance
 from parity.settings import Difference
 from tests.compare.make_goldens import CANDIDATE, REFERENCE
@@ -16,10 +17,10 @@ from tests.compare.make_goldens import CANDIDATE, REFERENCE
 STEPS = (0, 1)
 
 
-def find(candidate: Provenance = CANDIDATE, reference: Provenance = REFERENCE, **more: Any) -> dict[str, Finding]:
+def find(candidate: Provenance = CANDIDATE, reference: Provenance = REFERENCE, **more: Any) -> dict[str, Check]:
     found = comparable(Side(reference, STEPS), Side(candidate, STEPS), **more)
-    assert len({f.what for f in found}) == len(found)
-    return {f.what: f for f in found}
+    assert len({f.check for f in found}) == len(found)
+    return {f.check: f for f in found}
 
 
 def setting(**changes: str) -> dict[str, str]:
@@ -28,7 +29,7 @@ def setting(**changes: str) -> dict[str, str]:
 
 def test_equal_runs_have_nothing_to_say() -> None:
     found = find()
-    assert {f.state for f in found.values()} == {"same"}
+    assert {f.verdict for f in found.values()} == {"pass"}
     assert {"seed", "model", "weights", "prompt embeddings", "prompt masks", "initial noise"} <= set(found)
 
 
@@ -61,10 +62,9 @@ def test_equal_runs_have_nothing_to_say() -> None:
 )
 def test_what_makes_runs_incomparable_is_named(change: dict[str, Any], what: str, said: str) -> None:
     found = find(replace(CANDIDATE, **change))
-    assert [f.what for f in found.values() if f.blocks] == [what]
+    assert [f.check for f in found.values() if f.verdict == "fail"] == [what]
 
     assert re.search(said, found[what].detail), found[what].detail
-    assert found[what].as_check().verdict == "fail"
 
 
 @pytest.mark.parametrize(
@@ -89,55 +89,55 @@ def test_a_declared_setting_explains_what_follows_from_it(
 ) -> None:
     declared = replace(CANDIDATE, settings={**CANDIDATE.settings, **settings}, **change)
     found = find(declared)[what]
-    assert found.state == "said"
+    assert found.verdict == "explained"
     assert f"explained by {next(iter(settings))}" in found.detail
-    assert find(replace(CANDIDATE, **change))[what].blocks
+    assert find(replace(CANDIDATE, **change))[what].verdict == "fail"
 
 
 def test_a_setting_explains_only_what_it_can() -> None:
     inputs = {**REFERENCE.inputs, "cond.encoder_attention_mask": "0" * 16}
     declared = replace(CANDIDATE, settings={**CANDIDATE.settings, "text.byt5_dtype": "bfloat16"}, inputs=inputs)
-    assert find(declared)["prompt masks"].blocks
+    assert find(declared)["prompt masks"].verdict == "fail"
 
 
 def test_unknown_fingerprints_are_said() -> None:
     found = find(replace(CANDIDATE, weights={}, inputs={}))
-    assert found["weights"].state == found["inputs"].state == "said"
+    assert found["weights"].verdict == found["inputs"].verdict == "explained"
     assert "not fingerprinted on the candidate" in found["weights"].detail
 
 
 def test_the_same_checkpoint_may_have_two_names() -> None:
-    assert find(replace(CANDIDATE, model="hub/tiny"))["model"].state == "said"
-    assert find(replace(CANDIDATE, model="elsewhere"))["model"].state == "said", "equal weights decide"
+    assert find(replace(CANDIDATE, model="hub/tiny"))["model"].verdict == "explained"
+    assert find(replace(CANDIDATE, model="elsewhere"))["model"].verdict == "explained", "equal weights decide"
     unknown = replace(CANDIDATE, weights={})
-    assert find(replace(unknown, model="hub/tiny"))["model"].state == "said"
-    assert find(replace(unknown, model="elsewhere"))["model"].blocks
+    assert find(replace(unknown, model="hub/tiny"))["model"].verdict == "explained"
+    assert find(replace(unknown, model="elsewhere"))["model"].verdict == "fail"
 
 
 def test_weights_are_compared_under_the_references_names() -> None:
     own = {name.replace("blocks", "layers"): value for name, value in REFERENCE.weights.items()}
-    assert find(replace(CANDIDATE, weights=own))["weights"].state == "said", "the same values"
+    assert find(replace(CANDIDATE, weights=own))["weights"].verdict == "explained", "the same values"
     own["layers.0.weight"] = "0" * 16
-    assert find(replace(CANDIDATE, weights=own))["weights"].blocks
+    assert find(replace(CANDIDATE, weights=own))["weights"].verdict == "fail"
     found = find(replace(CANDIDATE, weights=own), rename=lambda m: m.replace("layers", "blocks"))["weights"]
-    assert found.blocks
+    assert found.verdict == "fail"
     assert "differ in value: 'blocks.0.weight'" in found.detail
 
 
 def test_mapped_implementations_may_split_their_parameters() -> None:
     own = {"scale": "c" * 16, "layers.qkv.weight": "0" * 16}
-    assert find(replace(CANDIDATE, weights=own), rename=lambda m: m)["weights"].state == "said"
-    assert find(replace(CANDIDATE, weights=own))["weights"].blocks
+    assert find(replace(CANDIDATE, weights=own), rename=lambda m: m)["weights"].verdict == "explained"
+    assert find(replace(CANDIDATE, weights=own))["weights"].verdict == "fail"
 
 
-def held(ours: tuple[int, ...], theirs: tuple[int, ...], *, complete: tuple[bool, bool] = (True, True)) -> Finding:
+def held(ours: tuple[int, ...], theirs: tuple[int, ...], *, complete: tuple[bool, bool] = (True, True)) -> Check:
     found = comparable(Side(REFERENCE, ours, complete[0]), Side(CANDIDATE, theirs, complete[1]))
-    return next(f for f in found if f.what == "steps held")
+    return next(f for f in found if f.check == "steps held")
 
 
 def test_an_unfinished_recording_is_compared_up_to_its_last_step() -> None:
     found = held((0, 1, 2), (0, 1), complete=(True, False))
-    assert found.state == "said"
+    assert found.verdict == "explained"
     assert "of the candidate was not finished: compared up to step 1 (2 steps)" in found.detail
 
 
@@ -148,7 +148,7 @@ def test_an_unfinished_recording_is_compared_up_to_its_last_step() -> None:
 def test_steps_that_do_not_match_block(
     ours: tuple[int, ...], theirs: tuple[int, ...], complete: tuple[bool, bool]
 ) -> None:
-    assert held(ours, theirs, complete=complete).blocks
+    assert held(ours, theirs, complete=complete).verdict == "fail"
 
 
 def test_each_backend_at_its_own_default_is_no_difference() -> None:
@@ -178,6 +178,6 @@ def test_a_users_own_backend_has_no_defaults() -> None:
 
 def test_other_module_names_are_said_with_the_remedy() -> None:
     found = find(replace(CANDIDATE, modules={"layers": ""}))["module names"]
-    assert found.state == "said"
+    assert found.verdict == "explained"
     assert "--map auto" in found.detail
     assert "module names" not in find(replace(CANDIDATE, modules={"layers": ""}), rename=lambda m: m)

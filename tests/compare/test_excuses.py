@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from parity.compare.excuses import excused, excuses
-from parity.compare.judge import Judge
+from parity.compare.judge import Judge, excused, excuses
 from parity.golden import Key, StepRecords
 from parity.settings import Difference
 from tests.compare.make_records import Walk, noise, tensor

@@ -93,10 +93,10 @@ def test_masks_say_how_many_tokens_are_valid() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"c.weight": weight(4)}, "1 only on the candidate"),
-        ({"a.weight": None}, "1 parameters only on the reference"),
+        ({"c.weight": weight(4)}, "1 parameters on one side only: 'c.weight'"),
+        ({"a.weight": None}, "1 parameters on one side only: 'a.weight'"),
         ({"a.weight": weight(1, (4, 5))}, "'a.weight' has shape (4, 4) against (4, 5)"),
-        ({"a.bias": weight(9, (4,)), "b.weight": weight(9)}, "2 of 3 parameters differ in value; first: 'a.bias'"),
+        ({"a.bias": weight(9, (4,)), "b.weight": weight(9)}, "2 of 3 parameters differ in value: 'a.bias', 'b.weight'"),
     ],
 )
 def test_weights_that_are_missing_misshapen_or_other(change: dict[str, Any], said: str) -> None:

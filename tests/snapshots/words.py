@@ -57,6 +57,9 @@ def _record_of_step(match: re.Match[str]) -> str:
 
 
 REWORDED: tuple[Reworded, ...] = (
+    # What two goldens agree in is said as of two live sides.
+    Reworded(re.compile(r"\b1 equal, fingerprint"), "equal, fingerprint"),
+    Reworded(re.compile(r"(\d+) equal$"), r"\1 tensors equal"),
     # A reason names its place in words, and says how far in one clause.
     Reworded(
         re.compile(
