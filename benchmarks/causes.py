@@ -40,16 +40,15 @@ from parity.causes.machine import Machine
 from parity.compare.result import Result
 from parity.errors import ParityError
 from parity.golden import Golden, GoldenWriter
+from parity.golden.facts import Facts
 from parity.golden.records import Provenance
 from parity.hooks.sites import plan_sites
-from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
-from parity.models.spec import GenerationSpec
-from parity.paths.candidate import load_candidate
-from parity.paths.floors import make_variants, with_floors
-from parity.paths.inputs import make_inputs
-from parity.paths.loop import denoise, prepare
-from parity.paths.provenance import provenance
-from parity.paths.reference import load_reference
+from parity.models.registry import DEFAULT_MODEL
+from parity.paths.floors import DEFAULT_KINDS
+from parity.paths.live import InProcess
+from parity.paths.plan import Plan
+from parity.runs.request import Request
+from parity.runs.sides import candidate_spec, modules_of, reference_spec
 from parity.settings import Settings, parse
 
 STEPS = 2
@@ -87,30 +86,24 @@ class Bench:
     """The reference with its floors, recorded once, and the candidates, each recorded once."""
 
     def __init__(self, work: Path, seed: int = 0, only_record: bool = False) -> None:
-        folder = resolve_model(DEFAULT_MODEL)
-        self.work, self.seed, self.only_record = work, seed, only_record
-        self.case = make_case(DEFAULT_MODEL, folder, GenerationSpec.load(folder))
-        self.family = family_of(folder)
+        self.work, self.only_record, self.openers = work, only_record, InProcess()
         self.settings = parse("torch")
-        self.inputs, _ = make_inputs(
-            self.family, self.case, self.settings, self.settings, steps=STEPS, seed=self.seed, stage1=None
-        )
-        side = load_reference(self.family, self.case, self.settings, self.inputs)
-        self.plan = plan_sites(["", *side.modules], "blocks", ("*.attention",))
+        self.pair = Request(DEFAULT_MODEL, self.settings, parse("torchax"), STEPS, seed)
+        side = self.openers.of("reference").open(reference_spec(self.pair))
+        self.facts = side.facts()
+        self.plan = Plan(sites=plan_sites(["", *modules_of(self.facts)], "blocks", ("*.attention",)))
         self.reference = work / "reference"
         if not _whole(self.reference):
-            loop = prepare(side)
-            told, variants = provenance(loop), make_variants(side)
-            made = list(with_floors(denoise(loop, self.plan), variants, self.plan, None))
-            _write(self.reference, told, made)
-            _write(work / "reference_first", told, made[:1])
+            made = list(side.observe(replace(self.plan, floors=DEFAULT_KINDS)))
+            _write(self.reference, _told_by(self.facts), made)
+            _write(work / "reference_first", _told_by(self.facts), made[:1])
         request = ExplainRequest(str(self.reference), str(self.reference))
-        self.machine = Machine.of(request, Golden.open(self.reference).provenance, quiet)
+        self.machine = Machine.of(request, Golden.open(self.reference).provenance, self.openers, quiet)
 
     def settings_faults(self) -> tuple[str, ...]:
         """Every known fault of the model that the candidate can take and that changes numbers."""
         found = []
-        for name in known_faults(self.settings, self.family, self.case):
+        for name in known_faults(self.settings, self.facts, None):
             with contextlib.suppress(ParityError):
                 parse("torchax", [name, *_needs(name)])
                 found.append(name)
@@ -123,13 +116,11 @@ class Bench:
         if _whole(where / "mute"):
             self._hold(settings, where, fault)
             return where
-        _, inputs = make_inputs(
-            self.family, self.case, self.settings, settings, steps=STEPS, seed=self.seed, stage1=None
-        )
-        side = load_candidate(self.family, self.case, settings, inputs)
-        with contextlib.nullcontext() if fault is None else fault.apply(side):
-            loop = prepare(side)
-            told, steps = provenance(loop), list(denoise(loop, self.plan, stop=2 if _later(name) else 1))
+        request = replace(self.pair, candidate=settings)
+        side = self.openers.of("candidate").open(candidate_spec(request, self.facts))
+        with contextlib.nullcontext() if fault is None else fault.apply(side.loaded):
+            told = _told_by(side.facts())
+            steps = list(side.observe(self.plan, steps=(0, 2 if _later(name) else 1)))
         _write(where / "told", told, steps)
         _write(where / "mute", replace(told, settings={}, inputs={}, weights={}), steps)
         self._hold(settings, where, fault)
@@ -154,10 +145,15 @@ class Bench:
             kept = where if golden == "told" else None
             reference = self.reference if _later(name) else self.work / "reference_first"
             request = ExplainRequest(str(reference), str(where / golden), kept)
-            result = explain(request, quiet, self.machine)
+            result = explain(request, self.openers, quiet, self.machine)
             row[golden] = _told(result)
             row[golden]["seconds"] = round(time.perf_counter() - began, 1)
         return row
+
+
+def _told_by(facts: Facts) -> Provenance:
+    assert facts.provenance is not None
+    return facts.provenance
 
 
 def _told(result: Result) -> dict[str, Any]:

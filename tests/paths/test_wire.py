@@ -1,4 +1,4 @@
-"""Messages between processes: what goes in comes out, whatever cannot travel is refused, and a broken end is noticed."""
+"""Messages between processes: what goes in comes out, what cannot travel is refused, a broken end is noticed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def test_records_and_calls_arrive_whole() -> None:
     moments = Moments(6, 1, 0, -1.0, 2.0, 0.5, 3.0)
     record = Record(key, "tensor", (2, 3), "bfloat16", "text", (2, 3), moments, np.ones(4, np.float32), np.eye(3))
     none = Record(Key("transformer", 3, "", "loop:x"), "none")
-    call = ModuleCall(module="blocks.0", step=3, number=1, branches=("cond",), args=(Array(np.ones(2), "float16"), None))
+    args = (Array(np.ones(2), "float16"), None)
+    call = ModuleCall(module="blocks.0", step=3, number=1, branches=("cond",), args=args)
     step = CallRecords(3, (record, none), {key: Floor(0.25, np.ones(2, np.float32))}, call=call)
     arrived = sent(step)
     assert isinstance(arrived, CallRecords)
