@@ -29,10 +29,10 @@ from parity.hooks.tap import Tap
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
 from parity.models.patches import DTYPES
 from parity.models.spec import Case, GenerationSpec
-from parity.paths.candidate import TorchaxBackend, use_compilation_cache
+from parity.paths.candidate import TorchaxBackend
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import batched
-from parity.paths.mesh import make_devices
+from parity.paths.mesh import make_devices, use_compilation_cache
 from parity.paths.reference import TorchBackend, TorchReducer, module_tree
 from parity.reached import Reached
 from parity.settings import parse

@@ -11,11 +11,8 @@ where the bin starts, those of the whole tensor. Only elementwise products and s
 round its operands under `torch.set_float32_matmul_precision` or TF32.
 
 Cost. On a CPU four to eight norms of the tensor in float32, and up to four times 16 MB of scratch a thread. On CUDA
-some forty kernels, no host sync, and scratch of a few times the tensor or of 2^26 elements, whichever is less.
-Transfers wait until `to_host_many`, which makes one for any number of reductions. `benchmarks/reduce.py` measures.
-
-    reduced = [reduce(x) for x in observed]
-    for moments, sketch in to_host_many(reduced): ...
+some forty kernels, no host sync, scratch of a few times the tensor or of 2^26 elements, whichever is less, and one
+transfer for any number of reductions (`to_host_many`). `benchmarks/reduce.py` measures.
 """
 
 from __future__ import annotations
@@ -33,8 +30,7 @@ from parity.golden.records import Moments
 from parity.golden.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, tile_signs
 
 _CPU_RUN = 1 << 19
-"""Elements of a run for each CPU thread. Smaller runs are no faster, and each costs some ten parallel regions, which
-wait for milliseconds where other processes hold the cores."""
+"""Elements of a run for each CPU thread: smaller ones are no faster, and each costs some ten parallel regions."""
 _CPU_RUN_MOST = 1 << 22
 """Elements of a run on a CPU of many threads, so that scratch stays small enough to be kept."""
 _CUDA_RUN = 1 << 26
@@ -52,8 +48,7 @@ class Reduced:
     """What is left of a tensor, still on its device.
 
     Attributes:
-        shape: what the sketch was taken over: the tensor's own shape; of a complex tensor that of its real view, the
-            last axis twice as long.
+        shape: that the sketch was taken over: the tensor's; of a complex one that of its real view (last axis doubled).
         sketch: float32 [geometry(shape).size].
         moments: float64 [runs, 6] of each run's NaNs, infinities, and its finite elements' minimum, maximum (inf and
             -inf where it has none), sum and sum of squares. `to_host` combines them.

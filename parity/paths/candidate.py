@@ -23,7 +23,6 @@ from torch.nn.utils import stateless
 from torchax import interop
 from torchax.ops import mappings
 
-from parity.cache import cache_dir
 from parity.golden.records import Record
 from parity.hooks import reduce_jax
 from parity.hooks.attach import attached, require_fired
@@ -40,7 +39,7 @@ from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
-from parity.paths.mesh import Devices, make_devices
+from parity.paths.mesh import Devices, make_devices, use_compilation_cache
 from parity.paths.reference import (
     STAGE,
     mark_text_settings,
@@ -348,13 +347,4 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
 
 
 def _constrained(x: torch.Tensor, devices: Devices) -> torch.Tensor:
-    array = array_of(x)
-    return interop.torch_view(jax.lax.with_sharding_constraint(array, devices.tokens(array.shape)))
-
-
-def use_compilation_cache() -> None:
-    """Keep every compiled program in parity's cache folder."""
-    folder = cache_dir() / "jax"
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    return interop.torch_view(jax.lax.with_sharding_constraint(array_of(x), devices.tokens(tuple(x.shape))))

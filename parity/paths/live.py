@@ -6,8 +6,6 @@ side is loaded when it is first asked for something, and lets go of its weights 
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,22 +15,23 @@ import torch
 
 from parity.errors import UsageError
 from parity.golden.facts import Facts
-from parity.golden.records import LOOP, Key, Record, StepRecords
+from parity.golden.records import StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.transfer import to_numpy
 from parity.models.generic.family import Generic
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.models.stage2 import write_stage2
+from parity.paths.ends import ends, leave
 from parity.paths.facts import gather
 from parity.paths.families import base_of, candidate_family, load_candidate_side, reference_family
 from parity.paths.floors import Variant, make_variants, with_floors
+from parity.paths.handing import one_at_a_time
 from parity.paths.inputs import Encoded, Inputs, draw_noise, require_place
 from parity.paths.loaded import Loaded, frames_of, rules_of
 from parity.paths.local import Rows, local_calls
 from parity.paths.local_modules import Modules, cannot_call, local_modules, operations_of
-from parity.paths.loop import STAGE, Loop, denoise, prepare, state_of, value_record
-from parity.paths.plan import ENDS, NAMES, Array, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
+from parity.paths.loop import Loop, denoise, prepare, state_of
+from parity.paths.plan import Array, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
 from parity.paths.port_inputs import from_tensors
 from parity.paths.port_load import DEFAULT_TIMEOUT, Entry, load_entry
 from parity.paths.port_settings import PortInfo, typed
@@ -201,7 +200,7 @@ class LiveSide:
             assert steps is not None
             assert start is not None
             assert not callable(start)
-            return _one_at_a_time(lambda put: self._hand_over(plan, start, steps[0], put))
+            return one_at_a_time(lambda put: self._hand_over(plan, start, steps[0], put))
         if plan.timed:
             return self._timed(steps or (0, self.spec.source.steps))
         return self._steps(plan, start, steps or (0, self.spec.source.steps))
@@ -225,39 +224,14 @@ class LiveSide:
                 self.loaded.reached.require()
             yield step
         if plan.leave is not None:
-            self._leave(Path(plan.leave), loop)
+            leave(Path(plan.leave), loop)
         if plan.ends:
-            yield self._ends(loop, variants)
-
-    def _ends(self, loop: Loop, variants: list[Variant]) -> StepRecords:
-        """The final latents as the VAE takes them, of the loop and of the runs beside it."""
-        family, case = self.loaded.family, self.loaded.case
-
-        def record(name: str, at: Loop) -> Record:
-            x = family.stage2(case, at.side.backend.to_torch(at.latents))
-            key = Key(STAGE, ENDS, name, f"{LOOP}:latents")
-            return value_record(key, to_numpy(x), str(x.dtype).removeprefix("torch."))
-
-        runs = {"": loop, **{v.name: v.loop for v in variants}}
-        names = Record(Key(STAGE, ENDS, "", f"{LOOP}:{NAMES}"), "scalar", value=",".join(self._names()))
-        return StepRecords(ENDS, (*(record(name, at) for name, at in runs.items()), names))
+            yield ends({"": loop, **{v.name: v.loop for v in variants}}, self._names())
 
     def _names(self) -> list[str]:
         """What a port named so far; some names show only when it is called."""
         backend: Any = self.loaded.backend
         return sorted(getattr(backend, "seen", set(self.loaded.modules)))
-
-    def _leave(self, folder: Path, loop: Loop) -> None:
-        loaded = self.loaded
-        loaded.family.write_stage1(folder / f"{self.role}_embeddings.safetensors", loaded.inputs.conditions)
-        write_stage2(
-            folder / f"{self.role}_latents.safetensors",
-            loaded.family.stage2(loaded.case, loaded.backend.to_torch(loop.latents)),
-            seed=loaded.inputs.seed,
-            guidance_scale=loaded.sampler.guidance_scale,
-            num_frames=loaded.case.spec.num_frames,
-            num_inference_steps=loaded.inputs.steps,
-        )
 
     def _timed(self, steps: tuple[int, int]) -> Iterator[StepRecords]:
         from parity.paths.candidate_cost import timed_step
@@ -349,42 +323,3 @@ def _by_branch(family: Any, inputs: Mapping[str, Array]) -> dict[str, dict[str, 
         branch, _, keyword = name.partition(".")
         found.setdefault(branch, {})[keyword] = nest(x)
     return found
-
-
-def _one_at_a_time(produce: Callable[[Callable[[StepRecords], None]], None]) -> Iterator[StepRecords]:
-    """What a function hands over, one item at a time: it waits in a thread of its own while an item is looked at, so
-    that no more than two calls' tensors are alive."""
-    handed: queue.Queue[StepRecords | BaseException | None] = queue.Queue(maxsize=1)
-    done = threading.Event()
-
-    class _NobodyListensError(BaseException):
-        pass
-
-    def put(item: StepRecords) -> None:
-        while not done.is_set():
-            try:
-                return handed.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-        raise _NobodyListensError
-
-    def work() -> None:
-        try:
-            produce(put)
-        except _NobodyListensError:
-            return
-        except BaseException as error:  # carried over to whoever asked
-            handed.put(error)
-        else:
-            handed.put(None)
-
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    try:
-        while (item := handed.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        done.set()
-        worker.join()

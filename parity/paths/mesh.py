@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from parity.cache import cache_dir
 from parity.errors import UsageError
 from parity.settings import Settings
 
@@ -191,3 +192,11 @@ def make_devices(settings: Settings) -> Devices:
     mesh = jax.make_mesh(shape, AXES, axis_types=auto, devices=jax.devices()[:need])
     rules = RULES[settings.text("sharding")]
     return Devices(mesh, tuple((re.compile(pattern), spec) for pattern, spec in rules))
+
+
+def use_compilation_cache() -> None:
+    """Keep every compiled program in parity's cache folder."""
+    folder = cache_dir() / "jax"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

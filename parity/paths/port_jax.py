@@ -30,11 +30,11 @@ from parity.models.feature_cache import Kept, calling
 from parity.models.generic.inputs import LATENT
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.paths.candidate import TorchaxBackend, split, use_compilation_cache, widen16
+from parity.paths.candidate import TorchaxBackend, split, widen16
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.loop import Loop, call_model
-from parity.paths.mesh import make_devices
+from parity.paths.mesh import make_devices, use_compilation_cache
 from parity.paths.port_load import PassingError
 from parity.paths.ported import Ported, check_output, guarded, moved, wrong_output
 from parity.port import Port, listening

@@ -35,10 +35,9 @@ from parity.paths.candidate import (
     signature_of,
     split,
     to_jax,
-    use_compilation_cache,
     widen16,
 )
-from parity.paths.mesh import make_devices
+from parity.paths.mesh import make_devices, use_compilation_cache
 from parity.paths.reference import module_tree, named_tensors
 from parity.paths.safe_attention import use_safe_attention
 from parity.paths.stage import STEP, Inputs, Seen, Stage

@@ -9,6 +9,7 @@ import numpy as np
 
 from parity.golden.records import LOOP, StepRecords
 from parity.paths.plan import ENDS, NAMES, State
+from parity.runs.request import Say
 
 
 def state_of(step: StepRecords, when: str) -> State:
@@ -49,3 +50,16 @@ def until_end(steps: Iterable[StepRecords], ends: Ends) -> Iterator[StepRecords]
                 ends.names = tuple(n for n in str(r.value).split(",") if n)
             else:
                 ends.latents[r.key.branch] = np.asarray(r.value)
+
+
+def counted(steps: Iterable[StepRecords], text: str, total: int, say: Say) -> Iterator[StepRecords]:
+    """The steps, with a line for each once it is there."""
+    for step in steps:
+        say(text, step.step, total)
+        yield step
+
+
+def exhaust(steps: Iterator[StepRecords]) -> None:
+    """Take what follows the last step."""
+    for _ in steps:
+        continue

@@ -1,0 +1,38 @@
+"""What a loop comes to: its final latents, as records of a stream and as the file that ports leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from parity.golden.records import LOOP, Key, Record, StepRecords
+from parity.hooks.transfer import to_numpy
+from parity.models.stage2 import write_stage2
+from parity.paths.loop import STAGE, Loop, value_record
+from parity.paths.plan import ENDS, NAMES
+
+
+def ends(runs: Mapping[str, Loop], named: Iterable[str]) -> StepRecords:
+    """The final latents [B, C, T, H, W] as the VAE takes them, by run (`""`: the side's own), and the modules named."""
+
+    def record(name: str, at: Loop) -> Record:
+        side = at.side
+        x = side.family.stage2(side.case, side.backend.to_torch(at.latents))
+        return value_record(Key(STAGE, ENDS, name, f"{LOOP}:latents"), to_numpy(x), str(x.dtype).removeprefix("torch."))
+
+    names = Record(Key(STAGE, ENDS, "", f"{LOOP}:{NAMES}"), "scalar", value=",".join(named))
+    return StepRecords(ENDS, (*(record(name, at) for name, at in runs.items()), names))
+
+
+def leave(folder: Path, loop: Loop) -> None:
+    """Write a side's embeddings and final latents into a folder, in the ports' conventions."""
+    side = loop.side
+    side.family.write_stage1(folder / f"{side.role}_embeddings.safetensors", side.inputs.conditions)
+    write_stage2(
+        folder / f"{side.role}_latents.safetensors",
+        side.family.stage2(side.case, side.backend.to_torch(loop.latents)),
+        seed=side.inputs.seed,
+        guidance_scale=side.sampler.guidance_scale,
+        num_frames=side.case.spec.num_frames,
+        num_inference_steps=side.inputs.steps,
+    )

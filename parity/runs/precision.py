@@ -1,0 +1,117 @@
+"""The precision round: two sides as given, judged three ways, against the float32 truth.
+
+Cost: both sides once; where the candidate works in a coarser dtype than the reference, the reference once more in that
+dtype. The truth comes from the structure round, or is made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from parity.compare.conclude import Collected, conclude
+from parity.compare.judge import Judge, excuses
+from parity.compare.result import Failed, Result, SiteDiff
+from parity.golden.floors import level, widen
+from parity.golden.records import Floor, Key, StepRecords
+from parity.hooks.sites import plan_sites
+from parity.paths.plan import Changes, Plan
+from parity.paths.side import Pair, Side
+from parity.runs.request import Request, Say
+from parity.runs.sides import Ready, given_of
+from parity.runs.sink import Sink
+from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
+from parity.runs.structure import Truth, grid_of, reached
+from parity.runs.suspects import FLOORS, LocalPass
+from parity.settings import BITS, NEUTRAL, Settings
+
+
+def truth_alone(pair: Ready, request: Request, say: Say) -> Truth:
+    """The truth where no structure round has made it: the reference in float32, with its floors."""
+    say("loading the float32 truth")
+    neutral = pair.settings.reference.neutral.as_text()
+    side = pair.sides.reference.patched(Changes(settings=neutral, inputs=given_of(pair.facts.reference), run="float32"))
+    truth = Truth()
+    plan = Plan(sites=plan_sites(["", *pair.modules], request.sites, request.values), floors=FLOORS, ends=True)
+    for step in counted(until_end(side.observe(plan), truth.ends), "truth and its floors", request.steps, say):
+        truth.steps.append(step)
+    side.close()
+    return truth
+
+
+def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say, coarse: Side | None = None) -> Result:
+    """Judge a pair as given, three ways.
+
+    Args:
+        coarse: the reference in the candidate's working dtype, where that is the coarser one and loaded already.
+    """
+    leave = sink.begin(pair.facts, "precision")
+    plan = plan_sites(["", *pair.modules], request.sites, request.values)
+    judge = Judge(excuses(pair.differing), strict_sites=pair.strict)
+    collected, ends = Collected(), [Ends() for _ in range(3)]
+    local = LocalPass(pair, plan, say) if request.forcing == "module" else None
+    starts = {step.step: state_of(step, "before") for step in truth.steps}
+    start = starts.get if request.forcing == "step" else None
+    extra = coarse or _coarse(pair)
+    references = [pair.sides.reference, *([] if extra is None else [extra])]
+    whole = Plan(sites=plan, ends=True, leave=leave)
+    runs = [
+        until_end(side.observe(whole if i == 0 else Plan(sites=plan, ends=True), start=start), ends[i])
+        for i, side in enumerate(references)
+    ]
+    candidate = until_end(pair.sides.candidate.observe(whole, start=start), ends[2])
+    for true in truth.steps:
+        say("reference in its working dtype", true.step, request.steps)
+        given = [next(run) for run in runs]
+        judged = _three_ways(true, given)
+        say("candidate" + (" (tracing and compiling)" if true.step == 0 else ""), true.step, request.steps)
+        theirs = next(candidate)
+        sink.step(StepRecords(true.step, given[0].records, judged.floors), theirs)
+        sites: tuple[SiteDiff, ...] = judge.step(judged, theirs)
+        if local is not None:
+            sites = local.step(true.step, state_of(given[0], "before"), sites, theirs)
+        collected.add(judged, theirs, sites)
+    for run in (*runs, candidate):
+        exhaust(run)
+    beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": ends[1].own})
+    sink.finish(Pair(Ends({**ends[0].latents, **beside}, ends[0].names), ends[2]))
+    if extra is not None and coarse is None:
+        extra.close()
+    only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
+    checks = (*pair.checks, reached(pair))
+    failing: Failed = "precision"
+    result = conclude(
+        collected, model=request.model, differing=only, preflight=checks, failing=failing, grid=grid_of(pair)
+    )
+    if local is not None and result.verdict == "fail":
+        result = local.descend(result)
+    return replace(result, differing_settings=pair.differing)
+
+
+def _three_ways(true: StepRecords, references: Sequence[StepRecords]) -> StepRecords:
+    """The truth's numbers with the floors of this round, under the dtypes that the reference has as given."""
+    floors: dict[Key, Floor] = dict(true.floors)
+    for other in references:
+        widen(floors, true.records, other.records)
+    level(floors, true.records)
+    dtypes = {r.key: r.dtype for r in references[0].records}
+    return StepRecords(true.step, tuple(replace(r, dtype=dtypes.get(r.key, r.dtype)) for r in true.records), floors)
+
+
+def _coarse(pair: Ready) -> Side | None:
+    """The reference in the candidate's working dtype, where that is the coarser one."""
+    ours, theirs = pair.settings.reference, pair.settings.candidate
+    if theirs.working_bits >= ours.working_bits:
+        return None
+    settings = coarse_settings(ours, theirs).as_text()
+    # The candidate's own embeddings would hide what its encoders did; the reference has some in that dtype too.
+    return pair.sides.reference.patched(Changes(settings=settings, inputs=given_of(pair.facts.candidate), run="coarse"))
+
+
+def coarse_settings(reference: Settings, candidate: Settings) -> Settings:
+    """The reference's settings with the candidate's working dtype; one encoder in bfloat16 makes it that throughout."""
+    same = reference.replace(dtype=candidate["dtype"], matmul_precision=candidate["matmul_precision"])
+    if same.working_bits <= candidate.working_bits:
+        return same
+    coarse = next(name for name, bits in BITS.items() if bits == candidate.working_bits)
+    return same.replace(dtype=coarse)

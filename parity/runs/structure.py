@@ -1,0 +1,151 @@
+"""The structure round: two sides judged two ways, against the reference and its float32 floors.
+
+Cost: both sides once, the reference's runs beside it that measure its floors, and the truth's records of all steps,
+which the precision round is judged against (8 KB a site and step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from parity.compare.conclude import Collected, conclude
+from parity.compare.findings import Grid
+from parity.compare.judge import Judge, excuses
+from parity.compare.reason import Note, Reason
+from parity.compare.result import Check, Result, SiteDiff
+from parity.golden.records import LOOP, StepRecords
+from parity.hooks.sites import SitePlan, plan_sites
+from parity.paths.plan import Plan, State
+from parity.paths.side import Pair
+from parity.reached import Reached
+from parity.runs.request import Request, Say
+from parity.runs.sides import Ready
+from parity.runs.sink import Sink
+from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
+from parity.runs.suspects import FLOORS, LocalPass, SecondLook, descend, operations
+from parity.settings import Settings
+
+REACHED = "settings reached"
+"""Name of the check that says which settings proved that their code ran."""
+
+
+@dataclass
+class Truth:
+    """The float32 reference's records of all steps, with their float32 floors.
+
+    Attributes:
+        steps: so far. ends: what it came to.
+    """
+
+    steps: list[StepRecords] = field(default_factory=list)
+    ends: Ends = field(default_factory=Ends)
+
+
+def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, Truth]:
+    """Judge a pair two ways, against the reference and its float32 floors; returns what the reference computed too."""
+    leave = sink.begin(pair.facts, "structure")
+    plan = plan_sites(["", *pair.modules], request.sites, request.values)
+    say("preparing the floors")
+    truth, ends = Truth(), Ends()
+    judged = _Judged(pair, request, plan, sink, say)
+    forced = request.forcing == "step"
+    states: dict[int, State] = {}
+    ours = Plan(sites=plan, floors=FLOORS, forced=forced, ends=True, leave=leave)
+    first = until_end(pair.sides.reference.observe(ours), truth.ends)
+    theirs = Plan(sites=plan, ends=True, leave=leave)
+    second = until_end(pair.sides.candidate.observe(theirs, start=states.get if forced else None), ends)
+    for reference in counted(first, "reference and its floors", request.steps, say):
+        states[reference.step] = state_of(reference, "before")
+        compiling = " (tracing and compiling)" if reference.step == 0 else ""
+        say(f"candidate{compiling}", reference.step, request.steps)
+        judged.add(reference, next(second))
+        truth.steps.append(reference)
+    exhaust(second)
+    judged.look_again()
+    sink.finish(Pair(truth.ends, ends))
+    result = judged.conclude(request.model, pair.differing)
+    result = _require_common(result, pair, ends)
+    return judged.closer(result, request), truth
+
+
+@dataclass
+class _Judged:
+    """A structure round as it comes along: what was judged, and what is to be looked at closer."""
+
+    pair: Ready
+    request: Request
+    plan: SitePlan
+    sink: Sink
+    say: Say
+    collected: Collected = field(default_factory=Collected)
+    failing: State | None = None
+    again: SecondLook | None = None
+
+    def __post_init__(self) -> None:
+        self.judge = Judge(excuses(self.pair.differing), strict_sites=self.pair.strict)
+        alone = self.request.forcing == "module"
+        self.local = LocalPass(self.pair, self.plan, self.say) if alone else None
+
+    def add(self, reference: StepRecords, candidate: StepRecords) -> None:
+        """Judge one step of both sides."""
+        self.sink.step(reference, candidate)
+        sites = self.judge.step(reference, candidate)
+        before = state_of(reference, "before")
+        if self.local is not None:
+            sites = self.local.step(reference.step, before, sites, candidate)
+        if self.failing is None and any(d.verdict == "fail" for d in sites):
+            self.failing = before
+        if self.failing is None and self.again is None and self.local is None:
+            self.again = SecondLook.of(self.pair, reference, candidate, sites)
+        self.collected.add(reference, candidate, sites)
+
+    def look_again(self) -> None:
+        """Where all agreed and some modules are in doubt, run these on the reference's own inputs."""
+        if self.again is not None and self.failing is None:
+            self.local, self.failing = LocalPass(self.pair, self.plan, self.say), self.again.state
+            self.collected.sites = self.again.settle(self.collected.sites, self.local)
+
+    def conclude(self, model: str, differing: Sequence[object]) -> Result:
+        """The verdict of the round."""
+        pair = self.pair
+        checks = (*pair.checks, reached(pair))
+        return conclude(self.collected, model=model, differing=pair.differing, preflight=checks, grid=grid_of(pair))
+
+    def closer(self, result: Result, request: Request) -> Result:
+        """A failing result with its origin placed inside the block in which it lies."""
+        if self.failing is None or request.sites != "blocks" or result.verdict != "fail":
+            return result
+        result = descend(result, self.pair, self.failing, self.say)
+        if self.local is not None:
+            result = self.local.descend(result)
+        return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result
+
+
+def reached(pair: Ready) -> Check:
+    """One line that says which settings proved that their code ran; a side whose code did not has refused to go on."""
+
+    def names(settings: Settings) -> str:
+        return ", ".join(Reached(settings).expected) or "none given"
+
+    detail = f"reference: {names(pair.settings.reference)}; candidate: {names(pair.settings.candidate)}"
+    return Check(REACHED, "pass", f"code replaced by settings ran ({detail})")
+
+
+def grid_of(pair: Ready) -> Grid | None:
+    return None if pair.grid is None else Grid(*pair.grid)
+
+
+def _require_common(result: Result, pair: Ready, ends: Ends) -> Result:
+    """A port's result, unjudged where it passed although none of what it named is a site of the reference's."""
+    if not pair.port or result.verdict != "pass" or any(map(_module_met, result.sites)):
+        return result
+    if not ends.names:
+        note = "the port names no site: only noise_pred and latents were compared (parity.port.tap names more)"
+        return replace(result, notes=(*result.notes, Note(note)))
+    detail = f"it names {', '.join(ends.names[:4])}, the reference {', '.join(pair.modules[:4])}"
+    return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="no_site", detail=detail))
+
+
+def _module_met(d: SiteDiff) -> bool:
+    return d.key.module not in ("", LOOP) and all(d.dtypes) and bool(d.dtypes)
