@@ -31,14 +31,14 @@ warnings.filterwarnings("ignore")
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
-from parity.commands.environment import quieten, require_extras  # noqa: E402
+from parity.paths.extras import quieten, require_extras  # noqa: E402
 
 quieten()
 require_extras()
 
 from fault_catalogue import FAULTS, Fault  # noqa: E402
 from innocents import INNOCENTS, Innocent  # noqa: E402
-from known_reference import PROGRAMS, Known, rivals  # noqa: E402
+from known_reference import Known, rivals  # noqa: E402
 
 from parity.compare.result import Result  # noqa: E402
 from parity.errors import ParityError  # noqa: E402
@@ -53,7 +53,7 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
     side = known.candidate()
     with fault.apply(side):
         try:
-            result, theirs = known.judge(side)
+            result, taken = known.judge(side)
         except ParityError as error:
             return {"verdict": "unjudged", "reason": str(error)}
         except Exception as error:  # a patch that does not run is no fault
@@ -67,7 +67,7 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
         "noise_pred": noise,
         **_local(result),
         "reason": result.reason,
-        "rivals": rivals(known, theirs),
+        "rivals": rivals(taken),
         "seconds": round(time.perf_counter() - began, 1),
     }
 
@@ -110,7 +110,7 @@ LISTS = ("net", "transformer_blocks", "to_out", "refiner_blocks")
 
 def innocent_row(known: Known, side: Loaded) -> dict[str, Any]:
     try:
-        result, theirs = known.judge(side)
+        result, taken = known.judge(side)
     except ParityError as error:
         return {"verdict": "error", "reason": str(error)}
     ratios = (d.distance.ratio for d in result.sites if d.verdict != "apart")
@@ -121,7 +121,7 @@ def innocent_row(known: Known, side: Loaded) -> dict[str, Any]:
         "origin": result.origin.key.site if result.origin else "",
         **_local(result),
         "reason": result.reason,
-        "rivals": rivals(known, theirs),
+        "rivals": rivals(taken),
     }
 
 
@@ -139,10 +139,9 @@ class State:
         return self.rows[name]
 
 
-def let_go(most: int) -> None:
-    """Forget compiled programs where there are more: each takes a hundred mappings of memory, of 65,530 a process."""
-    if len(PROGRAMS) > most:
-        PROGRAMS.clear()
+def let_go(count: int, most: int) -> None:
+    """Forget compiled programs now and then: each takes a hundred mappings of memory, of 65,530 a process."""
+    if count % most == 0:
         jax.clear_caches()
         gc.collect()
 
@@ -163,7 +162,7 @@ def run_faults(state: State, only: list[str]) -> None:
             row = state.row(f"{dtype}/{fault.name}", make)
             where = "right" if right(fault, row) else f"ORIGIN {row.get('origin')}"
             print(dtype, fault.name, row["verdict"], where, row.get("noise_pred"), row["reason"][:90], flush=True)
-            let_go(most=250)
+            let_go(len(state.rows), 4)
 
 
 def run_innocents(state: State, only: list[str]) -> None:
@@ -187,14 +186,14 @@ def run_innocents(state: State, only: list[str]) -> None:
                         known[seed] = Known(dtype, 1, seed)
                     if not sides:
                         sides.append(known[seed].candidate(*innocent.settings))
-                    side = dataclasses.replace(sides[0], inputs=known[seed].inputs)
+                    side = dataclasses.replace(sides[0], inputs=known[seed].candidate().inputs)
                     with innocent.apply(side):
                         return innocent_row(known[seed], side)
 
                 row = state.row(f"{dtype}/{seed}/{innocent.name}", make)
                 said = row.get("reason", "")[:90]
                 print(dtype, seed, innocent.name, row["verdict"], row.get("worst"), said, flush=True)
-            let_go(most=0)
+            let_go(0, 1)
 
 
 def main() -> None:

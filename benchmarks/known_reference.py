@@ -1,170 +1,134 @@
-"""What the fault bench judges candidates against: a reference with its floors, measured once, and others' rules."""
+"""What the fault bench judges candidates against: a reference with its floors, measured once, and others' rules.
+
+A candidate is compared as `parity run` compares it, in this process and against a reference that remembers its runs
+(`parity.runs.memo`): nothing of the product is replaced, but for the fault in the candidate.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Iterator
-from typing import Any
-from unittest import mock
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from every_module import EveryModule, KnownPrograms, Program
 
-import parity.runs.run as runner
-from parity.compare.preflight import failed, preflight
-from parity.compare.reason import Reason
 from parity.compare.result import Result
-from parity.golden.records import Record, StepRecords
-from parity.hooks.calls import Call
-from parity.hooks.sites import SitePlan, plan_sites
-from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
-from parity.models.spec import GenerationSpec
-from parity.paths import candidate_local
-from parity.paths.candidate import load_candidate
-from parity.paths.facts import gather
-from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.inputs import make_inputs
+from parity.golden.facts import Facts
+from parity.golden.records import Floor, Key, Record, StepRecords
+from parity.models.registry import DEFAULT_MODEL
+from parity.paths.live import Host, LiveSide
 from parity.paths.loaded import Loaded
-from parity.paths.local import local_calls
-from parity.paths.loop import denoise, prepare
-from parity.paths.reference import load_reference
-from parity.runs import local
-from parity.runs import precision as rounds
-from parity.runs.pairing import Pairing, Request
-from parity.runs.precision import Truth, precision, truth_alone
+from parity.paths.plan import Role, Spec
+from parity.paths.port_settings import PortInfo
+from parity.runs import compare
+from parity.runs.memo import Remembering
+from parity.runs.request import Request
+from parity.runs.sides import candidate_spec, reference_spec
 from parity.runs.sink import NoSink
-from parity.settings import differences, parse
+from parity.settings import parse
 
 VALUES = {"float32": ("*:out",), "bfloat16": ("transformer_blocks.?:out", "x_embedder:out", "proj_out:out")}
 """Outputs that the rules of others judge; in bfloat16 those of the blocks, so that all fit beside the local floors."""
-
-
-PROGRAMS: dict[Any, Program] = {}
-"""Of modules run alone, for all candidates."""
 
 
 def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
     del text, done, total
 
 
+@dataclass
+class _Openers:
+    """Opens sides in this process; the candidate is the one that stands in `loaded`."""
+
+    host: Host = field(default_factory=Host)
+    loaded: Loaded | None = None
+
+    def of(self, role: Role) -> _Openers:
+        return self
+
+    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+        return self.host.port(option, text, timeout)
+
+    def open(self, spec: Spec) -> LiveSide:
+        own = self.loaded is not None and spec.role == "candidate" and spec.settings == self.loaded.settings.as_text()
+        return LiveSide(self.host, spec, self.loaded if own else None)
+
+
 class Known:
-    """A reference with its floors, measured once and judged against many times."""
+    """A reference with its floors, measured once and judged against many times.
+
+    Args:
+        sites: observed; in bfloat16 every module is also run alone on the reference's inputs.
+    """
 
     def __init__(
-        self, dtype: str, steps: int, seed: int = 0, *, sites: str = "blocks", values: tuple[str, ...] | None = None
+        self,
+        dtype: str,
+        steps: int,
+        seed: int = 0,
+        *,
+        sites: str | None = None,
+        values: tuple[str, ...] | None = None,
     ) -> None:
-        values = VALUES[dtype] if values is None else values
-        folder = resolve_model(DEFAULT_MODEL)
-        self.case = make_case(DEFAULT_MODEL, folder, GenerationSpec.load(folder))
-        self.family = family_of(folder)
-        given = [f"dtype={dtype}"]
-        self.settings, self.theirs = parse("torch", given), parse("torchax", given)
-        forcing = "none" if dtype == "float32" else "module"
+        exact = dtype == "float32"
+        chosen = [f"dtype={dtype}"]
         self.request = Request(
             DEFAULT_MODEL,
-            self.settings,
-            self.theirs,
+            parse("torch", chosen),
+            parse("torchax", chosen),
             steps,
             seed,
-            sites=sites,
-            values=values,
-            forcing=forcing,
+            sites=sites or ("blocks" if exact else "all"),
+            values=VALUES[dtype] if values is None else values,
+            forcing="none" if exact else "module",
+            rounds="both" if exact else "precision",
         )
-        ours, _ = make_inputs(self.family, self.case, self.settings, self.theirs, steps=steps, seed=seed, stage1=None)
-        self.inputs = ours
-        self.side = load_reference(self.family, self.case, self.settings, ours)
-        self.plan = plan_sites(["", *self.side.modules], sites, values)
-        self.variants: list[Variant] = []
-        self.calls: dict[Any, list[tuple[Call, StepRecords]]] = {}
-        self.steps: Truth = ()
-        self.given: Truth = ()
-        if dtype == "float32":
-            self.variants = make_variants(self.side)
-            loop = prepare(self.side)
-            self.steps = tuple(with_floors(denoise(loop, self.plan), self.variants, self.plan, None))
-        else:
-            self.steps = truth_alone(self.pairing(self.side), self.request, quiet)
-            self.given = tuple(denoise(prepare(self.side), self.plan))
-
-    def pairing(self, candidate: Loaded) -> Pairing:
-        ours, theirs = prepare(self.side.with_fresh_sampler()), prepare(candidate)
-        differing = differences(self.settings, candidate.settings) if candidate is not self.side else ()
-        checks = preflight(gather(ours), gather(theirs), [d.setting for d in differing])
-        return Pairing(ours, theirs, differing, checks)
+        self._openers = _Openers()
+        self.openers = Remembering(self._openers, calls=True)
+        self.facts: Facts = self.openers.of("reference").open(reference_spec(self.request)).facts()
 
     def candidate(self, *settings: str) -> Loaded:
-        given = parse("torchax", [f"dtype={self.settings.text('dtype')}", *settings])
-        return load_candidate(self.family, self.case, given, self.inputs)
+        """A loaded candidate with these settings over those of the bench's dtype."""
+        dtype = self.request.candidate.text("dtype")
+        request = replace(self.request, candidate=parse("torchax", [f"dtype={dtype}", *settings]))
+        return self._openers.host.open(candidate_spec(request, self.facts)).loaded
 
-    def _every_module(self, pairing: Pairing, plan: SitePlan, say: Any) -> EveryModule:
-        return EveryModule(pairing, plan_sites(["", *self.side.modules], "all"), say)
-
-    def _calls(self, side: Loaded, step: int, state: Any, targets: Any, take: Any, dtypes: Any) -> None:
-        """The reference's calls and their floors, which are the same for every candidate."""
-        key = (step, tuple(targets))
-        if key not in self.calls:
-            held: list[tuple[Call, StepRecords]] = []
-            local_calls(side, step, state, targets, lambda call, truth: held.append((call, truth)), dtypes)
-            self.calls[key] = held
-        for call, truth in self.calls[key]:
-            take(call, truth)
-
-    def judge(self, candidate: Loaded) -> tuple[Result, list[Record]]:
-        """The tool's result, and what the candidate computed."""
-        pairing = self.pairing(candidate)
-        problem = failed(pairing.checks)
-        if problem is not None:
-            why = Reason(kind="preflight", check=problem.check, detail=problem.detail)
-            return Result("fail", "preflight", why), []
-        taken = _Taken()
-        if self.settings.text("dtype") != "float32":
-            with (
-                mock.patch.object(rounds, "LocalPass", self._every_module),
-                mock.patch.object(local, "local_calls", self._calls),
-                mock.patch.object(candidate_local, "LocalModules", functools.partial(KnownPrograms, compiled=PROGRAMS)),
-            ):
-                return precision(pairing, self.request, self.steps, taken, quiet, [self.given]), taken.records
-        known = self
-
-        def walk(pair: Pairing, variants: Any, how: Any, say: Any) -> Iterator[tuple[StepRecords, StepRecords]]:
-            candidates = denoise(pair.candidate, how.plan, None)
-            for ours in known.steps:
-                theirs = next(candidates)
-                yield ours, theirs
-
-        with (
-            mock.patch.object(runner, "walk", walk),
-            mock.patch.object(runner, "make_variants", return_value=[_restarted(v) for v in self.variants]),
-        ):
-            result, _ = runner._structure(pairing, self.request, taken, quiet)
-        return result, taken.records
+    def judge(self, candidate: Loaded) -> tuple[Result, Taken]:
+        """The tool's result, and what both sides computed."""
+        taken = Taken()
+        self._openers.loaded = candidate
+        request = replace(self.request, candidate=candidate.settings)
+        return compare.run(request, quiet, taken, openers=self.openers), taken
 
 
-def _restarted(variant: Variant) -> Variant:
-    return dataclasses.replace(variant, loop=prepare(variant.loop.side.with_fresh_sampler()))
+class Taken(NoSink):
+    """Keeps both sides' outputs, for the rules that others use.
 
-
-class _Taken(NoSink):
-    """Keeps the candidate's outputs, for the rules that others use."""
+    Attributes:
+        reference, candidate: records with values. floors: of the reference.
+    """
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.reference: dict[Key, Record] = {}
+        self.candidate: list[Record] = []
+        self.floors: dict[Key, Floor] = {}
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
-        self.records += [r for r in candidate.records if isinstance(r.value, np.ndarray) and r.shape]
+        self.reference |= {r.key: r for r in _outputs(reference.records)}
+        self.candidate += _outputs(candidate.records)
+        self.floors |= reference.floors
+
+
+def _outputs(records: Sequence[Record]) -> list[Record]:
+    return [r for r in records if isinstance(r.value, np.ndarray) and r.shape]
 
 
 # --- the rules that others use -----------------------------------------------------------------------------------
 
 
-def rivals(known: Known, theirs: list[Record]) -> dict[str, bool]:
+def rivals(taken: Taken) -> dict[str, bool]:
     """Whether each rule raises an alarm at any output, on the same values."""
-    ours = {r.key: r for step in known.steps for r in step.records}
-    floors = {key: floor for step in known.steps for key, floor in step.floors.items()}
     raised = dict.fromkeys(("allclose 1e-2", "PCC 0.99", "cosine 0.99", "1.5 x noise"), False)
-    for record in theirs:
-        other = ours.get(record.key)
+    for record in taken.candidate:
+        other = taken.reference.get(record.key)
         if other is None or not isinstance(other.value, np.ndarray) or other.value.shape != record.value.shape:
             continue
         a, b = (np.asarray(x, np.float64).ravel() for x in (other.value, record.value))
@@ -174,7 +138,7 @@ def rivals(known: Known, theirs: list[Record]) -> dict[str, bool]:
         raised["cosine 0.99"] |= not a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) >= 0.99
         if a.size > 1:
             raised["PCC 0.99"] |= not np.corrcoef(a, b)[0, 1] >= 0.99
-        floor = floors.get(record.key)
+        floor = taken.floors.get(record.key)
         if floor is not None:
             raised["1.5 x noise"] |= not np.linalg.norm(b - a) <= 1.5 * floor.l2
     return raised

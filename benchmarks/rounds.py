@@ -24,14 +24,14 @@ import warnings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
-from parity.commands.environment import quieten, require_extras  # noqa: E402
+from parity.paths.extras import quieten, require_extras  # noqa: E402
 
 quieten()
 require_extras()
 
 from parity.models.registry import DEFAULT_MODEL  # noqa: E402
-from parity.runs.pairing import Request  # noqa: E402
-from parity.runs.run import run  # noqa: E402
+from parity.runs.compare import run  # noqa: E402
+from parity.runs.request import Request  # noqa: E402
 from parity.settings import parse  # noqa: E402
 
 PLAIN = "plain"

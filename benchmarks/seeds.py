@@ -17,7 +17,7 @@ warnings.filterwarnings("ignore")
 
 import numpy as np  # noqa: E402
 
-from parity.commands.environment import quieten, require_extras  # noqa: E402
+from parity.paths.extras import quieten, require_extras  # noqa: E402
 
 quieten()
 require_extras()
@@ -29,7 +29,8 @@ from parity.hooks.sites import plan_sites  # noqa: E402
 from parity.models.registry import DEFAULT_MODEL  # noqa: E402
 from parity.paths.floors import least, level, make_variants, widen  # noqa: E402
 from parity.paths.loop import denoise  # noqa: E402
-from parity.runs.pairing import Request, pair  # noqa: E402
+from parity.runs.pairing import pair  # noqa: E402
+from parity.runs.request import Request  # noqa: E402
 from parity.settings import parse  # noqa: E402
 
 COUNTS = (0, 1, 2, 3, 5, 8)

@@ -1,7 +1,7 @@
 """The command line: registers the commands, and maps how one ends to an exit code.
 
 0 same, 1 diverged, 2 wrong usage or bad input, 125 cannot be judged or a defect of parity, 130 interrupted, 143
-terminated. Nothing heavy is imported until a command runs, so `parity --help` answers at once.
+terminated, 129 hung up. Nothing heavy is imported until a command runs, so `parity --help` answers at once.
 """
 
 from __future__ import annotations
@@ -23,28 +23,33 @@ from parity.commands.options import SETTINGS_HELP
 from parity.errors import ParityError
 from parity.report.output import show, tell
 
-DEFECT, INTERRUPTED, TERMINATED = 125, 130, 143
+DEFECT, INTERRUPTED = 125, 130
 
 
 class Terminated(BaseException):
-    """SIGTERM was received."""
+    """SIGTERM or SIGHUP was received."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        self.number = number
 
 
 def main() -> None:
     """Entry point of the `parity` script."""
-    before = signal.signal(signal.SIGTERM, _terminate)
+    ending = (signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.signal(n, _terminate) for n in ending if signal.getsignal(n) != signal.SIG_IGN}  # nohup
     try:
         app()
     except Exception as error:  # before a command began
         sys.exit(_code(error))
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     del frame
     signal.signal(number, signal.SIG_DFL)  # a second one does not wait
-    raise Terminated
+    raise Terminated(number)
 
 
 def _exits(function: Callable[..., int | None]) -> Callable[..., None]:
@@ -73,7 +78,7 @@ def _code(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, Terminated):
         tell("parity: terminated")
-        return TERMINATED
+        return 128 + error.number
     name = f"{type(error).__name__}: {error}".removesuffix(": ")
     tell(f"parity: this is a defect of parity: {name}; the traceback is in {_traceback(error)}")
     return DEFECT

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 # thousands of small parallel regions waits for them (measured: a tenfold slower run).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from parity.paths.nursery import warm
+
+# A comparison's workers are forked from a process that has imported torch and jax; it starts with the first of them.
+warm()
+
 TINY = "tiny-hunyuan-video-1.5"
 
 

@@ -14,16 +14,12 @@ import torch
 from parity.errors import UnjudgedError, UsageError
 from parity.models.generic.family import Generic
 from parity.models.spec import Case
-from parity.runs.pairing import Request
-from parity.runs.run import run
+from parity.runs.request import Request
 from parity.settings import Settings, parse
+from tests.faulty import run
 from tests.models.generic_models import CONFIGS, make
 
 CROSS = "transformer_blocks.0.attn2"
-
-
-def _say(text: str, done: int | None = None, total: int | None = None) -> None:
-    return
 
 
 def _request(folder: Path, *candidate: str, **options: Any) -> Request:
@@ -45,7 +41,7 @@ def _change_candidate(change: Callable[[torch.nn.Module], None], monkeypatch: py
 
 @pytest.mark.parametrize("name", ["wan", "ltx", "flux"])
 def test_it_traces_and_agrees_with_the_reference(name: str, tmp_path: Path) -> None:
-    result = run(_request(make(tmp_path, name)), _say)
+    result = run(_request(make(tmp_path, name)))
     assert (result.verdict, result.origin) == ("pass", None)
     (step,) = result.steps
     assert set(step.branches) == {"cond"}
@@ -60,8 +56,8 @@ def test_mochi_does_not_trace_and_compares_eagerly(tmp_path: Path) -> None:
     """Its attention processor takes the valid text tokens by `torch.nonzero`, a shape that depends on values."""
     folder = make(tmp_path, "mochi")
     with pytest.raises(UnjudgedError, match=r"Mochi\w+ does not trace.*attention_processor\.py.*jit=false"):
-        run(_request(folder), _say)
-    assert run(_request(folder, "jit=false"), _say).verdict == "pass"
+        run(_request(folder))
+    assert run(_request(folder, "jit=false")).verdict == "pass"
 
 
 def test_what_the_free_run_cannot_see_its_doubt_brings_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +68,7 @@ def test_what_the_free_run_cannot_see_its_doubt_brings_out(tmp_path: Path, monke
         attention.register_forward_hook(lambda m, given, out: out + 1e-4 * out.abs().mean())
 
     _change_candidate(change, monkeypatch)
-    result = run(_request(make(tmp_path, "wan")), _say)
+    result = run(_request(make(tmp_path, "wan")))
     assert result.verdict == "fail"
     assert result.origin is not None
     assert result.origin.key.module == "blocks.0.attn1"
@@ -88,7 +84,7 @@ def test_a_dropped_text_mask_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
         attention.register_forward_pre_hook(lambda m, a, k: (a, {**k, "attention_mask": None}), with_kwargs=True)
 
     _change_candidate(change, monkeypatch)
-    result = run(_request(make(tmp_path, "ltx")), _say)
+    result = run(_request(make(tmp_path, "ltx")))
     assert (result.verdict, result.failed) == ("fail", "structure")
     assert result.origin is not None
     assert result.origin.key.module.startswith(CROSS)
@@ -107,7 +103,7 @@ def test_a_transformer_saved_alone_runs_with_its_own_weights_and_given_inputs(tm
         "timestep": torch.tensor([0.7, 0.2]),
     }
     safetensors.torch.save_file(given, tmp_path / "inputs.safetensors")
-    result = run(_request(tmp_path / "model", inputs=tmp_path / "inputs.safetensors", steps=2), _say)
+    result = run(_request(tmp_path / "model", inputs=tmp_path / "inputs.safetensors", steps=2))
     assert result.verdict == "pass"
     assert [s.timestep[0] for s in result.steps] == pytest.approx([0.7, 0.2])
     said = next(c.detail for c in result.preflight if c.check == "inputs")
@@ -121,7 +117,7 @@ def test_a_transformer_saved_alone_runs_with_its_own_weights_and_given_inputs(tm
 @pytest.mark.parametrize("setting", ["attention.k_smooth=true", "sharding=replicated", "text.reorder=concatenate"])
 def test_a_setting_that_needs_a_line_in_the_models_code_is_refused(setting: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=rf"'{setting}', which has no meaning for"):
-        run(_request(make(tmp_path, "ltx"), setting), _say)
+        run(_request(make(tmp_path, "ltx"), setting))
 
 
 @pytest.mark.parametrize(
@@ -142,11 +138,11 @@ def test_bad_inputs_are_told(
     folder = make(tmp_path / "model", "ltx", **changes)
     safetensors.torch.save_file(tensors, tmp_path / "inputs.safetensors")
     with pytest.raises(UsageError, match=message):
-        run(_request(folder, inputs=tmp_path / "inputs.safetensors" if tensors else None), _say)
+        run(_request(folder, inputs=tmp_path / "inputs.safetensors" if tensors else None))
 
 
 def test_a_pipeline_without_its_weights_is_no_config_alone(tmp_path: Path) -> None:
     make(tmp_path / "transformer", "wan")
     (tmp_path / "model_index.json").write_text("{}")
     with pytest.raises(UsageError, match="cannot load"):
-        run(_request(tmp_path), _say)
+        run(_request(tmp_path))

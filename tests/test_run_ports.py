@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from parity.commands.options import Sides
 from parity.compare.result import Result
 from parity.errors import UnjudgedError, UsageError
-from parity.runs.pairing import Request
-from parity.runs.run import run
+from parity.runs.compare import run
+from parity.runs.load import load_ports
+from parity.runs.request import Request
+from parity.runs.sides import Openers, Workers
 from tests.ports import PORT, REFERENCE, write
 from tests.test_run import parity
 
@@ -24,15 +25,17 @@ def _say(text: str, done: int | None = None, total: int | None = None) -> None:
 
 
 def compare(
-    reference: str | None, candidate: str | None, *settings: str, model: str | None = None, **options: Any
+    reference: str | None,
+    candidate: str | None,
+    *settings: str,
+    model: str | None = None,
+    openers: Openers | None = None,
+    **options: Any,
 ) -> Result:
-    sides = Sides(
-        candidate=list(settings),
-        reference_path=reference,
-        candidate_path=candidate,
-        path_timeout=options.pop("timeout", 30.0),
-    )
-    ports, ours, theirs = sides.load(model)
+    """Compare two ports, each in a process of its own."""
+    openers = openers or Workers()
+    ports = load_ports(reference, candidate, model, options.pop("timeout", 30.0), openers)
+    ours, theirs = ports.settings([], list(settings))
     return run(Request(model or "model", ours, theirs, ports=ports, **options), _say)
 
 
@@ -263,14 +266,12 @@ STATE = {
 
 
 @pytest.mark.parametrize("name", STATE)
-def test_what_it_changes_for_the_process_is_said_and_put_back(name: str, tmp_path: Path) -> None:
-    import jax
-
+def test_what_it_changes_for_its_process_is_noted(name: str, tmp_path: Path) -> None:
     result = compare(*write(tmp_path, PORT.replace(*STATE[name])))
     assert result.verdict == "pass", "the sides run clean"
-    said = check(result, "candidate port")
-    assert said.verdict == "explained"
-    told = {
+    note = check(result, "candidate port")
+    assert note.verdict == "explained"
+    changes = {
         "import": (
             "torch's default dtype from torch.float32 to torch.bfloat16",
             "_global_forward_hooks",
@@ -278,10 +279,8 @@ def test_what_it_changes_for_the_process_is_said_and_put_back(name: str, tmp_pat
         ),
         "modes": ("turned torchax on",),
     }[name]
-    assert all(part in said.detail for part in told)
+    assert all(part in note.detail for part in changes)
     assert torch.get_default_dtype() == torch.float32
-    assert not torch.nn.modules.module._global_forward_hooks
-    assert jax.config.jax_default_matmul_precision is None
     assert type(torch.ones(1)) is torch.Tensor
 
 
@@ -326,18 +325,18 @@ def test_parity_port_needs_neither_torch_nor_jax() -> None:
 def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
     import numpy as np
 
-    from parity.hooks.sites import SitePlan, plan_sites
-    from parity.paths.loop import denoise, prepare
-    from parity.runs.pairing import pair
+    from parity.hooks.sites import plan_sites
+    from parity.paths.plan import Plan
+    from parity.runs.sides import ready
 
-    reference, candidate = write(tmp_path, text)
-    ports, ours, theirs = Sides(reference_path=reference, candidate_path=candidate).load(None)
-    pairing = pair(Request("model", ours, theirs, ports=ports), _say)
-    side = pairing.candidate.side
+    with Workers() as workers:
+        ports = load_ports(*write(tmp_path, text), None, 30.0, workers)
+        request = Request("model", *ports.settings([], []), ports=ports)
+        with ready(request, workers, _say) as pair:
+            plan = plan_sites(["", *pair.modules], "all")
 
-    def predicted(plan: SitePlan | None) -> Any:
-        (step,) = denoise(prepare(side.with_fresh_sampler()), plan)
-        return next(r.value for r in step.records if r.key.site == "loop:noise_pred" and r.key.branch == "")
+            def predicted(observed: Plan) -> Any:
+                (step,) = pair.sides.candidate.observe(observed)
+                return next(r.value for r in step.records if r.key.site == "loop:noise_pred" and r.key.branch == "")
 
-    plan = plan_sites(["", *pairing.reference.side.modules], "all")
-    np.testing.assert_array_equal(predicted(plan), predicted(None))
+            np.testing.assert_array_equal(predicted(Plan(sites=plan)), predicted(Plan()))

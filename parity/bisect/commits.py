@@ -53,7 +53,6 @@ class Judge(Protocol):
         Raises:
             UnjudgedError: the search must stop here.
         """
-        ...
 
 
 def ends(repository: Repository, good: str, bad: str) -> tuple[Commit, Commit]:
@@ -139,10 +138,10 @@ class Commits(Subject[Commit]):
         oldest_first = sorted(found.probes, key=lambda p: age[p.subject[0]])
         searched = len(self.order.items) - 1
         probes = f"({plural(len(found.probes), 'probe')} of {plural(searched, 'commit')})"
-        answer = [f"first bad commit: {first} {probes}"]
+        answer = [("first bad commit", f"{first} {probes}")]
         if first is None:
-            answer = [f"cannot be told {probes}: only skipped commits are left; the first bad one is one of"]
-            answer += [f"  {commit}" for commit in found.answer]
+            answer = [("", f"cannot be told {probes}: only skipped commits are left; the first bad one is one of")]
+            answer += [("candidate", str(commit)) for commit in found.answer]
         return Report(
             kind="commits",
             answer={
@@ -153,7 +152,7 @@ class Commits(Subject[Commit]):
             },
             probes=tuple(({"commit": p.subject[0]}, p) for p in found.probes),
             sorted_out=by_outcome(oldest_first, lambda p: p.subject[0]),
-            lines=(*listing(by_outcome(oldest_first, lambda p: self.words(p.subject))), *answer),
+            facts=(*listing(oldest_first, self.words), *answer),
             exit_code=0 if first else CANNOT_BE_TOLD,
         )
 
@@ -176,8 +175,7 @@ def checked_out(
 
 
 def tail(log: Path) -> list[str]:
-    """The last lines of a log, without control characters."""
+    """The last lines of a log."""
     with log.open("rb") as opened:
         opened.seek(max(0, os.path.getsize(log) - TAIL_BYTES))
-        lines = opened.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:]
-    return ["".join(char if char.isprintable() else " " for char in line) for line in lines]
+        return opened.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:]

@@ -32,9 +32,6 @@ class Modules(Subject[str]):
         self.order = Order(modules)
         self.presumed = {(): "bad", modules: "good"}
 
-    def key(self, items: tuple[str, ...]) -> tuple[str, ...]:
-        return items
-
     def words(self, key: tuple[str, ...]) -> str:
         return f"{self._neighbours(key)} replaced"
 
@@ -69,10 +66,10 @@ class Modules(Subject[str]):
         Args:
             left_out: modules that cannot be replaced, and why. aligned: settings that are the reference's in every run.
         """
-        lines = listing(by_outcome(found.probes, lambda p: self.words(p.subject)))
+        facts = listing(found.probes, self.words)
         if aligned:
-            lines.append(f"the reference's in every run: {', '.join(aligned)}")
-        lines += [f"cannot be replaced: {name}: {why}" for name, why in left_out.items()]
+            facts.append(("the reference's in every run", ", ".join(aligned)))
+        facts += [("cannot be replaced", f"{name}: {why}") for name, why in left_out.items()]
         probes = f"({plural(len(found.probes), 'probe')} of {plural(len(self.order.items), 'module')})"
         return Report(
             kind="modules",
@@ -84,5 +81,5 @@ class Modules(Subject[str]):
             },
             probes=tuple(({"replaced": p.subject}, p) for p in found.probes),
             sorted_out=by_outcome(found.probes, lambda p: p.subject),
-            lines=(*lines, f"replacing {', '.join(found.answer)} restores parity {probes}"),
+            facts=(*facts, ("", f"replacing {', '.join(found.answer)} restores parity {probes}")),
         )

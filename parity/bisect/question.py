@@ -14,7 +14,7 @@ from parity.settings import Settings
 
 if TYPE_CHECKING:
     from parity.golden import Golden
-    from parity.paths.port_load import Entry
+    from parity.paths.port_settings import PortInfo
 
 
 def inputs_by_content(stage1: Path | None, prompt: str | None) -> str:
@@ -32,7 +32,7 @@ def inputs_by_content(stage1: Path | None, prompt: str | None) -> str:
         raise UsageError(f"--stage1: cannot read '{stage1}': {error.strerror}") from None
 
 
-def ports_by_content(*entries: Entry | None) -> str:
+def ports_by_content(*entries: PortInfo | None) -> str:
     """The ports: their functions and what their files hold now."""
     return "; ".join(f"{e.option} {e.text.rpartition(':')[2]} {e.digest}" for e in entries if e is not None)
 

@@ -1,6 +1,6 @@
-"""A finished search as text and as JSON: one form of each for every subject.
+"""A finished search as labelled facts and as JSON: one form of each for every subject.
 
-The text lists what was judged, sorted by outcome, and ends with the answer, where it is still on the screen.
+The facts list what was judged, sorted by outcome, and end with the answer, where it is still on the screen.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ FORMAT = 1
 CANNOT_BE_TOLD = 125
 
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
+Fact = tuple[str, str]
 V = TypeVar("V")
 
 
@@ -28,18 +29,15 @@ class Report:
     Attributes:
         kind: of what was searched: commits, settings, modules or steps.
         answer: the keys of the JSON document that come first. probes: what each probe tried, by JSON name.
-        sorted_out: what was tried by outcome, as JSON. lines: the text. exit_code: of the command.
+        sorted_out: what was tried by outcome, as JSON. facts: (label, text) for a person. exit_code: of the command.
     """
 
     kind: str
     answer: Mapping[str, Json]
     probes: tuple[tuple[Mapping[str, Json], Probe], ...]
     sorted_out: Mapping[str, Json]
-    lines: tuple[str, ...]
+    facts: tuple[Fact, ...]
     exit_code: int = 0
-
-    def text(self) -> str:
-        return "\n".join(self.lines)
 
     def document(self, state: Path) -> dict[str, Json]:
         """What `--json` prints.
@@ -63,13 +61,10 @@ def by_outcome(probes: Iterable[Probe], value: Callable[[Probe], V]) -> dict[str
     return named
 
 
-def listing(groups: Mapping[str, Iterable[str]]) -> list[str]:
-    """Named groups of lines, without those that are empty."""
-    lines = []
-    for name, entries in groups.items():
-        indented = [f"  {entry}" for entry in entries]
-        lines += [f"{name}:", *indented] if indented else []
-    return lines
+def listing(probes: Iterable[Probe], words: Callable[[tuple[str, ...]], str]) -> list[Fact]:
+    """What was tried, a fact each, sorted by outcome."""
+    sorted_out = by_outcome(probes, lambda probe: words(probe.subject))
+    return [(name, tried) for name, group in sorted_out.items() for tried in group]
 
 
 def word(outcome: Outcome) -> str:

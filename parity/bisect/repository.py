@@ -23,15 +23,9 @@ from pathlib import Path
 from parity.errors import UsageError
 
 _LOCAL = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_COMMON_DIR",
-    "GIT_PREFIX",
-    "GIT_NAMESPACE",
-)
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE",
+)  # fmt: skip
 """Variables that would lead git, and a command run in the worktree, to the repository they were started from."""
 
 _SCRATCH = "parity-bisect-"

@@ -54,11 +54,10 @@ class Subject(Protocol[T]):
 
     def key(self, items: tuple[T, ...]) -> tuple[str, ...]:
         """What the state file calls these items."""
-        ...
+        return tuple(map(str, items))
 
     def words(self, key: tuple[str, ...]) -> str:
         """What was tried, for a list."""
-        ...
 
     def probe(self, items: tuple[T, ...]) -> Answer[T]:
         """Judge these items.
@@ -66,11 +65,9 @@ class Subject(Protocol[T]):
         Raises:
             ParityError: the search must stop here; nothing is recorded.
         """
-        ...
 
     def refusal(self, items: tuple[T, ...], outcome: Outcome, evidence: str) -> ParityError:
         """The error of a search whose presumed outcome of these items is not so."""
-        ...
 
     def progress(self, left: int) -> str:
         """How far the search is, with so many items left."""
@@ -87,11 +84,9 @@ class Listener(Protocol):
 
     def trying(self, text: str) -> None:
         """A probe begins."""
-        ...
 
     def judged(self, text: str, details: list[str]) -> None:
         """A probe is judged and recorded."""
-        ...
 
 
 class Silent:

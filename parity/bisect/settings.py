@@ -21,7 +21,7 @@ from parity.errors import ParityError, UsageError
 from parity.settings import Settings
 
 if TYPE_CHECKING:
-    from parity.runs.pairing import Request, Say
+    from parity.runs.request import Request, Say
 
 Judge = Callable[[Settings], tuple[Outcome, str]]
 """Runs with these settings of the candidate: the outcome, and one line that says why. May raise ParityError."""
@@ -30,13 +30,16 @@ NO_CULPRIT = "no setting is at fault: the run fails without any of them"
 
 
 def by_run(request: Request, say: Say) -> Judge:
-    """Judges by a run as `parity run` makes it."""
-    from parity.runs.run import run
+    """Judges by a run as `parity run` makes it; the reference is measured once."""
+    from parity.runs.compare import run
+    from parity.runs.memo import Remembering
+    from parity.runs.sides import Workers
 
+    openers = Remembering(request.ports.openers or Workers())
     outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "unjudged": "unresolved"}
 
     def judge(candidate: Settings) -> tuple[Outcome, str]:
-        result = run(replace(request, candidate=candidate), say)
+        result = run(replace(request, candidate=candidate), say, openers=openers)
         return outcomes[result.verdict], f"{result.verdict}: {result.reason}"
 
     return judge
@@ -51,9 +54,6 @@ class DifferingSettings(Subject[str]):
         self._plan, self._judge = plan, judge
         self.order = Order(tuple(swap.setting for swap in plan.swaps))
         self.presumed = {self.order.items: "bad"}
-
-    def key(self, items: tuple[str, ...]) -> tuple[str, ...]:
-        return items
 
     def words(self, key: tuple[str, ...]) -> str:
         return ", ".join(key) or "none of the settings"
@@ -73,9 +73,9 @@ class DifferingSettings(Subject[str]):
     def report(self, found: Found[str]) -> Report:
         """The culprits; settings in the order of `parity models`."""
         culprits = [swap for swap in self._plan.swaps if swap.setting in found.answer]
-        lines = listing(by_outcome(found.probes, lambda p: self.words(p.subject)))
+        facts = listing(found.probes, self.words)
         if self._plan.kept:
-            lines.append(f"the candidate's own in every run: {', '.join(self._plan.kept)}")
+            facts.append(("the candidate's own in every run", ", ".join(self._plan.kept)))
         probes = f"({plural(len(found.probes), 'probe')} of {plural(len(self._plan.swaps), 'setting')})"
         changes = "; ".join(f"{swap.setting}: {swap.without} -> {swap.candidate}" for swap in culprits)
         together = " together" if len(culprits) > 1 else ""
@@ -89,5 +89,5 @@ class DifferingSettings(Subject[str]):
             },
             probes=tuple(({"settings": p.subject}, p) for p in found.probes),
             sorted_out=by_outcome(found.probes, lambda p: p.subject),
-            lines=(*lines, f"{answer} {probes}"),
+            facts=(*facts, ("", f"{answer} {probes}")),
         )

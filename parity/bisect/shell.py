@@ -1,8 +1,7 @@
 """A user's command, run so that it ends when parity ends.
 
-How. The command is the leader of a process group of its own: whatever it started is ended with it. SIGTERM and SIGHUP,
-with which a scheduler takes its machine back, leave by the same way as Ctrl-C, so that temporary folders and worktrees
-are removed. SIGKILL leaves the command running; nothing can be done about that.
+How. The command is the leader of a process group of its own: whatever it started is ended with it, whether parity is
+interrupted or terminated. SIGKILL leaves the command running; nothing can be done about that.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 
 GRACE = 3.0
 """Seconds that a command has between being asked to end and being killed."""
@@ -47,24 +45,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(GRACE)
         os.killpg(process.pid, signal.SIGKILL)  # what else is in the group may not have ended
     process.wait()
-
-
-@contextlib.contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """Within it SIGINT, SIGTERM and SIGHUP raise SystemExit, with the exit code that a shell has for them."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    numbers = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        for each in numbers:  # the way out is not to be interrupted
-            signal.signal(each, signal.SIG_IGN)
-        os.write(2, f"parity: stopped by {signal.Signals(number).name}; the same command resumes the search\n".encode())
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

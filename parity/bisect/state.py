@@ -9,28 +9,17 @@ deterministic, so the probes are all that a resumed search needs.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from parity.bisect.strategy import OUTCOMES, Outcome
 from parity.cache import cache_dir
-from parity.golden.strict import (
-    MAX_NAME,
-    MalformedError,
-    as_int,
-    as_list,
-    as_mapping,
-    as_number,
-    as_object,
-    as_text,
-    number,
-    shown,
-)
+from parity.golden import strict
 from parity.runs.state_file import MOST_BYTES, StateFile
 
 FORMAT = 1
@@ -68,8 +57,9 @@ class State:
         self.probes: list[Probe] = []
 
     @classmethod
-    def open(cls, path: Path | None, what: str, question: Mapping[str, str], restart: bool = False) -> Self:
-        """Open a state file, or begin one.
+    @contextlib.contextmanager
+    def open(cls, path: Path | None, what: str, question: Mapping[str, str], restart: bool = False) -> Iterator[Self]:
+        """Within it the state file is open, and locked; begun where it is not there.
 
         Args:
             path: None for one in parity's cache, where the same question finds it again.
@@ -79,18 +69,15 @@ class State:
         Raises:
             UsageError: the file is damaged, no state file, of another question, in use, or cannot be written.
         """
-        file = StateFile(path or _default_path(what, question), KIND, "a bisection", MEND)
+        file = StateFile((path or _default_path(what, question)).absolute(), KIND, "a bisection", MEND)
         state = cls(file, what, question)
-        try:
-            document = None if restart else state._file.read()
+        with file.locked():
+            document = None if restart else file.read()
             if document is None:
                 state._write()
             else:
                 state._take(document)
-        except BaseException:
-            state._file.close()
-            raise
-        return state
+            yield state
 
     @property
     def path(self) -> Path:
@@ -102,30 +89,21 @@ class State:
 
     def add(self, probe: Probe) -> None:
         """Keep a finished probe; it is on disk when this returns."""
-        self.probes.append(replace(probe, evidence=probe.evidence[:MAX_NAME]))
+        self.probes.append(replace(probe, evidence=probe.evidence[: strict.MAX_NAME]))
         self._write()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._file.close()
-
     def _write(self) -> None:
-        probes = [{**asdict(p), "subject": list(p.subject), "seconds": number(p.seconds)} for p in self.probes]
+        probes = [{**asdict(p), "subject": list(p.subject), "seconds": strict.number(p.seconds)} for p in self.probes]
         head = {"kind": KIND, "format": FORMAT, "what": self._what, "question": self._question}
         lines = ",\n  ".join(json.dumps(probe) for probe in probes)  # a probe a line, for whoever reads it
         self._file.write(json.dumps(head, indent=1)[:-2] + f',\n "probes": [\n  {lines}\n ]\n}}\n')
 
     def _take(self, document: dict[str, Any]) -> None:
         with self._file.damages():
-            what, question, probes = _typed(document)
+            what, question, self.probes = _typed(document)
         if what != self._what:
-            raise self._file.another(f"it bisects {shown(what)}, not {self._what}")
+            raise self._file.another(f"it bisects {strict.shown(what)}, not {self._what}")
         self._file.require(question, self._question)
-        self.probes = probes
 
 
 def _default_path(what: str, question: Mapping[str, str]) -> Path:
@@ -139,25 +117,26 @@ def _typed(document: dict[str, Any]) -> tuple[str, dict[str, str], list[Probe]]:
     Raises:
         MalformedError: it is none.
     """
-    if as_int(document.get("format"), "the format") != FORMAT:
-        raise MalformedError(f"its format is {document['format']}; this version of parity reads {FORMAT}")
-    as_object(document, "it", frozenset({"kind", "format", "what", "question", "probes"}))
+    if strict.as_int(document.get("format"), "the format") != FORMAT:
+        raise strict.MalformedError(f"its format is {document['format']}; this version of parity reads {FORMAT}")
+    strict.as_object(document, "it", frozenset({"kind", "format", "what", "question", "probes"}))
     question = {
-        name: as_text(value, f"question {shown(name)}", MOST_BYTES)
-        for name, value in as_mapping(document["question"], "the question").items()
+        name: strict.as_text(value, f"question {strict.shown(name)}", MOST_BYTES)
+        for name, value in strict.as_mapping(document["question"], "the question").items()
     }
-    probes = [_probe(value, f"probe {i}") for i, value in enumerate(as_list(document["probes"], "probes", MOST))]
-    return as_text(document["what"], "what is bisected"), question, probes
+    probes = [_probe(value, f"probe {i}") for i, value in enumerate(strict.as_list(document["probes"], "probes", MOST))]
+    return strict.as_text(document["what"], "what is bisected"), question, probes
 
 
 def _probe(value: Any, what: str) -> Probe:
-    fields = as_object(value, what, frozenset({"subject", "outcome", "evidence", "seconds"}))
+    fields = strict.as_object(value, what, frozenset({"subject", "outcome", "evidence", "seconds"}))
     if fields["outcome"] not in OUTCOMES:
-        raise MalformedError(f"{what} has the outcome {shown(fields['outcome'])}, not one of {', '.join(OUTCOMES)}")
-    items = as_list(fields["subject"], f"the subject of {what}", MOST)
+        outcome = strict.shown(fields["outcome"])
+        raise strict.MalformedError(f"{what} has the outcome {outcome}, not one of {', '.join(OUTCOMES)}")
+    items = strict.as_list(fields["subject"], f"the subject of {what}", MOST)
     return Probe(
-        subject=tuple(as_text(item, f"an item of {what}") for item in items),
+        subject=tuple(strict.as_text(item, f"an item of {what}") for item in items),
         outcome=fields["outcome"],
-        evidence=as_text(fields["evidence"], f"the evidence of {what}"),
-        seconds=as_number(fields["seconds"], f"the seconds of {what}"),
+        evidence=strict.as_text(fields["evidence"], f"the evidence of {what}"),
+        seconds=strict.as_number(fields["seconds"], f"the seconds of {what}"),
     )

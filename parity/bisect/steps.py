@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from parity.bisect.report import Report, by_outcome, plural
+from parity.bisect.report import Fact, Report, by_outcome, plural
 from parity.bisect.search import Answer, Found, Listener, Subject, search
 from parity.bisect.state import Probe, State
 from parity.bisect.strategy import Order, Outcome, strategy
@@ -28,11 +28,9 @@ class Judge(Protocol):
 
     def alone(self, step: int) -> tuple[Outcome, str]:
         """This step from the reference's latents."""
-        ...
 
     def free(self, known: int) -> Iterable[tuple[Outcome, str]]:
         """The free run of which this many steps are known: each step that follows."""
-        ...
 
 
 class Steps(Subject[int]):
@@ -93,18 +91,18 @@ class FoundSteps:
             },
             probes=tuple(({"how": p.subject[0], "step": int(p.subject[1])}, p) for p in self.probes),
             sorted_out={},
-            lines=(*self._listing(), self._answer()),
+            facts=(*self._listing(), ("", self._answer())),
         )
 
     def _sorted(self, how: How) -> dict[str, list[int]]:
         probes = [p for p in self.probes if p.subject[0] == how]
         return {name: sorted(steps) for name, steps in by_outcome(probes, lambda p: int(p.subject[1])).items()}
 
-    def _listing(self) -> Iterator[str]:
+    def _listing(self) -> Iterator[Fact]:
         for how, called in CALLED.items():
             for name, steps in self._sorted(how).items():
                 if steps:
-                    yield f"{name}, {called}: {', '.join(map(str, steps))}"
+                    yield f"{name}, {called}", ", ".join(map(str, steps))
 
     def _answer(self) -> str:
         probes = f"({plural(len(self.probes), 'probe')} of {plural(self.steps, 'step')})"

@@ -31,8 +31,8 @@ from parity.models.spec import GenerationSpec
 from parity.paths.inputs import make_inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import LATENTS, State, denoise, prepare, state_of
-from parity.runs.pairing import Say
 from parity.runs.record import RecordRequest, record
+from parity.runs.request import Request, Say
 from parity.settings import Settings, changed_by, parse
 
 
@@ -173,35 +173,21 @@ def _require_inputs(golden: Golden, side: Loaded) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """A reference run to be recorded; see `parity.runs.record.RecordRequest`."""
-
-    where: Path
-    model: str
-    settings: Settings
-    steps: int
-    seed: int
-    stage1: Path | None = None
-    prompt: str | None = None
-
-
-def record_reference(wanted: Recording, restart: bool, say: Say) -> Golden:
-    """A golden of the reference with floors: recorded now, gone on with, or found complete."""
-    where = wanted.where
-    there = (where / MANIFEST).is_file()
-    if restart or not there or not Golden.open(where).complete:
+def record_reference(where: Path, run: Request, restart: bool, say: Say) -> Golden:
+    """A golden of a run's reference with floors: recorded now, resumed, or complete already."""
+    exists = (where / MANIFEST).is_file()
+    if restart or not exists or not Golden.open(where).complete:
         request = RecordRequest(
             str(where),
             "reference",
-            wanted.settings,
-            wanted.model,
-            wanted.steps,
-            wanted.seed,
-            wanted.stage1,
-            prompt=wanted.prompt,
-            resume=there and not restart,
-            overwrite=there and restart,
+            run.reference,
+            run.model,
+            run.steps,
+            run.seed,
+            run.stage1,
+            prompt=run.prompt,
+            resume=exists and not restart,
+            overwrite=exists and restart,
         )
         record(request, say)
     return Golden.open(where)

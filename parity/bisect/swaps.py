@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from parity.errors import UsageError
+from parity.paths.port_settings import PortInfo, typed
 from parity.settings import Settings, differences, parse, render
-
-if TYPE_CHECKING:
-    from parity.paths.port_load import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class Plan:
     candidate: Settings
     swaps: tuple[Swap, ...]
     kept: tuple[str, ...]
-    port: Entry | None = None
+    port: PortInfo | None = None
 
     def with_only(self, names: tuple[str, ...]) -> Settings:
         """The candidate's settings with its own values for these swaps alone."""
@@ -53,7 +50,7 @@ class Plan:
         return Settings(self.candidate.backend, {**self.candidate.values, **{name: values[name] for name in plain}})
 
 
-def plan(reference: Settings, candidate: Settings, port: Entry | None = None) -> Plan:
+def plan(reference: Settings, candidate: Settings, port: PortInfo | None = None) -> Plan:
     """What to vary between two sides.
 
     Args:
@@ -83,10 +80,8 @@ def plan(reference: Settings, candidate: Settings, port: Entry | None = None) ->
     return Plan(candidate=candidate, swaps=tuple(swaps), kept=tuple(kept), port=port)
 
 
-def _typed(port: Entry | None, candidate: Settings, texts: Mapping[str, str]) -> Settings:
+def _typed(port: PortInfo | None, candidate: Settings, texts: Mapping[str, str]) -> Settings:
     """These settings, the others at their defaults."""
     if port is None:
         return parse(candidate.backend, [f"{name}={value}" for name, value in texts.items()])
-    from parity.paths.port_load import typed  # torch, only for a port
-
     return typed(port, candidate.backend, texts)

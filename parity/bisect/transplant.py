@@ -26,7 +26,8 @@ from parity.paths.graft import Activations, Grafted, activations_of, graft
 from parity.paths.local import children_of
 from parity.paths.loop import State, denoise, prepare, state_of
 from parity.paths.reference import TorchBackend
-from parity.runs.pairing import Pairing, Request, Say, pair
+from parity.runs.pairing import Pairing, pair
+from parity.runs.request import Request, Say
 from parity.runs.walk import stand_before
 from parity.settings import LAYOUT, Settings
 

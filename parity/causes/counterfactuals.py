@@ -14,7 +14,6 @@ from parity.compare.result import NAN, Cause, Witness
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.records import PORT, Key, StepRecords
-from parity.runs.ports import NO_PORTS
 from parity.settings import BITS, Settings, parse, remedy, sentence
 
 
@@ -24,7 +23,7 @@ def counterfactuals(
     """Causes from running the candidate with one setting swapped at a time."""
     golden = Golden.open(request.candidate)
     told = golden.provenance
-    if told.backend not in ("torchax", PORT) or (told.backend == PORT and machine.ports == NO_PORTS):
+    if told.backend not in ("torchax", PORT) or (told.backend == PORT and not machine.ports.any):
         notes.append("counterfactuals are skipped: the candidate is not parity's own path")
         return []
     candidate = machine.candidate_settings(told)

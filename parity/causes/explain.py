@@ -30,15 +30,19 @@ from parity.errors import ParityError, UsageError
 from parity.golden import Golden
 from parity.golden.records import Key, StepRecords
 from parity.hooks.sites import ATTENTION
-from parity.runs.pairing import Say
-from parity.runs.ports import ports_of
+from parity.runs.kept import ports_of
+from parity.runs.request import Say
+from parity.runs.sides import Openers
 from parity.settings import NEUTRAL
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
 
-def of_run(where: Path) -> ExplainRequest:
+def of_run(where: Path, openers: Openers) -> ExplainRequest:
     """The request for a kept run (`parity run --out DIR`): its last round.
+
+    Args:
+        openers: who imports its ports, once they are seen to be those that ran.
 
     Raises:
         UsageError: the folder is no kept run.
@@ -56,15 +60,16 @@ def of_run(where: Path) -> ExplainRequest:
     stage = Path(stage1) if isinstance(stage1, str) else None
     given = prompt if isinstance(prompt, str) else None
     left = rounding if at == where else ()
-    model, inputs, ports = ports_of(told)
+    model, inputs, ports = ports_of(told, openers)
     return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, model, stage, given, left, ports, inputs)
 
 
-def explain(request: ExplainRequest, say: Say, machine: Machine | None = None) -> Result:
+def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machine | None = None) -> Result:
     """Find the causes of a difference.
 
     Args:
-        machine: the reference's model on this machine, for who explains many candidates of one reference.
+        openers: who loads the sides that are run again. machine: the reference's model on this machine, for who
+            explains many candidates of one reference.
 
     Raises:
         UsageError: no golden, a damaged one. UnjudgedError: nothing can be judged.
@@ -82,7 +87,7 @@ def explain(request: ExplainRequest, say: Say, machine: Machine | None = None) -
     ours, theirs = (Golden.open(where).read_step(step) for where in (request.reference, request.candidate))
     measured, notes = _gauges(found, ours, theirs), list[str]()
     try:
-        machine = machine or Machine.of(request, Golden.open(request.reference).provenance, say)
+        machine = machine or Machine.of(request, Golden.open(request.reference).provenance, openers, say)
     except ParityError as error:
         notes.append(f"counterfactuals and signatures are skipped: {error}")
         return dataclasses.replace(found, causes=measured, notes=(*found.notes, *map(Note, notes)))
@@ -138,7 +143,7 @@ def _phantoms(machine: Machine, request: ExplainRequest, origin: Key, step: int,
     if origin.module.rpartition(".")[2] != ATTENTION:
         return []
     try:
-        reference, candidate = attention_values(request, machine.settings, origin.module, step, machine.say)
+        reference, candidate = attention_values(request, machine, origin.module, step)
     except ParityError as error:
         notes.append(f"phantom keys are not counted: {error}")
         return []

@@ -2,7 +2,7 @@
 
 A fault's run is kept in the cache folder as a golden, under a fingerprint of weights, inputs, settings, seed and
 versions, so that it is run once on a machine; a port's is not, whose code may be another the next time. Cost of one: a
-step of the reference.
+step of the reference. Imports neither torch nor jax.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from parity.cache import cache_dir
 from parity.golden import Golden, GoldenWriter
-from parity.golden.records import StepRecords
+from parity.golden.facts import Facts
+from parity.golden.records import Provenance, StepRecords
 from parity.hooks.sites import plan_sites
-from parity.models.family import Family
-from parity.models.spec import Case
-from parity.paths.inputs import Inputs, make_inputs
-from parity.paths.loop import Loop, denoise, prepare
-from parity.paths.provenance import provenance
-from parity.paths.reference import load_reference
-from parity.runs.pairing import Say
+from parity.paths.plan import Changes, Plan
+from parity.paths.port_settings import PortInfo
+from parity.paths.side import Side
+from parity.runs.request import Say
+from parity.runs.sides import modules_of
 from parity.settings import SETTINGS, Settings, parse
 
 
-def known_faults(reference: Settings, family: Family, case: Case, steps_left: int = 1) -> Iterator[str]:
+def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps_left: int = 1) -> Iterator[str]:
     """`setting=value` of each known fault of this model: what the reference can take and does not have.
 
     Args:
+        facts: of the reference. port: that runs in its place, with settings of its own; None for parity's path.
         steps_left: steps of the schedule after the one that is looked at, into which warm-up calls move the scheduler.
     """
-    meaningless = family.without(case.config)
     for setting in SETTINGS:
-        if setting.innocent or setting.name in meaningless or not family.knows(setting.name):
+        if setting.innocent or setting.name in facts.lacks:
+            continue
+        if port is not None and not port.knows(setting.name):
             continue
         if setting.name == "scheduler.warmup_steps" and steps_left < 1:
             continue
@@ -54,46 +54,46 @@ class Simulated:
     """The reference of this machine under known faults.
 
     Attributes:
-        family, case, settings: the reference's. steps, seed, stage1: of the run. step: the one that is looked at.
+        reference: this machine's. settings: its own. step: the one that is looked at. port: whether it is one.
     """
 
-    family: Family
-    case: Case
+    reference: Side
     settings: Settings
-    steps: int
-    seed: int
     step: int
-    stage1: Path | None
+    port: bool
     say: Say
-    _inputs: dict[str, Inputs] = field(default_factory=dict)
-    _held: dict[frozenset[str], StepRecords] = field(default_factory=dict)
+    _steps: dict[frozenset[str], StepRecords] = field(default_factory=dict)
 
     def run(self, faults: frozenset[str]) -> StepRecords:
         """The records of the step under these faults; from the cache where they were run before."""
-        if faults not in self._held:
-            self._held[faults] = self._kept(faults)
-        return self._held[faults]
+        if faults not in self._steps:
+            self._steps[faults] = self._kept(faults)
+        return self._steps[faults]
 
     def _kept(self, faults: frozenset[str]) -> StepRecords:
         settings = self._with(faults)
-        inputs = self._inputs_of(settings)
-        side = load_reference(self.family, self.case, settings, inputs)
-        loop = prepare(side)
-        if not self.family.repeatable:
-            return self._run(faults, loop)
-        told = provenance(loop)
-        where = cache_dir() / "known_faults" / _digest(told.weights, told.inputs, told.versions, settings, self)
-        if (where / "golden.json").exists():
-            golden = Golden.open(where)
-            if golden.complete:
-                return golden.read_step(self.step)
-        with GoldenWriter(where, told, overwrite=True) as writer:
-            return self._run(faults, loop, writer)
+        # The encoders' dtype stays the reference's: what a fault changes is what it names.
+        encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
+        side = self.reference.patched(Changes(settings=settings.as_text(), encode=encode))
+        try:
+            facts = side.facts()
+            assert facts.provenance is not None
+            if self.port:
+                return self._run(faults, side, facts)
+            where = cache_dir() / "known_faults" / _digest(facts.provenance, settings, self.step)
+            if (where / "golden.json").exists():
+                golden = Golden.open(where)
+                if golden.complete:
+                    return golden.read_step(self.step)
+            with GoldenWriter(where, facts.provenance, overwrite=True) as writer:
+                return self._run(faults, side, facts, writer)
+        finally:
+            side.close()
 
-    def _run(self, faults: frozenset[str], loop: Loop, writer: GoldenWriter | None = None) -> StepRecords:
+    def _run(self, faults: frozenset[str], side: Side, facts: Facts, writer: GoldenWriter | None = None) -> StepRecords:
         self.say(f"known fault: {', '.join(sorted(faults)) or 'none'}")
-        plan = plan_sites(["", *loop.side.modules], "blocks")
-        for step in denoise(loop, plan, stop=self.step + 1):
+        plan = Plan(sites=plan_sites(["", *modules_of(facts)], "blocks"))
+        for step in side.observe(plan, steps=(0, self.step + 1)):
             if writer is not None:
                 writer.write_step(step)
             last = step
@@ -104,18 +104,8 @@ class Simulated:
         typed = parse("torch", [f"{name}={value}" for name, value in given.items()])
         return Settings("torch", {**self.settings.values, **{name: typed[name] for name in given}})
 
-    def _inputs_of(self, settings: Settings) -> Inputs:
-        # The encoders' dtype stays the reference's: what a fault changes is what it names.
-        own = self.settings.replace(text_byt5_dtype=settings["text.byt5_dtype"])
-        key = own.text("text.byt5_dtype")
-        if key not in self._inputs:
-            made, _ = make_inputs(
-                self.family, self.case, own, own, steps=self.steps, seed=self.seed, stage1=self.stage1
-            )
-            self._inputs[key] = made
-        return self._inputs[key]
 
-
-def _digest(weights: object, inputs: object, versions: object, settings: Settings, run: Simulated) -> str:
-    told = [weights, inputs, versions, settings.as_text(), run.steps, run.seed, run.step]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+def _digest(provenance: Provenance, settings: Settings, step: int) -> str:
+    p = provenance
+    what = [dict(p.weights), dict(p.inputs), dict(p.versions), settings.as_text(), p.steps, p.seed, step]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]

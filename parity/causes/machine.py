@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from parity.bisect.swaps import Plan, plan
+from parity.bisect.swaps import Plan as Swaps
+from parity.bisect.swaps import plan
 from parity.causes.known_faults import Simulated
 from parity.errors import UsageError
-from parity.golden.fingerprint import fingerprint
+from parity.golden.facts import Facts
 from parity.golden.records import Provenance, StepRecords
-from parity.models.family import Family
-from parity.models.spec import Case
-from parity.paths.inputs import make_inputs
-from parity.paths.loop import denoise, prepare
-from parity.paths.port_load import typed
-from parity.runs.pairing import Say
-from parity.runs.ports import NO_PORTS, Ports, base_of, families, load_candidate_side
-from parity.settings import Settings, Value
+from parity.paths.plan import Plan
+from parity.paths.port_settings import typed
+from parity.paths.side import Side
+from parity.runs.request import NO_PORTS, Ports, Request, Say
+from parity.runs.sides import Openers, candidate_spec, reference_spec
+from parity.settings import Settings, Value, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class ExplainRequest:
         model: in place of the golden's. stage1: the embeddings both were recorded with, where they were given a file.
         prompt: the prompt, where it was not the model's own.
         rounding: (setting, candidate's value) of the differing settings that the round of these goldens neutralised.
-        ports, inputs: of the kept run; see `parity.runs.pairing.Request`.
+        ports, inputs: of the kept run; see `parity.runs.request.Request`.
     """
 
     reference: str
@@ -46,54 +42,69 @@ class ExplainRequest:
     inputs: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """The model of a golden on this machine, and what was run of it: each run is made once.
 
     Attributes:
-        family, other: of the reference and of the candidate. case: the model. provenance: of the reference golden.
-        settings: the reference's. stage1: embeddings. ports: that stand in for parity's own paths.
+        openers: who loads its sides. request: of the pair, its candidate's settings left open. provenance: of the
+            reference golden. reference, facts: this machine's. settings: the reference's.
     """
 
-    family: Family
-    case: Case
+    openers: Openers
+    request: Request
     provenance: Provenance
+    reference: Side
+    facts: Facts
     settings: Settings
-    stage1: Path | None
     say: Say
-    other: Any = None
-    ports: Ports = NO_PORTS
     _simulated: dict[int, Simulated] = field(default_factory=dict)
     _candidates: dict[object, StepRecords] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: ExplainRequest, told: Provenance, say: Say) -> Machine:
+    def of(cls, request: ExplainRequest, golden: Provenance, openers: Openers, say: Say) -> Machine:
         """Raises ParityError where the model, its weights or its inputs are not the golden's."""
-        name = request.model or told.model
-        ports = request.ports
-        if told.backend != "torch":
+        if golden.backend != "torch":
             raise UsageError("the reference golden was not recorded by a torch path of parity's")
-        settings = typed(ports.reference, "torch", told.settings)
-        base, case = base_of(name, settings, ports, request.prompt, request.inputs)
-        family, other = families(base, case, ports)
-        inputs, _ = make_inputs(
-            family, case, settings, settings, steps=told.steps, seed=told.seed, stage1=request.stage1
+        settings = typed(request.ports.reference, "torch", golden.settings)
+        pair = Request(
+            request.model or golden.model,
+            settings,
+            parse("torchax"),
+            max(golden.steps, 1),
+            golden.seed,
+            request.stage1,
+            prompt=request.prompt,
+            inputs=request.inputs,
+            ports=request.ports,
         )
-        own = {
-            f"{branch}.{n}": fingerprint(np.asarray(x.float().numpy()))
-            for branch, condition in inputs.conditions.items()
-            for n, x in condition.items()
-        }
-        strange = [n for n, known in told.inputs.items() if n in own and own[n] != known]
+        reference = openers.of("reference").open(reference_spec(pair))
+        facts = reference.facts()
+        own = {} if facts.provenance is None else facts.provenance.inputs
+        known = golden.inputs.items()
+        strange = [n for n, print_ in known if n != "noise" and own.get(n, print_) != print_]
         if strange:
             say(f"this machine encodes '{strange[0]}' otherwise than the golden's did")
-        return cls(family, case, told, settings, request.stage1, say, other, ports)
+        return cls(
+            openers=openers,
+            request=pair,
+            provenance=golden,
+            reference=reference,
+            facts=facts,
+            settings=settings,
+            say=say,
+        )
+
+    @property
+    def ports(self) -> Ports:
+        """The ports of the pair."""
+        return self.request.ports
 
     def candidate_settings(self, told: Provenance) -> Settings:
         """The settings a candidate's golden names."""
         return typed(self.ports.candidate or self.ports.reference, "torchax", told.settings)
 
-    def plan(self, candidate: Settings) -> Plan:
+    def plan(self, candidate: Settings) -> Swaps:
         """What can be swapped between the two sides; raises UsageError where nothing can."""
         entry = self.ports.candidate or self.ports.reference
         return plan(self.settings, candidate, entry)
@@ -107,25 +118,24 @@ class Machine:
 
     def simulated(self, step: int) -> Simulated:
         """The reference under known faults, looked at in this step."""
-        told = self.provenance
         if step not in self._simulated:
-            self._simulated[step] = Simulated(
-                self.family, self.case, self.settings, told.steps, told.seed, step, self.stage1, self.say
-            )
+            port = self.ports.reference is not None
+            self._simulated[step] = Simulated(self.reference, self.settings, step, port, self.say)
         return self._simulated[step]
 
+    def candidate_side(self, settings: Settings) -> Side:
+        """Parity's candidate path with these settings, or the port."""
+        request = replace(self.request, candidate=settings)
+        return self.openers.of("candidate").open(candidate_spec(request, self.facts))
+
     def candidate(self, settings: Settings, step: int) -> StepRecords:
-        """The loop's own records of a step of parity's candidate path with these settings."""
+        """The loop's own records of a step of the candidate with these settings."""
         key = _run_of(settings, step)
         if key not in self._candidates:
             self.say("candidate with swapped settings")
-            told = self.provenance
-            _, theirs = make_inputs(
-                self.family, self.case, self.settings, settings, steps=told.steps, seed=told.seed,
-                stage1=self.stage1, other=self.other,
-            )  # fmt: skip
-            loop = prepare(load_candidate_side(self.other, self.case, settings, theirs))
-            *_, self._candidates[key] = denoise(loop, None, stop=step + 1)
+            side = self.candidate_side(settings)
+            *_, self._candidates[key] = side.observe(Plan(), steps=(0, step + 1))
+            side.close()
         return self._candidates[key]
 
     def hold(self, settings: Settings, ran: StepRecords) -> None:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parity.causes.machine import ExplainRequest, Machine
 from parity.errors import UnjudgedError
 from parity.golden import Golden
 from parity.golden.records import PORT, Record
 from parity.hooks.sites import plan_sites
-from parity.paths.loop import denoise
-from parity.paths.port_load import typed
-from parity.runs.pairing import Request, Say, pair
-from parity.settings import Settings
-
-if TYPE_CHECKING:
-    from parity.causes.machine import ExplainRequest
+from parity.paths.plan import Plan
+from parity.runs.sides import modules_of
 
 
 def attention_values(
-    request: ExplainRequest, reference: Settings, module: str, step: int, say: Say
+    request: ExplainRequest, machine: Machine, module: str, step: int
 ) -> tuple[Sequence[Record], Sequence[Record]]:
     """Records with values of an attention call, reference and candidate.
 
@@ -32,20 +27,16 @@ def attention_values(
     held = [g.read_step(step).records for g in (ours, theirs)]
     if all(_holds(records, module) for records in held):
         return held[0], held[1]
-    told = theirs.provenance
-    if request.kept is None or told.backend not in ("torchax", PORT):
+    provenance = theirs.provenance
+    if request.kept is None or provenance.backend not in ("torchax", PORT):
         raise UnjudgedError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
-    say(f"both sides again, with the values of {module}")
-    candidate = typed(request.ports.candidate or request.ports.reference, "torchax", told.settings)
-    model = request.model or told.model
-    asked = Request(
-        model, reference, candidate, told.steps, told.seed, request.stage1, module, (module,), prompt=request.prompt,
-        inputs=request.inputs, ports=request.ports,
-    )  # fmt: skip
-    pairing = pair(asked, say)
-    plan = plan_sites(["", *pairing.reference.side.modules], module, (module,))
-    *_, a = denoise(pairing.reference, plan, stop=step + 1)
-    *_, b = denoise(pairing.candidate, plan, stop=step + 1)
+    machine.say(f"both sides again, with the values of {module}")
+    sides = machine.reference, machine.candidate_side(machine.candidate_settings(provenance))
+    plan = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,)))
+    runs = [side.observe(plan, steps=(0, step + 1)) for side in sides]
+    *_, a = runs[0]
+    *_, b = runs[1]
+    sides[1].close()
     return a.records, b.records
 
 

@@ -33,7 +33,7 @@ def signatures(machine: Machine, ours: StepRecords, theirs: StepRecords, step: i
     base = simulated.run(frozenset())
     runs = {}
     left = machine.provenance.steps - step - 1
-    for name in known_faults(machine.settings, machine.family, machine.case, left):
+    for name in known_faults(machine.settings, machine.facts, machine.ports.reference, left):
         try:
             runs[name] = simulated.run(frozenset({name}))
         except ParityError as refused:

@@ -1,27 +1,24 @@
 """`parity bisect`: what brought a difference. Each search has a state file and is resumed where it was stopped.
 
 Exit codes: 0 found, 125 it cannot be told, 2 wrong usage. Progress goes to stderr; stdout has the answer alone.
-
-Cost. Starting: numpy and typer; the searches import what they need when they run.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parity.commands.environment import quieten, require_extras
-from parity.commands.options import Chosen, Generation, Output, Prompt, Search, Sides, Stage1, choose
+from parity.commands.options import Chosen, Generation, GoldensModel, Output, Prompt, Search, Sides, Stage1, choose
 from parity.commands.run import FORCINGS, ROUNDS
 from parity.commands.unfold import command
 from parity.errors import UsageError
-from parity.models.registry import DEFAULT_MODEL
+from parity.paths.extras import check_extras, quieten, require_extras
 from parity.report.document import Facts, Listing
-from parity.report.output import tell
+from parity.report.output import consoles, tell
 from parity.settings import LAYOUT, Settings
 
 if TYPE_CHECKING:
@@ -29,6 +26,7 @@ if TYPE_CHECKING:
     from parity.bisect.report import Report
     from parity.bisect.state import State
     from parity.report.progress import Say
+    from parity.runs.request import Request
 
 STEPS = 50
 """Steps of a run for `steps` without --steps."""
@@ -39,11 +37,7 @@ app = typer.Typer(
 
 
 class _Listener:
-    """Prints progress on stderr; see `parity.bisect.search.Listener`.
-
-    Attributes:
-        say: names what is being done.
-    """
+    """Prints progress on stderr; see `parity.bisect.search.Listener`. Attributes: say: names what is being done."""
 
     def __init__(self, say: Say) -> None:
         self.say = say
@@ -55,121 +49,114 @@ class _Listener:
         for line in (text, *(f"    {line}" for line in details)):
             tell(line)
 
+    def load(self) -> None:
+        """Check that the models' packages are there; they take seconds to import."""
+        self.say("loading torch and diffusers")
+        require_extras()
 
-Run = Callable[["State", _Listener], "Report"]
 
-
-def _search(kind: str, question: Mapping[str, str], run: Run, where: Search, output: Output) -> int:
-    """Open the state file, search, print the answer; returns the exit code."""
+def _search(
+    kind: str, question: Mapping[str, str], find: Callable[[State, _Listener], Report], kept: Search, output: Output
+) -> int:
+    """Open the state file, search, print the answer."""
     from parity.bisect.report import plural
     from parity.bisect.state import State
+    from parity.report.progress import progress
 
     quieten()
-    with State.open(where.state, kind, question, where.restart) as opened:
-        known = len(opened.probes)
-        kept = f"; {plural(known, 'probe')} known from before (--restart forgets them)" if known else ""
-        tell(f"state: {opened.path}{kept}")
-        with output.working("opening the state", quiet=not sys.stderr.isatty()) as say:
-            report = run(opened, _Listener(say))
-    output.show(Listing(report.document(opened.path), (Facts(tuple(("", line) for line in report.lines)),)))
+    with State.open(kept.state, kind, question, kept.restart) as state:
+        known = f"; {plural(len(state.probes), 'probe')} known from before (--restart forgets them)"
+        tell(f"state: {state.path}{known if state.probes else ''}")
+        errors = consoles()[1]
+        with progress(errors, quiet=not errors.is_terminal) as say:
+            report = find(state, _Listener(say))
+    output.show(Listing(report.document(state.path), (Facts(report.facts),)))
     return report.exit_code
 
 
-def _load(listen: _Listener) -> None:
-    """Check that the models' packages are there; they take seconds to import."""
-    listen.say("loading torch and diffusers")
-    require_extras()
-
-
-def _question(
-    generation: Generation, model: str, reference: Settings, candidate: Settings, **more: str
-) -> dict[str, str]:
-    """What an outcome depends on, whatever is searched."""
+def _question(generation: Generation, reference: Settings, candidate: Settings) -> dict[str, str]:
+    """What a run of both sides depends on."""
     from parity.bisect.question import inputs_by_content, settings_in_words
 
+    generation.require_one_input()
     return {
-        "model": model,
+        "model": generation.name,
         "steps": str(generation.steps),
         "seed": str(generation.seed),
-        **more,
         "inputs": inputs_by_content(generation.stage1, generation.prompt),
         "reference": settings_in_words(reference),
         "candidate": settings_in_words(candidate),
     }
 
 
+def _request(generation: Generation, reference: Settings, candidate: Settings) -> Request:
+    from parity.runs.request import Request
+
+    return Request(
+        model=generation.name,
+        reference=reference,
+        candidate=candidate,
+        steps=generation.steps,
+        seed=generation.seed,
+        stage1=generation.stage1,
+        prompt=generation.prompt,
+    )
+
+
 @app.command()
 @command
 def settings(
+    *,
     generation: Generation,
     sides: Sides,
-    where: Search,
-    output: Output,
     rounds: Annotated[str, typer.Option(help="As for `parity run`: both, structure or precision.")] = "both",
     forcing: Annotated[str, typer.Option(help="As for `parity run`: none, step or module.")] = "none",
+    kept: Search,
+    output: Output,
 ) -> int:
     """Find the fewest settings of the candidate that make the run fail.
 
     The state file holds outcomes of today's code and weights: --restart after changing them.
     """
-    from parity.bisect import settings as subject
     from parity.bisect.question import ports_by_content
     from parity.bisect.search import search
+    from parity.bisect.settings import DifferingSettings, by_run
     from parity.bisect.strategy import strategy
     from parity.bisect.swaps import plan
 
-    generation.require_one_input()
     choose("--forcing", forcing, FORCINGS)
     choose("--rounds", rounds, ROUNDS)
-    ports = None
-    if sides.ported:
-        quieten()
-        require_extras()
-        ports, reference, candidate = sides.load(generation.model)
-    else:
-        reference, candidate = sides.settings()
+    quieten()
+    ports, reference, candidate = sides.load(generation.model)
+    generation = replace(generation, model=str(sides.reference_path)) if ports.alone else generation
     for chosen in (reference, candidate):
         chosen.require_stages(("transformer",))
-    searched = plan(reference, candidate, (ports.candidate or ports.reference) if ports else None)
-    model = str(sides.reference_path) if ports and ports.alone else generation.name
-    question = _question(generation, model, reference, candidate, rounds=rounds, forcing=forcing)
-    if ports:
+    searched = plan(reference, candidate, ports.candidate or ports.reference)
+    question = {**_question(generation, reference, candidate), "rounds": rounds, "forcing": forcing}
+    if ports.any:
         question["ports"] = ports_by_content(ports.reference, ports.candidate)
 
-    def run(opened: State, listen: _Listener) -> Report:
-        _load(listen)
-        from parity.runs.pairing import Request
-        from parity.runs.ports import NO_PORTS
+    def find(state: State, listen: _Listener) -> Report:
+        check_extras()
+        request = replace(_request(generation, reference, candidate), forcing=forcing, rounds=rounds, ports=ports)
+        subject = DifferingSettings(searched, by_run(request, listen.say))
+        return subject.report(search(subject, strategy("ddmin_unless_none"), state, listen))
 
-        request = Request(
-            model=model,
-            reference=reference,
-            candidate=candidate,
-            steps=generation.steps,
-            seed=generation.seed,
-            stage1=generation.stage1,
-            prompt=generation.prompt,
-            forcing=forcing,
-            rounds=rounds,
-            ports=ports or NO_PORTS,
-        )
-        differing = subject.DifferingSettings(searched, subject.by_run(request, listen.say))
-        return differing.report(search(differing, strategy("ddmin_unless_none"), opened, listen))
-
-    return _search("settings", question, run, where, output)
+    return _search("settings", question, find, kept, output)
 
 
 @app.command()
 @command
 def modules(
+    *,
     generation: Generation,
     sides: Chosen,
-    where: Search,
-    output: Output,
     step: Annotated[int, typer.Option(help="Step to probe, from the reference's latents.")] = 0,
     within: Annotated[
         str, typer.Option(metavar="MODULE", help="Search this module's children, not the top module's.")
     ] = "",
+    kept: Search,
+    output: Output,
 ) -> int:
     """Find the fewest modules of the candidate that have to be replaced for noise_pred to be within its floor.
 
@@ -180,56 +167,43 @@ def modules(
     from parity.bisect.strategy import strategy
 
     reference, candidate = sides.settings()
-    generation.require_one_input()
-    if not 0 <= step < generation.steps:
-        raise UsageError(f"--step must be from 0 to {generation.steps - 1} (--steps {generation.steps}), found {step}")
+    steps = generation.steps
+    if not 0 <= step < steps:
+        raise UsageError(f"--step must be from 0 to {steps - 1} (--steps {steps}), found {step}")
+    question = {**_question(generation, reference, candidate), "step": str(step), "within": within}
 
-    def run(opened: State, listen: _Listener) -> Report:
+    def find(state: State, listen: _Listener) -> Report:
         aligned = [name for name in LAYOUT if reference[name] != candidate[name]]
         if aligned:
             tell(f"the reference's in every run: {', '.join(aligned)}")
-        _load(listen)
+        listen.load()
         from parity.bisect.transplant import transplant
-        from parity.runs.pairing import Request
 
-        request = Request(
-            model=generation.name,
-            reference=reference,
-            candidate=candidate,
-            steps=generation.steps,
-            seed=generation.seed,
-            stage1=generation.stage1,
-            prompt=generation.prompt,
-        )
-        pair = transplant(request, step, within, listen.say)
+        pair = transplant(_request(generation, reference, candidate), step, within, listen.say)
         subject = Modules(pair.modules, pair.judge, pair.outside)
-        return subject.report(search(subject, strategy("fewest"), opened, listen), pair.left_out, aligned)
+        return subject.report(search(subject, strategy("fewest"), state, listen), pair.left_out, aligned)
 
-    question = _question(generation, generation.name, reference, candidate, step=str(step), within=within)
-    return _search("modules", question, run, where, output)
+    return _search("modules", question, find, kept, output)
 
 
 @app.command()
 @command
 def steps(
-    sides: Chosen,
-    where: Search,
-    output: Output,
+    *,
     golden: Annotated[
         str | None,
         typer.Option(metavar="GOLDEN", help="Golden of the reference, with floors; default: one is recorded."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Built-in model, folder in diffusers layout, or hub name; else the golden's.")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help=f"Number of denoising steps; default: the golden's, or {STEPS}.")
-    ] = None,
+    model: GoldensModel = None,
+    steps: Annotated[int | None, typer.Option(help=f"Number of steps; default: the golden's, or {STEPS}.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the initial noise; default: the golden's, or 0.")] = None,
+    sides: Chosen,
     every: Annotated[bool, typer.Option("--all", help="Run every step from the reference's latents.")] = False,
     free: Annotated[bool, typer.Option("--free/--no-free", help="Walk the free run too.")] = True,
     stage1: Stage1 = None,
     prompt: Prompt = None,
+    kept: Search,
+    output: Output,
 ) -> int:
     """Find the first step whose noise_pred is beyond its floor on the reference's own latents.
 
@@ -246,47 +220,45 @@ def steps(
         for option, value in (("--steps", steps), ("--seed", seed), ("--reference", sides.reference or None)):
             if value is not None:
                 raise UsageError(f"{option} and --golden exclude each other: the golden has its own")
-    recorded = Golden.open(golden) if golden is not None else None
+    recorded = None if golden is None else Golden.open(golden)
     generation = Generation(
-        model=model or (recorded.provenance.model if recorded is not None else DEFAULT_MODEL),
+        model=model or (None if recorded is None else recorded.provenance.model),
         steps=STEPS if steps is None else steps,
         seed=seed or 0,
         stage1=stage1,
         prompt=prompt,
     )
-    generation.require_one_input()
-    question = _question(generation, generation.name, reference, candidate)
+    question = _question(generation, reference, candidate)
     if recorded is not None:
         question = {name: question[name] for name in ("model", "inputs", "candidate")}
         question["golden"] = golden_by_content(recorded)
 
-    def run(opened: State, listen: _Listener) -> Report:
-        _load(listen)
+    def find(state: State, listen: _Listener) -> Report:
+        listen.load()
         from parity.bisect import steps_judge as judging
 
-        path, name = opened.path, generation.name
-        wanted = judging.Recording(
-            path.with_name(f"{path.name}.golden"), name, reference, generation.steps, generation.seed, stage1, prompt
-        )
-        truth = recorded or judging.record_reference(wanted, where.restart, listen.say)
+        beside = state.path.with_name
+        where = beside(f"{state.path.name}.golden")
+        wanted = _request(generation, reference, candidate)
+        truth = recorded or judging.record_reference(where, wanted, kept.restart, listen.say)
         total = judging.steps_of(truth)
         if not truth.complete:
             tell(f"'{truth.name}' is not complete: {plural(total, 'step')} of it")
         listen.say("loading the candidate")
-        carried = judging.Carried(path.with_name(f"{path.name}.latents"))
-        judge = judging.StepsJudge(truth, judging.load_against(truth, name, candidate, stage1, prompt), carried)
-        found = search_steps(total, judge, opened, listen, every=every, free=free)
+        carried = judging.Carried(beside(f"{state.path.name}.latents"))
+        side = judging.load_against(truth, generation.name, candidate, stage1, prompt)
+        judge = judging.StepsJudge(truth, side, carried)
+        found = search_steps(total, judge, state, listen, every=every, free=free)
         carried.forget()
         return found.report()
 
-    return _search("steps", question, run, where, output)
+    return _search("steps", question, find, kept, output)
 
 
 @app.command()
 @command
 def commits(
-    where: Search,
-    output: Output,
+    *,
     good: Annotated[str, typer.Option(metavar="REV", help="A commit that is good.")],
     bad: Annotated[str, typer.Option(metavar="REV", help="A later one that is bad.")] = "HEAD",
     run: Annotated[
@@ -299,13 +271,14 @@ def commits(
         str | None, typer.Option(metavar="REFERENCE", help="Golden that judges what --record writes.")
     ] = None,
     record: Annotated[
-        str | None,
-        typer.Option(metavar="CMD", help="Command to record a checkout's golden to the folder $PARITY_OUT."),
+        str | None, typer.Option(metavar="CMD", help="Command to record a checkout's golden to the folder $PARITY_OUT.")
     ] = None,
     repo: Annotated[Path, typer.Option(metavar="DIR", help="Any folder of the repository.")] = Path("."),
     check_ends: Annotated[
         bool, typer.Option("--check-ends", help="Try --good and --bad first: two more probes.")
     ] = False,
+    kept: Search,
+    output: Output,
 ) -> int:
     """Find the first bad commit, with any command or a golden as the judge.
 
@@ -314,7 +287,6 @@ def commits(
     from parity.bisect.commits import checked_out, ends
     from parity.bisect.repository import Repository
     from parity.bisect.search import search
-    from parity.bisect.shell import stopped_by_signals
     from parity.bisect.strategy import strategy
 
     judge, judged_by = _judge(run, golden, record)
@@ -322,11 +294,11 @@ def commits(
     first, last = ends(repository, good, bad)
     question = {"repository": repository.name, "good": first.sha, "bad": last.sha, **judged_by}
 
-    def find(opened: State, listen: _Listener) -> Report:
-        with stopped_by_signals(), checked_out(repository, first, last, judge, opened, check_ends) as subject:
-            return subject.report(search(subject, strategy("halving"), opened, listen))
+    def find(state: State, listen: _Listener) -> Report:
+        with checked_out(repository, first, last, judge, state, check_ends) as subject:
+            return subject.report(search(subject, strategy("halving"), state, listen))
 
-    return _search("commits", question, find, where, output)
+    return _search("commits", question, find, kept, output)
 
 
 def _judge(run: str | None, golden: str | None, record: str | None) -> tuple[Judge, dict[str, str]]:

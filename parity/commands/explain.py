@@ -12,6 +12,7 @@ from parity.commands.unfold import command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import write
+from parity.runs.sides import Workers
 
 
 @command
@@ -27,15 +28,15 @@ def explain(
 
     Exit codes as of `parity diff`.
     """
-    with output.torch(torchax=second is None) as say:
+    with output.sides(torchax=second is None) as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run
         from parity.causes.explain import explain as find_causes
 
         if second is None:
-            request = of_run(Path(first))
+            request = of_run(Path(first), openers)
         else:
             request = ExplainRequest(reference=first, candidate=second, model=model, stage1=stage1, prompt=prompt)
-        document = Comparison(find_causes(request, say), explained=True)
+        document = Comparison(find_causes(request, openers, say), explained=True)
     if second is None:  # beside the run, for `parity report`
         write(Path(first) / "explain.json", render(document, "json"), "RUN")
     output.show(document)

@@ -24,15 +24,15 @@ from parity.commands.frame_files import write_frames
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
+from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
-from parity.models.stage2 import write_stage2
-from parity.paths.port_load import Entry
-from parity.paths.provenance import provenance
+from parity.paths.port_settings import PortInfo
+from parity.paths.side import Pair
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import write
-from parity.runs.run import Pairing, Request
-from parity.runs.sink import Beside
+from parity.runs.request import Request
+from parity.runs.stream import Ends
 
 
 class KeepRun:
@@ -52,7 +52,7 @@ class KeepRun:
         self.writers: dict[str, GoldenWriter] = {}
         self.notes: list[str] = []
 
-    def begin(self, pairing: Pairing, name: str) -> None:
+    def begin(self, facts: Pair[Facts], name: str) -> str | None:
         if self.writers:
             self.where = self.out / name
         try:
@@ -60,28 +60,18 @@ class KeepRun:
         except OSError as error:
             raise UsageError(f"--out: cannot make '{self.where}': {error.strerror}") from None
         write(self.out / "request.json", json.dumps(_request(self.request)) + "\n", "--out")
-        for loop in (pairing.reference, pairing.candidate):
-            role = loop.side.role
-            self.writers[role] = GoldenWriter(self.where / role, provenance(loop))
+        for role, side in (("reference", facts.reference), ("candidate", facts.candidate)):
+            assert side.provenance is not None
+            self.writers[role] = GoldenWriter(self.where / role, side.provenance)
+        return str(self.where.resolve())
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
         self.writers["reference"].write_step(reference)
         self.writers["candidate"].write_step(candidate)
 
-    def finish(self, pairing: Pairing, beside: Beside) -> None:
+    def finish(self, ends: Pair[Ends]) -> None:
         for writer in self.writers.values():
             writer.finish()
-        for loop in (pairing.reference, pairing.candidate):
-            side = loop.side
-            side.family.write_stage1(self.where / f"{side.role}_embeddings.safetensors", side.inputs.conditions)
-            write_stage2(
-                self.where / f"{side.role}_latents.safetensors",
-                side.family.stage2(side.case, side.backend.to_torch(loop.latents)),
-                seed=self.request.seed,
-                guidance_scale=side.sampler.guidance_scale,
-                num_frames=side.case.spec.num_frames,
-                num_inference_steps=self.request.steps,
-            )
 
     def frames(self, name: str, frames: np.ndarray) -> None:
         note = write_frames(self.out / "frames" / name, frames)
@@ -99,7 +89,7 @@ def _request(request: Request) -> dict[str, str | None]:
     def path(file: Path | None) -> str | None:
         return None if file is None else str(file.resolve())
 
-    def port(entry: Entry | None) -> str | None:
+    def port(entry: PortInfo | None) -> str | None:
         return None if entry is None else f"{entry.file}:{entry.text.rpartition(':')[2]}"
 
     ports = request.ports

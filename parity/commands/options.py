@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from parity.commands.environment import quieten, require_extras
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
+from parity.paths.extras import check_extras, quieten, require_extras
 from parity.report import formats
 from parity.report.output import consoles, show
 from parity.settings import SETTINGS, Settings, parse
@@ -23,7 +23,8 @@ from parity.settings import SETTINGS, Settings, parse
 if TYPE_CHECKING:
     from parity.report.document import Document
     from parity.report.progress import Say
-    from parity.runs.ports import Ports
+    from parity.runs.request import Ports
+    from parity.runs.sides import Openers
 
 SETTINGS_HELP = (
     "Settings (K; `parity models` has their values V): " + ", ".join(setting.name for setting in SETTINGS) + "."
@@ -146,34 +147,22 @@ class Sides(Chosen):
         """Whether a port takes part."""
         return self.reference_path is not None or self.candidate_path is not None
 
-    def load(self, model: str | None) -> tuple[Ports, Settings, Settings]:
-        """Import the ports; needs torch.
+    def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
+        """Import the ports, each where it will run.
 
         Args:
-            model: None where a reference port has inputs of its own.
+            model: None where a reference port has inputs of its own. openers: who imports; by default a process a side.
 
         Raises:
             UsageError: see `parity.paths.port_load.load_entry`.
         """
-        from parity.paths.port_load import Entry, load_entry, settings_of
-        from parity.runs.ports import NO_PORTS, Ports
+        from parity.runs.load import load_ports
+        from parity.runs.request import NO_PORTS
 
         if not self.ported:
             return NO_PORTS, *self.settings()
-
-        def entry(option: str, path: str | None) -> Entry | None:
-            return None if path is None else load_entry(option, path, self.path_timeout)
-
-        def chosen(entry: Entry | None, base: Settings, settings: list[str]) -> Settings:
-            return parse(base.backend, settings) if entry is None else settings_of(entry, base, settings)
-
-        reference = entry("--reference-path", self.reference_path)
-        candidate = entry("--candidate-path", self.candidate_path)
-        return (
-            Ports(reference, candidate, alone=reference is not None and model is None),
-            chosen(reference, parse("torch"), self.reference),
-            chosen(candidate or reference, parse("torchax"), self.candidate),
-        )
+        ports = load_ports(self.reference_path, self.candidate_path, model, self.path_timeout, openers)
+        return ports, *ports.settings(self.reference, self.candidate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,9 +191,9 @@ class OneSide:
         """The side, checked."""
         return cast(Literal["reference", "candidate"], self.side)
 
-    def load(self, model: str | None) -> tuple[Ports, Settings]:
-        """Import the ports; needs torch. Returns them with this side's settings; see `Sides.load`."""
-        ports, reference, candidate = self._sides().load(model)
+    def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings]:
+        """Import the ports; returns them with this side's settings; see `Sides.load`."""
+        ports, reference, candidate = self._sides().load(model, openers)
         return ports, reference if self.side == "reference" else candidate
 
     def _sides(self) -> Sides:
@@ -284,6 +273,14 @@ class Output:
 
         with progress(consoles()[1], quiet=self.quiet if quiet is None else quiet) as say:
             say(stage)
+            yield say
+
+    @contextlib.contextmanager
+    def sides(self, *, torchax: bool = True, quiet: bool | None = None) -> Iterator[Say]:
+        """`working`, for a command whose sides have processes of their own; a reference alone needs no torchax."""
+        quieten()
+        check_extras(torchax=torchax)
+        with self.working("starting the sides", quiet=quiet) as say:
             yield say
 
     @contextlib.contextmanager

@@ -105,10 +105,11 @@ def record(
     if group.processes is not None and chosen != ("transformer",):
         raise UsageError("several processes record the loop alone: leave --stages or --processes out")
     with Output().torch(torchax=one.side == "candidate") as say, group.joined(say):
+        from parity.runs.ports import Here
         from parity.runs.record import RecordRequest, check_floors
         from parity.runs.record import record as record_side
 
-        ports, settings = one.load(generation.model)
+        ports, settings = one.load(generation.model, Here())
         settings.require_stages(chosen)
         request = RecordRequest(
             where=where,

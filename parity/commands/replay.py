@@ -25,10 +25,11 @@ def replay(
     Record them with `parity record DIR --values 'transformer_blocks.?:in'`. Exit codes as of `parity run`.
     """
     with output.torch(torchax=one.side == "candidate") as say:
+        from parity.runs.ports import Here
         from parity.runs.replay import ReplayRequest
         from parity.runs.replay import replay as replay_golden
 
-        ports, settings = one.load(model)
+        ports, settings = one.load(model, Here())
         settings.require_stages(("transformer",))
         request = ReplayRequest(
             golden=golden, settings=settings, side=one.role, model=model, stage1=stage1, ports=ports, inputs=inputs

@@ -60,9 +60,9 @@ def run(
     choose("--rounds", rounds, ROUNDS)
     if stage2 is not None and (generation.stage1 is not None or generation.prompt is not None):
         raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
-    with output.torch() as say:
+    with output.sides() as say:
         from parity.commands.keep import KeepRun
-        from parity.runs.pairing import Request
+        from parity.runs.request import Request
         from parity.runs.stages import run_stages
 
         ports, reference, candidate = sides.load(generation.model)

@@ -57,18 +57,20 @@ def sweep(
         "reference": " ".join(reference), "candidate": " ".join(candidate), "steps": str(steps), "seed": str(seed),
     }  # fmt: skip
     lists = []
-    with output.torch() as say:
+    with output.sides() as say:
+        from parity.runs.sides import Workers
         from parity.runs.sweep import Sweep, SweepRequest
         from parity.runs.sweep_state import SweepState
 
         kept = SweepState(state, question)
         for name in model or [DEFAULT_MODEL]:
-            swept = Sweep(SweepRequest(name, reference, candidate, steps, seed), say)
-            rows = []
-            for row in swept.rows(every(swept.blocks) if all_values else combined(chosen), kept.known(name)):
-                kept.add(name, row)
-                rows.append(row)
-            lists.append(swept.list_of(rows))
+            with Workers() as openers:
+                swept = Sweep(SweepRequest(name, reference, candidate, steps, seed), openers, say)
+                rows = []
+                for row in swept.rows(every(swept.blocks) if all_values else combined(chosen), kept.known(name)):
+                    kept.add(name, row)
+                    rows.append(row)
+                lists.append(swept.list_of(rows))
     document = Prices(lists)
     if markdown is not None:
         write(markdown, render(document, "markdown"), "--markdown")

@@ -7,9 +7,11 @@ itself, only its fingerprint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+
+from parity.golden.records import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,12 @@ class Facts:
         own: whether it is a port, which may name its parameters as it likes.
         encoded: whether its embeddings are those of its own text stage, which has been judged.
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
+        provenance: of its records. grid: frames, height and width of the image tokens; None where they have no order.
+        dtype: it works in. checks: (name, verdict, detail) of what is to be known of its inputs or its port.
+        input_dtypes: of `inputs` and `tensors`. tensors: a reference port's own inputs by argument, widened.
+        cannot_call: why its modules cannot be called one at a time; empty where they can.
+        lacks: setting -> why it has no meaning for this model.
+        interpreted: whether kernels written for a TPU are interpreted there, so that their times say nothing.
     """
 
     weights: Mapping[str, tuple[tuple[int, ...], str]]
@@ -52,3 +60,12 @@ class Facts:
     own: bool = False
     encoded: bool = False
     placement: str = ""
+    provenance: Provenance | None = None
+    grid: tuple[int, int, int] | None = None
+    dtype: str = "float32"
+    checks: tuple[tuple[str, str, str], ...] = ()
+    input_dtypes: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    cannot_call: str = ""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    interpreted: bool = False

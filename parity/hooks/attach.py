@@ -31,6 +31,9 @@ class _Active:
         self.own_attention = False
 
 
+_SDPA = torch.nn.functional.scaled_dot_product_attention
+"""torch's own, whatever a port puts in its place later."""
+
 _ACTIVE: ContextVar[_Active | None] = ContextVar("parity_active_tap", default=None)
 
 
@@ -50,7 +53,7 @@ def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
         for path, module in ((tap.named(p), m) for p, m in callable_modules(model).items()):
             handles.append(module.register_forward_pre_hook(_before(active, path), with_kwargs=True))
             handles.append(module.register_forward_hook(_after(active, path), with_kwargs=True))
-        with _AttentionMode(active):
+        with _AttentionMode(active), _replaced_attention(active):
             yield
     finally:
         _ACTIVE.reset(token)
@@ -161,6 +164,30 @@ def _attention_seen(active: _Active, query: Any, key: Any, value: Any, out: Any)
             active.tap.see(path, call, port, x)
 
 
+@contextlib.contextmanager
+def _replaced_attention(active: _Active) -> Iterator[None]:
+    """Within it, what a port put in the place of torch's attention is observed where torch's would be: it runs as it
+    is, whatever it calls inside."""
+    functional: Any = torch.nn.functional
+    own = functional.scaled_dot_product_attention
+    if own is _SDPA:
+        yield
+        return
+
+    def observed(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        with attention_call() as seen:
+            out = own(query, key, value, *args, **kwargs)
+            seen(*(x.transpose(1, 2) for x in (query, key, value, out)))
+        return out
+
+    functional.scaled_dot_product_attention = observed
+    try:
+        yield
+    finally:
+        if functional.scaled_dot_product_attention is observed:
+            functional.scaled_dot_product_attention = own
+
+
 class _AttentionMode(TorchFunctionMode):
     """Sees calls of scaled_dot_product_attention ([B, heads, rows, head dim]) made by code that is not parity's."""
 
@@ -173,7 +200,7 @@ class _AttentionMode(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         out = func(*args, **kwargs)
-        if func is not torch.nn.functional.scaled_dot_product_attention or self.active.own_attention:
+        if func is not _SDPA or self.active.own_attention:
             return out
         query, key, value = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key", "value")))
         _attention_seen(self.active, *(x.transpose(1, 2) for x in (query, key, value, out)))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import parity.models
 from parity.errors import UsageError
 from parity.models.folder import place_of, read_config
 from parity.models.spec import Case, GenerationSpec
@@ -62,7 +63,7 @@ def register(family: Registered) -> None:
 @functools.cache
 def families() -> tuple[Registered, ...]:
     """All families, the default model's first, then by title."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)], "parity.models."):
+    for module in pkgutil.iter_modules(parity.models.__path__, "parity.models."):
         if module.ispkg:
             importlib.import_module(module.name)
     return tuple(sorted(_FAMILIES.values(), key=lambda family: (DEFAULT_MODEL not in family.tiny, family.title)))

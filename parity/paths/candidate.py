@@ -80,6 +80,7 @@ class TorchaxBackend:
         settings = reached.settings
         self.env = torchax.default_env()
         self.model, self.reached, self.devices = model, reached, devices
+        self.interpreted = jax.default_backend() != "tpu"
         self.dtype = DTYPES[settings.text("dtype")]
         self.jit = bool(settings["jit"])
         every = tuple(branch for group in family.batches for branch in group)

@@ -22,7 +22,7 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, single_output
 from parity.models import splash
 from parity.paths.candidate import TorchaxBackend, jax_records, pinned_attention, signature_of, split, to_jax
-from parity.paths.reference import TorchBackend
+from parity.paths.local import Rows
 
 MOST_PROGRAMS = 128
 """Programs that are kept. On a CPU each takes about a hundred mappings of memory, and Linux gives a process 65,530:
@@ -36,13 +36,12 @@ class LocalModules:
 
     Attributes:
         backend: the candidate's. paths: the reference's name of a module -> the candidate's own; None where they are
-            the same. like: the reference's backend, in whose order the rows of its calls stand; None for the
-            candidate's own order.
+            the same. rows: the order in which the rows of the calls stand; None for the candidate's own.
     """
 
     backend: TorchaxBackend
     paths: Mapping[str, str] | None = None
-    like: TorchBackend | None = None
+    rows: Rows | None = None
     _programs: dict[Any, tuple[Callable[..., Any], tuple[Entry, ...]]] = field(default_factory=dict)
 
     def has(self, module: str) -> bool:
@@ -58,10 +57,10 @@ class LocalModules:
         return module if self.paths is None else self.paths[module]
 
     def _frames(self, branch: str) -> dict[str, tuple[jax.Array, jax.Array]]:
-        if self.like is None:
+        if self.rows is None:
             return self.backend.frames[branch]
         put = self.backend._put
-        return {n: (put(i.cpu().numpy()), put(w.cpu().numpy())) for n, (i, w) in self.like.frames[branch].items()}
+        return {n: (put(i.cpu().numpy()), put(w.cpu().numpy())) for n, (i, w) in self.rows.frames[branch].items()}
 
     def records(self, call: Call, step: int) -> list[Record]:
         """What this path's module gives for a call, observed at its outputs."""
@@ -108,7 +107,7 @@ class LocalModules:
         def run(params: Any, tensors: Any, frames: Any) -> Any:
             with self._calling(call, leaves, structure, params, tensors) as output:
                 reducer = BatchingReducer()
-                rule = (self.like or self.backend).rules[call.branches[0]]
+                rule = (self.rows or self.backend).rules[call.branches[0]]
                 tap = Tap(plan, reducer, rule, names, interop.torch_view(frames))
                 tap.see(call.module, call.number, "out", single_output(output))
                 entries, reduced = split(tap, reducer)

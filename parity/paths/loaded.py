@@ -34,6 +34,8 @@ class Backend(Protocol):
     dtype: torch.dtype
     placement: str
     """How the weights lie on the devices, in one line; empty where there is nothing to say."""
+    interpreted: bool
+    """Whether kernels written for a TPU are interpreted here, so that their times say nothing."""
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which everything of the loop runs: precision, gradients, torchax environment."""

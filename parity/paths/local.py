@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from parity.golden.floors import least, level, widen
 from parity.golden.records import Floor, Key, Record, StepRecords
 from parity.hooks.calls import Call, calls_of, mapped, retyped
+from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, single_output
 from parity.hooks.transfer import torch_records
-from parity.paths.floors import SEEDS, least, level, widen
+from parity.paths.floors import SEEDS
 from parity.paths.loaded import Loaded
 from parity.paths.loop import State, denoise, prepare
 from parity.paths.perturb import perturbed
@@ -111,7 +114,19 @@ def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inp
     return torch.func.functional_call(module, weights, mapped(change, call.args), mapped(change, dict(call.kwargs)))
 
 
-def observe(backend: TorchBackend, call: Call, output: Any, step: int) -> list[Record]:
+@dataclass(frozen=True)
+class Rows:
+    """In which order token rows stand, and which count.
+
+    Attributes:
+        rules: by branch. frames: by branch and name, (index, weight) as CPU tensors; see `parity.hooks.tap`.
+    """
+
+    rules: Mapping[str, RowRule]
+    frames: Mapping[str, Mapping[str, tuple[Any, Any]]]
+
+
+def observe(backend: Rows | TorchBackend, call: Call, output: Any, step: int) -> list[Record]:
     """Records of a module's outputs, under the keys that the free run gives them."""
     plan = SitePlan("all", (), frozenset({call.module}))
     tap = Tap(plan, TorchReducer(), backend.rules[call.branches[0]], call.branches, backend.frames)

@@ -58,15 +58,31 @@ def inputs_of(entry: Entry, port: Port, file: Path | None) -> PortInputs:
         raise UsageError(f"{entry.named}: '{LATENT}' must be [1, ...], found {list(given[LATENT].shape)}")
     timesteps = given.get(TIMESTEP)
     if timesteps is not None and timesteps.ndim == 0:
-        given[TIMESTEP] = timesteps = timesteps[None]
+        given[TIMESTEP] = timesteps[None]
+    return _family(entry.path.name, given)
+
+
+def from_tensors(model: str, given: Mapping[str, torch.Tensor]) -> tuple[PortInputs, Case]:
+    """Family and case of a reference port that runs elsewhere, from its inputs.
+
+    Args:
+        model: the port, `FILE:FUNCTION`.
+    """
+    file = Path(model.rpartition(":")[0])
+    family = _family(file.name, given)
+    spec = GenerationSpec()
+    return family, Case(model, file.resolve().parent, {}, spec, family.latent_shape(file, spec))
+
+
+def _family(name: str, given: Mapping[str, torch.Tensor]) -> PortInputs:
+    timesteps = given.get(TIMESTEP)
     scale = float(timesteps[0]) if timesteps is not None and timesteps.ndim == 1 and timesteps[0] > 0 else 1000.0
-    signature = Signature(Path(entry.file).name, {}, (), tuple(given), scale)
-    return PortInputs(signature, given, Made(given, {}))
+    return PortInputs(Signature(name, {}, (), tuple(given), scale), given, Made(given, {}))
 
 
 def case_of(entry: Entry, family: PortInputs) -> Case:
     """What both sides of a reference port agree on."""
-    return Case(entry.text, entry.file.parent, {}, GenerationSpec(), family.latent_shape(entry.file, GenerationSpec()))
+    return Case(entry.text, entry.path.parent, {}, GenerationSpec(), family.latent_shape(entry.path, GenerationSpec()))
 
 
 def _tensor(entry: Entry, name: str, value: Any) -> torch.Tensor:

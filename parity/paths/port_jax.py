@@ -57,6 +57,7 @@ class JaxPort(TorchaxBackend):
         self.port, self.family, self.reached = port, family, reached
         self.env, self.devices = torchax.default_env(), make_devices(settings)
         self.model = torch.nn.Module()
+        self.interpreted = jax.default_backend() != "tpu"
         self.dtype = DTYPES[settings.text("dtype")]
         self.jit = bool(settings["jit"])
         self.groups = family.batches

@@ -24,42 +24,32 @@ from typing import Any, get_args
 import torch
 
 from parity.errors import ParityError, UsageError
+from parity.paths.port_settings import PortInfo
 from parity.paths.port_state import kept
 from parity.port import Case, Layout, Port, Runs
-from parity.settings import BY_NAME, Backend, Settings, parse
+from parity.settings import BY_NAME
 
 DEFAULT_TIMEOUT = 60.0
 
 
-@dataclass(frozen=True)
-class Entry:
+@dataclass(frozen=True, kw_only=True)
+class Entry(PortInfo):
     """A port's function, imported.
 
     Attributes:
-        option: `--candidate-path` or `--reference-path`. text: `FILE:FUNCTION` as given. file: resolved.
-        function: takes a `parity.port.Case`. settings: what it knows, with its own values.
-        said: what importing it changed for the process, put back since.
+        function: takes a `parity.port.Case`.
     """
 
-    option: str
-    text: str
-    file: Path
     function: Callable[[Case], Any]
-    settings: Mapping[str, str]
-    said: tuple[str, ...] = ()
-
-    def knows(self, setting: str) -> bool:
-        """Whether the setting reaches the port: it declares it, or parity realises it around the port."""
-        return setting in self.settings or BY_NAME[setting].around_ports
 
     @property
-    def digest(self) -> str:
-        """What its file holds now, so that an edited port is not taken for the one that ran."""
-        return hashlib.sha256(self.file.read_bytes()).hexdigest()[:16]
+    def info(self) -> PortInfo:
+        """What can be known of it elsewhere."""
+        return PortInfo(**{f.name: getattr(self, f.name) for f in fields(PortInfo)})
 
     @property
-    def named(self) -> str:
-        return f"{self.option} {self.text}"
+    def path(self) -> Path:
+        return Path(self.file)
 
 
 def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
@@ -83,7 +73,15 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
     build = getattr(module, function)
     if not callable(build):
         raise UsageError(f"{option}: '{function}' in '{name}' is of type {type(build).__name__}, not a function")
-    return Entry(option, text, file, build, _settings(option, name, getattr(module, "SETTINGS", {})), tuple(said))
+    return Entry(
+        option=option,
+        text=text,
+        file=str(file),
+        settings=_settings(option, name, getattr(module, "SETTINGS", {})),
+        digest=hashlib.sha256(file.read_bytes()).hexdigest()[:16],
+        said=tuple(said),
+        function=build,
+    )
 
 
 def _import(option: str, file: Path, timeout: float) -> ModuleType:
@@ -185,34 +183,6 @@ def _settings(option: str, name: str, declared: Any) -> dict[str, str]:
     return {setting: str(value) for setting, value in declared.items()}
 
 
-def settings_of(entry: Entry, base: Settings, assignments: list[str]) -> Settings:
-    """A port's settings: those given on the command line over its own.
-
-    Raises:
-        UsageError: one that the port does not know.
-    """
-    given = dict(entry.settings)
-    for text in assignments:
-        name, equals, value = text.partition("=")
-        if not equals or not (name in BY_NAME and entry.knows(name)):
-            known = ", ".join(entry.settings) or "none: it has no SETTINGS"
-            raise UsageError(f"'{text}': {entry.named} does not know the setting '{name}'; it knows {known}")
-        given[name] = value
-    values = {n: BY_NAME[n].read(v) for n, v in given.items()}
-    return Settings(base.backend, {**base.values, **values})
-
-
-def typed(entry: Entry | None, backend: Backend, texts: Mapping[str, str]) -> Settings:
-    """Settings as a golden or a plan holds them, of parity's own path (None) or of a port, which takes more.
-
-    Raises:
-        UsageError: an unknown name or value.
-    """
-    own = {} if entry is None else {name: text for name, text in texts.items() if name in entry.settings}
-    rest = parse(backend, [f"{name}={text}" for name, text in texts.items() if name not in own])
-    return Settings(backend, {**rest.values, **{n: BY_NAME[n].read(text) for n, text in own.items()}})
-
-
 def build(entry: Entry, case: Case) -> Port:
     """Call a port's function and check what it returns.
 
@@ -220,7 +190,7 @@ def build(entry: Entry, case: Case) -> Port:
         UsageError: it raises, or returns something else than a port.
     """
     where = f"{entry.named}: {entry.function.__name__}(case)"
-    with failures(where, entry.file):
+    with failures(where, entry.path):
         made = entry.function(case)
     return checked(made, where)
 

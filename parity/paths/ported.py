@@ -197,7 +197,7 @@ def guarded(entry: Entry) -> Iterator[None]:
         UsageError: see above.
     """
     said: list[str] = []
-    with kept(said), failures(f"{entry.named}: `call`", entry.file):
+    with kept(said), failures(f"{entry.named}: `call`", entry.path):
         yield
     if said:
         raise UsageError(f"{entry.named}: `call` {'; '.join(said)}; put back, but nothing outside may be changed")

@@ -48,6 +48,7 @@ class TorchBackend:
 
     name = "torch"
     placement = ""
+    interpreted = False
 
     def __init__(
         self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype

@@ -15,13 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from parity.golden.floors import least, level, widen
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.hooks.attach import attached, require_fired
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.hooks.transfer import to_numpy, torch_records
-from parity.paths.floors import SEEDS, least, level, widen
+from parity.paths.floors import SEEDS
 from parity.paths.loop import value_record
 from parity.paths.perturb import perturbed
 from parity.paths.reference import TorchReducer, module_tree, named_tensors, torch_scope

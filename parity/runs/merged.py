@@ -8,7 +8,7 @@ from typing import Any
 
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
-from parity.runs.pairing import Request
+from parity.runs.request import Request
 from parity.settings import differences
 
 

@@ -3,55 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.paths.facts import gather
+from parity.paths.families import base_of, load_candidate_side
 from parity.paths.inputs import Encoded, make_inputs
 from parity.paths.loop import Loop, prepare
 from parity.paths.ported import Ported
 from parity.paths.reference import load_reference
-from parity.runs.ports import NO_PORTS, Ports, base_of, families, load_candidate_side, port_checks
-from parity.settings import Difference, Settings, differences
-
-
-class Say(Protocol):
-    """Names the stage that begins, or how far it has come."""
-
-    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What `parity run` was asked for.
-
-    Attributes:
-        model: tiny name, folder or hub name. reference, candidate: settings of the two sides.
-        steps: denoising steps. seed: of the initial noise. stage1: a port's embeddings in place of the prompt.
-        sites: `blocks`, `all` or a glob. values: globs of sites whose values are kept.
-        rounds: `structure`, `precision` or `both`.
-        forcing: `none`, `step` or `module`. prompt: in place of the model's own, None to keep it.
-        inputs: tensors by argument name, for a transformer that no family knows. ports: in place of parity's paths.
-        stages: parts of the generation (`parity.runs.stages`). stage2: a port's latents, for the VAE alone.
-    """
-
-    model: str
-    reference: Settings
-    candidate: Settings
-    steps: int = 1
-    seed: int = 0
-    stage1: Path | None = None
-    sites: str = "blocks"
-    values: tuple[str, ...] = ()
-    forcing: str = "none"
-    prompt: str | None = None
-    rounds: str = "both"
-    inputs: Path | None = None
-    ports: Ports = NO_PORTS
-    stages: tuple[str, ...] = ("transformer",)
-    stage2: Path | None = None
+from parity.runs.ports import behind, families, port_checks
+from parity.runs.request import Request, Say
+from parity.settings import Difference, differences
 
 
 @dataclass(frozen=True)
@@ -76,8 +39,8 @@ def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = N
         encoded: each side's own embeddings, where the text stage has made them.
     """
     say("preparing the checkpoint")
-    base, case = base_of(request.model, request.reference, request.ports, request.prompt, request.inputs)
-    family, other = families(base, case, request.ports)
+    base, case = base_of(request.model, request.reference, behind(request.ports), request.prompt, request.inputs)
+    family, other = families(request.ports, base, case)
     if encoded is None:
         say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     ours, theirs = make_inputs(

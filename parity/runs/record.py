@@ -22,6 +22,7 @@ from parity.golden import Golden
 from parity.golden.records import StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan, plan_sites
+from parity.paths.families import base_of, load_candidate_side, with_names
 from parity.paths.floors import DEFAULT_KINDS, KINDS, Variant, make_variants, with_floors
 from parity.paths.inputs import make_inputs
 from parity.paths.loaded import Loaded
@@ -30,11 +31,11 @@ from parity.paths.loop import LATENTS, Loop, denoise, prepare, state_of
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
 from parity.paths.stage import STEP
-from parity.runs.pairing import Say
-from parity.runs.ports import NO_PORTS, Ports, base_of, families, load_candidate_side, with_names
+from parity.runs.ports import behind, families
 from parity.runs.record_stages import Chain
 from parity.runs.record_writer import Silent, require_alike, writer_of
 from parity.runs.replay_inputs import recorded_calls
+from parity.runs.request import NO_PORTS, Ports, Say
 from parity.settings import DeepCache, Settings
 
 
@@ -121,8 +122,8 @@ def _like(cache: DeepCache | None, step: int) -> int | None:
 def _prepared(request: RecordRequest, say: Say) -> tuple[Loop, Chain]:
     say("preparing the checkpoint")
     settings = request.settings
-    base, case = base_of(request.model, settings, request.ports, request.prompt, request.inputs)
-    family, other = families(base, case, request.ports)
+    base, case = base_of(request.model, settings, behind(request.ports), request.prompt, request.inputs)
+    family, other = families(request.ports, base, case)
     choice = (request.sites, request.values)
     chain = Chain.of(case, base, request.side, settings, request.floors, request.stages, choice)
     encoded = None

@@ -13,18 +13,19 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from parity.golden.fingerprint import fingerprint
+from parity.golden.floors import least, level, widen
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites, split_sites
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.paths.floors import Variant, least, level, widen
+from parity.paths.floors import Variant
 from parity.paths.inputs import Encoded
 from parity.paths.loop import Loop
 from parity.paths.stage import STEP, Run, Runner, Stage, TorchStage, host_tensor, stage_variants
-from parity.runs.pairing import Say
+from parity.runs.chain import stage_modules
+from parity.runs.request import Say
 from parity.runs.stage import Branches, records_of, run_branches
-from parity.runs.stages import stage_modules
 from parity.runs.text import conditions_of, encoder_stage, text_modules
 from parity.runs.vae import reference_latents, vae_stage
 from parity.settings import BITS, Settings

@@ -24,13 +24,14 @@ from parity.golden import Golden
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import Floor, Key, Record, StepRecords
 from parity.hooks.calls import Call
+from parity.paths.families import base_of, load_candidate_side
 from parity.paths.inputs import make_inputs
 from parity.paths.loaded import Loaded
+from parity.paths.local_modules import local_modules, require_local
 from parity.paths.ported import Ported
-from parity.runs.pairing import Say
-from parity.runs.port_local import local_modules, require_local
-from parity.runs.ports import NO_PORTS, Ports, base_of, families, load_candidate_side
+from parity.runs.ports import behind, families
 from parity.runs.replay_inputs import recorded_calls
+from parity.runs.request import NO_PORTS, Ports, Say
 from parity.settings import Settings, parse
 
 HOW = "parity record DIR --values 'transformer_blocks.?:in'"
@@ -86,8 +87,8 @@ def replay(request: ReplayRequest, say: Say) -> Result:
 def _load(request: ReplayRequest, golden: Golden) -> Loaded:
     provenance = golden.provenance
     theirs = parse("torch", [f"dtype={provenance.settings.get('dtype', 'float32')}"])
-    base, case = base_of(request.model or provenance.model, theirs, request.ports, None, request.inputs)
-    family, other = families(base, case, request.ports)
+    base, case = base_of(request.model or provenance.model, theirs, behind(request.ports), None, request.inputs)
+    family, other = families(request.ports, base, case)
     # Recorded rows stand in the frame's order, valid tokens first, whatever order either path uses.
     settings = request.settings.replace(text_reorder="valid_first")
     if provenance.settings.get("vision_states") in ("zeros", "none"):

@@ -18,9 +18,9 @@ from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.golden.records import LOOP, Record, StepRecords
 from parity.hooks.sites import SitePlan, is_block, plan_sites
 from parity.paths.stage import STEP, Floors, Inputs, Run, Runner, Seen, Stage, TorchStage, Variant, stage_variants
-from parity.runs.descend import children_plan
-from parity.runs.pairing import Say
-from parity.runs.precision import coarse_settings
+from parity.runs.compare import coarse_settings
+from parity.runs.request import Say
+from parity.runs.suspects import children_plan
 from parity.settings import BITS, Settings
 
 

@@ -1,8 +1,8 @@
 """A state file: what a long search or sweep was asked, and what it finished, so that a killed one is resumed.
 
 How. One JSON file, replaced atomically each time. It names the question in full: what was learnt is never taken for the
-answer to another question, and a mismatch is named word by word. While it is open it is locked: two processes do not
-mix what they learn. Read as a stranger's: types and sizes are checked.
+answer to another question, and a mismatch is named word by word. It can be locked, so that two processes
+do not mix what they learn. Read as a stranger's: types and sizes are checked.
 
 Cost. Two syncs a write.
 """
@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +25,40 @@ from parity.golden.strict import MalformedError, parse, shown
 MOST_BYTES = 64 * 2**20
 
 
+@dataclass(frozen=True, slots=True)
 class StateFile:
-    """A locked state file.
+    """A state file.
 
     Attributes:
         path: of the file. kind: its first key. of: whose state it is, for messages: `a bisection`.
         mend: what to do with a file that is not to be used.
     """
 
-    def __init__(self, path: Path, kind: str, of: str, mend: str) -> None:
-        """Lock the file; it need not be there.
+    path: Path
+    kind: str
+    of: str
+    mend: str
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Within it no other process locks the file; it need not be there.
 
         Raises:
             UsageError: it is in use, or its folder cannot be written.
         """
-        self.path, self.kind, self.of, self.mend = path.absolute(), kind, of, mend
-        self._store = LocalStore(self.path.parent)
-        self._lock_file = self.path.with_name(f".{self.path.name}.lock")
+        lock = self.path.with_name(f".{self.path.name}.lock")
         with self._explained():
             self._store.create()
-            self._lock = self._locked()
-        if self._lock < 0:
+            descriptor = _locked(lock)
+        if descriptor is None:
             raise UsageError(
                 f"{self.path}: another process uses this state file; wait for it, or name another (--state)"
             )
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+            os.close(descriptor)
 
     def read(self) -> dict[str, Any] | None:
         """The document in the file; None where there is none.
@@ -68,14 +79,8 @@ class StateFile:
     def write(self, text: str) -> None:
         """Replace the file; it is on disk when this returns."""
         with self._explained():
+            self._store.create()
             self._store.put(self.path.name, [text.encode()])
-
-    def close(self) -> None:
-        """Let other processes open the file."""
-        if self._lock >= 0:
-            self._lock_file.unlink(missing_ok=True)
-            os.close(self._lock)
-            self._lock = -1
 
     def require(self, recorded: Mapping[str, str], asked: Mapping[str, str]) -> None:
         """Require that the file answers this question.
@@ -100,21 +105,12 @@ class StateFile:
         except MalformedError as error:
             raise self._damaged(str(error)) from None
 
+    @property
+    def _store(self) -> LocalStore:
+        return LocalStore(self.path.parent)
+
     def _damaged(self, why: str) -> UsageError:
         return UsageError(f"{self.path}: not a state file of {self.of}, or damaged: {why}; {self.mend}")
-
-    def _locked(self) -> int:
-        """The descriptor of the lock, -1 where another process has it; it ends with the process, however that ends."""
-        descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have removed the file between our opening and locking it.
-            locked = self._lock_file.exists() and os.path.samestat(os.fstat(descriptor), self._lock_file.stat())
-        except BlockingIOError:
-            locked = False
-        if not locked:
-            os.close(descriptor)
-        return descriptor if locked else -1
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -130,3 +126,15 @@ class StateFile:
                     f"{self.path}: {reason}; check the path and its permissions, or name another (--state)"
                 ) from None
             raise self._damaged("it is not a regular file in its folder, or too long") from None
+
+
+def _locked(lock: Path) -> int | None:
+    """A descriptor that locks a file, None where another process has it; the lock ends with the process in any case."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another process may have removed the file between our opening and locking it.
+        if lock.exists() and os.path.samestat(os.fstat(descriptor), lock.stat()):
+            return descriptor
+    os.close(descriptor)
+    return None

@@ -3,42 +3,34 @@
 Problem. A team that chooses between two ways to mask wants their errors and prices side by side, and each `parity run`
 measures the reference and its floors anew, which is most of its time.
 
-How. The rounds are those of `parity run`. The float32 truth and its floors are computed once; so is the reference as
-given, and in each coarser dtype that a row works in. A row whose settings differ in rounding alone shares the
-structure round of the row that it becomes with them neutralised. Preflight decides as it does in `parity run`, but
-the numbers are measured behind it all the same: the price list is there for them.
+How. Each row is compared as `parity run` compares it, against sides that remember (`parity.runs.memo`): the reference
+in each dtype that a row works in, and the candidate with its dtypes neutralised, which rows that only round share.
+Preflight decides as it does in `parity run`, but the numbers are measured behind it all the same: the price list is
+there for them. Imports neither torch nor jax.
 
 Cost. For each row a loaded candidate, its compiled programs (observed; unobserved for the time) and one run, beside the
-base candidate, which every row's time is compared with. The records of the reference are held (8 KB a site and step).
+base candidate, which every row's time is compared with.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from parity.compare.conclude import Collected, conclude
-from parity.compare.judge import Judge, excuses
-from parity.compare.preflight import failed, preflight
 from parity.compare.prices import Price, PriceList, in_order, priced
-from parity.compare.reason import Reason
-from parity.compare.result import Result
 from parity.errors import ParityError, UsageError
 from parity.golden.facts import Facts
-from parity.hooks.sites import plan_sites
-from parity.models.registry import family_of, make_case, resolve_model
-from parity.models.spec import GenerationSpec
-from parity.paths.facts import gather
-from parity.paths.inputs import Inputs, make_inputs, require_place
-from parity.paths.loaded import Loaded
-from parity.paths.loop import denoise, prepare
-from parity.paths.reference import load_reference
-from parity.runs.pairing import Pairing, Request, Say
-from parity.runs.precision import Truth, coarse_settings, needs_coarse, precision, truth_alone
-from parity.runs.sink import NoSink, token_grid
+from parity.paths.plan import Spec
+from parity.paths.process import RemoteError
+from parity.paths.side import Side
+from parity.runs.compare import compare
+from parity.runs.costs import step_costs
+from parity.runs.memo import Remembering
+from parity.runs.request import Request, Say
+from parity.runs.sides import Openers, candidate_spec, reference_spec
+from parity.runs.sink import NoSink
 from parity.runs.sweep_plan import Row, merged
-from parity.settings import Settings, differences, parse
+from parity.settings import NEUTRAL, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,43 +53,30 @@ class Sweep:
     """Prices rows one by one against one reference.
 
     Attributes:
-        request: what is asked.
+        request: what is asked. blocks: of the transformer.
     """
 
-    def __init__(self, request: SweepRequest, say: Say) -> None:
-        """Load the reference and measure its floors.
+    def __init__(self, request: SweepRequest, openers: Openers, say: Say) -> None:
+        """Load the reference and the base candidate.
 
         Raises:
             UsageError: bad input.
         """
         self.request, self.say = request, say
-        say("preparing the checkpoint")
-        folder = resolve_model(request.model)
-        self.case = make_case(request.model, folder, GenerationSpec.load(folder))
-        self.family = family_of(folder)
-        self.blocks = int(self.case.config.get("num_layers", 0))
-        self.reference = parse("torch", request.reference)
+        self.openers = Remembering(openers, _is_shared)
         base = parse("torchax", request.candidate)
-        self._inputs: dict[tuple[str, ...], tuple[Inputs, Inputs]] = {}
-        self._coarse: dict[tuple[str, ...], Truth] = {}
-        self._structures: dict[tuple[str, ...], Result] = {}
-        self._facts: dict[int, Facts] = {}
-        ours, _ = self._inputs_of(self.reference, base)
+        self._run = Request(request.model, parse("torch", request.reference), base, request.steps, request.seed)
         say("loading the reference")
-        self.side = load_reference(self.family, self.case, self.reference, ours)
-        self.plan = plan_sites(["", *self.side.modules], "blocks")
-        exact, _ = self._inputs_of(self.reference.neutral, base.neutral)
-        self.truth_side = (
-            self.side
-            if self.reference == self.reference.neutral
-            else load_reference(self.family, self.case, self.reference.neutral, exact)
-        )
-        loop = prepare(self.truth_side.with_fresh_sampler())
-        self.truth = truth_alone(Pairing(loop, loop, (), ()), self._request(self.reference, base), say)
-        self.given = tuple(denoise(prepare(self.side.with_fresh_sampler()), self.plan))
-        self.side.reached.require()
+        self.reference = self.openers.of("reference").open(reference_spec(self._run)).facts()
         say("loading the base candidate")
-        self.base = self._candidate(base, self.reference)
+        self.base = self._side(self._run)
+        self.facts = self.base.facts()
+
+    @property
+    def blocks(self) -> int:
+        provenance = self.reference.provenance
+        modules: Mapping[str, str] = {} if provenance is None else provenance.modules
+        return sum(m.startswith("transformer_blocks.") and m.count(".") == 1 for m in modules)
 
     def rows(self, rows: Sequence[Row], known: dict[str, Price]) -> Iterator[Price]:
         """Each row's price in turn; those in `known` (by name) are taken from there.
@@ -113,22 +92,33 @@ class Sweep:
         """Judge and time one row."""
         try:
             settings = parse("torchax", merged(self.request.candidate, row))
-            require_place(self.family, self.case, settings, self.request.steps)
-            side = self._candidate(settings, self.reference)
+            request = replace(self._run, candidate=settings)
+            self._side(request).facts()
         except UsageError as error:
             return Price(row, "refused", reason=str(error))
         try:
-            return self._judged(row, side)
+            return self._priced(row, request)
         except ParityError as error:
             return Price(row, "unjudged", reason=str(error))
-        except Exception as error:  # one row that no compiler takes must not cost the others
-            first = str(error).strip().splitlines()[:1]
-            return Price(row, "unjudged", reason=f"it does not run: {type(error).__name__}: {''.join(first)[:200]}")
+        except RemoteError as error:  # one row that no compiler takes must not cost the others
+            return Price(row, "unjudged", reason=f"it does not run: {str(error)[:200]}")
+
+    def _priced(self, row: Row, request: Request) -> Price:
+        result = compare(request, self.openers, self.say, NoSink(), past_preflight=True)
+        self.say("time and memory")
+        side = self._side(request)
+        caches = self._run.candidate.deep_cache, request.candidate.deep_cache
+        base, cost = step_costs([(self.base, caches[0]), (side, caches[1])], request.steps)
+        side.close()
+        return replace(
+            priced(row, result), seconds=cost.seconds, of_base=cost.seconds / base.seconds, memory=cost.memory
+        )
+
+    def _side(self, request: Request) -> Side:
+        return self.openers.of("candidate").open(candidate_spec(request, self.reference))
 
     def list_of(self, rows: Sequence[Price]) -> PriceList:
         """The rows in order, with what they were measured on."""
-        from parity.paths.candidate_cost import interpreted
-
         r = self.request
         return PriceList(
             r.model,
@@ -136,94 +126,17 @@ class Sweep:
             r.seed,
             r.reference,
             r.candidate,
-            ", ".join(self.base.backend.describe()),
-            ", ".join(self.side.backend.describe()),
-            interpreted(),
+            _devices(self.facts),
+            _devices(self.reference),
+            self.facts.interpreted,
             in_order(list(rows)),
         )
 
-    def _judged(self, row: Row, side: Loaded) -> Price:
-        from parity.paths.candidate_cost import step_costs
 
-        pairing = self._pairing(self.side, side)
-        problem = failed(pairing.checks)
-        result = self._result(pairing)
-        if problem is not None:
-            why = Reason(kind="preflight", check=problem.check, detail=problem.detail)
-            result = dataclasses.replace(result, verdict="fail", failed="preflight", why=why)
-        self.say("time and memory")
-        base, cost = step_costs([self.base, side])
-        of_base = cost.seconds / base.seconds
-        return dataclasses.replace(priced(row, result), seconds=cost.seconds, of_base=of_base, memory=cost.memory)
+def _is_shared(spec: Spec) -> bool:
+    """Whether several rows may have this side: every reference, and candidates that round as little as they can."""
+    return spec.role == "reference" or all(spec.settings.get(name) == str(value) for name, value in NEUTRAL.items())
 
-    def _result(self, pairing: Pairing) -> Result:
-        """The rounds of `parity run`, the reference's part in them known."""
-        settings = pairing.candidate.side.settings
-        exact = self.reference == self.reference.neutral and settings == settings.neutral
-        key = tuple(settings.neutral.as_text().values())
-        if key not in self._structures:
-            pair = pairing
-            if not exact:
-                pair = self._pairing(self.truth_side, self._candidate(settings.neutral, self.reference.neutral))
-            self._structures[key] = dataclasses.replace(self._structure(pair), sites=())
-        first = self._structures[key]
-        if exact or first.verdict != "pass":
-            return first
-        request = self._request(self.reference, settings)
-        return precision(pairing, request, self.truth, NoSink(), self.say, self._references(pairing))
 
-    def _structure(self, pairing: Pairing) -> Result:
-        """The structure round against the known truth; where a divergence is born is told by the block."""
-        judge, collected = Judge(excuses(pairing.differing)), Collected()
-        for ours, theirs in zip(self.truth, denoise(pairing.candidate, self.plan), strict=True):
-            if ours.step == 0:
-                pairing.candidate.side.reached.require()
-            collected.add(ours, theirs, judge.step(ours, theirs))
-        return conclude(
-            collected,
-            model=self.request.model,
-            differing=pairing.differing,
-            preflight=pairing.checks,
-            grid=token_grid(self.side),
-        )
-
-    def _references(self, pairing: Pairing) -> list[Truth]:
-        """The reference as given and, where the candidate works in a coarser dtype, in that one."""
-        theirs = pairing.candidate.side
-        if not needs_coarse(self.reference, theirs.settings):
-            return [self.given]
-        settings = coarse_settings(self.reference, theirs.settings)
-        key = (*settings.as_text().values(), theirs.settings.text("text.byt5_dtype"))
-        if key not in self._coarse:
-            self.say("the reference in the candidate's working dtype")
-            side = load_reference(self.family, self.case, settings, theirs.inputs)
-            self._coarse[key] = tuple(denoise(prepare(side), self.plan))
-        return [self.given, self._coarse[key]]
-
-    def _pairing(self, ours: Loaded, theirs: Loaded) -> Pairing:
-        reference, candidate = prepare(ours.with_fresh_sampler()), prepare(theirs.with_fresh_sampler())
-        differing = differences(ours.settings, theirs.settings)
-        if id(ours) not in self._facts:
-            self._facts[id(ours)] = gather(reference)
-        checks = preflight(self._facts[id(ours)], gather(candidate), [d.setting for d in differing])
-        return Pairing(reference, candidate, differing, checks)
-
-    def _candidate(self, settings: Settings, reference: Settings) -> Loaded:
-        from parity.paths.candidate import load_candidate
-
-        _, theirs = self._inputs_of(reference, settings)
-        return load_candidate(self.family, self.case, settings, theirs)
-
-    def _inputs_of(self, reference: Settings, candidate: Settings) -> tuple[Inputs, Inputs]:
-        """Encoded once for each dtype of the text stage, of which alone the inputs depend."""
-        key = (reference.text("dtype"), reference.text("text.byt5_dtype"), candidate.text("text.byt5_dtype"))
-        if key not in self._inputs:
-            self.say("encoding the prompt")
-            steps, seed = self.request.steps, self.request.seed
-            self._inputs[key] = make_inputs(
-                self.family, self.case, reference, candidate, steps=steps, seed=seed, stage1=None
-            )
-        return self._inputs[key]
-
-    def _request(self, reference: Settings, candidate: Settings) -> Request:
-        return Request(self.request.model, reference, candidate, self.request.steps, self.request.seed)
+def _devices(facts: Facts) -> str:
+    return "" if facts.provenance is None else ", ".join(facts.provenance.devices)

@@ -29,7 +29,7 @@ from parity.paths.reference import module_tree
 from parity.paths.stage import Stage, TorchStage
 from parity.paths.stage_file import HeldStage, held_dtype
 from parity.runs.merged import merged
-from parity.runs.pairing import Request, Say
+from parity.runs.request import Request, Say
 from parity.runs.stage import (
     Branches,
     Judged,

@@ -23,11 +23,11 @@ from parity.compare.metrics import ratio
 from parity.compare.preflight import failed
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, Failed, FrameError, Result
-from parity.models.family import Case
+from parity.models.spec import Case
 from parity.models.vae import CacheRows, expected_frames, load_decoder, require_known
 from parity.paths.stage import Stage, TorchStage, host_tensor
 from parity.runs.latents import latent_checks
-from parity.runs.pairing import Request, Say
+from parity.runs.request import Request, Say
 from parity.runs.sink import Sink
 from parity.runs.stage import Judged, StagePair, judge_stage, load_stage, with_checks
 

@@ -22,9 +22,6 @@ class Letters(Subject[str]):
         self.presumed: dict[tuple[str, ...], Outcome] = {self.order.items: "bad"}
         self.bad, self.dies, self.control, self.asked = set(bad), dies, tuple(control), list[str]()
 
-    def key(self, items: tuple[str, ...]) -> tuple[str, ...]:
-        return items
-
     def words(self, key: tuple[str, ...]) -> str:
         return "".join(key) or "none"
 

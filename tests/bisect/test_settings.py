@@ -142,11 +142,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     code, out, err = call()
     assert code == 0
     assert out.splitlines() == [
-        "good:",
-        "  none of the settings",
-        "bad:",
-        "  attention.mask, vision_states",
-        "  attention.mask",
+        "good: none of the settings",
+        "bad: attention.mask, vision_states",
+        "bad: attention.mask",
         "the run fails with attention.mask: exact -> none (3 probes of 2 settings)",
     ]
     assert "with attention.mask: bad (fail: apart); 1 setting left" in err.splitlines()

@@ -60,14 +60,18 @@ def test_a_file_of_an_older_version_is_resumed(tmp_path: Path) -> None:
     assert (tmp_path / "s").read_text() == written(tmp_path / "now").read_text() == OLDER
 
 
-def test_another_question_is_refused_word_by_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "changed", "why"),
+    [
+        ("commits", {"run": "make"}, "another question: run is 'make test' there and 'make' here"),
+        ("commits", {"more": "x"}, "more is None there and 'x' here"),
+        ("settings", {}, "it bisects 'commits', not settings"),
+    ],
+)
+def test_another_question_is_refused_word_by_word(what: str, changed: dict[str, str], why: str, tmp_path: Path) -> None:
     path = written(tmp_path / "s")
-    with pytest.raises(UsageError, match=r"another question: run is 'make test' there and 'make' here"):
-        State.open(path, "commits", {**QUESTION, "run": "make"})
-    with pytest.raises(UsageError, match="more is None there and 'x' here"):
-        State.open(path, "commits", {**QUESTION, "more": "x"})
-    with pytest.raises(UsageError, match="it bisects 'commits', not settings"):
-        State.open(path, "settings", QUESTION)
+    with pytest.raises(UsageError, match=why), State.open(path, what, {**QUESTION, **changed}):
+        pass
 
 
 def document(**changes: object) -> str:
@@ -107,8 +111,8 @@ def probe(**changes: object) -> str:
 def test_what_is_no_state_file_is_refused_and_left_as_it_is(tmp_path: Path, content: str, why: str) -> None:
     path = tmp_path / "state.json"
     path.write_text(content, encoding="latin-1")
-    with pytest.raises(UsageError) as refused:
-        State.open(path, "commits", QUESTION)
+    with pytest.raises(UsageError) as refused, State.open(path, "commits", QUESTION):
+        pass
     assert str(refused.value).startswith(f"{path}: not a state file of a bisection, or damaged: ")
     assert why in str(refused.value)
     assert path.read_text(encoding="latin-1") == content
@@ -117,9 +121,9 @@ def test_what_is_no_state_file_is_refused_and_left_as_it_is(tmp_path: Path, cont
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for name, why in (("pipe", "not a regular file"), ("", "directory"), ("pipe/state", "File exists")):
-        with pytest.raises(UsageError, match=why):
-            State.open(tmp_path / name, "commits", QUESTION)
+    for name, why in (("pipe", "not a regular file"), ("", "not a regular file"), ("pipe/state", "File exists")):
+        with pytest.raises(UsageError, match=why), State.open(tmp_path / name, "commits", QUESTION):
+            pass
 
 
 def test_two_processes_do_not_share_a_file(tmp_path: Path) -> None:
@@ -128,7 +132,8 @@ def test_two_processes_do_not_share_a_file(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from parity.bisect.state import State
-State.open(Path(sys.argv[1]), "commits", {})
+with State.open(Path(sys.argv[1]), "commits", {}):
+    pass
 """
     with State.open(path, "commits", QUESTION):
         done = subprocess.run([sys.executable, "-c", other, str(path)], capture_output=True, text=True, check=False)
@@ -156,10 +161,9 @@ while True:
     killed_at += 1
     child = os.fork()
     if not child:
-        state = State.open(folder / str(killed_at), "w", {})
-        for i in range(2):
-            state.add(Probe(subject=(str(i),), outcome="bad", evidence="", seconds=0.0))
-        state.__exit__(None, None, None)
+        with State.open(folder / str(killed_at), "w", {}) as state:
+            for i in range(2):
+                state.add(Probe(subject=(str(i),), outcome="bad", evidence="", seconds=0.0))
         os._exit(0)
     if os.WIFEXITED(os.waitpid(child, 0)[1]):
         break

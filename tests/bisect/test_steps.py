@@ -69,7 +69,7 @@ def test_one_wrong_step_is_found_by_all_and_not_guessed_at(tmp_path: Path) -> No
     assert (drifting.alone, drifting.free) == (None, 30)
 
 
-def test_a_killed_free_run_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_killed_free_run_is_resumed(tmp_path: Path) -> None:
     killed = Run(range(40, STEPS), free=30, dies=12)
     with pytest.raises(KeyboardInterrupt):
         search(tmp_path / "state", killed)
@@ -111,11 +111,12 @@ def recorded(side: Any, where: Path) -> Any:
     return Golden.open(where)
 
 
-def test_the_reference_is_recorded_once_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_is_recorded_once_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from parity.bisect import steps_judge
-    from parity.bisect.steps_judge import Recording, record_reference
+    from parity.bisect.steps_judge import record_reference
     from parity.golden import GoldenWriter, Provenance
     from parity.runs.record import RecordRequest
+    from parity.runs.request import Request
     from parity.settings import parse
 
     requests: list[RecordRequest] = []
@@ -130,11 +131,11 @@ def test_the_reference_is_recorded_once_and_gone_on_with(tmp_path: Path, monkeyp
                 raise end
 
     monkeypatch.setattr(steps_judge, "record", record)
-    wanted = Recording(tmp_path / "golden", "m", parse("torch"), steps=4, seed=0)
+    where, wanted = tmp_path / "golden", Request("m", parse("torch"), parse("torchax"), steps=4)
     with pytest.raises(KeyboardInterrupt):
-        record_reference(wanted, False, lambda *a, **k: None)
+        record_reference(where, wanted, False, lambda *a, **k: None)
     for restart in (False, False, True):
-        assert record_reference(wanted, restart, lambda *a, **k: None).complete
+        assert record_reference(where, wanted, restart, lambda *a, **k: None).complete
     assert [(r.resume, r.overwrite) for r in requests] == [(False, False), (True, False), (False, True)]
     assert all(r.floors and r.side == "reference" for r in requests)
 

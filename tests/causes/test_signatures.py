@@ -48,7 +48,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`told(candidate)`: the causes and the notes."""
     machine: Any = SimpleNamespace(
         simulated=lambda at: SimpleNamespace(run=run), settings=parse("torch"),
-        provenance=SimpleNamespace(steps=1), family=None, case=None,
+        provenance=SimpleNamespace(steps=1), facts=None, ports=SimpleNamespace(reference=None),
     )  # fmt: skip
     monkeypatch.setattr(module, "known_faults", lambda *ignored: iter(KNOWN))
 

@@ -56,13 +56,11 @@ def test_modules(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     code, out, err = call(*words)
     assert code == 0
     assert out.splitlines() == [
-        "good:",
-        "  blocks.0 to blocks.3 (4) replaced",
-        "  blocks.0 to blocks.2 (3) replaced",
-        "  blocks.2 replaced",
-        "bad:",
-        "  none replaced",
-        "  blocks.0 to blocks.1 (2) replaced",
+        "good: blocks.0 to blocks.3 (4) replaced",
+        "good: blocks.0 to blocks.2 (3) replaced",
+        "good: blocks.2 replaced",
+        "bad: none replaced",
+        "bad: blocks.0 to blocks.1 (2) replaced",
         "the reference's in every run: text.reorder",
         "cannot be replaced: head: its output is [1], the reference's [2]",
         "replacing blocks.2 restores parity (5 probes of 4 modules)",

@@ -33,7 +33,8 @@ from parity.golden import Golden, GoldenWriter, StepRecords, verify
 from parity.golden.records import LOOP
 from parity.models.registry import DEFAULT_MODEL
 from parity.runs import record as recording
-from parity.runs.run import Request, run
+from parity.runs.compare import run
+from parity.runs.request import Request
 from parity.settings import parse
 
 PARITY = [sys.executable, "-m", "parity.cli"]

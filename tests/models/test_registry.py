@@ -11,7 +11,17 @@ import pytest
 
 import parity.models
 from parity.errors import UsageError
-from parity.models.registry import ANY, DEFAULT_MODEL, Registered, families, register, resolve_model, tiny_names
+from parity.models import registry
+from parity.models.registry import (
+    ANY,
+    DEFAULT_MODEL,
+    Registered,
+    families,
+    family_of,
+    register,
+    resolve_model,
+    tiny_names,
+)
 
 FOLDERS = sorted(path.parent.name for path in Path(*parity.models.__path__).glob("*/family.py"))
 
@@ -25,6 +35,34 @@ def test_a_folder_with_a_family_registers_it(folder: str) -> None:
 
 def test_exactly_one_family_runs_what_no_other_runs() -> None:
     assert [family.transformer for family in families()].count(ANY) == 1
+
+
+def test_a_folder_is_all_that_a_family_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    face = """
+from parity.models.registry import Registered, register
+register(Registered(title="LTX", transformer="LTXVideoTransformer3DModel", family="parity.models.ltx.family:LTX"))
+"""
+    family = """
+from parity.models.family import Family
+class LTX(Family):
+    title = "LTX"
+"""
+    for name, text in (("__init__.py", face), ("family.py", family)):
+        path = tmp_path / "ltx" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "config.json").write_text('{"_class_name": "LTXVideoTransformer3DModel"}')
+    monkeypatch.setattr(parity.models, "__path__", [*parity.models.__path__, str(tmp_path)])
+    monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
+    families.cache_clear()
+    try:
+        assert family_of(tmp_path).title == "LTX"
+        with pytest.raises(UsageError, match="is a LTX, which makes its own"):
+            family_of(tmp_path, tmp_path / "inputs.safetensors")
+    finally:
+        families.cache_clear()
+        for name in [name for name in sys.modules if name.startswith("parity.models.ltx")]:
+            del sys.modules[name]
 
 
 def test_two_families_cannot_run_one_class() -> None:

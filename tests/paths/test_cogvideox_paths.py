@@ -24,9 +24,10 @@ from parity.paths.inputs import Inputs, make_inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare, state_of
 from parity.paths.reference import load_reference
-from parity.runs import run as run_module
-from parity.runs.pairing import Pairing, Request, pair
+from parity.runs.request import Request
 from parity.settings import parse
+from tests import faulty
+from tests.faulty import Fault, nothing
 from tests.paths.sides import apart, walk
 
 STEPS = 4
@@ -172,24 +173,14 @@ def test_observing_changes_no_bit(load: Callable[..., Loaded]) -> None:
 # --- runs ------------------------------------------------------------------------------------------------------
 
 
-def diagnose(
-    monkeypatch: pytest.MonkeyPatch, name: str, fault: Callable[[Pairing], None] = lambda pairing: None, **how: Any
-) -> Result:
+def diagnose(name: str, fault: Fault = nothing, **how: Any) -> Result:
     """`parity run` in this process, with a fault put into the candidate."""
-
-    def paired(*given: Any) -> Pairing:
-        found = pair(*given)
-        fault(found)
-        return found
-
-    monkeypatch.setattr(run_module, "pair", paired)
-    request = Request(name, parse("torch"), parse("torchax"), **how)
-    return run_module.run(request, lambda *ignored: None)
+    return faulty.run(Request(name, parse("torch"), parse("torchax"), **how), fault)
 
 
 @pytest.mark.parametrize("name", [OLD, NEW])
-def test_the_paths_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = diagnose(monkeypatch, name)
+def test_the_paths_agree(name: str) -> None:
+    result = diagnose(name)
     assert result.verdict == "pass", result.reason
     assert 0 < result.steps[0].noise_pred.rel_l2 < 1e-5
     assert {site.key.branch for site in result.sites} == {"", "cond", "uncond"}
@@ -197,38 +188,37 @@ def test_the_paths_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"in.query@text", "in.query@image", "out@text", "out@image"} <= placed
 
 
-def test_rotary_tables_of_another_order_are_found_at_the_image_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotary_tables_of_another_order_are_found_at_the_image_tokens() -> None:
     class Turned(cogvideox.JointAttention):
         def __call__(self, *args: Any, image_rotary_emb: Any = None, **given: Any) -> Any:
             return super().__call__(*args, image_rotary_emb=tuple(x.flip(0) for x in image_rotary_emb), **given)
 
-    def fault(pairing: Pairing) -> None:
-        side = pairing.candidate.side
+    def fault(side: Loaded) -> None:
         how = AttentionSettings.of(side.settings)
         side.backend.module().transformer_blocks[2].attn1.set_processor(Turned(how, side.reached))  # type: ignore
 
-    result = diagnose(monkeypatch, NEW, fault)
+    result = diagnose(NEW, fault)
     assert result.verdict == "fail"
     assert result.origin is not None
     assert result.origin.key.module == "transformer_blocks.2.attn1.attention"
     assert result.origin.key.port == "in.query@image"
 
 
-def test_swapped_branches_are_found_in_the_guidance(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fault(pairing: Pairing) -> None:
-        sampler: Any = pairing.candidate.side.sampler
+def test_swapped_branches_are_found_in_the_guidance() -> None:
+    def fault(side: Loaded) -> None:
+        sampler: Any = side.sampler
         guide = sampler.guide
         sampler.guide = lambda p, *rest: guide({"cond": p["uncond"], "uncond": p["cond"]}, *rest)
 
-    result = diagnose(monkeypatch, OLD, fault)
+    result = diagnose(OLD, fault)
     assert result.verdict == "fail"
     assert result.origin is not None
     assert (result.origin.key.site, result.origin.birth) == ("loop:noise_pred", "module")
 
 
-def test_a_forgotten_history_is_found_in_the_step_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fault(pairing: Pairing) -> None:
-        sampler: Any = pairing.candidate.side.sampler
+def test_a_forgotten_history_is_found_in_the_step_that_needs_it() -> None:
+    def fault(side: Loaded) -> None:
+        sampler: Any = side.sampler
         step = sampler.step
 
         def forgetful(*args: Any) -> torch.Tensor:
@@ -239,7 +229,7 @@ def test_a_forgotten_history_is_found_in_the_step_that_needs_it(monkeypatch: pyt
 
         sampler.step = forgetful
 
-    result = diagnose(monkeypatch, NEW, fault, steps=3)
+    result = diagnose(NEW, fault, steps=3)
     assert result.verdict == "fail"
     assert result.origin is not None
     # A step without a history takes the first of its two noises, so the second step shows it.

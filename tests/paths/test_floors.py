@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from parity.golden.floors import HALF_ULP
 from parity.golden.records import Floor, Key, Moments, Record, StepRecords
 from parity.golden.sketch import Geometry, bin_norms, distance, geometry, sketch
 from parity.hooks.sites import plan_sites
 from parity.paths import floors
-from parity.paths.floors import HALF_ULP, Variant, make_variants, with_floors
+from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
 

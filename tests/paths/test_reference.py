@@ -9,8 +9,9 @@ import torch
 from diffusers.models import attention_dispatch
 from torch.nn.attention import flex_attention
 
+from parity.golden.floors import HALF_ULP
 from parity.hooks.sites import plan_sites
-from parity.paths.floors import HALF_ULP, make_variants, with_floors
+from parity.paths.floors import make_variants, with_floors
 from parity.paths.loop import denoise, prepare
 from tests.paths.sides import side, tiny, walk
 

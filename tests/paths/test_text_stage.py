@@ -18,7 +18,7 @@ from parity.models.spec import Case, GenerationSpec
 from parity.models.text import Encoder, TextStage
 from parity.paths.stage import Stage
 from parity.runs import text as text_module
-from parity.runs.pairing import Request
+from parity.runs.request import Request
 from parity.runs.stage import StagePair, load_stage
 from parity.runs.text import Texts, encoder_stage, judge_text
 from parity.settings import Settings, parse

@@ -22,7 +22,7 @@ from parity.models.spec import Case, GenerationSpec
 from parity.models.vae import causal_mask
 from parity.paths.stage import TorchStage
 from parity.runs import vae as vae_module
-from parity.runs.pairing import Request
+from parity.runs.request import Request
 from parity.runs.sink import NoSink
 from parity.runs.stage import StagePair, load_stage
 from parity.runs.vae import Ends, decode_round, vae_stage

@@ -69,11 +69,11 @@ def test_a_stopped_sweep_goes_on_and_another_is_refused(swept: dict[str, dict[st
     row = held["cache=off attention.kernel=sdpa"]
     assert row.noise_pred.rel_l2 == swept[row.name]["noise_pred"]["rel_l2"]
     assert math.isnan(held["cache=off attention.kernel=flex"].seconds)
-    with pytest.raises(UsageError, match="its steps is '2', this one's '3'"):
+    with pytest.raises(UsageError, match="steps is '2' there and '3' here"):
         SweepState(state, {**question, "steps": "3"})
     damaged = state.with_name("damaged.json")
     damaged.write_text('{"kind": "parity sweep 1", "question": {}, "rows": {"m": [{}]}}')
-    with pytest.raises(UsageError, match="cannot be read as the state of a sweep"):
+    with pytest.raises(UsageError, match="not a state file of a sweep, or damaged"):
         SweepState(damaged, {})
 
 
@@ -81,7 +81,7 @@ def test_the_document_has_a_row_for_each(swept: dict[str, dict[str, Any]], state
     told = state.with_suffix(".md").read_text()
     assert all(told.count(f"`{name}`") >= 1 for name in swept)
     assert "times are not those of a TPU" in told
-    assert "Feature caches: error by step against time" in told
+    assert "Feature caches: noise_pred rel L2 by step against time" in told
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from parity.compare.result import Origin, Result
 from parity.golden.records import Key
-from parity.runs.descend import children_plan, suspect_of
+from parity.runs.suspects import block_of_origin, children_plan
 from tests.compare.make_records import because
 
 MODULES = ("", "proj", "blocks.0", "blocks.0.attn", "blocks.0.attn.to_q", "blocks.1", "blocks.10", "blocks.10.ff")
@@ -27,11 +27,11 @@ def failing(site: str, failed: str | None = "structure") -> Result:
     ],
 )
 def test_the_suspect_is_the_block_or_the_child(site: str, suspect: str | None) -> None:
-    assert suspect_of(failing(site)) == suspect
+    assert block_of_origin(failing(site)) == suspect
 
 
 def test_a_preflight_failure_has_no_suspect() -> None:
-    assert suspect_of(failing("blocks.0:out", "preflight")) is None
+    assert block_of_origin(failing("blocks.0:out", "preflight")) is None
 
 
 def test_only_the_suspect_is_observed() -> None:

@@ -1,7 +1,8 @@
-"""The libraries that a command runs on: whether they are there, and that they keep off the terminal."""
+"""What a process needs before it loads a model: libraries that are there, and that keep quiet."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import warnings
 
@@ -9,7 +10,7 @@ from parity.errors import UsageError
 
 
 def quieten() -> None:
-    """Keep the libraries' progress bars and warnings off the terminal."""
+    """Keep libraries' progress bars and warnings off a terminal that is ours."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -17,16 +18,19 @@ def quieten() -> None:
     warnings.filterwarnings("ignore")
 
 
-def require_extras(*, torchax: bool = True) -> None:
+def check_extras(*, torchax: bool = True) -> None:
     """Raise UsageError with the command that installs what is missing; a reference alone needs no torchax."""
-    import importlib.util
-
     needed = [("torch", "torch"), ("diffusers", "torch")]
     if torchax:
         needed += [("torchax", "torchax"), ("jax", "torchax")]
     for module, extra in needed:
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"this command needs {module}: pip install 'tpu-parity[{extra}]'")
+
+
+def require_extras(*, torchax: bool = True) -> None:
+    """`check_extras`, and the libraries imported and told to be quiet."""
+    check_extras(torchax=torchax)
     import diffusers
     import transformers
 

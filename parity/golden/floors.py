@@ -1,0 +1,99 @@
+"""Floors as numbers: the least that a site is judged by, and how each run that rounds otherwise widens it.
+
+Which runs there are: `parity.paths.floors`; what a floor means: docs/verdict.md. numpy only, so that floors can be
+widened where records are judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from parity.golden.records import LOOP, Floor, Key, Record
+from parity.golden.sketch import Geometry, bin_norms, norm
+
+HALF_ULP = 2.0**-24
+"""Relative rounding of storing a float32."""
+
+SCHEDULE_ROUNDING = 2.0**-23
+"""Relative rounding of a schedule's numbers; three times it is above what preflight lets through."""
+
+
+def least(record: Record) -> Floor:
+    """What no site is judged below: the rounding of the sketches themselves, and of the loop's own numbers.
+
+    Two backends sum the same bits in different orders. Measured on bit-equal tensors, torch's and jax's sketches
+    differ by up to 2.5 half ulps of the norm at 5 million elements, by 7.5 in a row bin, growing as the square root
+    of the elements (`tests/paths/test_least_floor.py`).
+    """
+    l2 = record.moments.l2 if record.moments is not None else 0.0
+    if record.key.module == LOOP and record.shape == ():
+        # sigma and dt are differences of numbers of order one: their rounding is not relative to themselves.
+        return Floor(SCHEDULE_ROUNDING * (l2 if record.key.port == "timestep" else max(l2, 1.0)))
+    g = Geometry(*record.frame)
+    relative = HALF_ULP * (4.0 + math.sqrt(g.rows * g.channels / 2**18))
+    bins = None if record.sketch is None else (bin_norms(record.sketch, g) * 2 * relative).astype(np.float32)
+    return Floor(l2 * relative, bins, linf=_largest(record) * HALF_ULP)
+
+
+def _largest(record: Record) -> float:
+    """The largest element of a value that is held, in size; NaN where none is."""
+    if not isinstance(record.value, np.ndarray) or record.moments is None:
+        return math.nan
+    return max(abs(record.moments.min), abs(record.moments.max))
+
+
+def level(floors: dict[Key, Floor], records: Sequence[Record]) -> None:
+    """Give each row bin at least its share of the tensor's floor: an equal one, or by the size of what it holds.
+
+    A bin is eight counters of a few runs: the norm of what a run rounded there has a spread of a quarter, and where a
+    16-bit floor rests on one run, a bin of 700 sites times 64 falls far below what rounding does to it now and then
+    (bfloat16 pair, all innocent: 5 x in one bin of `x_embedder`, whose tensor was at 1.4 x). So no bin is taken to be
+    more exact than the tensor is as a whole; an error in one bin alone is still seen at 5 / 8 of the tensor's floor.
+    """
+    for record in records:
+        floor = floors.get(record.key)
+        if floor is None or floor.bins is None or record.sketch is None:
+            continue
+        g = Geometry(*record.frame)
+        with np.errstate(invalid="ignore", over="ignore"):
+            held = bin_norms(record.sketch, g)
+            whole = math.sqrt(float((held**2).sum()))
+        if not math.isfinite(whole) or whole == 0.0:
+            continue
+        share = (floor.l2 * np.maximum(held / whole, 1.0 / math.sqrt(held.size))).astype(np.float32)
+        floors[record.key] = replace(floor, bins=np.maximum(floor.bins, share))
+
+
+def widen(floors: dict[Key, Floor], ours: Sequence[Record], theirs: Sequence[Record]) -> None:
+    """Raise each floor to the distance between two runs of the reference; what is not finite says nothing."""
+    others = {r.key: r for r in theirs}
+    for record in ours:
+        other = others.get(record.key)
+        if other is None or record.sketch is None or other.sketch is None:
+            continue
+        g = Geometry(*record.frame)
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = other.sketch.astype(np.float64) - record.sketch.astype(np.float64)
+            l2, bins = norm(apart, g), bin_norms(apart, g).astype(np.float32)
+        known = floors.get(record.key)
+        if known is None:
+            continue
+        bins = np.where(np.isfinite(bins), bins, 0.0).astype(np.float32)
+        bins = bins if known.bins is None else np.maximum(known.bins, bins)
+        linf = max(known.linf, _largest_apart(record, other))  # a NaN that was there stays, one that comes does not
+        l2 = max(known.l2, l2) if math.isfinite(l2) else known.l2
+        floors[record.key] = replace(known, l2=l2, bins=bins, linf=linf)
+
+
+def _largest_apart(ours: Record, theirs: Record) -> float:
+    """The largest finite element of the difference of two values; NaN where they are not held or have none."""
+    a, b = ours.value, theirs.value
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
+        return math.nan
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(np.subtract(b, a, dtype=np.result_type(a, b, np.float32)))
+    return float(np.max(apart, initial=0.0, where=np.isfinite(apart)))

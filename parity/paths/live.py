@@ -1,0 +1,390 @@
+"""A side whose model is loaded in this process; see `parity.paths.side.Side`.
+
+`Host` loads sides from their specs and keeps what several of them share: imported ports, the prompt's embeddings. A
+side is loaded when it is first asked for something, and lets go of its weights when it is closed.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.errors import UsageError
+from parity.golden.facts import Facts
+from parity.golden.records import LOOP, Key, Record, StepRecords
+from parity.hooks.calls import Call
+from parity.hooks.transfer import to_numpy
+from parity.models.generic.family import Generic
+from parity.models.patches import DTYPES
+from parity.models.spec import Case
+from parity.models.stage2 import write_stage2
+from parity.paths.facts import gather
+from parity.paths.families import base_of, candidate_family, load_candidate_side, reference_family
+from parity.paths.floors import Variant, make_variants, with_floors
+from parity.paths.inputs import Encoded, Inputs, draw_noise, require_place
+from parity.paths.loaded import Loaded, frames_of, rules_of
+from parity.paths.local import Rows, local_calls
+from parity.paths.local_modules import Modules, cannot_call, local_modules, operations_of
+from parity.paths.loop import STAGE, Loop, denoise, prepare, state_of, value_record
+from parity.paths.plan import ENDS, NAMES, Array, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
+from parity.paths.port_inputs import from_tensors
+from parity.paths.port_load import DEFAULT_TIMEOUT, Entry, load_entry
+from parity.paths.port_settings import PortInfo, typed
+from parity.paths.ported import Ported
+from parity.paths.provenance import provenance
+from parity.paths.reference import load_reference
+from parity.paths.side import Can
+from parity.paths.trees import nest, plain
+from parity.settings import LAYOUT, Backend, Settings
+
+BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}
+
+
+@dataclass
+class Host:
+    """Loads sides in this process."""
+
+    _ports: dict[tuple[str, str], Entry] = field(default_factory=dict)
+    _encoded: dict[object, Mapping[str, Mapping[str, torch.Tensor]]] = field(default_factory=dict)
+
+    def port(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> PortInfo:
+        """Import a port.
+
+        Raises:
+            UsageError: see `parity.paths.port_load.load_entry`.
+        """
+        return self.entry(option, text, timeout).info
+
+    def entry(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
+        """An imported port; it is imported once."""
+        key = (option, text)
+        if key not in self._ports:
+            self._ports[key] = load_entry(option, text, timeout)
+        return self._ports[key]
+
+    def open(self, spec: Spec) -> LiveSide:
+        """A side, loaded when it is first asked for something."""
+        return LiveSide(self, spec)
+
+    def encoded(
+        self, spec: Spec, family: Any, case: Case, settings: Settings
+    ) -> Mapping[str, Mapping[str, torch.Tensor]]:
+        """A prompt's embeddings, made once for each dtype of the encoders."""
+        source = spec.source
+        key = (source.model, source.prompt, source.stage1, settings.text("dtype"), settings.text("text.byt5_dtype"))
+        if key not in self._encoded:
+            stage1 = None if source.stage1 is None else Path(source.stage1)
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            self._encoded[key] = family.conditions(case, settings, stage1, device)
+        return self._encoded[key]
+
+
+class InProcess:
+    """Opens the sides of both roles in this process: for the library form, benchmarks and tests; see
+    `parity.runs.sides.Openers`. What one side's code changes, the other meets."""
+
+    def __init__(self) -> None:
+        self._host = Host()
+
+    def of(self, role: str) -> Host:
+        """The host, for either role."""
+        return self._host
+
+
+class LiveSide:
+    """See the module's docstring.
+
+    Attributes:
+        role, can: see `parity.paths.side.Side`. spec: what it is.
+    """
+
+    def __init__(self, host: Host, spec: Spec, loaded: Loaded | None = None) -> None:
+        """A side of a spec; `loaded`: the path that it names, where it is loaded already."""
+        self.host, self.spec, self.role = host, spec, spec.role
+        floors = Can.FLOORS if spec.role == "reference" else Can.TIME
+        self.can = Can.OBSERVE | Can.CALL | Can.START | Can.PATCH | floors
+        self._loaded = loaded
+        self._first: Loop | None = None
+        self._variants: dict[tuple[str, ...], list[Variant]] = {}
+        self._modules: dict[object, Modules] = {}
+        self._timer: Loop | None = None
+
+    # --- what it runs
+
+    @property
+    def loaded(self) -> Loaded:
+        """The loaded path."""
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
+
+    def _load(self) -> Loaded:
+        spec, source = self.spec, self.spec.source
+        port = None if spec.port is None else self.host.entry(spec.option, spec.port)
+        settings = typed(port, BACKENDS[spec.role], spec.settings)
+        inputs = None if source.inputs is None else Path(source.inputs)
+        if spec.tensors is not None:
+            base, case = from_tensors(source.model, {name: nest(x) for name, x in spec.tensors.items()})
+        else:
+            base, case = base_of(source.model, settings, port if source.alone else None, source.prompt, inputs)
+        own = None if spec.option == "--reference-path" and spec.role == "candidate" else port
+        if spec.role == "reference":
+            family = reference_family(base, case, port)
+        else:
+            family = candidate_family(base, case, own, port)
+        require_place(family, case, settings, source.steps)
+        given = self._inputs(family, case, settings)
+        load = load_reference if spec.role == "reference" else load_candidate_side
+        return load(family, case, settings, given)
+
+    def _inputs(self, family: Any, case: Case, settings: Settings) -> Inputs:
+        spec, source = self.spec, self.spec.source
+        if spec.inputs is None:
+            backend: Backend = "torch"  # the encoders are torch's on both sides
+            encode = typed(None, backend, spec.encode) if spec.encode else settings
+            conditions = self.host.encoded(spec, family, case, encode)
+        else:
+            conditions = _by_branch(family, spec.inputs)
+        encoded = None
+        if spec.tokens:
+            beside = {name: _by_branch(family, given) for name, given in spec.beside.items()}
+            encoded = Encoded(conditions, beside, {name: nest(x) for name, x in spec.tokens.items()})
+        return Inputs(conditions, draw_noise(case.latent_shape, source.seed), source.steps, source.seed, encoded)
+
+    def facts(self) -> Facts:
+        loaded, loop = self.loaded, self._prepared()
+        facts = gather(loop)
+        family: Any = loaded.family
+        base = family.base if isinstance(family, Ported) else family
+        checks: list[tuple[str, str, str]] = []
+        if isinstance(family, Ported):
+            said = [*(f"importing it {x}" for x in family.entry.said), *sorted(family.said)]
+            detail = f"{family.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
+            checks.append((f"{family.role} port", "explained" if said else "pass", detail))
+        if isinstance(base, Generic) and self.role == "reference":
+            checks.append(("inputs", "pass", base.remarks(loaded.case)))
+        tensors: Mapping[str, torch.Tensor] = base.given if self.spec.source.alone else {}
+        conditions = loaded.inputs.conditions.items()
+        dtypes = {f"{branch}.{name}": x.dtype for branch, given in conditions for name, x in given.items()}
+        dtypes |= {name: x.dtype for name, x in tensors.items()}
+        return replace(
+            facts,
+            provenance=provenance(loop, facts),
+            grid=family.token_grid(loaded.case),
+            dtype=str(loaded.backend.dtype).removeprefix("torch."),
+            checks=tuple(checks),
+            input_dtypes={name: str(dtype).removeprefix("torch.") for name, dtype in dtypes.items()},
+            tensors={name: to_numpy(x) for name, x in tensors.items()},
+            cannot_call=cannot_call(loaded),
+            lacks=dict(family.without(loaded.case.config)),
+            interpreted=self.role == "candidate" and loaded.backend.interpreted,
+        )
+
+    def _prepared(self) -> Loop:
+        """The loop before its first step; the next walk from the beginning takes it."""
+        if self._first is None:
+            self._first = prepare(self.loaded)
+        return self._first
+
+    # --- the steps
+
+    def observe(
+        self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
+    ) -> Iterator[StepRecords]:
+        if plan.calls:
+            assert steps is not None
+            assert start is not None
+            assert not callable(start)
+            return _one_at_a_time(lambda put: self._hand_over(plan, start, steps[0], put))
+        if plan.timed:
+            return self._timed(steps or (0, self.spec.source.steps))
+        return self._steps(plan, start, steps or (0, self.spec.source.steps))
+
+    def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[StepRecords]:
+        first, stop = steps
+        forced = start if callable(start) else None
+        state = None if start is None or callable(start) else start
+        loop = self._at(first, state)
+        variants = self._floors(plan.floors, first, state) if plan.floors else []
+        states: dict[int, State] = {}
+
+        def walked() -> Iterator[StepRecords]:
+            for step in denoise(loop, plan.sites, forced, first=first, stop=stop):
+                states[step.step] = state_of(step, "before")
+                yield step
+                states.pop(step.step, None)
+
+        for step in with_floors(walked(), variants, plan.sites, states.get if plan.forced else None, first=first):
+            if step.step == first:
+                self.loaded.reached.require()
+            yield step
+        if plan.leave is not None:
+            self._leave(Path(plan.leave), loop)
+        if plan.ends:
+            yield self._ends(loop, variants)
+
+    def _ends(self, loop: Loop, variants: list[Variant]) -> StepRecords:
+        """The final latents as the VAE takes them, of the loop and of the runs beside it."""
+        family, case = self.loaded.family, self.loaded.case
+
+        def record(name: str, at: Loop) -> Record:
+            x = family.stage2(case, at.side.backend.to_torch(at.latents))
+            key = Key(STAGE, ENDS, name, f"{LOOP}:latents")
+            return value_record(key, to_numpy(x), str(x.dtype).removeprefix("torch."))
+
+        runs = {"": loop, **{v.name: v.loop for v in variants}}
+        names = Record(Key(STAGE, ENDS, "", f"{LOOP}:{NAMES}"), "scalar", value=",".join(self._names()))
+        return StepRecords(ENDS, (*(record(name, at) for name, at in runs.items()), names))
+
+    def _names(self) -> list[str]:
+        """What a port named so far; some names show only when it is called."""
+        backend: Any = self.loaded.backend
+        return sorted(getattr(backend, "seen", set(self.loaded.modules)))
+
+    def _leave(self, folder: Path, loop: Loop) -> None:
+        loaded = self.loaded
+        loaded.family.write_stage1(folder / f"{self.role}_embeddings.safetensors", loaded.inputs.conditions)
+        write_stage2(
+            folder / f"{self.role}_latents.safetensors",
+            loaded.family.stage2(loaded.case, loaded.backend.to_torch(loop.latents)),
+            seed=loaded.inputs.seed,
+            guidance_scale=loaded.sampler.guidance_scale,
+            num_frames=loaded.case.spec.num_frames,
+            num_inference_steps=loaded.inputs.steps,
+        )
+
+    def _timed(self, steps: tuple[int, int]) -> Iterator[StepRecords]:
+        from parity.paths.candidate_cost import timed_step
+
+        if self._timer is None:
+            self._timer = prepare(self.loaded.with_fresh_sampler())
+        for step in range(*steps):
+            yield timed_step(self._timer, step)
+
+    def _at(self, step: int, state: State | None) -> Loop:
+        if state is None and self._first is not None:
+            loop, self._first = self._first, None
+            return loop
+        loop = prepare(self.loaded)
+        if state is not None:
+            loop.continue_from(step, state)
+        return loop
+
+    def _floors(self, kinds: tuple[str, ...], step: int, state: State | None) -> list[Variant]:
+        if kinds not in self._variants:
+            self._variants[kinds] = make_variants(self.loaded, kinds)
+            if state is None:
+                return self._variants[kinds]
+        again = []
+        for variant in self._variants[kinds]:
+            loop = prepare(variant.loop.side.with_fresh_sampler())
+            if state is not None:
+                loop.continue_from(step, state, variant.around)
+            again.append(replace(variant, loop=loop))
+        return again
+
+    # --- one module
+
+    def _hand_over(self, plan: Plan, state: State, step: int, put: Callable[[StepRecords], None]) -> None:
+        """The calls of some modules in one step, each with what it gave and the floors of that."""
+        rows = {name: self.spec.settings[name] for name in LAYOUT if name in self.spec.settings}
+
+        def take(call: Call, truth: StepRecords) -> None:
+            sent = ModuleCall(
+                module=call.module,
+                step=step,
+                number=call.number,
+                branches=call.branches,
+                args=tuple(plain(x) for x in call.args),
+                kwargs={name: plain(x) for name, x in call.kwargs.items()},
+                rows=rows,
+            )
+            put(CallRecords(truth.step, truth.records, truth.floors, call=sent))
+
+        dtypes = {site: DTYPES[name] for site, name in plan.dtypes.items() if name in DTYPES}
+        local_calls(self.loaded, step, state, plan.calls, take, dtypes)
+
+    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
+        args, kwargs = tuple(nest(x) for x in call.args), {name: nest(x) for name, x in call.kwargs.items()}
+        again = Call(call.module, call.number, call.branches, args, kwargs, None)
+        if plan.operations:
+            return operations_of(self.loaded, again, call.step)
+        key = tuple(call.rows.items())
+        if key not in self._modules:
+            self._modules[key] = local_modules(self.loaded, self._rows(call.rows))
+        modules = self._modules[key]
+        if not modules.has(call.module):
+            raise UsageError(f"the {self.role} has no module '{call.module}'")
+        return StepRecords(call.step, tuple(modules.records(again, call.step)))
+
+    def _rows(self, order: Mapping[str, str]) -> Rows | None:
+        """Row rules and frames of another order of tokens than this side's; None for its own."""
+        if not order or all(self.spec.settings.get(name) == value for name, value in order.items()):
+            return None
+        loaded = self.loaded
+        settings = Settings(loaded.settings.backend, {**loaded.settings.values, **order})
+        context = (loaded.family, loaded.case, settings, loaded.inputs)
+        return Rows(rules_of(*context), frames_of(*context, torch.from_numpy))
+
+    # --- others like it
+
+    def patched(self, changes: Changes) -> LiveSide:
+        return self.host.open(changes.of(self.spec))
+
+    def close(self) -> None:
+        self._loaded = self._first = self._timer = None
+        self._variants, self._modules = {}, {}
+
+
+def _by_branch(family: Any, inputs: Mapping[str, Array]) -> dict[str, dict[str, torch.Tensor]]:
+    """Explicit inputs by branch; a branch of the family may have none but latents and timestep."""
+    found: dict[str, dict[str, torch.Tensor]] = {branch: {} for group in family.batches for branch in group}
+    for name, x in inputs.items():
+        branch, _, keyword = name.partition(".")
+        found.setdefault(branch, {})[keyword] = nest(x)
+    return found
+
+
+def _one_at_a_time(produce: Callable[[Callable[[StepRecords], None]], None]) -> Iterator[StepRecords]:
+    """What a function hands over, one item at a time: it waits in a thread of its own while an item is looked at, so
+    that no more than two calls' tensors are alive."""
+    handed: queue.Queue[StepRecords | BaseException | None] = queue.Queue(maxsize=1)
+    done = threading.Event()
+
+    class _NobodyListensError(BaseException):
+        pass
+
+    def put(item: StepRecords) -> None:
+        while not done.is_set():
+            try:
+                return handed.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+        raise _NobodyListensError
+
+    def work() -> None:
+        try:
+            produce(put)
+        except _NobodyListensError:
+            return
+        except BaseException as error:  # carried over to whoever asked
+            handed.put(error)
+        else:
+            handed.put(None)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    try:
+        while (item := handed.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        done.set()
+        worker.join()

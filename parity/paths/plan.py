@@ -1,0 +1,188 @@
+"""What is asked of a side, as plain data: it crosses a process border, so nothing here is torch's or jax's.
+
+`Spec` says what a side is, `Plan` what is observed of it, `ModuleCall` which call of one module is to be made,
+`Changes` in what another side of the same process differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from parity.golden.records import Scalar, StepRecords
+from parity.hooks.sites import SitePlan
+
+Role = Literal["reference", "candidate"]
+
+State = Mapping[str, np.ndarray]
+"""What a step starts from: `latents`, and what the family's sampler carries beside them."""
+
+Forced = Callable[[int], State | None]
+"""Step -> the state it must start from, or None for its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A tensor on its way between processes.
+
+    Attributes:
+        values: 16-bit floats, which numpy lacks or computes badly in, widened to float32.
+        dtype: of the tensor, in numpy's names (`bfloat16` included).
+    """
+
+    values: np.ndarray
+    dtype: str
+
+
+Tree = Array | Scalar | None | tuple["Tree", ...] | list["Tree"] | dict[str, "Tree"]
+"""An argument or an output: tensors and scalars in any nest of tuples, lists and dicts."""
+
+Given = Mapping[str, Array]
+"""Explicit inputs by name: `cond.encoder_hidden_states`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where both sides of a comparison come from.
+
+    Attributes:
+        model: tiny name, folder or hub name; the reference port as named where no model stands behind it.
+        steps: denoising steps. seed: of the initial noise.
+        prompt: in place of the model's own. stage1: a port's file of embeddings in place of a prompt.
+        inputs: file of tensors by argument name, for a transformer that no family knows.
+        alone: whether a reference port brings its own inputs, and no model stands behind it.
+    """
+
+    model: str
+    steps: int = 1
+    seed: int = 0
+    prompt: str | None = None
+    stage1: str | None = None
+    inputs: str | None = None
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What a side is.
+
+    Attributes:
+        role: which side. source: model and inputs. settings: all of them as text, by name.
+        port: `FILE:FUNCTION` of the port that runs in place of parity's own path; None for parity's own.
+        option: it was given with: `--reference-path`, `--candidate-path`.
+        encode: settings that a prompt is encoded with, as text; the encoders' dtype is the reference's on both sides.
+        inputs: embeddings to start from, None to encode them. beside: embeddings of the runs that measured the floors
+            of the text stage, by their names. tokens: what that stage encoded; both empty where it was not run.
+        tensors: a reference port's own inputs by argument name, for a candidate that no model stands behind.
+    """
+
+    role: Role
+    source: Source
+    settings: Mapping[str, str]
+    port: str | None = None
+    option: str = ""
+    encode: Mapping[str, str] = field(default_factory=dict)
+    inputs: Given | None = None
+    beside: Mapping[str, Given] = field(default_factory=dict)
+    tokens: Given = field(default_factory=dict)
+    tensors: Given | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is observed.
+
+    Attributes:
+        sites: of the transformer; None for the loop's own values alone.
+        floors: kinds of floors that are measured beside (a reference alone); empty for none.
+        forced: whether the runs that measure floors start each step from this side's own latents.
+        calls: modules whose calls are handed over one at a time, with their local floors, in place of the steps.
+        dtypes: input site -> dtype in which the calls' inputs are handed over, where the other side works in another.
+        ends: whether the final latents follow the last step, as records of step `ENDS`: those of this side, and of the
+            runs that measured its floors under their names as branches.
+        timed: whether each step's model calls are timed unobserved, in place of everything else: the loop's `SECONDS`
+            and, where known, `MEMORY`.
+        leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
+        operations: whether a call is observed operation by operation, at `MODULE:op.NUMBER.NAME`; a reference adds what
+            they give in float64 and perturbed, as the branches of `OTHERS`.
+    """
+
+    sites: SitePlan | None = None
+    floors: tuple[str, ...] = ()
+    forced: bool = False
+    calls: tuple[str, ...] = ()
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    ends: bool = False
+    leave: str | None = None
+    timed: bool = False
+    operations: bool = False
+
+
+ENDS = -2
+"""The step of records of final latents [B, C, T, H, W]; they are no part of a golden."""
+
+SECONDS, MEMORY = "seconds", "memory"
+"""The loop's ports of a timed step: seconds from latents to predictions; bytes that the largest program needs."""
+
+NAMES = "names"
+"""The loop's port under which the modules that a side named, comma-separated, follow the final latents."""
+
+OTHERS = ("float64", "moved")
+"""The runs of a call that bound what rounding does to its operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCall:
+    """One call of one module.
+
+    Attributes:
+        module: its path in the reference's names. step: of the loop. number: how many times it had been called before.
+        branches: the guidance branches in the batch, in order. args, kwargs: as it was given them.
+        rows: settings of the order in which token rows stand, as text; empty for that of the side that is called.
+    """
+
+    module: str
+    step: int
+    number: int
+    branches: tuple[str, ...]
+    args: tuple[Tree, ...] = ()
+    kwargs: Mapping[str, Tree] = field(default_factory=dict)
+    rows: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecords(StepRecords):
+    """The records of one module's outputs, with their local floors, and the call that gave them."""
+
+    call: ModuleCall = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """In what a side differs from the one it is made of.
+
+    Attributes:
+        settings: values as text, over those of the side. inputs, encode: see `Spec`; None to keep the side's.
+        run: name of one of the runs that measured the floors of the text stage; where that stage was run, its
+            embeddings take the place of `inputs`.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    inputs: Given | None = None
+    encode: Mapping[str, str] | None = None
+    run: str = ""
+
+    def of(self, spec: Spec) -> Spec:
+        """The changed spec."""
+        inputs = spec.inputs if self.inputs is None else self.inputs
+        if spec.tokens and self.run:
+            inputs = spec.beside.get(self.run, spec.inputs)
+        return replace(
+            spec,
+            settings={**spec.settings, **self.settings},
+            inputs=inputs,
+            encode=spec.encode if self.encode is None else self.encode,
+        )

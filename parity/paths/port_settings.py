@@ -1,0 +1,63 @@
+"""What is known of a port outside its own process, and the settings it takes. Imports neither torch nor jax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from parity.errors import UsageError
+from parity.settings import BY_NAME, Backend, Settings, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortInfo:
+    """A port that was imported, wherever that was.
+
+    Attributes:
+        option: `--candidate-path` or `--reference-path`. text: `FILE:FUNCTION` as given. file: its path, resolved.
+        settings: what it declares, with its own values. digest: of what its file holds, so that an edited port is not
+            taken for the one that ran. said: what importing it changed for its process, put back since.
+    """
+
+    option: str
+    text: str
+    file: str
+    settings: Mapping[str, str]
+    digest: str
+    said: tuple[str, ...] = ()
+
+    def knows(self, setting: str) -> bool:
+        """Whether the setting reaches the port: it declares it, or parity realises it around the port."""
+        return setting in self.settings or BY_NAME[setting].around_ports
+
+    @property
+    def named(self) -> str:
+        return f"{self.option} {self.text}"
+
+
+def settings_of(entry: PortInfo, base: Settings, assignments: list[str]) -> Settings:
+    """A port's settings: those given on the command line over its own.
+
+    Raises:
+        UsageError: one that the port does not know.
+    """
+    given = dict(entry.settings)
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals or not (name in BY_NAME and entry.knows(name)):
+            known = ", ".join(entry.settings) or "none: it has no SETTINGS"
+            raise UsageError(f"'{text}': {entry.named} does not know the setting '{name}'; it knows {known}")
+        given[name] = value
+    values = {n: BY_NAME[n].read(v) for n, v in given.items()}
+    return Settings(base.backend, {**base.values, **values})
+
+
+def typed(entry: PortInfo | None, backend: Backend, texts: Mapping[str, str]) -> Settings:
+    """Settings as a golden or a plan holds them, of parity's own path (None) or of a port, which takes more.
+
+    Raises:
+        UsageError: an unknown name or value.
+    """
+    own = {} if entry is None else {name: text for name, text in texts.items() if name in entry.settings}
+    rest = parse(backend, [f"{name}={text}" for name, text in texts.items() if name not in own])
+    return Settings(backend, {**rest.values, **{n: BY_NAME[n].read(text) for n, text in own.items()}})

@@ -1,0 +1,90 @@
+"""A side of a comparison: whoever can be asked for records. numpy only.
+
+Torch, torchax, a port and a golden on disk are sides; so is one whose work is done in another process
+(`parity.paths.process`). What a comparison does is written against this protocol alone.
+
+    with worker.open(spec) as side:
+        for step in side.observe(Plan(sites=plan)):
+            ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Generic, Protocol, TypeVar
+
+from parity.golden.facts import Facts
+from parity.golden.records import StepRecords
+from parity.paths.plan import Changes, Forced, ModuleCall, Plan, State
+
+T = TypeVar("T")
+
+
+class Can(Flag):
+    """What a side is able to do: observe its steps; call one module alone; hand over its own calls and measure floors;
+    start a step from a given state; have its modules' outputs replaced; time its steps."""
+
+    OBSERVE = auto()
+    CALL = auto()
+    FLOORS = auto()
+    START = auto()
+    PATCH = auto()
+    TIME = auto()
+
+
+class Side(Protocol):
+    """See the module's docstring.
+
+    Attributes:
+        role: `reference` or `candidate`. can: what it is able to do.
+    """
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def can(self) -> Can: ...
+
+    def facts(self) -> Facts:
+        """What it is about to run with. Nothing is computed but fingerprints."""
+        ...
+
+    def observe(
+        self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
+    ) -> Iterator[StepRecords]:
+        """The records of its steps, one step at a time, each computed when it is asked for (or just before).
+
+        Args:
+            start: the state before the first step; or what gives each step its state.
+            steps: from the first to before the second; None for all.
+
+        Raises:
+            UsageError: the side's own code failed. UnjudgedError: a chosen site never fired.
+        """
+        ...
+
+    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
+        """What one of its modules gives for a call, observed at its outputs.
+
+        Raises:
+            UsageError: the module cannot be called so.
+        """
+        ...
+
+    def patched(self, changes: Changes) -> Side:
+        """Another side of the same process, with these changes."""
+        ...
+
+    def close(self) -> None:
+        """Let go of its weights; what was made from it by `patched` stays."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pair(Generic[T]):
+    """Something of both sides."""
+
+    reference: T
+    candidate: T

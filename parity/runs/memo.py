@@ -1,0 +1,118 @@
+"""Sides that are measured once: what one has shown before is shown again, without running it again.
+
+For whoever judges many candidates against one reference (`parity.runs.sweep`, the fault bench): they compare as
+`parity run` does, against an opener whose reference remembers its runs. A comparison that closes such a side leaves it
+open. Cost: the records of its runs are held (8 KB a site and step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from parity.golden.facts import Facts
+from parity.golden.fingerprint import fingerprint
+from parity.golden.records import StepRecords
+from parity.paths.plan import Changes, Forced, Given, ModuleCall, Plan, Role, Spec, State
+from parity.paths.port_settings import PortInfo
+from parity.paths.side import Can, Side
+from parity.runs.sides import Opener, Openers
+
+
+@dataclass
+class Memo:
+    """A side that remembers its whole runs; everything else is asked of the side itself.
+
+    Attributes:
+        side: that runs. others: opens what is made of it by `patched`. calls: whether its modules' calls are held too.
+    """
+
+    side: Side
+    others: Callable[[Spec], Side]
+    spec: Spec
+    calls: bool = False
+    runs: dict[object, list[StepRecords]] = field(default_factory=dict)
+
+    @property
+    def role(self) -> str:
+        return self.side.role
+
+    @property
+    def can(self) -> Can:
+        return self.side.can
+
+    def facts(self) -> Facts:
+        return self.side.facts()
+
+    def observe(
+        self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
+    ) -> Iterator[StepRecords]:
+        key = self._key(plan, start, steps)
+        if key is None:
+            return self.side.observe(plan, start=start, steps=steps)
+        if key not in self.runs:
+            self.runs[key] = list(self.side.observe(plan, start=start, steps=steps))
+        return iter(self.runs[key])
+
+    def _key(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int] | None) -> object | None:
+        """By what a run is found again; None for one that is not remembered."""
+        if callable(start) or plan.timed or plan.leave is not None or (plan.calls and not self.calls):
+            return None
+        if steps is not None and not plan.calls:
+            return None
+        state = None if start is None else tuple((name, fingerprint(x)) for name, x in start.items())
+        dtypes = tuple(plan.dtypes.items())
+        return (plan.sites, plan.floors, plan.forced, plan.ends, plan.calls, dtypes, state, steps)
+
+    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
+        return self.side.call(call, plan)
+
+    def patched(self, changes: Changes) -> Side:
+        return self.others(changes.of(self.spec))
+
+    def close(self) -> None:
+        """It is kept."""
+
+
+@dataclass
+class Remembering:
+    """Openers whose sides of one role remember, where `keeps` says so of a spec.
+
+    Attributes:
+        inner: who opens. keeps: which sides are remembered; by default every reference.
+        calls: whether their modules' calls are held too, with all activations: for small models.
+    """
+
+    inner: Openers
+    keeps: Callable[[Spec], bool] = lambda spec: spec.role == "reference"
+    calls: bool = False
+    sides: dict[object, Memo] = field(default_factory=dict)
+
+    def of(self, role: Role) -> Opener:
+        return _Remembering(self, self.inner.of(role))
+
+    def open(self, opener: Opener, spec: Spec) -> Side:
+        """A side of a spec, the one that was opened before where there is one."""
+        if not self.keeps(spec):
+            return opener.open(spec)
+        key = (spec.role, spec.source, spec.port, tuple(spec.settings.items()), _prints(spec.inputs))
+        if key not in self.sides:
+            self.sides[key] = Memo(opener.open(spec), lambda other: self.open(opener, other), spec, self.calls)
+        return self.sides[key]
+
+
+@dataclass(frozen=True)
+class _Remembering:
+    memory: Remembering
+    inner: Opener
+
+    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+        return self.inner.port(option, text, timeout)
+
+    def open(self, spec: Spec) -> Side:
+        return self.memory.open(self.inner, spec)
+
+
+def _prints(inputs: Given | None) -> tuple[tuple[str, str, str], ...] | None:
+    """What two specs with the same inputs have in common."""
+    return None if inputs is None else tuple((n, x.dtype, fingerprint(x.values)) for n, x in inputs.items())

@@ -1,0 +1,86 @@
+"""What a comparison is asked for, and by which ports. Imports neither torch nor jax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from parity.paths.port_settings import PortInfo, settings_of
+from parity.settings import Settings, parse
+
+if TYPE_CHECKING:
+    from parity.runs.sides import Openers
+
+
+class Say(Protocol):
+    """Names the stage that begins, or how far it has come."""
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of a run.
+
+    Attributes:
+        reference, candidate: None for parity's own path. alone: whether there is no model behind the reference.
+        openers: who imported them, and so loads the sides; None where none is there.
+    """
+
+    reference: PortInfo | None = None
+    candidate: PortInfo | None = None
+    alone: bool = False
+    openers: Openers | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether either side is a port."""
+        return self.reference is not None or self.candidate is not None
+
+    def settings(self, reference: list[str], candidate: list[str]) -> tuple[Settings, Settings]:
+        """The settings of both sides, of `NAME=VALUE` texts.
+
+        Raises:
+            UsageError: one that a side does not take.
+        """
+
+        def chosen(port: PortInfo | None, base: Settings, texts: list[str]) -> Settings:
+            return parse(base.backend, texts) if port is None else settings_of(port, base, texts)
+
+        theirs = self.candidate or self.reference
+        return chosen(self.reference, parse("torch"), reference), chosen(theirs, parse("torchax"), candidate)
+
+
+NO_PORTS = Ports()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `parity run` was asked for.
+
+    Attributes:
+        model: tiny name, folder or hub name. reference, candidate: settings of the two sides.
+        steps: denoising steps. seed: of the initial noise. stage1: a port's embeddings in place of the prompt.
+        sites: `blocks`, `all` or a glob. values: globs of sites whose values are kept.
+        rounds: `structure`, `precision` or `both`.
+        forcing: `none`, `step` or `module`. prompt: in place of the model's own, None to keep it.
+        inputs: tensors by argument name, for a transformer that no family knows. ports: in place of parity's paths.
+        stages: parts of the generation (`parity.runs.stages`). stage2: a port's latents, for the VAE alone.
+    """
+
+    model: str
+    reference: Settings
+    candidate: Settings
+    steps: int = 1
+    seed: int = 0
+    stage1: Path | None = None
+    sites: str = "blocks"
+    values: tuple[str, ...] = ()
+    forcing: str = "none"
+    prompt: str | None = None
+    rounds: str = "both"
+    inputs: Path | None = None
+    ports: Ports = NO_PORTS
+    stages: tuple[str, ...] = ("transformer",)
+    stage2: Path | None = None

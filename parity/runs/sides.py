@@ -1,0 +1,211 @@
+"""The two sides of a comparison made ready: each in a process of its own, from explicit inputs alone.
+
+The reference encodes the prompt; the candidate starts from the same embeddings, unless a setting of the text stage
+makes them its own. Both draw their initial noise from the seed. Imports neither torch nor jax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from parity.compare.preflight import preflight
+from parity.compare.result import Check
+from parity.golden.facts import Facts
+from parity.paths.plan import Array, Given, Role, Source, Spec
+from parity.paths.port_settings import PortInfo
+from parity.paths.process import Worker
+from parity.paths.side import Pair, Side
+from parity.runs.request import Request, Say
+from parity.settings import Difference, Settings, differences
+
+
+class Opener(Protocol):
+    """Who loads sides of one role: a worker, or this process."""
+
+    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+        """Import a port."""
+        ...
+
+    def open(self, spec: Spec) -> Side:
+        """A side of this spec."""
+        ...
+
+
+class Workers:
+    """A process for each role, started when it is first asked for, ended with the context.
+
+    Args:
+        python: role -> the interpreter that runs it, where it is not this one.
+    """
+
+    def __init__(self, python: Mapping[str, str] | None = None) -> None:
+        self._python = python or {}
+        self._started: dict[str, Worker] = {}
+
+    def of(self, role: Role) -> Opener:
+        """The opener of a role."""
+        if role not in self._started:
+            given = self._python.get(role)
+            self._started[role] = Worker(role) if given is None else Worker(role, given)
+        return self._started[role]
+
+    def close(self) -> None:
+        """End both processes."""
+        for worker in self._started.values():
+            worker.close()
+        self._started = {}
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.close()
+
+
+class Openers(Protocol):
+    """Openers by role: `Workers`, or this process for the library form and tests."""
+
+    def of(self, role: Role) -> Opener: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A side's own embeddings, made by its text stage.
+
+    Attributes:
+        inputs: what it goes on from. beside: those of the runs that measured the stage's floors. tokens: encoded ones.
+    """
+
+    inputs: Given
+    beside: Mapping[str, Given] = field(default_factory=dict)
+    tokens: Given = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """Two sides before their first forward.
+
+    Attributes:
+        sides, facts, settings: of both. differing: the settings in which they declare to differ. checks: what was
+            compared. ports: whether either is a port.
+    """
+
+    sides: Pair[Side]
+    facts: Pair[Facts]
+    settings: Pair[Settings]
+    differing: tuple[Difference, ...]
+    checks: tuple[Check, ...]
+    port: bool
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The reference's modules, in the order of its tree, without the top one."""
+        return modules_of(self.facts.reference)
+
+    @property
+    def strict(self) -> bool:
+        """Whether a site that only one side has is a difference: not for ports, which are built otherwise."""
+        return not self.port
+
+    @property
+    def grid(self) -> tuple[int, int, int] | None:
+        """Frames, height and width of the image tokens."""
+        return self.facts.reference.grid
+
+
+def modules_of(facts: Facts) -> tuple[str, ...]:
+    """A side's modules, in the order of its tree, without the top one."""
+    return () if facts.provenance is None else tuple(m for m in facts.provenance.modules if m)
+
+
+@contextmanager
+def ready(request: Request, openers: Openers, say: Say, own: Pair[Own] | None = None) -> Iterator[Ready]:
+    """Open both sides and compare them as far as is possible without a forward; they are closed on leaving.
+
+    Args:
+        own: each side's own embeddings, where the text stage has made them.
+    """
+    ours, theirs = request.reference, request.candidate
+    say("loading the reference" if own is not None or request.stage1 is not None else "encoding the prompt")
+    openers.of("candidate")  # it imports its libraries meanwhile
+    reference = openers.of("reference").open(reference_spec(request, None if own is None else own.reference))
+    first = reference.facts()
+    say("loading the candidate")
+    candidate = openers.of("candidate").open(candidate_spec(request, first, None if own is None else own.candidate))
+    second = candidate.facts()
+    say("preflight")
+    differing = differences(ours, theirs)
+    known = [d.setting for d in differing]
+    notes = [Check(name, verdict, detail) for f in (first, second) for name, verdict, detail in f.checks]  # type: ignore[arg-type]
+    ports = [c for c in notes if c.check.endswith(" port")]
+    rest = [c for c in notes if not c.check.endswith(" port")]
+    try:
+        yield Ready(
+            sides=Pair(reference, candidate),
+            facts=Pair(first, second),
+            settings=Pair(ours, theirs),
+            differing=differing,
+            checks=(*ports, *rest, *preflight(first, second, known)),
+            port=second.own,
+        )
+    finally:
+        reference.close()
+        candidate.close()
+
+
+def source_of(request: Request) -> Source:
+    """Where both sides come from."""
+    return Source(
+        model=request.model,
+        steps=request.steps,
+        seed=request.seed,
+        prompt=request.prompt,
+        stage1=_text(request.stage1),
+        inputs=_text(request.inputs),
+        alone=request.ports.alone,
+    )
+
+
+def reference_spec(request: Request, own: Own | None = None) -> Spec:
+    """What the reference is."""
+    port = request.ports.reference
+    spec = Spec(role="reference", source=source_of(request), settings=request.reference.as_text())
+    if port is not None:
+        spec = replace(spec, port=port.text, option=port.option)
+    return spec if own is None else replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
+
+
+def candidate_spec(request: Request, reference: Facts, own: Own | None = None) -> Spec:
+    """What the candidate is: without a port of its own the reference's, which torchax then runs."""
+    port = request.ports.candidate or request.ports.reference
+    ours, theirs = request.reference, request.candidate
+    spec = Spec(role="candidate", source=source_of(request), settings=theirs.as_text())
+    if port is not None:
+        spec = replace(spec, port=port.text, option=port.option)
+    if request.ports.alone:
+        spec = replace(spec, tensors=arrays(reference.tensors, reference.input_dtypes))
+    if own is not None:
+        return replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
+    if ours["text.byt5_dtype"] != theirs["text.byt5_dtype"]:
+        # The encoders' working dtype stays the reference's: a candidate's dtype must not change what it is given.
+        encode = {"dtype": ours.text("dtype"), "text.byt5_dtype": theirs.text("text.byt5_dtype")}
+        return replace(spec, encode=encode)
+    return replace(spec, inputs=given_of(reference))
+
+
+def given_of(facts: Facts) -> Given:
+    """A side's explicit inputs, to be handed to another."""
+    return arrays(facts.inputs, facts.input_dtypes)
+
+
+def arrays(values: Mapping[str, object], dtypes: Mapping[str, str]) -> Given:
+    """Values with the dtypes that their tensors have."""
+    return {name: Array(x, dtypes[name]) for name, x in values.items()}  # type: ignore[arg-type]
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,96 @@
+"""Each side runs in a process of its own: whatever a port does, the reference, stdout and the verdict stay whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parity.errors import UsageError
+from tests.ports import REFERENCE
+from tests.ports import write as write_ports
+from tests.test_run import parity
+from tests.test_run_ports import compare
+
+pytest.importorskip("torchax")
+
+SAME = f"{REFERENCE}\n\ndef build(case):\n    return Port(module=TinyDiT())\n"
+
+WRONG_SCALE = f"""{REFERENCE}
+
+right = F.scaled_dot_product_attention
+
+
+def wrong(query, key, value, **options):
+    return right(query, key, value, scale=0.1)
+
+
+def build(case):
+    net = TinyDiT()
+    IN_BUILD
+
+    def call(inputs):
+        IN_CALL
+        return net(**inputs)
+
+    return Port(module=net, call=call)
+"""
+
+ATTENTION = "F.scaled_dot_product_attention = wrong"
+
+
+@pytest.mark.parametrize("where", ["IN_BUILD", "IN_CALL"])
+def test_a_port_that_replaces_torchs_attention_fails_at_the_attention(where: str, tmp_path: Path) -> None:
+    """In one process the reference would call the same wrong function, and the two would agree."""
+    text = WRONG_SCALE.replace(where, ATTENTION).replace("IN_BUILD", "pass").replace("IN_CALL", "pass")
+    result = compare(*write_ports(tmp_path, text))
+    assert result.verdict == "fail"
+    assert result.origin is not None
+    assert result.origin.key.site == "blocks.0.attention:out"
+
+
+BUILD = "    return Port(module=TinyDiT())\n"
+ENDS = {
+    "at import": f"import os\nos._exit(0)\n{SAME}",
+    "in build": SAME.replace(BUILD, "    import os\n    os._exit(0)\n"),
+    "by a signal": SAME.replace(BUILD, "    import ctypes\n    ctypes.string_at(0)\n"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_port_that_ends_its_process_is_an_error_with_its_line(name: str, tmp_path: Path) -> None:
+    text = ENDS[name]
+    number = next(i for i, x in enumerate(text.splitlines(), 1) if "_exit" in x or "string_at" in x)
+    with pytest.raises(UsageError, match=rf"the candidate's process ended by .* at port\.py:{number}"):
+        compare(*write_ports(tmp_path, text))
+
+
+def test_a_port_that_ends_its_process_in_a_call_exits_with_2(tmp_path: Path) -> None:
+    text = f"{REFERENCE}\n\ndef build(case):\n    import os\n    net = TinyDiT()\n" + (
+        "    return Port(module=net, call=lambda inputs: os._exit(0))\n"
+    )
+    reference, candidate = write_ports(tmp_path, text)
+    done = parity("run", "--json", "--reference-path", reference, "--candidate-path", candidate)
+    assert (done.code, done.out) == (2, "")
+    assert "os._exit(0) at port.py:" in done.err
+
+
+def test_what_a_port_prints_is_not_on_stdout(tmp_path: Path) -> None:
+    text = 'print("at import")\nimport os\nos.write(1, b"past Python\\n")\n' + SAME.replace(
+        "    return Port(", '    print("in build")\n    return Port('
+    )
+    reference, candidate = write_ports(tmp_path, text)
+    done = parity("run", "--json", "--reference-path", reference, "--candidate-path", candidate)
+    assert json.loads(done.out)["verdict"] == "pass"
+
+
+def test_a_reference_and_a_torchax_candidate_do_not_meet(tmp_path: Path) -> None:
+    """torch.compile dies once torchax is imported in its process."""
+    compiled = REFERENCE.replace(
+        "return Port(module=TinyDiT(), inputs=inputs())",
+        "import sys\n    assert 'torchax' not in sys.modules\n    return Port(module=TinyDiT(), inputs=inputs())",
+    )
+    reference, candidate = write_ports(tmp_path, SAME.replace("module=TinyDiT()", 'module=TinyDiT(), runs="torchax"'))
+    Path(reference.partition(":")[0]).write_text(compiled)
+    assert compare(reference, candidate).verdict == "pass"
