@@ -69,7 +69,8 @@ def _write_scalar(value: Scalar) -> dict[str, Any]:
 
 
 _KEY = row(TEXT, TEXT, TEXT, COUNT)  # stage, branch, site, call: the step is the part's
-_MOMENTS = of(Moments, count=COUNT, nan=COUNT, inf=COUNT, min=NUMBER, max=NUMBER, mean=NUMBER, l2=NUMBER)
+_NUMBER_OF = Schema(COUNT.read, int)  # numpy's integers among them
+_MOMENTS = of(Moments, count=_NUMBER_OF, nan=_NUMBER_OF, inf=_NUMBER_OF, min=NUMBER, max=NUMBER, mean=NUMBER, l2=NUMBER)
 _RECORD = members(
     {"key": _KEY, "kind": choice(*get_args(Kind))},
     {

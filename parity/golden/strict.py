@@ -176,15 +176,20 @@ class Schema(Generic[T]):
     write: Callable[[T], Any]
 
 
+def _same(value: Any) -> Any:
+    """Written as it is: what is none of the type fails where it is read again, and is not bent to it."""
+    return value
+
+
 def integer(least: int = 0, most: int = MAX_INT) -> Schema[int]:
     """Integers from `least` to `most`."""
-    return Schema(lambda value, what: as_int(value, what, least, most), int)
+    return Schema(lambda value, what: as_int(value, what, least, most), _same)
 
 
-TEXT: Schema[str] = Schema(as_text, str)
-LONG_TEXT: Schema[str] = Schema(lambda value, what: as_text(value, what, MAX_LONG), str)
+TEXT: Schema[str] = Schema(as_text, _same)
+LONG_TEXT: Schema[str] = Schema(lambda value, what: as_text(value, what, MAX_LONG), _same)
 COUNT = integer()
-BOOL: Schema[bool] = Schema(as_bool, bool)
+BOOL: Schema[bool] = Schema(as_bool, _same)
 NUMBER: Schema[float] = Schema(as_number, number)
 
 
