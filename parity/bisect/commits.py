@@ -1,6 +1,6 @@
 """Which commit of a repository brought a difference, with any command as the judge.
 
-How. Halving on the graph of commits, in git's own order (`git rev-list --bisect-all`): a good commit acquits all that
+How. Halving on the graph of commits, in git's own order (`git rev-list --bisect-all`): a good commit clears all that
 it contains, a bad one blames itself or something it contains. `git bisect run` itself is not used, since its log is in
 the worktree, which a machine that goes away takes with it; it has neither evidence nor seconds, and the first probe
 already records a verdict of a command that is not there at all. Here 126 and 127 count once the good end is good.

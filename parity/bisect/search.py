@@ -1,7 +1,7 @@
 """One search for every subject and strategy: ask, judge, keep, go on; what was judged once is not judged again.
 
 How. The strategy says what to try, the state file answers what was judged before, the subject judges the rest. Each
-outcome is on disk before the next probe begins, and strategies are deterministic, so that a killed search goes on with
+outcome is on disk before the next probe begins, and strategies are deterministic, so that a killed search resumes with
 the probe it was killed in.
 
     with State.open(path, "settings", question) as state:
@@ -145,7 +145,7 @@ class _Probing(Generic[T]):
     """Asks a subject, each question once."""
 
     def __init__(self, subject: Subject[T], state: State, listen: Listener) -> None:
-        self.subject, self.state, self.listen, self.told = subject, state, listen, len(state.probes)
+        self.subject, self.state, self.listen, self.printed = subject, state, listen, len(state.probes)
 
     def outcome(self, question: Question[T]) -> Outcome:
         """The outcome of some items, recorded unless it refutes what is presumed."""
@@ -172,8 +172,8 @@ class _Probing(Generic[T]):
 
     def tell(self, left: int) -> None:
         """Say what was judged since the last call."""
-        for probe in self.state.probes[self.told :]:
+        for probe in self.state.probes[self.printed :]:
             tried = self.subject.phrase.format(self.subject.words(probe.subject))
             text = f"{tried}: {word(probe.outcome)} ({probe.evidence}); {self.subject.progress(left)}"
             self.listen.judged(text, self.subject.details(probe))
-        self.told = len(self.state.probes)
+        self.printed = len(self.state.probes)

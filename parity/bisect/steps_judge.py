@@ -78,7 +78,7 @@ class StepsJudge:
         return self._judged(recorded, made)
 
     def free(self, known: int) -> Iterator[tuple[Outcome, str]]:
-        """The free run from step `known` on, gone on with where the latents after the step before are kept."""
+        """The free run from step `known` on, resumed where the latents after the step before are kept."""
         loop = prepare(self.side.with_fresh_sampler())
         state = self.carried.load(known)
         if state is not None:
@@ -106,7 +106,7 @@ _DAMAGED = (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile)
 
 @dataclass(frozen=True)
 class Carried:
-    """The latents a free run stands at, in a file beside the state file, so that a killed one can be gone on with."""
+    """The latents a free run stands at, in a file beside the state file, so that a killed one is resumed."""
 
     path: Path
 

@@ -1,4 +1,4 @@
-"""How a search goes on: what to try next, from the outcomes so far, and what they add up to.
+"""How a search proceeds: what to try next, from the outcomes so far, and what they add up to.
 
 A strategy is a generator: it yields a `Question`, is sent the outcome, and returns the answer. So it needs neither a
 state file nor a model, is tested in microseconds, and takes up where it stopped when it is sent recorded outcomes.

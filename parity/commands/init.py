@@ -11,7 +11,7 @@ from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.report.output import show
 
-TEMPLATE = Path(__file__).with_name("port_template.py")
+TEMPLATE = Path(__file__).parent / "templates" / "port.py"
 
 
 @command

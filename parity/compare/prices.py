@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from parity.compare.result import NAN, UNKNOWN, Distance, Failed, Result
-from parity.golden.strict import (
-    MalformedError,
-    as_int,
-    as_list,
-    as_mapping,
-    as_number,
-    as_text,
-    number,
-)
+from parity.golden.strict import COUNT, LONG_TEXT, NUMBER, TEXT, choice, listed, members, optional
+from parity.golden.strict import record as of
+
+MOST = 100_000
+"""Settings or steps of a row, at most."""
 
 PriceVerdict = Literal["pass", "fail", "unjudged", "refused"]
 
@@ -107,22 +103,28 @@ def _last(x: float) -> float:
     return math.inf if math.isnan(x) else x
 
 
+_DISTANCE = of(Distance, rel_l2=NUMBER, floor=NUMBER, ratio=NUMBER)
+_PRICE = members(
+    {
+        "settings": listed(TEXT, MOST),
+        "verdict": choice(*get_args(PriceVerdict)),
+        "failed": choice(None, *get_args(Failed)),
+        "reason": LONG_TEXT,
+        "noise_pred": _DISTANCE,
+        "latents": _DISTANCE,
+        "bits": NUMBER,
+        "bits_of": COUNT,
+        "noise_pred_by_step": listed(NUMBER, MOST),
+        "seconds": NUMBER,
+        "of_base": NUMBER,
+        "memory": optional(COUNT),
+    }
+)
+
+
 def to_json(row: Price) -> dict[str, Any]:
     """A row as plain JSON: the form of the document and of the state file."""
-    return {
-        "settings": list(row.settings),
-        "verdict": row.verdict,
-        "failed": row.failed,
-        "reason": row.reason,
-        "noise_pred": _distance(row.noise_pred),
-        "latents": _distance(row.latents),
-        "bits": number(row.bits),
-        "bits_of": row.bits_of,
-        "noise_pred_by_step": [number(x) for x in row.by_step],
-        "seconds": number(row.seconds),
-        "of_base": number(row.of_base),
-        "memory": row.memory,
-    }
+    return _PRICE.write({f.name: getattr(row, f.name) for f in fields(Price)} | {"noise_pred_by_step": row.by_step})
 
 
 def from_json(value: Any) -> Price:
@@ -131,37 +133,6 @@ def from_json(value: Any) -> Price:
     Raises:
         MalformedError: it did not write this.
     """
-    held = as_mapping(value, "a row")
-    try:
-        verdict, failed, memory = held["verdict"], held["failed"], held["memory"]
-        if verdict not in get_args(PriceVerdict) or failed not in (None, *get_args(Failed)):
-            raise MalformedError("a row's verdict is none")
-        return Price(
-            tuple(as_text(x, "a setting") for x in as_list(held["settings"], "settings", MOST)),
-            verdict,
-            failed,
-            as_text(held["reason"], "a reason", MOST_TEXT),
-            _read_distance(held["noise_pred"]),
-            _read_distance(held["latents"]),
-            as_number(held["bits"], "bits"),
-            as_int(held["bits_of"], "bits_of"),
-            tuple(as_number(x, "a step") for x in as_list(held["noise_pred_by_step"], "noise_pred_by_step", MOST)),
-            as_number(held["seconds"], "seconds"),
-            as_number(held["of_base"], "of_base"),
-            None if memory is None else as_int(memory, "memory"),
-        )
-    except KeyError as error:
-        raise MalformedError(f"a row has no {error}") from None
-
-
-MOST = 100_000
-MOST_TEXT = 100_000
-
-
-def _distance(x: Distance) -> dict[str, Any]:
-    return {"rel_l2": number(x.rel_l2), "floor": number(x.floor), "ratio": number(x.ratio)}
-
-
-def _read_distance(value: Any) -> Distance:
-    held = as_mapping(value, "a distance")
-    return Distance(*(as_number(held[name], name) for name in ("rel_l2", "floor", "ratio")))
+    row = _PRICE.read(value, "a row")
+    by_step = row.pop("noise_pred_by_step")
+    return Price(**row, by_step=by_step)

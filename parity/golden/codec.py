@@ -5,8 +5,9 @@ nothing that is not a record.
 
 How. Sketches, values and floor bins are tensors of the part, named `<record>.sketch`, `<record>.value` and
 `<floor>.floor` by position; everything else is one JSON document in the header's metadata, under the name `parity`.
-`check_record` states what a record must satisfy; the writer and the reader both hold to it, so that what is written
-can be read. Nothing here knows files: failures are `MalformedError`, and the caller names the file.
+One schema a type says how it stands there, and `check_record` what a record must satisfy beside; the writer and the
+reader both hold to them, so that what is written can be read. Nothing here knows files: failures are `MalformedError`,
+and the caller names the file.
 
 Cost. About 350 bytes of JSON a record beside its sketch.
 """
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -24,36 +26,74 @@ from parity.golden.container import BFLOAT16, Tensor, header, parse_container, t
 from parity.golden.records import Floor, Key, Kind, Moments, Record, Scalar, StepRecords
 from parity.golden.sketch import BINS, Geometry, geometry
 from parity.golden.strict import (
+    BOOL,
+    COUNT,
     MAX_INT,
-    MAX_NAME,
+    NUMBER,
+    TEXT,
     MalformedError,
-    as_bool,
+    Schema,
     as_int,
-    as_list,
-    as_number,
-    as_object,
-    as_text,
-    number,
+    choice,
+    integer,
+    listed,
+    members,
     parse,
+    row,
     shown,
+)
+from parity.golden.strict import (
+    record as of,
 )
 
 MAX_RECORDS = 1_000_000
 MAX_STEP = 1_000_000
 DOCUMENT = "parity"
-_PART = frozenset({"step", "records", "floors"})
-_RECORD = frozenset({"key", "kind"})
-_RECORD_OPTIONAL = frozenset({"shape", "dtype", "rows", "frame", "moments", "scalar"})
-_FLOOR = frozenset({"key", "l2", "local_l2"})
-_FLOOR_OPTIONAL = frozenset({"linf"})
-_COUNTS = ("count", "nan", "inf")
-_STATISTICS = ("min", "max", "mean", "l2")
-_MOMENTS = frozenset(_COUNTS + _STATISTICS)
-_KINDS = get_args(Kind)
+_SCALARS: Mapping[str, Schema[Any]] = {"bool": BOOL, "int": integer(-MAX_INT), "float": NUMBER, "str": TEXT}
+"""The type is written, because "nan" the text and nan the number would look the same."""
+
+
+def _read_scalar(value: Any, what: str) -> Scalar:
+    if not isinstance(value, dict) or len(value) != 1:
+        raise MalformedError(f"{what} is {shown(value)}")
+    ((name, held),) = value.items()
+    if name not in _SCALARS:
+        raise MalformedError(f"{what} has the unknown type {shown(name)}")
+    scalar: Scalar = _SCALARS[name].read(held, what)
+    return scalar
+
+
+def _write_scalar(value: Scalar) -> dict[str, Any]:
+    name = next(kind.__name__ for kind in (bool, int, float, str) if isinstance(value, kind))
+    return {name: _SCALARS[name].write(value)}
+
+
+_KEY = row(TEXT, TEXT, TEXT, COUNT)  # stage, branch, site, call: the step is the part's
+_NUMBER_OF = Schema(COUNT.read, int)  # numpy's integers among them
+_MOMENTS = of(Moments, count=_NUMBER_OF, nan=_NUMBER_OF, inf=_NUMBER_OF, min=NUMBER, max=NUMBER, mean=NUMBER, l2=NUMBER)
+_RECORD = members(
+    {"key": _KEY, "kind": choice(*get_args(Kind))},
+    {
+        "dtype": TEXT,
+        "shape": listed(COUNT, 64),
+        "rows": TEXT,
+        "frame": row(COUNT, COUNT),
+        "moments": _MOMENTS,
+        "scalar": Schema(_read_scalar, _write_scalar),
+    },
+)
+_FLOOR = members({"key": _KEY, "l2": NUMBER, "local_l2": NUMBER}, {"linf": NUMBER})
+_PART = members(
+    {
+        "step": integer(-1, MAX_STEP),
+        "records": listed(_RECORD, MAX_RECORDS),
+        "floors": listed(_FLOOR, MAX_RECORDS),
+    }
+)
 
 
 def check_record(record: Record, step: int) -> None:
-    """Hold a record to the format.
+    """Hold a record to what no schema can say.
 
     Raises:
         MalformedError: naming the record and what is wrong.
@@ -61,21 +101,8 @@ def check_record(record: Record, step: int) -> None:
     what = str(record.key)
     if record.key.step != step:
         raise MalformedError(f"{what}: does not belong to step {step}")
-    as_int(record.key.call, f"{what}: the call")
-    for name, text in (
-        ("stage", record.key.stage),
-        ("branch", record.key.branch),
-        ("site", record.key.site),
-        ("dtype", record.dtype),
-        ("row frame", record.rows),
-    ):
-        as_text(text, f"{what}: the {name}")
     if not record.key.site:
         raise MalformedError(f"{what}: the site is empty")
-    if record.kind not in _KINDS:
-        raise MalformedError(f"{what}: the kind {shown(record.kind)} is none of {', '.join(_KINDS)}")
-    for size in (*record.shape, *record.frame):
-        as_int(size, f"{what}: a size")
     as_int(math.prod(record.shape), f"{what}: the number of elements")
     if record.kind == "tensor":
         _check_tensor(record, what)
@@ -118,18 +145,18 @@ def encode_step(step: StepRecords) -> tuple[bytes, dict[str, Tensor]]:
     Raises:
         MalformedError: a record or floor that the format does not allow, or two with the same key.
     """
-    as_int(step.step, "the step", least=-1, most=MAX_STEP)
-    as_int(len(step.records), "the number of records", most=MAX_RECORDS)
     tensors: dict[str, Tensor] = {}
-    records: list[dict[str, Any]] = []
     seen: set[Key] = set()
+    document: dict[str, Any] = {"step": step.step, "records": [], "floors": []}
     for index, record in enumerate(step.records):
         record = _plain(record)
+        entry = _members_of(record)
+        _RECORD.read(_RECORD.write(entry), str(record.key))  # what is written can be read
         check_record(record, step.step)
         if record.key in seen:
             raise MalformedError(f"{record.key}: is recorded twice")
         seen.add(record.key)
-        records.append(_encode_record(record))
+        document["records"].append(entry)
         if record.sketch is not None:
             tensors[f"{index}.sketch"] = tensor(record.sketch)
         if isinstance(record.value, np.ndarray):
@@ -137,14 +164,32 @@ def encode_step(step: StepRecords) -> tuple[bytes, dict[str, Tensor]]:
                 tensors[f"{index}.value"] = tensor(record.value, record.dtype)
             except MalformedError as error:
                 raise MalformedError(f"{record.key}: {error}") from None
-    floors: list[dict[str, Any]] = []
     for index, (key, floor) in enumerate(step.floors.items()):
         _check_floor(key, floor, step.step)
-        floors.append(_encode_floor(key, floor))
+        linf = None if math.isnan(floor.linf) else floor.linf
+        document["floors"].append({"key": _row(key), "l2": floor.l2, "local_l2": floor.local_l2, "linf": linf})
         if floor.bins is not None:
             tensors[f"{index}.floor"] = tensor(floor.bins)
-    document = json.dumps({"step": step.step, "records": records, "floors": floors}, separators=(",", ":"))
-    return header(tensors, {DOCUMENT: document}), tensors
+    text = json.dumps(_PART.write(document), separators=(",", ":"))
+    return header(tensors, {DOCUMENT: text}), tensors
+
+
+def _row(key: Key) -> tuple[str, str, str, int]:
+    return key.stage, key.branch, key.site, key.call
+
+
+def _members_of(record: Record) -> dict[str, Any]:
+    """A record's members as its schema has them; None for what is not written."""
+    return {
+        "key": _row(record.key),
+        "kind": record.kind,
+        "dtype": record.dtype or None,
+        "shape": record.shape if record.kind == "tensor" else None,
+        "rows": record.rows or None,
+        "frame": record.frame if record.frame != (0, 0) else None,
+        "moments": record.moments,
+        "scalar": record.value if record.kind == "scalar" else None,
+    }
 
 
 def _plain(record: Record) -> Record:
@@ -152,46 +197,6 @@ def _plain(record: Record) -> Record:
     if not isinstance(record.value, np.generic):
         return record
     return replace(record, value=np.asarray(record.value) if record.kind == "tensor" else record.value.item())
-
-
-def _encode_key(key: Key) -> list[Any]:
-    return [key.stage, key.branch, key.site, int(key.call)]
-
-
-def _encode_record(record: Record) -> dict[str, Any]:
-    entry: dict[str, Any] = {"key": _encode_key(record.key), "kind": record.kind}
-    if record.dtype:
-        entry["dtype"] = record.dtype
-    if record.kind == "tensor":
-        entry["shape"] = list(record.shape)
-    if record.rows:
-        entry["rows"] = record.rows
-    if record.frame != (0, 0):
-        entry["frame"] = list(record.frame)
-    if (moments := record.moments) is not None:
-        entry["moments"] = {name: int(getattr(moments, name)) for name in _COUNTS}
-        entry["moments"] |= {name: number(getattr(moments, name)) for name in _STATISTICS}
-    if record.kind == "scalar":
-        entry["scalar"] = _encode_scalar(cast(Scalar, record.value), str(record.key))
-    return entry
-
-
-def _encode_floor(key: Key, floor: Floor) -> dict[str, Any]:
-    entry = {"key": _encode_key(key), "l2": number(floor.l2), "local_l2": number(floor.local_l2)}
-    return entry if math.isnan(floor.linf) else entry | {"linf": number(floor.linf)}
-
-
-def _encode_scalar(value: Scalar, what: str) -> dict[str, Any]:
-    # The type is said, because "nan" the string and nan the number would look the same.
-    if isinstance(value, bool):
-        return {"bool": value}
-    if isinstance(value, int):
-        if abs(value) > MAX_INT:
-            raise MalformedError(f"{what}: the integer has more than 63 bits")
-        return {"int": int(value)}
-    if isinstance(value, float):
-        return {"float": number(value)}
-    return {"str": as_text(value, f"{what}: the value")}
 
 
 def _check_floor(key: Key, floor: Floor, step: int) -> None:
@@ -214,94 +219,41 @@ def decode_step(buffer: memoryview, step: int) -> StepRecords:
     metadata, tensors = parse_container(buffer)
     if DOCUMENT not in metadata:
         raise MalformedError("it is a safetensors file, but not a part of a golden")
-    document = as_object(parse(metadata[DOCUMENT].encode("utf-8", "surrogatepass")), "the part", _PART)
-    held = as_int(document["step"], "the step", least=-1, most=MAX_STEP)
-    if held != step:
-        raise MalformedError(f"it holds step {held}, not step {step}")
-    entries = as_list(document["records"], "the records", MAX_RECORDS)
-    records = tuple(_decode_record(entry, step, index, tensors) for index, entry in enumerate(entries))
+    document = _PART.read(parse(metadata[DOCUMENT].encode("utf-8", "surrogatepass")), "")
+    if document["step"] != step:
+        raise MalformedError(f"it holds step {document['step']}, not step {step}")
+    records = tuple(_record(entry, step, index, tensors) for index, entry in enumerate(document["records"]))
     if len({record.key for record in records}) != len(records):
         raise MalformedError("two of its records have the same key")
-    entries = as_list(document["floors"], "the floors", MAX_RECORDS)
-    floors = dict(_decode_floor(entry, step, index, tensors) for index, entry in enumerate(entries))
-    if len(floors) != len(entries):
+    floors = dict(_floor(entry, step, index, tensors) for index, entry in enumerate(document["floors"]))
+    if len(floors) != len(document["floors"]):
         raise MalformedError("two of its floors have the same key")
     if tensors:
         raise MalformedError(f"its tensor {shown(next(iter(tensors)))} belongs to no record")
     return StepRecords(step, records, floors)
 
 
-def _decode_key(value: Any, step: int, what: str) -> Key:
-    fields = as_list(value, f"the key of {what}", 4)
-    if len(fields) != 4:
-        raise MalformedError(f"the key of {what} has {len(fields)} entries, not 4")
-    stage, branch, site = (as_text(text, f"the key of {what}") for text in fields[:3])
-    return Key(stage, step, branch, site, as_int(fields[3], f"the call of {what}"))
+def _key(entry: dict[str, Any], step: int) -> Key:
+    stage, branch, site, call = entry.pop("key")
+    return Key(stage, step, branch, site, call)
 
 
-def _decode_record(value: Any, step: int, index: int, tensors: dict[str, Tensor]) -> Record:
-    what = f"record {index}"
-    entry = as_object(value, what, _RECORD, _RECORD_OPTIONAL)
-    kind = as_text(entry["kind"], f"the kind of {what}")
-    dtype = as_text(entry.get("dtype", ""), f"the dtype of {what}")
-    shape = tuple(as_int(n, f"the shape of {what}") for n in as_list(entry.get("shape", []), "the shape", 64))
-    frame = tuple(as_int(n, f"the frame of {what}") for n in as_list(entry.get("frame", [0, 0]), "the frame", 2))
-    if len(frame) != 2:
-        raise MalformedError(f"the frame of {what} is not two numbers")
-    stored = tensors.pop(f"{index}.sketch", None)
-    held = tensors.pop(f"{index}.value", None)
-    record = Record(
-        _decode_key(entry["key"], step, what),
-        cast(Kind, kind),
-        shape,
-        dtype,
-        as_text(entry.get("rows", ""), f"the rows of {what}"),
-        frame,
-        _decode_moments(entry["moments"], what) if "moments" in entry else None,
-        None if stored is None else stored.array,
-        _decode_scalar(entry["scalar"], what) if "scalar" in entry else None if held is None else _decode_value(held),
-    )
-    check_record(record, step)
+def _record(entry: dict[str, Any], step: int, index: int, tensors: dict[str, Tensor]) -> Record:
+    stored, held = tensors.pop(f"{index}.sketch", None), tensors.pop(f"{index}.value", None)
     if "scalar" in entry and held is not None:
-        raise MalformedError(f"{what} has two values")
+        raise MalformedError(f"records[{index}] has two values")
+    value = entry.pop("scalar", None if held is None else _value(held))
+    record = Record(_key(entry, step), **entry, sketch=None if stored is None else stored.array, value=value)
+    check_record(record, step)
     return record
 
 
-def _decode_value(held: Tensor) -> np.ndarray:
+def _value(held: Tensor) -> np.ndarray:
     return widen(held.array) if held.dtype == BFLOAT16 else held.array
 
 
-def _decode_moments(value: Any, what: str) -> Moments:
-    entry = as_object(value, f"the moments of {what}", _MOMENTS)
-    counts = [as_int(entry[name], f"the {name} of {what}") for name in _COUNTS]
-    return Moments(*counts, *(as_number(entry[name], f"the {name} of {what}") for name in _STATISTICS))
-
-
-def _decode_scalar(value: Any, what: str) -> Scalar:
-    if not isinstance(value, dict) or len(value) != 1:
-        raise MalformedError(f"the scalar of {what} is {shown(value)}")
-    (name, held), what = next(iter(value.items())), f"the scalar of {what}"
-    if name == "bool":
-        return as_bool(held, what)
-    if name == "int":
-        return as_int(held, what, least=-MAX_INT)
-    if name == "float":
-        return as_number(held, what)
-    if name == "str":
-        return as_text(held, what, MAX_NAME)
-    raise MalformedError(f"{what} has the unknown type {shown(name)}")
-
-
-def _decode_floor(value: Any, step: int, index: int, tensors: dict[str, Tensor]) -> tuple[Key, Floor]:
-    what = f"floor {index}"
-    entry = as_object(value, what, _FLOOR, _FLOOR_OPTIONAL)
+def _floor(entry: dict[str, Any], step: int, index: int, tensors: dict[str, Tensor]) -> tuple[Key, Floor]:
     stored = tensors.pop(f"{index}.floor", None)
-    floor = Floor(
-        as_number(entry["l2"], what),
-        None if stored is None else stored.array,
-        as_number(entry["local_l2"], what),
-        as_number(entry.get("linf", "nan"), what),
-    )
-    key = _decode_key(entry["key"], step, what)
+    key, floor = _key(entry, step), Floor(**entry, bins=None if stored is None else stored.array)
     _check_floor(key, floor, step)
     return key, floor

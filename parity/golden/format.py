@@ -26,14 +26,19 @@ from parity.errors import UsageError
 from parity.golden.codec import MAX_RECORDS, MAX_STEP
 from parity.golden.records import Provenance
 from parity.golden.strict import (
+    BOOL,
+    COUNT,
+    TEXT,
     MalformedError,
-    as_bool,
+    Schema,
     as_int,
-    as_list,
-    as_mapping,
-    as_object,
-    as_text,
+    choice,
+    integer,
+    listed,
+    mapping,
+    members,
     parse,
+    row,
     shown,
 )
 
@@ -45,8 +50,6 @@ MAX_MANIFEST = 64 * 2**20
 MAX_PART = 2**50
 MAX_PARTS = 100_000
 MAX_SHARDS = 1_000_000
-_DOCUMENT = frozenset({"kind", "format", "complete", "parts", "provenance", "sha256"})
-_PART = frozenset({"step", "file", "bytes", "sha256", "records"})
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 
 
@@ -95,6 +98,41 @@ def damaged(where: str, what: object) -> UsageError:
     return UsageError(f"{where}: {what}; the file is damaged or was changed: copy the golden again or record it again")
 
 
+_PART = members(
+    {
+        "step": integer(-1, MAX_STEP),
+        "file": TEXT,
+        "bytes": integer(0, MAX_PART),
+        "sha256": TEXT,
+        "records": integer(0, MAX_RECORDS),
+    }
+)
+_BY_TYPE: Mapping[Any, Schema[Any]] = {
+    str: TEXT,
+    int: integer(-(2**63)),
+    Mapping[str, str]: mapping(TEXT),
+    tuple[str, ...]: listed(TEXT, MAX_SHARDS),
+    tuple[int, int]: row(COUNT, COUNT),
+}
+"""Annotation of a field of Provenance -> how it stands in `golden.json`: the dataclass itself says what is allowed."""
+_FIELDS = {f.name: _BY_TYPE[get_type_hints(Provenance)[f.name]] for f in fields(Provenance)}
+_REQUIRED = {f.name for f in fields(Provenance) if f.default is MISSING and f.default_factory is MISSING}
+_PROVENANCE = members(
+    {name: item for name, item in _FIELDS.items() if name in _REQUIRED},
+    {name: item for name, item in _FIELDS.items() if name not in _REQUIRED},
+)
+_DOCUMENT = members(
+    {
+        "kind": choice(KIND),
+        "format": integer(FORMAT, FORMAT),
+        "complete": BOOL,
+        "parts": listed(_PART, MAX_PARTS),
+        "provenance": _PROVENANCE,
+        "sha256": TEXT,
+    }
+)
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     """`golden.json` of a manifest: the same manifest gives the same bytes.
 
@@ -105,17 +143,17 @@ def encode_manifest(manifest: Manifest) -> bytes:
         {"step": part.step, "file": part.file, "bytes": part.bytes, "sha256": part.sha256, "records": part.records}
         for part in sorted(manifest.parts, key=lambda part: part.step)
     ]
-    provenance = {
-        field.name: _encode_field(field.name, getattr(manifest.provenance, field.name)) for field in fields(Provenance)
-    }
-    _decode_provenance(provenance)  # what is written can be read
+    provenance = {name: _ordered(name, getattr(manifest.provenance, name)) for name in _FIELDS}
     document = {
         "kind": KIND,
         "format": FORMAT,
         "complete": manifest.complete,
         "parts": parts,
         "provenance": provenance,
+        "sha256": "",
     }
+    document = _DOCUMENT.write(document)
+    _provenance(_PROVENANCE.read(document["provenance"], "provenance"))  # what is written can be read
     document["sha256"] = own_checksum(document)
     encoded = (json.dumps(document, indent=1) + "\n").encode("ascii")
     as_int(len(encoded), f"the size of {MANIFEST}", most=MAX_MANIFEST)
@@ -128,11 +166,9 @@ def own_checksum(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, separators=(",", ":")).encode("ascii")).hexdigest()
 
 
-def _encode_field(name: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        # Sorted, so that two equal runs agree; but the module tree's own order says more than the alphabet's.
-        return dict(value) if name == "modules" else {key: value[key] for key in sorted(value)}
-    return list(value) if isinstance(value, tuple) else value
+def _ordered(name: str, value: Any) -> Any:
+    """Sorted, so that two equal runs agree; but the module tree's own order says more than the alphabet's."""
+    return dict(sorted(value.items())) if isinstance(value, Mapping) and name != "modules" else value
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
@@ -163,60 +199,28 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def _decode_document(document: dict[str, Any]) -> Manifest:
-    as_object(document, "the document", _DOCUMENT)
-    parts = tuple(_decode_part(entry, i) for i, entry in enumerate(as_list(document["parts"], "parts", MAX_PARTS)))
+    found = _DOCUMENT.read(document, "")
+    parts = tuple(_part(entry, index) for index, entry in enumerate(found["parts"]))
     if any(a.step >= b.step for a, b in itertools.pairwise(parts)):
         raise MalformedError("its parts are not in order of their steps, each once")
-    provenance = _decode_provenance(document["provenance"])
-    complete = as_bool(document["complete"], "complete")
-    if document["sha256"] != own_checksum(document):
+    provenance = _provenance(found["provenance"])
+    if found["sha256"] != own_checksum(document):
         raise MalformedError("its content does not match its own checksum")
-    return Manifest(provenance, parts, complete)
+    return Manifest(provenance, parts, found["complete"])
 
 
-def _decode_part(value: Any, index: int) -> Part:
-    what = f"parts[{index}]"
-    entry = as_object(value, what, _PART)
-    step = as_int(entry["step"], f"the step of {what}", least=-1, most=MAX_STEP)
-    if entry["file"] != part_name(step):
-        raise MalformedError(f"{what} names the file {shown(entry['file'])} instead of {part_name(step)}")
-    checksum = as_text(entry["sha256"], f"the checksum of {what}")
+def _part(entry: dict[str, Any], index: int) -> Part:
+    step, file, checksum = entry["step"], entry.pop("file"), entry["sha256"]
+    if file != part_name(step):
+        raise MalformedError(f"parts[{index}] names the file {shown(file)} instead of {part_name(step)}")
     if not _CHECKSUM.fullmatch(checksum):
-        raise MalformedError(f"the checksum of {what} is {shown(checksum)}, not 64 hexadecimal digits")
-    return Part(
-        step,
-        as_int(entry["bytes"], f"the size of {what}", most=MAX_PART),
-        checksum,
-        as_int(entry["records"], f"the number of records of {what}", most=MAX_RECORDS),
-    )
+        raise MalformedError(f"the checksum of parts[{index}] is {shown(checksum)}, not 64 hexadecimal digits")
+    return Part(**entry)
 
 
-def _decode_provenance(value: Any) -> Provenance:
-    known = fields(Provenance)
-    required = frozenset(f.name for f in known if f.default is MISSING and f.default_factory is MISSING)
-    entry = as_object(value, "the provenance", required, frozenset(f.name for f in known))
-    hints = get_type_hints(Provenance)
-    decoded = {name: _decode_field(hints[name], held, f"provenance.{name}") for name, held in entry.items()}
-    provenance = Provenance(**decoded)
+def _provenance(entry: dict[str, Any]) -> Provenance:
+    provenance = Provenance(**entry)
     index, count = provenance.shard
     if not 0 <= index < count <= MAX_SHARDS:
         raise MalformedError(f"provenance.shard {[index, count]} is not an index below a count")
     return provenance
-
-
-def _decode_field(hint: Any, value: Any, what: str) -> Any:
-    """Check a value against the annotation of its field: `Provenance` itself says what is allowed."""
-    if hint is str:
-        return as_text(value, what)
-    if hint is int:
-        return as_int(value, what, least=-(2**63))
-    if hint == Mapping[str, str]:
-        return {name: as_text(text, f"{what}[{shown(name)}]") for name, text in as_mapping(value, what).items()}
-    items = as_list(value, what, MAX_SHARDS)
-    if hint == tuple[str, ...]:
-        return tuple(as_text(item, what) for item in items)
-    if hint == tuple[int, int]:
-        if len(items) != 2:
-            raise MalformedError(f"{what} should be two numbers")
-        return tuple(as_int(item, what) for item in items)
-    raise TypeError(f"{what}: a golden cannot hold a {hint}; teach parity.golden.format to")

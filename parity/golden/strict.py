@@ -3,7 +3,8 @@
 Problem. A golden comes from another machine, months old, through other people's hands; `json.loads` accepts duplicate
 keys, NaN literals and numbers that overflow to infinity, and says `KeyError` where a user needs a sentence.
 
-How. `parse` closes those doors, and the `as_*` functions check one value each. They raise `MalformedError` with what is
+How. `parse` closes those doors, and the `as_*` functions check one value each. A `Schema` declares how a type stands in
+JSON, once for both directions; larger ones are put together of smaller. All raise `MalformedError` with what is
 wrong; whoever knows the file's name turns that into a `UsageError` (see `parity.golden.format.damaged`). Numbers that
 JSON has no literal for are the strings "nan", "inf" and "-inf".
 
@@ -15,10 +16,16 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 MAX_NAME = 4096
 """Characters of a name, a setting's value or a fingerprint, at most."""
+MAX_LONG = 100_000
+"""Characters of a sentence, at most."""
 MAX_INT = 2**63 - 1
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -152,3 +159,109 @@ def number(value: float) -> float | str:
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Schema(Generic[T]):
+    """How values of a type stand in JSON.
+
+        PART = members({"step": integer(), "sha256": TEXT})
+        PART.read({"step": 3, "sha256": "0f"}, "parts[0]")
+
+    Attributes:
+        read: (JSON, where it stands, for messages) -> value; raises MalformedError. write: value -> JSON.
+    """
+
+    read: Callable[[Any, str], T]
+    write: Callable[[T], Any]
+
+
+def _same(value: Any) -> Any:
+    """Written as it is: what is none of the type fails where it is read again, and is not bent to it."""
+    return value
+
+
+def integer(least: int = 0, most: int = MAX_INT) -> Schema[int]:
+    """Integers from `least` to `most`."""
+    return Schema(lambda value, what: as_int(value, what, least, most), _same)
+
+
+TEXT: Schema[str] = Schema(as_text, _same)
+LONG_TEXT: Schema[str] = Schema(lambda value, what: as_text(value, what, MAX_LONG), _same)
+COUNT = integer()
+BOOL: Schema[bool] = Schema(as_bool, _same)
+NUMBER: Schema[float] = Schema(as_number, number)
+
+
+def choice(*values: str | None) -> Schema[Any]:
+    """One of these."""
+
+    def read(value: Any, what: str) -> Any:
+        if not isinstance(value, str | None) or value not in values:
+            raise MalformedError(f"{what} is {shown(value)}, none of {', '.join(map(str, values))}")
+        return value
+
+    return Schema(read, lambda value: value)
+
+
+def optional(item: Schema[T]) -> Schema[T | None]:
+    """An item, or null for None."""
+    return Schema(
+        lambda value, what: None if value is None else item.read(value, what),
+        lambda value: None if value is None else item.write(value),
+    )
+
+
+def listed(item: Schema[T], most: int) -> Schema[tuple[T, ...]]:
+    """A list of at most so many items."""
+
+    def read(value: Any, what: str) -> tuple[T, ...]:
+        return tuple(item.read(entry, f"{what}[{i}]") for i, entry in enumerate(as_list(value, what, most)))
+
+    return Schema(read, lambda items: [item.write(entry) for entry in items])
+
+
+def row(*items: Schema[Any]) -> Schema[tuple[Any, ...]]:
+    """A list of exactly these items."""
+
+    def read(value: Any, what: str) -> tuple[Any, ...]:
+        entries = as_list(value, what, len(items))
+        if len(entries) != len(items):
+            raise MalformedError(f"{what} has {len(entries)} entries, not {len(items)}")
+        return tuple(item.read(entry, what) for item, entry in zip(items, entries, strict=True))
+
+    return Schema(read, lambda values: [item.write(value) for item, value in zip(items, values, strict=True)])
+
+
+def mapping(item: Schema[T]) -> Schema[Mapping[str, T]]:
+    """An object with any names."""
+
+    def read(value: Any, what: str) -> Mapping[str, T]:
+        return {name: item.read(x, f"{what}[{shown(name)}]") for name, x in as_mapping(value, what).items()}
+
+    return Schema(read, lambda values: {name: item.write(x) for name, x in values.items()})
+
+
+def members(
+    required: Mapping[str, Schema[Any]], beside: Mapping[str, Schema[Any]] | None = None
+) -> Schema[dict[str, Any]]:
+    """An object with these names and no others; of those `beside`, None is left out."""
+    every, names, rest = {**required, **(beside or {})}, frozenset(required), frozenset(beside or ())
+
+    def read(value: Any, what: str) -> dict[str, Any]:
+        entry = as_object(value, what or "the document", names, rest)
+        return {name: every[name].read(x, f"{what}.{name}" if what else name) for name, x in entry.items()}
+
+    def write(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: x.write(values[name]) for name, x in every.items() if name in names or values[name] is not None}
+
+    return Schema(read, write)
+
+
+def record(make: Callable[..., T], **items: Schema[Any]) -> Schema[T]:
+    """An object of the members of a dataclass."""
+    inner = members(items)
+    return Schema(
+        lambda value, what: make(**inner.read(value, what)),
+        lambda value: inner.write({name: getattr(value, name) for name in items}),
+    )

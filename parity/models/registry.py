@@ -35,8 +35,8 @@ class Registered:
     """A family, known without loading it.
 
     Attributes:
-        title: its name. transformer: the class that it runs, or `ANY`. family: `module:name` of its `Family`
-            (for `ANY` of a function that makes one of a checkpoint's folder and the user's `--inputs`).
+        title: its name. transformer: the class that it runs, or `ANY`.
+        family: `module:name` of a function that makes it of a checkpoint's folder and the user's `--inputs` (or None).
         tiny: built-in model -> `module:name` of a function that writes its checkpoint into an empty folder.
     """
 
@@ -91,8 +91,7 @@ def family_of(folder: Path, inputs: Path | None = None) -> Family:
             f"--inputs is for transformers that no family knows; '{folder}' is a {family.title}, which makes its own: "
             "use --prompt or --stage1"
         )
-    make = pkgutil.resolve_name(family.family)
-    found: Family = make(folder, inputs) if family.transformer == ANY else make()
+    found: Family = pkgutil.resolve_name(family.family)(folder, inputs)
     return found
 
 

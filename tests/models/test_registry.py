@@ -40,12 +40,15 @@ def test_exactly_one_family_runs_what_no_other_runs() -> None:
 def test_a_folder_is_all_that_a_family_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     face = """
 from parity.models.registry import Registered, register
-register(Registered(title="LTX", transformer="LTXVideoTransformer3DModel", family="parity.models.ltx.family:LTX"))
+register(Registered(title="LTX", transformer="LTXVideoTransformer3DModel", family="parity.models.ltx.family:LTX.of"))
 """
     family = """
 from parity.models.family import Family
 class LTX(Family):
     title = "LTX"
+    @classmethod
+    def of(cls, folder, inputs):
+        return cls()
 """
     for name, text in (("__init__.py", face), ("family.py", family)):
         path = tmp_path / "ltx" / name

@@ -83,7 +83,7 @@ class _Walk:
                 yield from self._list(path, old, new)
         elif not self._equal(path.rpartition(".")[2], old, new):
             old = reworded(old, self._changes) if isinstance(old, str) else old
-            yield f"{path}: {old!r} -> {new!r}"
+            yield f"{path}: {_short(old)} -> {_short(new)}"
 
     def _mapping(self, path: str, old: Json, new: Json) -> Iterator[str]:
         if list(old) != list(new):
@@ -186,6 +186,6 @@ def _some(name: str, items: list[str]) -> Iterator[str]:
         yield f"{name}: {len(items) - MOST_OF_A_KIND} more"
 
 
-def _short(items: list[Json]) -> str:
-    text = str(items)
+def _short(value: Json) -> str:
+    text = repr(value)
     return text if len(text) < 300 else f"{text[:300]}..."

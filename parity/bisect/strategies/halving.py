@@ -1,6 +1,6 @@
 """The first bad item of an order, where from it on every item is bad: halving.
 
-How. A good item acquits all that comes before it, a bad one blames itself or something before it; of what is left the
+How. A good item clears all that comes before it, a bad one blames itself or something before it; of what is left the
 item that tells most is tried (`Order.suspects`: in a line the middle one, in a graph git's choice), where that one
 cannot be judged the next best.
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -67,7 +67,7 @@ class Generic(Family):
         return _LACKS
 
     @classmethod
-    def of(cls, folder: Path, inputs: Path | None) -> Generic:
+    def of(cls, folder: Path, inputs: Path | None) -> Self:
         """The family of one checkpoint.
 
         Raises:

@@ -6,7 +6,7 @@ register(
     Registered(
         title="HunyuanVideo-1.5",
         transformer="HunyuanVideo15Transformer3DModel",
-        family="parity.models.hunyuan_video_15.family:HunyuanVideo15",
+        family="parity.models.hunyuan_video_15.family:HunyuanVideo15.of",
         tiny={"tiny-hunyuan-video-1.5": "parity.models.tiny.hunyuan_video_15:make"},
     )
 )

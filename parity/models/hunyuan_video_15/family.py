@@ -35,6 +35,10 @@ class HunyuanVideo15(Family):
     batches: tuple[tuple[str, ...], ...] = (("cond",), ("uncond",))
     streams: tuple[Stream, ...] = (QWEN, BYT5)
 
+    @classmethod
+    def of(cls, folder: Path, inputs: Path | None) -> HunyuanVideo15:
+        return cls()
+
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         vae = read_config(folder, "vae")
         space, time = int(vae["spatial_compression_ratio"]), int(vae["temporal_compression_ratio"])
