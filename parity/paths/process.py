@@ -32,8 +32,8 @@ from parity.paths.plan import Changes, Forced, ModuleCall, Plan, Role, Spec, Sta
 from parity.paths.port_settings import PortInfo
 from parity.paths.side import Can
 
-GRACE = 20.0
-"""Seconds that a worker has beyond a time limit before it is taken to hang in native code: its imports among them."""
+GRACE = 10.0
+"""Seconds that a worker has beyond a time limit before it is taken to hang in native code."""
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.serve import main; main()"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -101,10 +101,24 @@ class Worker:
             UsageError: see `parity.paths.port_load.load_entry`; or the import does not end.
         """
         self.file = Path(text.rpartition(":")[0])
-        late = threading.Timer(timeout + GRACE, self._process.send_signal, (signal.SIGABRT,))
+        self.ask("ready")  # what parity itself imports there is not the port's time
+        gave_up = threading.Event()
+
+        def give_up() -> None:
+            gave_up.set()
+            self._process.send_signal(signal.SIGABRT)
+
+        late = threading.Timer(timeout + GRACE, give_up)
         late.start()
         try:
             info: PortInfo = self.ask("port", option=option, text=text, timeout=timeout)
+        except UsageError as error:
+            if not gave_up.is_set():
+                raise
+            raise UsageError(
+                f"{option}: importing '{self.file.name}' did not end within {timeout:g} s: {error}; do the work inside "
+                "the function, or allow more with --path-timeout SECONDS"
+            ) from None
         finally:
             late.cancel()
         return info

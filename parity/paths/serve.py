@@ -9,6 +9,7 @@ before it has answered that it is there.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import importlib
 import os
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from parity.paths.live import Host, LiveSide
     from parity.paths.plan import ModuleCall, Plan, Spec, State
 
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 ORPHANED = 1.0
 """Seconds between two looks at whether the parent is still there."""
 
@@ -46,6 +49,9 @@ class Server:
     sides: dict[int, LiveSide] = field(default_factory=dict)
     streams: dict[int, Iterator[StepRecords]] = field(default_factory=dict)
     states: dict[int, dict[int, State]] = field(default_factory=dict)
+
+    def ready(self) -> None:
+        """Answered once everything that parity needs is imported."""
 
     def port(self, option: str, text: str, timeout: float) -> object:
         return self.host.port(option, text, timeout)
@@ -106,6 +112,7 @@ def answer(role: str, read: int, write: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     faulthandler.enable()
     leave = _tell_exits(replies)
+    _end_by_kernel()
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     server, refused = None, ParityError("")
     try:
@@ -126,7 +133,8 @@ def answer(role: str, read: int, write: int) -> NoReturn:
 
 def _answer(server: Server, request: dict[str, Any]) -> dict[str, Any]:
     methods: dict[str, Callable[..., object]] = {
-        name: getattr(server, name) for name in ("port", "open", "facts", "observe", "next", "drop", "call", "close")
+        name: getattr(server, name)
+        for name in ("ready", "port", "open", "facts", "observe", "next", "drop", "call", "close")
     }
     try:
         return {"ok": methods[request["do"]](**request["args"])}
@@ -153,6 +161,12 @@ def _tell_exits(replies: BinaryIO) -> Callable[[int], NoReturn]:
 
     os._exit = last_words
     return leave
+
+
+def _end_by_kernel() -> None:
+    """Have Linux end this process with its parent: native code that keeps the GIL lets no thread look."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_with(parent: int) -> None:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from parity.errors import UsageError
+from parity.paths import process as process_module
+from parity.runs.sides import Workers
 from tests.ports import REFERENCE
 from tests.ports import write as write_ports
 from tests.test_run import parity
@@ -94,3 +102,55 @@ def test_a_reference_and_a_torchax_candidate_do_not_meet(tmp_path: Path) -> None
     reference, candidate = write_ports(tmp_path, SAME.replace("module=TinyDiT()", 'module=TinyDiT(), runs="torchax"'))
     Path(reference.partition(":")[0]).write_text(compiled)
     assert compare(reference, candidate).verdict == "pass"
+
+
+def test_an_import_that_hangs_in_native_code_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "GRACE", 1.0)
+    reference, candidate = write_ports(tmp_path, f"# Native code that looks at no signal\nsum(range(10**15))\n{SAME}")
+    with Workers() as openers:
+        openers.of("reference").port("--reference-path", reference, 60.0)
+        text = r"importing 'port\.py' did not end within 2 s: .* at port\.py:2: .*--path-timeout"
+        with pytest.raises(UsageError, match=text):
+            openers.of("candidate").port("--candidate-path", candidate, 2.0)
+
+
+HANGS = """
+    import ctypes, os, pathlib
+    net = TinyDiT()
+
+    def call(inputs):
+        pathlib.Path(__file__).with_name("called").write_text(str(os.getpid()))
+        ctypes.PyDLL(None).sleep(1000)  # with the GIL
+
+    return Port(module=net, call=call)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGKILL", -9)])
+def test_a_port_that_hangs_in_native_code_ends_with_its_command(number: str, code: int, tmp_path: Path) -> None:
+    reference, candidate = write_ports(tmp_path, f"{REFERENCE}\n\ndef build(case):{HANGS}")
+    command = ["run", "--reference-path", reference, "--candidate-path", candidate]
+    process = subprocess.Popen([sys.executable, "-m", "parity", *command], stderr=subprocess.PIPE, text=True)
+    called = Path(candidate.partition(":")[0]).with_name("called")
+    _until(lambda: called.exists() and called.read_text() != "", 300)
+    process.send_signal(getattr(signal, number))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    port = int(called.read_text())
+    _until(lambda: not _alive(port), 30)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def _until(done: Callable[[], bool], seconds: float) -> None:
+    limit = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < limit
+        time.sleep(0.1)
