@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torchax import interop
 
-import parity.models.hunyuan_video_15 as hunyuan
+import parity.models.hunyuan_video_15.transformer as hunyuan
 from parity.hooks.attach import attention_call
 from parity.models.attention import SETTLE
 from parity.paths.candidate import to_jax

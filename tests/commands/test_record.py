@@ -283,7 +283,7 @@ def test_every_unfinished_state_resumes_to_the_same_bytes(tmp_path: Path) -> Non
 
 def test_a_feature_cache_is_filled_again_where_a_resumed_step_reads_it(tmp_path: Path) -> None:
     """Steps 1 and 3 skip blocks: what they add again was kept before the recording was stopped."""
-    given: dict[str, Any] = {"steps": 4, "settings": ["cache=deepcache:1,3,2"], "floors": "none"}
+    given: dict[str, Any] = {"steps": 4, "setting": ["cache=deepcache:1,3,2"], "floors": "none"}
     record(tmp_path / "whole", **given)
     golden = Golden.open(tmp_path / "whole")
     for done in (1, 2, 3):
@@ -310,7 +310,7 @@ def test_resuming_what_is_finished_computes_and_writes_nothing(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"settings": ["attention.mask=none"]}, r"settings\[attention.mask\]: 'exact' and 'none'"),
+        ({"setting": ["attention.mask=none"]}, r"settings\[attention.mask\]: 'exact' and 'none'"),
         ({"seed": 1}, "seed: 0 and 1"),
         ({"steps": 3}, "steps: 2 and 3"),
         ({"prompt": "another"}, r"inputs\[cond\."),
@@ -388,7 +388,7 @@ def test_memory_does_not_grow_with_steps(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"side": "middle"}, "--side takes reference or candidate"),
+        ({"side": "middle"}, "--side takes reference, candidate"),
         ({"steps": 0}, "--steps must be at least 1"),
         ({"floors": "fp32"}, "--floors takes none or fp64, rounding"),
         ({"side": "candidate", "floors": "fp64"}, "measured on the reference"),

@@ -25,7 +25,7 @@ ALL = "text,transformer,vae"
 
 def record(where: Path, **options: Any) -> None:
     given = {
-        "side": "reference", "settings": [], "model": COG, "steps": 1, "seed": 0, "stage1": None, "prompt": None,
+        "side": "reference", "setting": [], "model": COG, "steps": 1, "seed": 0, "stage1": None, "prompt": None,
         "sites": "none", "values": [], "floors": "none", "resume": False, "overwrite": False, "stages": ALL,
     }  # fmt: skip
     record_command(**{**given, "where": str(where), **options})

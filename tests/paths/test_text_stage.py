@@ -173,7 +173,8 @@ def test_a_file_of_bfloat16_numbers_is_judged_as_such(tmp_path: Path, monkeypatc
 
     texts = judge_file(COG, file_of(COG, tmp_path / "f.safetensors", rounded), monkeypatch)
     assert texts.result.verdict == "pass", texts.result.reason
-    assert texts.result.notes == ("the file's prompt_embeds are bfloat16 numbers, and are judged as such",)
+    (note,) = texts.result.notes
+    assert note.text == "the file's prompt_embeds are bfloat16 numbers, and are judged as such"
     assert texts.own == {}  # in the structure round both sides take the file
 
 

@@ -81,7 +81,7 @@ def test_the_document_has_a_row_for_each(swept: dict[str, dict[str, Any]], state
     told = state.with_suffix(".md").read_text()
     assert all(told.count(f"`{name}`") >= 1 for name in swept)
     assert "times are not those of a TPU" in told
-    assert "Feature caches: noise_pred rel L2 by step against time" in told
+    assert r"Feature caches: noise\_pred rel L2 by step against time" in told
 
 
 @pytest.mark.parametrize(
