@@ -13,9 +13,7 @@ from pathlib import Path
 
 import torch
 
-from parity.models.family import family_of, make_case
-from parity.models.folder import resolve_model
-from parity.models.hunyuan_text import write_stage1
+from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
 from parity.settings import parse
 
@@ -26,7 +24,9 @@ def main(model: str, out: Path) -> None:
     case = make_case(model, folder, GenerationSpec.load(folder))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with torch.no_grad():
-        write_stage1(out, family_of(folder).conditions(case, parse("torch", []), None, device))
+        family = family_of(folder)
+        if not family.write_stage1(out, family.conditions(case, parse("torch", []), None, device)):
+            sys.exit(f"ports of a {family.title} have no stage-1 file")
 
 
 if __name__ == "__main__":
