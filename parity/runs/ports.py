@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
-from parity.compare.reason import Note, Reason
-from parity.compare.result import Check, Result, SiteDiff
-from parity.golden.records import LOOP
+from parity.compare.result import Check
 from parity.models.spec import Case
 from parity.paths.families import candidate_family, reference_family
-from parity.paths.loaded import Loaded
 from parity.paths.plan import Role, Spec
 from parity.paths.port_load import Entry, load_entry
 from parity.paths.port_settings import PortInfo
@@ -59,25 +54,3 @@ def port_checks(*sides: Any) -> tuple[Check, ...]:
             detail = f"{family.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
             found.append(Check(f"{family.role} port", "explained" if said else "pass", detail))
     return tuple(found)
-
-
-def require_common(result: Result, candidate: Loaded, modules: Mapping[str, str]) -> Result:
-    """A port's result, unjudged where it passed although none of what it named is a site of the reference's.
-
-    Args:
-        modules: of the reference.
-    """
-    if not isinstance(candidate.family, Ported) or result.verdict != "pass" or any(map(_module_met, result.sites)):
-        return result
-    seen = sorted(getattr(candidate.backend, "seen", set(candidate.modules)))
-    if not seen:
-        note = "the port names no site: only noise_pred and latents were compared (parity.port.tap names more)"
-        return dataclasses.replace(result, notes=(*result.notes, Note(note)))
-    detail = f"it names {', '.join(seen[:4])}, the reference {', '.join([*modules][:4])}"
-    return dataclasses.replace(
-        result, verdict="unjudged", why=Reason(kind="unjudged", problem="no_site", detail=detail)
-    )
-
-
-def _module_met(d: SiteDiff) -> bool:
-    return d.key.module not in ("", LOOP) and all(d.dtypes) and bool(d.dtypes)
