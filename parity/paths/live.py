@@ -163,9 +163,7 @@ class LiveSide:
         base = family.base if isinstance(family, Ported) else family
         checks: list[tuple[str, str, str]] = []
         if isinstance(family, Ported):
-            said = [*(f"importing it {x}" for x in family.entry.said), *sorted(family.said)]
-            detail = f"{family.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
-            checks.append((f"{family.role} port", "explained" if said else "pass", detail))
+            checks.append(family.check)
         if isinstance(base, Generic) and self.role == "reference":
             checks.append(("inputs", "pass", base.remarks(loaded.case)))
         tensors: Mapping[str, torch.Tensor] = base.given if self.spec.source.alone else {}

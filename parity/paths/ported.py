@@ -9,7 +9,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -77,6 +77,13 @@ class Ported:
         if name.startswith("__") or name == "base":
             raise AttributeError(name)
         return getattr(self.base, name)
+
+    @property
+    def check(self) -> tuple[str, Literal["pass", "explained"], str]:
+        """A preflight check (name, verdict, detail): what the port changed for the process, which was put back."""
+        said = [*(f"importing it {x}" for x in self.entry.said), *sorted(self.said)]
+        detail = f"{self.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
+        return f"{self.role} port", "explained" if said else "pass", detail
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:

@@ -12,7 +12,7 @@ from parity.paths.inputs import Encoded, make_inputs
 from parity.paths.loop import Loop, prepare
 from parity.paths.ported import Ported
 from parity.paths.reference import load_reference
-from parity.runs.ports import behind, families, port_checks
+from parity.runs.ports import behind, families
 from parity.runs.request import Request, Say
 from parity.settings import Difference, differences
 
@@ -63,4 +63,5 @@ def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = N
     checks = preflight(gather(reference), gather(candidate), [d.setting for d in differing])
     remarks = base.remarks(case)
     checks = (Check("inputs", "pass", remarks), *checks) if remarks else checks
-    return Pairing(reference, candidate, differing, (*port_checks(family, other), *checks))
+    ports = tuple(Check(*side.check) for side in (family, other) if isinstance(side, Ported))
+    return Pairing(reference, candidate, differing, (*ports, *checks))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from parity.compare.result import Check
 from parity.models.spec import Case
 from parity.paths.families import candidate_family, reference_family
 from parity.paths.plan import Role, Spec
 from parity.paths.port_load import Entry, load_entry
 from parity.paths.port_settings import PortInfo
-from parity.paths.ported import Ported
 from parity.paths.side import Side
 from parity.runs.request import Ports
 
@@ -43,14 +41,3 @@ def _here(port: PortInfo | None) -> Entry | None:
     """A port that was imported in this process."""
     assert port is None or isinstance(port, Entry)
     return port
-
-
-def port_checks(*sides: Any) -> tuple[Check, ...]:
-    """What is to be said of ports before they run: what they changed for the process, which was put back."""
-    found = []
-    for family in sides:
-        if isinstance(family, Ported):
-            said = [*(f"importing it {x}" for x in family.entry.said), *sorted(family.said)]
-            detail = f"{family.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
-            found.append(Check(f"{family.role} port", "explained" if said else "pass", detail))
-    return tuple(found)
