@@ -106,6 +106,35 @@ def test_outputs_move_as_well() -> None:
     assert moved_by_one_ulp(module.given[0], out)
 
 
+@pytest.mark.parametrize("terms", [64, 1024, 2048])
+def test_products_move_by_what_adding_their_terms_one_by_one_rounds(terms: int) -> None:
+    """As far as an implementation that sums in that order is: neither far below (false alarms) nor far above."""
+    torch.manual_seed(terms)
+    module, x = torch.nn.Linear(terms, 128), torch.randn(1, 32, terms)
+    exact = module.double()(x.double()).detach()
+    module.float()
+    one_by_one = torch.zeros(1, 32, 128)
+    for k in range(terms):
+        one_by_one += x[..., k : k + 1] * module.weight.detach()[:, k]
+    one_by_one += module.bias.detach()
+    with torch.no_grad(), perturbed(module, 0):
+        moved = module(x)
+    ratio = (one_by_one - exact).norm() / (moved - exact).norm()
+    assert 0.35 < ratio < 1.15
+
+
+@pytest.mark.parametrize("module", [torch.nn.Conv1d(4, 8, 3), torch.nn.Conv3d(4, 8, 3, padding=1)])
+def test_convolutions_move_likewise_and_rows_of_zeros_stay(module: torch.nn.Module) -> None:
+    module.bias = None
+    x = torch.zeros(1, 4, *([6] * len(module.kernel_size)))  # type: ignore[arg-type]
+    with torch.no_grad(), perturbed(module, 0):
+        assert not module(x).any()
+        x[:] = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+        moved = module(x)
+    with torch.no_grad():
+        assert 0 < (moved - module(x)).norm() / moved.norm() < 1e-6
+
+
 def test_parameters_move_during_the_call_only() -> None:
     module = Pair()
     before = {name: (p, p.detach().clone()) for name, p in module.named_parameters()}
