@@ -44,9 +44,8 @@ from parity.golden.facts import Facts
 from parity.golden.records import Provenance
 from parity.hooks.sites import plan_sites
 from parity.models.registry import DEFAULT_MODEL
-from parity.paths.floors import DEFAULT_KINDS
 from parity.paths.live import InProcess
-from parity.paths.plan import Plan
+from parity.paths.plan import DEFAULT_KINDS, Plan
 from parity.runs.request import Request
 from parity.runs.sides import candidate_spec, modules_of, reference_spec
 from parity.settings import Settings, parse

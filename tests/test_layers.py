@@ -137,7 +137,7 @@ PARENT = (
     "parity.commands.replay", "parity.commands.sweep", "parity.commands.explain", "parity.runs.compare",
     "parity.runs.sweep", "parity.runs.replay", "parity.runs.suspects", "parity.runs.memo", "parity.runs.sides",
     "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan", "parity.paths.side", "parity.paths.wire",
-    "parity.paths.process",
+    "parity.paths.process", "parity.runs.record",
 )  # fmt: skip
 """What a command's own process runs: torch and jax are its sides' alone."""
 

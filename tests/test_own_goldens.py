@@ -30,6 +30,7 @@ def today(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Side], Pat
     """Records a model's path with today's code, once; without floors, which are the golden's to give."""
     pytest.importorskip("torchax")
     from parity.runs.record import RecordRequest, record
+    from parity.runs.request import Request
     from parity.settings import parse
 
     made: dict[tuple[str, str], Path] = {}
@@ -37,9 +38,9 @@ def today(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Side], Pat
     def make(model: str, side: Side) -> Path:
         if (model, side) not in made:
             where = tmp_path_factory.mktemp(f"{model}-{side}")
-            settings = parse("torch" if side == "reference" else "torchax", [])
             stage1 = ROOT / f"{model}.embeddings.safetensors"
-            request = RecordRequest(str(where), side, settings, model, 1, stage1=stage1, floors=())
+            run = Request(model, parse("torch"), parse("torchax"), stage1=stage1)
+            request = RecordRequest(where=str(where), side=side, run=run, floors=())
             record(request, lambda text, done=None, total=None: None)
             made[model, side] = where
         return made[model, side]

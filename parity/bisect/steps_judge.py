@@ -178,14 +178,9 @@ def record_reference(where: Path, run: Request, restart: bool, say: Say) -> Gold
     exists = (where / MANIFEST).is_file()
     if restart or not exists or not Golden.open(where).complete:
         request = RecordRequest(
-            str(where),
-            "reference",
-            run.reference,
-            run.model,
-            run.steps,
-            run.seed,
-            run.stage1,
-            prompt=run.prompt,
+            where=str(where),
+            side="reference",
+            run=dataclasses.replace(run, sites="blocks", values=()),
             resume=exists and not restart,
             overwrite=exists and restart,
         )

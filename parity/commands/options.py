@@ -191,10 +191,9 @@ class OneSide:
         """The side, checked."""
         return cast(Literal["reference", "candidate"], self.side)
 
-    def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings]:
-        """Import the ports; returns them with this side's settings; see `Sides.load`."""
-        ports, reference, candidate = self._sides().load(model, openers)
-        return ports, reference if self.side == "reference" else candidate
+    def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
+        """Import the ports; the settings of the side that is not run are the defaults; see `Sides.load`."""
+        return self._sides().load(model, openers)
 
     def _sides(self) -> Sides:
         return Sides(

@@ -20,6 +20,7 @@ from parity.report.output import tell
 
 if TYPE_CHECKING:
     from parity.report.progress import Say
+    from parity.runs.sides import Openers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,14 @@ class Group:
         with together(Processes(count, self.process, self.coordinator, self.process_timeout)):
             yield
 
+    def openers(self) -> Openers | None:
+        """Who loads the side: each of several processes itself; None for a process of the side's own."""
+        if self.processes is None:
+            return None
+        from parity.paths.live import InProcess
+
+        return InProcess()
+
 
 @command
 def record(
@@ -104,34 +113,39 @@ def record(
         raise UsageError("with text among the --stages the prompt is encoded here: leave --stage1 or text out")
     if group.processes is not None and chosen != ("transformer",):
         raise UsageError("several processes record the loop alone: leave --stages or --processes out")
-    with Output().torch(torchax=one.side == "candidate") as say, group.joined(say):
-        from parity.runs.ports import Here
+    with Output().sides(torchax=one.side == "candidate") as say, group.joined(say):
         from parity.runs.record import RecordRequest, check_floors
         from parity.runs.record import record as record_side
+        from parity.runs.request import Request
 
-        ports, settings = one.load(generation.model, Here())
-        settings.require_stages(chosen)
-        request = RecordRequest(
-            where=where,
-            side=one.role,
-            settings=settings,
+        openers = group.openers()
+        ports, reference, candidate = one.load(generation.model, openers)
+        run = Request(
             model=str(one.reference_path) if ports.alone else generation.name,
+            reference=reference,
+            candidate=candidate,
             steps=generation.steps,
             seed=generation.seed,
             stage1=generation.stage1,
             prompt=generation.prompt,
             sites=observed.sites,
             values=tuple(observed.values),
+            inputs=inputs,
+            ports=ports,
+            stages=chosen,
+        )
+        request = RecordRequest(
+            where=where,
+            side=one.role,
+            run=run,
             floors=check_floors(floors, one.side),
             resume=resume,
             overwrite=overwrite,
             command=command_line(),
-            ports=ports,
-            inputs=inputs,
-            stages=chosen,
             stage1_out=stage1_out,
         )
-        written = record_side(request, say)
+        request.settings.require_stages(chosen)
+        written = record_side(request, say, openers)
     if written or group.processes is None:
         tell(f"{written} steps written to {where}")
 

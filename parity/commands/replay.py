@@ -29,7 +29,8 @@ def replay(
         from parity.runs.replay import ReplayRequest
         from parity.runs.replay import replay as replay_golden
 
-        ports, settings = one.load(model, openers)
+        ports, *both = one.load(model, openers)
+        settings = both[one.role == "candidate"]
         settings.require_stages(("transformer",))
         request = ReplayRequest(
             golden=golden, settings=settings, side=one.role, model=model, stage1=stage1, ports=ports, inputs=inputs

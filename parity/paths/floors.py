@@ -28,13 +28,9 @@ from parity.hooks.sites import SitePlan
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Forced, Loop, denoise, prepare
 from parity.paths.perturb import perturbed
+from parity.paths.plan import DEFAULT_KINDS
 from parity.paths.reference import load_reference
 from parity.settings import Settings, kernels
-
-KINDS = ("fp64", "rounding", "dtype", "kernel")
-"""What floors are measured from; docs/verdict.md has the rule."""
-
-DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 
 SEEDS = 3
 """Perturbed runs; the limits of `parity.compare.judge` were measured with three."""
@@ -63,7 +59,7 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
     """The variants of a loaded reference, the truth (where it is another run) before those that are measured around it.
 
     Args:
-        kinds: of `KINDS`. `dtype` asks for nothing where the reference is the float32 truth itself.
+        kinds: of `parity.paths.plan.KINDS`. `dtype` asks for nothing where the reference is the float32 truth itself.
         seeds: perturbed runs.
     """
     variants = []

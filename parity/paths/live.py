@@ -23,7 +23,7 @@ from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.ends import ends, leave
 from parity.paths.facts import gather
-from parity.paths.families import base_of, candidate_family, load_candidate_side, reference_family
+from parity.paths.families import base_of, candidate_family, load_candidate_side, reference_family, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.handing import one_at_a_time
 from parity.paths.inputs import Encoded, Inputs, draw_noise, require_place
@@ -187,6 +187,8 @@ class LiveSide:
         """The loop before its first step; the next walk from the beginning takes it."""
         if self._first is None:
             self._first = prepare(self.loaded)
+            if self.spec.named:
+                self._first = with_names(self._first)
         return self._first
 
     # --- the steps
@@ -208,6 +210,10 @@ class LiveSide:
         forced = start if callable(start) else None
         state = None if start is None or callable(start) else start
         loop = self._at(first, state)
+        if plan.stage1 is not None and not loop.side.family.write_stage1(
+            Path(plan.stage1), loop.side.inputs.conditions
+        ):
+            raise UsageError(f"--stage1-out: ports of a {loop.side.family.title} have no stage-1 file; leave it out")
         variants = self._floors(plan.floors, first, state) if plan.floors else []
         states: dict[int, State] = {}
 
@@ -244,7 +250,9 @@ class LiveSide:
             loop, self._first = self._first, None
             return loop
         loop = prepare(self.loaded)
-        if state is not None:
+        if state is not None and step >= self.spec.source.steps:
+            loop.take(state)  # no step is left: all that is wanted is what the loop came to
+        elif state is not None:
             loop.continue_from(step, state)
         return loop
 

@@ -62,10 +62,14 @@ class Loop:
             for at in range(step - step % cache.interval + 1):
                 with contextlib.nullcontext() if around is None else around(at):
                     next(denoise(self, None, first=at, stop=at + 1))
+        self.side.sampler.stand_before(step, self.take(state))
+
+    def take(self, state: State) -> dict[str, torch.Tensor]:
+        """Take the latents of a state; returns what else it holds, placed."""
         with self.side.backend.scope():
             placed = _placed(self.side, state)
             self.latents = placed.pop(LATENTS).to(self.latents.dtype)
-        self.side.sampler.stand_before(step, placed)
+        return placed
 
 
 def prepare(side: Loaded) -> Loop:

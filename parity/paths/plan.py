@@ -77,6 +77,7 @@ class Spec:
         inputs: embeddings to start from, None to encode them. beside: embeddings of the runs that measured the floors
             of the text stage, by their names. tokens: what that stage encoded; both empty where it was not run.
         tensors: a reference port's own inputs by argument name, for a candidate that no model stands behind.
+        named: whether its facts hold the names that a port in JAX taps, which takes a trace.
     """
 
     role: Role
@@ -89,6 +90,7 @@ class Spec:
     beside: Mapping[str, Given] = field(default_factory=dict)
     tokens: Given = field(default_factory=dict)
     tensors: Given | None = None
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,7 @@ class Plan:
         timed: whether each step's model calls are timed unobserved, in place of everything else: the loop's `SECONDS`
             and, where known, `MEMORY`.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
+        stage1: file to which the side writes its embeddings as a port's first stage does, before its first step.
         operations: whether a call is observed operation by operation, at `MODULE:op.NUMBER.NAME`; a reference adds what
             they give in float64 and perturbed, as the branches of `OTHERS`.
     """
@@ -117,9 +120,18 @@ class Plan:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     ends: bool = False
     leave: str | None = None
+    stage1: str | None = None
     timed: bool = False
     operations: bool = False
 
+
+STAGES_STEP = -1
+"""The step of the stages outside the loop, in a golden."""
+
+KINDS = ("fp64", "rounding", "dtype", "kernel")
+"""What floors are measured from; docs/verdict.md has the rule."""
+
+DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 
 ENDS = -2
 """The step of records of final latents [B, C, T, H, W]; they are no part of a golden."""

@@ -25,11 +25,12 @@ from parity.hooks.transfer import to_numpy, torch_records
 from parity.paths.floors import SEEDS
 from parity.paths.loop import value_record
 from parity.paths.perturb import perturbed
+from parity.paths.plan import STAGES_STEP
 from parity.paths.reference import TorchReducer, module_tree, named_tensors, torch_scope
 from parity.reached import Reached
 from parity.settings import Settings
 
-STEP = -1
+STEP = STAGES_STEP
 """The step of records made outside the loop."""
 
 Inputs = Mapping[str, torch.Tensor]

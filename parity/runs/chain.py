@@ -56,7 +56,7 @@ def run_chain(request: Request, say: Say, sink: Sink | None = None) -> Result:
         UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting's code was not reached.
     """
     say("preparing the checkpoint")
-    case, family = _case(request)
+    case, family = case_of(request)
     given = _stage2(case, request) if request.stage2 is not None else None
     choices = split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
     found: dict[str, Result] = {}
@@ -88,14 +88,17 @@ Encoded_ = Mapping[str, tuple[Encoded, Encoded]]
 def encodings(own: Encoded_) -> dict[str, Pair[Own]]:
     """Both sides' embeddings of each round, as they are handed to the loops."""
 
+    return {name: Pair(*map(handed, both)) for name, both in own.items()}
+
+
+def handed(encoded: Encoded) -> Own:
+    """A side's embeddings, as they are handed to its loop."""
+
     def given(conditions: Conditions) -> dict[str, Array]:
         return {f"{b}.{name}": array(x) for b, arguments in conditions.items() for name, x in arguments.items()}
 
-    def one(e: Encoded) -> Own:
-        beside = {name: given(conditions) for name, conditions in e.beside.items()}
-        return Own(given(e.own), beside, {name: array(x) for name, x in e.tokens.items()})
-
-    return {name: Pair(*map(one, both)) for name, both in own.items()}
+    beside = {name: given(conditions) for name, conditions in encoded.beside.items()}
+    return Own(given(encoded.own), beside, {name: array(x) for name, x in encoded.tokens.items()})
 
 
 def _embeddings_used(request: Request, own: Encoded_) -> str:
@@ -110,7 +113,8 @@ def _embeddings_used(request: Request, own: Encoded_) -> str:
     return f"embeddings of the loops: {each}{also if len(_rounds(request)) > 1 else ''}"
 
 
-def _case(request: Request) -> tuple[Case, Family]:
+def case_of(request: Request) -> tuple[Case, Family]:
+    """The sizes and the family of the model whose stages are run."""
     folder = resolve_model(request.model)
     spec = GenerationSpec.load(folder)
     if request.prompt is not None:

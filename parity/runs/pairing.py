@@ -1,4 +1,4 @@
-"""Two sides made ready: loaded from explicit inputs, prepared, and compared before any forward."""
+"""Parity's own two sides loaded in this process, prepared, and compared before any forward."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.paths.facts import gather
-from parity.paths.families import base_of, load_candidate_side
+from parity.paths.families import base_of
 from parity.paths.inputs import Encoded, make_inputs
 from parity.paths.loop import Loop, prepare
-from parity.paths.ported import Ported
 from parity.paths.reference import load_reference
-from parity.runs.ports import behind, families
 from parity.runs.request import Request, Say
 from parity.settings import Difference, differences
 
@@ -26,11 +24,6 @@ class Pairing:
     differing: tuple[Difference, ...]
     checks: tuple[Check, ...]
 
-    @property
-    def strict(self) -> bool:
-        """Whether a site that only one side has is a difference: not for ports, which are built otherwise."""
-        return not isinstance(self.candidate.side.family, Ported)
-
 
 def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = None) -> Pairing:
     """Load and prepare both sides and compare them as far as is possible without a forward.
@@ -39,8 +32,7 @@ def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = N
         encoded: each side's own embeddings, where the text stage has made them.
     """
     say("preparing the checkpoint")
-    base, case = base_of(request.model, request.reference, behind(request.ports), request.prompt, request.inputs)
-    family, other = families(request.ports, base, case)
+    family, case = base_of(request.model, request.reference, None, request.prompt, request.inputs)
     if encoded is None:
         say("encoding the prompt" if request.stage1 is None else "reading the embeddings")
     ours, theirs = make_inputs(
@@ -51,17 +43,17 @@ def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = N
         steps=request.steps,
         seed=request.seed,
         stage1=request.stage1,
-        other=other,
         encoded=encoded,
     )
     say("loading the reference")
     reference = prepare(load_reference(family, case, request.reference, ours))
     say("loading the candidate")
-    candidate = prepare(load_candidate_side(other, case, request.candidate, theirs))
+    from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
+
+    candidate = prepare(load_candidate(family, case, request.candidate, theirs))
     say("preflight")
     differing = differences(request.reference, request.candidate)
     checks = preflight(gather(reference), gather(candidate), [d.setting for d in differing])
-    remarks = base.remarks(case)
+    remarks = family.remarks(case)
     checks = (Check("inputs", "pass", remarks), *checks) if remarks else checks
-    ports = tuple(Check(*side.check) for side in (family, other) if isinstance(side, Ported))
-    return Pairing(reference, candidate, differing, (*ports, *checks))
+    return Pairing(reference, candidate, differing, checks)

@@ -15,14 +15,14 @@ from parity.compare.result import Failed, Result, SiteDiff
 from parity.golden.floors import level, widen
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import Changes, Plan
+from parity.paths.plan import DEFAULT_KINDS, Changes, Plan
 from parity.paths.side import Pair, Side
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, given_of
 from parity.runs.sink import Sink
 from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
 from parity.runs.structure import Truth, grid_of, reached
-from parity.runs.suspects import FLOORS, LocalPass
+from parity.runs.suspects import LocalPass
 from parity.settings import BITS, NEUTRAL, Settings
 
 
@@ -32,7 +32,7 @@ def truth_alone(pair: Ready, request: Request, say: Say) -> Truth:
     neutral = pair.settings.reference.neutral.as_text()
     side = pair.sides.reference.patched(Changes(settings=neutral, inputs=given_of(pair.facts.reference), run="float32"))
     truth = Truth()
-    plan = Plan(sites=plan_sites(["", *pair.modules], request.sites, request.values), floors=FLOORS, ends=True)
+    plan = Plan(sites=plan_sites(["", *pair.modules], request.sites, request.values), floors=DEFAULT_KINDS, ends=True)
     for step in counted(until_end(side.observe(plan), truth.ends), "truth and its floors", request.steps, say):
         truth.steps.append(step)
     side.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from parity.golden.fingerprint import fingerprint
@@ -19,15 +20,16 @@ from parity.hooks.sites import SitePlan, plan_sites, split_sites
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.paths.floors import Variant
 from parity.paths.inputs import Encoded
-from parity.paths.loop import Loop
+from parity.paths.plan import Role
 from parity.paths.stage import STEP, Run, Runner, Stage, TorchStage, host_tensor, stage_variants
-from parity.runs.chain import stage_modules
-from parity.runs.request import Say
+from parity.runs.chain import case_of, handed, stage_modules
+from parity.runs.request import Request, Say
+from parity.runs.sides import Own
 from parity.runs.stage import Branches, records_of, run_branches
+from parity.runs.stream import Ends
 from parity.runs.text import conditions_of, encoder_stage, text_modules
-from parity.runs.vae import reference_latents, vae_stage
+from parity.runs.vae import vae_stage
 from parity.settings import BITS, Settings
 
 Choice = tuple[str, tuple[str, ...]]
@@ -106,19 +108,17 @@ class Chain:
     vae: OneSide | None = None
 
     @classmethod
-    def of(cls, case: Case, family: Family, side: str, settings: Settings, kinds: tuple[str, ...],
-           stages: tuple[str, ...], choice: Choice) -> Chain:  # fmt: skip
+    def of(cls, request: Request, side: Role, settings: Settings, kinds: tuple[str, ...]) -> Chain:
         """Raises UsageError where a stage is not known for this model."""
-        choices: Mapping[str, Choice] = {"transformer": choice}
-        if stages != ("transformer",):
-            choices = split_sites(stage_modules(case, family, stages), *choice)
+        case, family = case_of(request)
+        choices = split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
         made = cls(case, family, side, settings, kinds, choices)
-        if "vae" in stages:
+        if "vae" in request.stages:
             made.vae = OneSide.load(vae_stage(case), side, settings, kinds)
             made.weights |= made.vae.weights()
         return made
 
-    def encode(self, say: Say) -> Encoded:
+    def encode(self, say: Say) -> Own:
         """Run the encoders, keep their records, and give what the loop goes on from."""
         text = self.family.text(self.case)
         choices = split_sites(text_modules(self.case, text), *self.choices["text"])
@@ -143,24 +143,22 @@ class Chain:
             for name, of in runs.items()
             if name
         }
-        return Encoded(conditions_of(text, runs[""], dtype), made, text.tokens())
+        return handed(Encoded(conditions_of(text, runs[""], dtype), made, text.tokens()))
 
-    def decode(self, loop: Loop, latents: torch.Tensor, variants: list[Variant], say: Say) -> None:
+    def decode(self, ends: Ends, say: Say) -> None:
         """Decode what the loops came to, and keep the records."""
         assert self.vae is not None
         say("vae: decoding")
         plan = self.vae.plan(self.choices["vae"])
-        theirs = {v.name: v.loop.side.backend.to_torch(v.loop.latents) for v in variants}
 
-        def decoded(run: Run, x: torch.Tensor) -> tuple[Record, ...]:
-            given = host_tensor(reference_latents(self.case, x, self.family))
-            records = run({"latents": given}, plan).records
+        def decoded(run: Run, x: np.ndarray) -> tuple[Record, ...]:
+            records = run({"latents": host_tensor(x)}, plan).records
             # A whole video is as large as everything else together: it is compared by its sketch.
             return tuple(replace(r, value=None) if r.key.module == LOOP else r for r in records)
 
-        own = decoded(self.vae.own.run, latents)
+        own = decoded(self.vae.own.run, ends.own)
         self.vae.own.reached.require()
-        self.keep(own, {name: decoded(run, theirs.get(name, latents)) for name, run in self.vae.beside.items()})
+        self.keep(own, {name: decoded(run, ends.beside.get(name, ends.own)) for name, run in self.vae.beside.items()})
 
     def keep(self, own: tuple[Record, ...], beside: Mapping[str, tuple[Record, ...]]) -> None:
         self.records += own

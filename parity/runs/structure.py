@@ -16,14 +16,14 @@ from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Result, SiteDiff
 from parity.golden.records import LOOP, StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import Plan, State
+from parity.paths.plan import DEFAULT_KINDS, Plan, State
 from parity.paths.side import Pair
 from parity.reached import Reached
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.sink import Sink
 from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
-from parity.runs.suspects import FLOORS, LocalPass, SecondLook, descend, operations
+from parity.runs.suspects import LocalPass, SecondLook, descend, operations
 from parity.settings import Settings
 
 REACHED = "settings reached"
@@ -51,7 +51,7 @@ def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Resu
     judged = _Judged(pair, request, plan, sink, say)
     forced = request.forcing == "step"
     states: dict[int, State] = {}
-    ours = Plan(sites=plan, floors=FLOORS, forced=forced, ends=True, leave=leave)
+    ours = Plan(sites=plan, floors=DEFAULT_KINDS, forced=forced, ends=True, leave=leave)
     first = until_end(pair.sides.reference.observe(ours), truth.ends)
     theirs = Plan(sites=plan, ends=True, leave=leave)
     second = until_end(pair.sides.candidate.observe(theirs, start=states.get if forced else None), ends)

@@ -22,14 +22,11 @@ from parity.compare.result import UNKNOWN, Birth, Origin, Result, SiteDiff, Site
 from parity.errors import ParityError
 from parity.golden.records import LOOP, Key, StepRecords
 from parity.hooks.sites import ATTENTION, SitePlan, block_of
-from parity.paths.plan import OTHERS, CallRecords, ModuleCall, Plan, State
+from parity.paths.plan import DEFAULT_KINDS, OTHERS, CallRecords, ModuleCall, Plan, State
 from parity.paths.process import RemoteError
 from parity.runs.request import Say
 from parity.runs.sides import Ready
 from parity.runs.stream import state_of
-
-FLOORS = ("fp64", "rounding", "dtype")
-"""Kinds of floors that a comparison measures."""
 
 
 @dataclass
@@ -173,7 +170,7 @@ def descend(result: Result, pair: Ready, state: State, say: Say) -> Result:
     step = result.origin.key.step
     say(f"looking closer at {block}")
     steps = (step, step + 1)
-    first = pair.sides.reference.observe(Plan(sites=plan, floors=FLOORS, forced=True), start=state, steps=steps)
+    first = pair.sides.reference.observe(Plan(sites=plan, floors=DEFAULT_KINDS, forced=True), start=state, steps=steps)
     second = pair.sides.candidate.observe(Plan(sites=plan), start=state, steps=steps)
     judge = Judge(excuses(pair.differing), strict_sites=pair.strict)
     sites = tuple(d for d in judge.step(next(first), next(second)) if d.key.module != LOOP)

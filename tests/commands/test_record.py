@@ -32,7 +32,7 @@ from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, StepRecords, verify
 from parity.golden.records import LOOP
 from parity.models.registry import DEFAULT_MODEL
-from parity.runs import record as recording
+from parity.paths.process import ProcessSide
 from parity.runs.compare import run
 from parity.runs.request import Request
 from parity.settings import parse
@@ -302,7 +302,7 @@ def test_resuming_what_is_finished_computes_and_writes_nothing(
     record(tmp_path / "g", steps=2, floors=floors)
     before = {f: f.stat().st_mtime_ns for f in (tmp_path / "g").iterdir()}
     with monkeypatch.context() as patch:
-        patch.setattr(recording, "denoise", lambda *_, **__: pytest.fail("a step was computed"))
+        patch.setattr(ProcessSide, "observe", lambda *_, **__: pytest.fail("a step was computed"))
         record(tmp_path / "g", steps=2, floors=floors, resume=True)
     assert {f: f.stat().st_mtime_ns for f in (tmp_path / "g").iterdir()} == before
 
@@ -348,7 +348,7 @@ def test_a_golden_that_is_there_is_refused_before_anything_is_computed(
     record(tmp_path / "g")
     before = content(tmp_path / "g")
     with monkeypatch.context() as patch:
-        patch.setattr(recording, "denoise", lambda *_, **__: pytest.fail("a step was computed"))
+        patch.setattr(ProcessSide, "observe", lambda *_, **__: pytest.fail("a step was computed"))
         with pytest.raises(UsageError, match=r"there is a golden here already; .*--resume.*--overwrite") as raised:
             record(tmp_path / "g")
     assert raised.value.exit_code == 2
@@ -366,7 +366,7 @@ def test_memory_does_not_grow_with_steps(tmp_path: Path, monkeypatch: pytest.Mon
 
     alive: list[weakref.ref[Any]] = []
     most = 0
-    real = recording.denoise
+    real = ProcessSide.observe
 
     def watched(*arguments: Any, **options: Any) -> Iterator[StepRecords]:
         nonlocal most
@@ -377,7 +377,7 @@ def test_memory_does_not_grow_with_steps(tmp_path: Path, monkeypatch: pytest.Mon
             yield step
             del step
 
-    monkeypatch.setattr(recording, "denoise", watched)
+    monkeypatch.setattr(ProcessSide, "observe", watched)
     record(tmp_path / "g", steps=5)
     each = len(alive) // 5
     assert each > 10

@@ -84,6 +84,15 @@ def test_a_port_that_ends_its_process_in_a_call_exits_with_2(tmp_path: Path) -> 
     assert "os._exit(0) at port.py:" in done.err
 
 
+def test_a_port_that_ends_its_process_while_it_is_recorded_exits_with_2(tmp_path: Path) -> None:
+    reference, candidate = write_ports(tmp_path, SAME.replace(BUILD, "    import os\n    os._exit(0)\n"))
+    where = str(tmp_path / "golden")
+    done = parity("record", where, "--side", "candidate", "--reference-path", reference, "--candidate-path", candidate)
+    assert (done.code, done.out) == (2, "")
+    assert "os._exit(0) at port.py:" in done.err
+    assert not Path(where).exists()
+
+
 def test_what_a_port_prints_is_not_on_stdout(tmp_path: Path) -> None:
     text = 'print("at import")\nimport os\nos.write(1, b"past Python\\n")\n' + SAME.replace(
         "    return Port(", '    print("in build")\n    return Port('
