@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -150,17 +150,19 @@ def attention_call() -> Iterator[Callable[[Any, Any, Any, Any], None]]:
         return
     before, active.own_attention = active.own_attention, True
     try:
-        yield lambda query, key, value, out: _attention_seen(active, query, key, value, out)
+        yield lambda query, key, value, out: _attention_seen(active, (query, key, value, out), "parity's own")
     finally:
         active.own_attention = before
 
 
-def _attention_seen(active: _Active, query: Any, key: Any, value: Any, out: Any) -> None:
+def _attention_seen(active: _Active, tensors: Iterable[Any], function: Callable[..., Any] | str) -> None:
+    """Record a call: query, key, value and output, each [B, rows, heads, head dim]; and what computed it."""
     owner = active.stack[-1][0] if active.stack else ""
     path = f"{owner}.{ATTENTION}" if owner else ATTENTION
+    active.tap.ran.add(path, function)
     call = active.tap.begin(path)
     if active.tap.plan.wants_module(path):
-        for port, x in (("in.query", query), ("in.key", key), ("in.value", value), ("out", out)):
+        for port, x in zip(("in.query", "in.key", "in.value", "out"), tensors, strict=True):
             active.tap.see(path, call, port, x)
 
 
@@ -175,9 +177,10 @@ def _replaced_attention(active: _Active) -> Iterator[None]:
         return
 
     def observed(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        with attention_call() as seen:
+        with attention_call():
             out = own(query, key, value, *args, **kwargs)
-            seen(*(x.transpose(1, 2) for x in (query, key, value, out)))
+        if not active.own_attention:
+            _attention_seen(active, (x.transpose(1, 2) for x in (query, key, value, out)), own)
         return out
 
     functional.scaled_dot_product_attention = observed
@@ -203,5 +206,6 @@ class _AttentionMode(TorchFunctionMode):
         if func is not _SDPA or self.active.own_attention:
             return out
         query, key, value = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key", "value")))
-        _attention_seen(self.active, *(x.transpose(1, 2) for x in (query, key, value, out)))
+        function = self.active.tap.attention() or func
+        _attention_seen(self.active, (x.transpose(1, 2) for x in (query, key, value, out)), function)
         return out

@@ -21,6 +21,7 @@ import torch
 
 from parity.golden.records import PADDING, Kind, Scalar
 from parity.golden.sketch import geometry
+from parity.hooks.implementations import Seen
 from parity.hooks.rows import Part, RowRule, take
 from parity.hooks.sites import SitePlan
 
@@ -70,6 +71,10 @@ def _same(path: str) -> str:
     return path
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass
 class Tap:
     """Collects the entries of one model call.
@@ -80,6 +85,8 @@ class Tap:
         frames: branch -> frame name -> (index [F] int32, weight [F] float32), as tensors of the backend.
         entries: what was seen, in execution order.
         named: a module's path -> the name it is observed under.
+        attention: the function that an attention call of torch's runs on this backend; None for torch's own.
+        ran: which functions computed the attention calls.
     """
 
     plan: SitePlan
@@ -90,6 +97,8 @@ class Tap:
     entries: list[Entry] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
     named: Callable[[str], str] = _same
+    attention: Callable[[], Callable[..., Any] | None] = _nothing
+    ran: Seen = field(default_factory=Seen)
     _seen: dict[int, _Memo] = field(default_factory=dict)
 
     def begin(self, module: str) -> int:

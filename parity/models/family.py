@@ -52,6 +52,11 @@ class Family(Protocol):
         return False
 
     @property
+    def runs_as_it_is(self) -> bool:
+        """Whether nothing of it may be replaced by parity: somebody's own port."""
+        return False
+
+    @property
     def repeatable(self) -> bool:
         """Whether its code is parity's and diffusers' own, so that a run of it may be kept for other sessions."""
         return True

@@ -47,7 +47,7 @@ from parity.paths.reference import (
     named_tensors,
     silenced,
 )
-from parity.paths.safe_attention import use_safe_attention
+from parity.paths.safe_attention import attention_of, is_torchax_own, use_safe_attention
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -92,6 +92,8 @@ class TorchaxBackend:
         self.frames = frames_of(family, case, settings, inputs, self._put)
         self.programs: dict[Any, Program] = {}
         self.may_be_silent, self.named, self.predict = family.may_be_silent, family.named, family.predict
+        self.safe_attention = not family.runs_as_it_is and is_torchax_own(self.env)
+        self.ran: dict[str, str] = {}
 
     def _put(self, x: np.ndarray) -> jax.Array:
         return self.devices.put(jnp.asarray(x), self.devices.replicated)
@@ -102,7 +104,8 @@ class TorchaxBackend:
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         precision = PRECISION[self.reached.settings.text("matmul_precision")]
-        with self.env, torch.no_grad(), jax.default_matmul_precision(precision), use_safe_attention(self.env):
+        safe = use_safe_attention(self.env) if self.safe_attention else contextlib.nullcontext()
+        with self.env, torch.no_grad(), jax.default_matmul_precision(precision), safe:
             self.reached.mark("matmul_precision")
             yield
 
@@ -209,14 +212,21 @@ class TorchaxBackend:
                 out = self.predict(self.model, tensors)
                 return array_of(out), tuple(map(array_of, cached.kept)), (), ()
             reducer = BatchingReducer()
-            tap = Tap(plan, reducer, rule, group, interop.torch_view(frames), named=self.named)
+            tap = Tap(
+                plan, reducer, rule, group, interop.torch_view(frames), named=self.named, attention=self._attention
+            )
             with attached(self.model, tap):
                 out = self.predict(self.model, tensors)
             if plan.choice != "blocks" and not self.may_be_silent and kept is None:
                 # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
                 require_fired(tap, plan.must_fire - silenced(self.reached.settings))
+        self.ran |= tap.ran.ran()
         static, reduced = split(tap, reducer)
         return array_of(out), tuple(map(array_of, cached.kept)), static, reduced
+
+    def _attention(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = attention_of(self.env)
+        return function
 
     def unobserved_memory(self) -> int | None:
         """Bytes that the largest program without observers needs on a device; None where XLA does not tell."""
@@ -308,7 +318,10 @@ def signature_of(tree: Any) -> tuple[Any, ...]:
 
 
 def to_jax(x: torch.Tensor) -> jax.Array:
-    """A CPU tensor as a jax array, bfloat16 included; float64 and int64 become 32 bits wide, as JAX has them."""
+    """A CPU tensor as a jax array, bfloat16 included; float64 and int64 become 32 bits wide, as JAX has them. One of
+    torchax's is an array already."""
+    if isinstance(x, torchax.tensor.Tensor):
+        return array_of(x)
     x = x.detach().cpu().contiguous()
     if x.dtype == torch.bfloat16:
         return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16.dtype))
@@ -325,7 +338,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     use_compilation_cache()
     reached = Reached(settings)
     dtype = DTYPES[settings.text("dtype")]
-    model = family.load(case, settings).to(dtype).eval().requires_grad_(False)
+    model = _in_dtype(family.load(case, settings), dtype).eval()
     reached.mark("dtype")
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(backend.params)):
@@ -344,6 +357,15 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
         reached,
         module_tree(model),
     )
+
+
+def _in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """The model in a dtype; a port may have placed its weights in torchax already."""
+    inside = any(isinstance(x, torchax.tensor.Tensor) for _, x in named_tensors(model))
+    with torchax.default_env() if inside else contextlib.nullcontext():
+        if any(x.is_floating_point() and x.dtype != dtype for _, x in named_tensors(model)):
+            model = model.to(dtype)
+        return model if inside else model.requires_grad_(False)
 
 
 def _constrained(x: torch.Tensor, devices: Devices) -> torch.Tensor:

@@ -9,11 +9,12 @@ from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.hooks.transfer import to_numpy
 from parity.models.stage2 import write_stage2
 from parity.paths.loop import STAGE, Loop, value_record
-from parity.paths.plan import ENDS, NAMES
+from parity.paths.plan import ENDS, NAMES, RAN
 
 
-def ends(runs: Mapping[str, Loop], named: Iterable[str]) -> StepRecords:
-    """The final latents [B, C, T, H, W] as the VAE takes them, by run (`""`: the side's own), and the modules named."""
+def ends(runs: Mapping[str, Loop], named: Iterable[str], ran: Mapping[str, str]) -> StepRecords:
+    """The final latents [B, C, T, H, W] as the VAE takes them, by run (`""`: the side's own), the modules named, and
+    what computed the attention."""
 
     def record(name: str, at: Loop) -> Record:
         side = at.side
@@ -21,7 +22,9 @@ def ends(runs: Mapping[str, Loop], named: Iterable[str]) -> StepRecords:
         return value_record(Key(STAGE, ENDS, name, f"{LOOP}:latents"), to_numpy(x), str(x.dtype).removeprefix("torch."))
 
     names = Record(Key(STAGE, ENDS, "", f"{LOOP}:{NAMES}"), "scalar", value=",".join(named))
-    return StepRecords(ENDS, (*(record(name, at) for name, at in runs.items()), names))
+    lines = "\n".join(f"{site}={function}" for site, function in ran.items())
+    attention = Record(Key(STAGE, ENDS, "", f"{LOOP}:{RAN}"), "scalar", value=lines)
+    return StepRecords(ENDS, (*(record(name, at) for name, at in runs.items()), names, attention))
 
 
 def leave(folder: Path, loop: Loop) -> None:

@@ -38,6 +38,7 @@ from parity.paths.port_settings import PortInfo, typed
 from parity.paths.ported import Ported
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
+from parity.paths.replaced import check as replaced
 from parity.paths.side import Can
 from parity.paths.trees import nest, plain
 from parity.settings import LAYOUT, Backend, Settings
@@ -167,6 +168,7 @@ class LiveSide:
         if isinstance(base, Generic) and self.role == "reference":
             checks.append(("inputs", "pass", base.remarks(loaded.case)))
         tensors: Mapping[str, torch.Tensor] = base.given if self.spec.source.alone else {}
+        checks.append(replaced(self.role, loaded.backend.module(), loaded.backend.safe_attention))
         conditions = loaded.inputs.conditions.items()
         dtypes = {f"{branch}.{name}": x.dtype for branch, given in conditions for name, x in given.items()}
         dtypes |= {name: x.dtype for name, x in tensors.items()}
@@ -230,7 +232,7 @@ class LiveSide:
         if plan.leave is not None:
             leave(Path(plan.leave), loop)
         if plan.ends:
-            yield ends({"": loop, **{v.name: v.loop for v in variants}}, self._names())
+            yield ends({"": loop, **{v.name: v.loop for v in variants}}, self._names(), self.loaded.backend.ran)
 
     def _names(self) -> list[str]:
         """What a port named so far; some names show only when it is called."""

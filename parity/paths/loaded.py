@@ -37,6 +37,11 @@ class Backend(Protocol):
     interpreted: bool
     """Whether kernels written for a TPU are interpreted here, so that their times say nothing."""
 
+    ran: dict[str, str]
+    """Attention site -> the function that computed it, of the calls so far."""
+    safe_attention: bool
+    """Whether parity's attention stands in for torchax's own, which gives NaN in rows without a key."""
+
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which everything of the loop runs: precision, gradients, torchax environment."""
         ...

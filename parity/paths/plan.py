@@ -139,8 +139,9 @@ ENDS = -2
 SECONDS, MEMORY = "seconds", "memory"
 """The loop's ports of a timed step: seconds from latents to predictions; bytes that the largest program needs."""
 
-NAMES = "names"
-"""The loop's port under which the modules that a side named, comma-separated, follow the final latents."""
+NAMES, RAN = "names", "ran"
+"""The loop's ports that follow the final latents: the modules that a side named, comma-separated; and which function
+computed each attention call, `SITE=FUNCTION` line by line."""
 
 OTHERS = ("float64", "moved")
 """The runs of a call that bound what rounding does to its operations."""

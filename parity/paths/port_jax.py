@@ -66,6 +66,8 @@ class JaxPort(TorchaxBackend):
         self.frames = frames_of(family, case, settings, inputs, self._put)
         self.programs = {}
         self.seen: set[str] = set()
+        self.safe_attention = False
+        self.ran = {}
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):

@@ -91,6 +91,11 @@ class Ported:
         return tuple((branch,) for group in self.base.batches for branch in group)
 
     @property
+    def runs_as_it_is(self) -> bool:
+        """A port runs as it is; a reference's own module, compiled by torchax, is parity's candidate."""
+        return self.renames is not None
+
+    @property
     def repeatable(self) -> bool:
         """A port may be edited between two runs."""
         return False
@@ -139,7 +144,7 @@ class Ported:
                 f"{self.entry.named}: a reference needs a torch.nn.Module as its `module`, found "
                 f"{type(port.module).__name__}: its floors are measured by running it again in float64 and perturbed"
             )
-        module: torch.nn.Module = port.module
+        module: torch.nn.Module = uncompiled(port.module)
         self._ports[module] = port
         return module
 
@@ -150,7 +155,7 @@ class Ported:
         rank = arguments[LATENT].ndim
         with guarded(self.entry):
             given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
-            out = self.called(call, given)
+            out = prediction_of(self.called(call, given))
         if not isinstance(out, torch.Tensor):
             raise wrong_output(self.entry, out, "a torch.Tensor")
         out = moved(out, port, rank, -1, 1)
@@ -194,6 +199,22 @@ class Ported:
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         return {}
+
+
+def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that `torchax.compile` or `torch.compile` wrapped: parity compiles it itself, observed."""
+    for name in ("_model", "_orig_mod"):
+        inner = vars(module).get(name) or vars(module).get("_modules", {}).get(name)
+        if type(module).__name__ in ("JittableModule", "OptimizedModule") and isinstance(inner, torch.nn.Module):
+            return inner
+    return module
+
+
+def prediction_of(out: Any) -> Any:
+    """The prediction in what a transformer returns: itself, the first of a tuple, or `sample` of an output object."""
+    if isinstance(out, tuple) and out:
+        return out[0]
+    return getattr(out, "sample", out) if not isinstance(out, torch.Tensor) else out
 
 
 @contextlib.contextmanager

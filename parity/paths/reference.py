@@ -49,6 +49,7 @@ class TorchBackend:
     name = "torch"
     placement = ""
     interpreted = False
+    safe_attention = False
 
     def __init__(
         self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype
@@ -60,6 +61,7 @@ class TorchBackend:
         self.groups = family.batches
         self.may_be_silent, self.named, self.predict = family.may_be_silent, family.named, family.predict
         self.listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]] = _unheard
+        self.ran: dict[str, str] = {}
         settings = reached.settings
         self.rules = rules_of(family, case, settings, inputs)
         self.frames = frames_of(family, case, settings, inputs, lambda x: torch.from_numpy(x).to(self.device))
@@ -104,6 +106,7 @@ class TorchBackend:
                 if given is None:  # where blocks are skipped, an earlier step has shown that they are called
                     lenient = self.may_be_silent and plan.choice in ("blocks", "all")
                     require_fired(tap, frozenset() if lenient else plan.must_fire - silenced(self.reached.settings))
+                self.ran |= tap.ran.ran()
                 records += torch_records(tap.entries, STAGE, step)
         return predictions, records
 

@@ -15,6 +15,10 @@ import jax
 import jax.numpy as jnp
 import torch
 from torchax import interop
+from torchax.ops import ops_registry
+
+_OP: Any = torch.nn.functional.scaled_dot_product_attention
+"""The entry of torchax's operator table: torch's own function, whatever a port puts in its place later."""
 
 
 def attention(
@@ -63,13 +67,20 @@ def _sdpa(
 @contextlib.contextmanager
 def use_safe_attention(env: Any) -> Iterator[None]:
     """Within it, the environment's scaled_dot_product_attention is `attention`."""
-    op = torch.nn.functional.scaled_dot_product_attention
-    before = env._ops.get(op)
-    env.override_op_definition(op, _sdpa)
+    before = env._ops.get(_OP)
+    env.override_op_definition(_OP, _sdpa)
     try:
         yield
     finally:
-        if before is None:
-            env._ops.pop(op, None)
-        else:
-            env._ops[op] = before
+        env._ops[_OP] = before
+
+
+def is_torchax_own(env: Any) -> bool:
+    """Whether nobody has put attention of their own into an environment: what a port installed is what runs."""
+    return env._ops.get(_OP) is ops_registry.all_torch_functions.get(_OP)
+
+
+def attention_of(env: Any) -> Any:
+    """The function that computes scaled_dot_product_attention in a torchax environment; None for none of its own."""
+    found = env._ops.get(_OP)
+    return None if found is None else found.func

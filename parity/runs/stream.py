@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.golden.records import LOOP, StepRecords
-from parity.paths.plan import ENDS, NAMES, State
+from parity.paths.plan import ENDS, NAMES, RAN, State
 from parity.runs.request import Say
 
 
@@ -24,11 +24,12 @@ class Ends:
 
     Attributes:
         latents: final latents [B, C, T, H, W] by run: `""` is the side's own, others measured its floors.
-        names: modules that the side named.
+        names: modules that the side named. ran: attention site -> the function that computed it.
     """
 
     latents: dict[str, np.ndarray] = field(default_factory=dict)
     names: tuple[str, ...] = ()
+    ran: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def own(self) -> np.ndarray:
@@ -48,6 +49,8 @@ def until_end(steps: Iterable[StepRecords], ends: Ends) -> Iterator[StepRecords]
         for r in step.records:
             if r.key.port == NAMES:
                 ends.names = tuple(n for n in str(r.value).split(",") if n)
+            elif r.key.port == RAN:
+                ends.ran = dict(line.split("=", 1) for line in str(r.value).splitlines())
             else:
                 ends.latents[r.key.branch] = np.asarray(r.value)
 

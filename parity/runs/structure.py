@@ -15,6 +15,7 @@ from parity.compare.judge import Judge, excuses
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Result, SiteDiff
 from parity.golden.records import LOOP, StepRecords
+from parity.hooks.implementations import sentences
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import DEFAULT_KINDS, Plan, State
 from parity.paths.side import Pair
@@ -65,7 +66,7 @@ def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Resu
     judged.look_again()
     sink.finish(Pair(truth.ends, ends))
     result = judged.conclude(request.model, pair.differing)
-    result = _require_common(result, pair, ends)
+    result = _require_common(_with_attention(result, pair, ends), pair, ends)
     return judged.closer(result, request), truth
 
 
@@ -134,6 +135,14 @@ def reached(pair: Ready) -> Check:
 
 def grid_of(pair: Ready) -> Grid | None:
     return None if pair.grid is None else Grid(*pair.grid)
+
+
+def _with_attention(result: Result, pair: Ready, ends: Ends) -> Result:
+    """A port's result, with which functions computed its attention: what a verdict on it rests on."""
+    if not pair.port:
+        return result
+    said = (Note(f"the candidate's {sentence}") for sentence in sentences(ends.ran))
+    return replace(result, notes=(*result.notes, *said))
 
 
 def _require_common(result: Result, pair: Ready, ends: Ends) -> Result:

@@ -1,0 +1,64 @@
+"""Which function computes an attention call: torch's, torchax's, or one that somebody's own code put in its place.
+
+A port installs its kernel by replacing `scaled_dot_product_attention`, in torch or in torchax's operator table. A
+verdict on the port rests on that kernel having run: so it is seen where it runs, and said with its file and line.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+Ran = Mapping[str, str]
+"""Attention site (`blocks.0.attention`) -> the function that computed it, with its file and line, and how often."""
+
+_LIBRARIES = ("torch", "torchax", "jax", "diffusers", "transformers", "parity")
+
+
+def described(function: Callable[..., Any]) -> str:
+    """A function in words: `torchax's own`, or `the port's own function NAME (FILE:LINE)`."""
+    found: Any = function
+    while isinstance(found, functools.partial):
+        found = found.func
+    found = inspect.unwrap(found)
+    found = getattr(found, "__func__", found)
+    code = getattr(found, "__code__", None)
+    module = str(getattr(found, "__module__", None) or type(found).__module__)
+    package = module.partition(".")[0]
+    if package in _LIBRARIES or package == "builtins" or code is None:
+        owner = "torch" if package == "builtins" else package
+        return f"{owner}'s own" if owner != "parity" else "parity's own"
+    name = str(found.__qualname__).rpartition("<locals>.")[2]
+    return f"the port's own function {name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+class Seen:
+    """Counts the attention calls of one call of a model, by site and function."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[tuple[str, str]] = Counter()
+
+    def add(self, site: str, function: Callable[..., Any] | str) -> None:
+        """Count a call."""
+        self._calls[site, function if isinstance(function, str) else described(function)] += 1
+
+    def ran(self) -> dict[str, str]:
+        """What ran, in order of the first calls."""
+        sites: dict[str, list[str]] = {}
+        for (site, function), count in self._calls.items():
+            sites.setdefault(site, []).append(f"{function}, {count} call{'s' if count > 1 else ''}")
+        return {site: "; ".join(functions) for site, functions in sites.items()}
+
+
+def sentences(ran: Ran) -> Iterable[str]:
+    """What ran, one sentence for all the sites at which the same did."""
+    groups: dict[str, list[str]] = {}
+    for site, function in ran.items():
+        groups.setdefault(function, []).append(site.removesuffix(".attention"))
+    for function, sites in groups.items():
+        where = sites[0] if len(sites) == 1 else f"{sites[0]} to {sites[-1]} ({len(sites)} modules)"
+        yield f"attention of {where}: {function}" + (" each" if len(sites) > 1 else "")
