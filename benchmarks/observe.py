@@ -24,8 +24,10 @@ import torch
 from diffusers import HunyuanVideo15Transformer3DModel
 
 from parity.hooks.attach import attached
+from parity.hooks.modules import module_tree
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Tap
+from parity.hooks.transfer import TorchReducer
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
 from parity.models.patches import DTYPES
 from parity.models.spec import Case, GenerationSpec
@@ -33,7 +35,7 @@ from parity.paths.candidate import TorchaxBackend
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import batched
 from parity.paths.mesh import make_devices, use_compilation_cache
-from parity.paths.reference import TorchBackend, TorchReducer, module_tree
+from parity.paths.reference import TorchBackend
 from parity.reached import Reached
 from parity.settings import parse
 

@@ -23,7 +23,7 @@ from parity.settings import changed_by
 
 TABLE_LIMIT = 1e-4
 """Relative L2 by which rotary tables may differ: libraries' sines differ by 5e-7 at 111,600 tokens (measured by
-`parity.paths.perturb`), a table rounded to bfloat16 by 2e-3."""
+`parity.hooks.perturb`), a table rounded to bfloat16 by 2e-3."""
 
 ROUNDING_LIMIT = 1e-2
 """Relative L2 beyond which no dtype explains a difference; rounding to bfloat16 moves a tensor by 1.7e-3."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,3 +52,13 @@ def to_records(
         held = None if key.is_padding else sketch
         records.append(Record(key, "tensor", e.shape, e.dtype, e.rows, e.frame, moments, held, value))
     return records
+
+
+class TorchReducer:
+    """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
+
+    def reduce(self, x: torch.Tensor) -> Any:
+        return reduce_torch.reduce(x)
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach().clone()

@@ -24,13 +24,13 @@ from torchax import interop
 from torchax.ops import mappings
 
 from parity.golden.records import Record
-from parity.hooks import reduce_jax
 from parity.hooks.attach import attached, require_fired
-from parity.hooks.batch_jax import BatchingReducer, Slot, array_of, gather
+from parity.hooks.batch_jax import BatchingReducer, array_of
+from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.tap import Entry, Reduced, Tap
-from parity.hooks.transfer import to_records
+from parity.hooks.tap import Entry, Tap
+from parity.hooks.transfer_jax import jax_records, split, widen16
 from parity.models import splash
 from parity.models.attention import SETTLE
 from parity.models.family import Family
@@ -40,13 +40,7 @@ from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.mesh import Devices, make_devices, use_compilation_cache
-from parity.paths.reference import (
-    STAGE,
-    mark_text_settings,
-    module_tree,
-    named_tensors,
-    silenced,
-)
+from parity.paths.reference import mark_text_settings, silenced
 from parity.paths.safe_attention import attention_of, is_torchax_own, use_safe_attention
 from parity.reached import Reached
 from parity.settings import Settings
@@ -265,17 +259,6 @@ class TorchaxBackend:
         return self._forward(params, arguments, {}, None, group, None, self.rules[group[0]])[0]
 
 
-def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
-    """What a tap saw inside a trace: the entries, which stay outside it, and the reductions that it returns."""
-    slots = [e.reduced.stats if e.reduced is not None else None for e in tap.entries]
-    values = [e.reduced.value for e in tap.entries if e.reduced is not None]
-    # What stays of an entry outside the trace is where its reductions will be found.
-    static = tuple(
-        replace(e, reduced=None if slot is None else Reduced(slot)) for e, slot in zip(tap.entries, slots, strict=True)
-    )
-    return static, (reducer.finish(), values)
-
-
 @contextlib.contextmanager
 def pinned_attention() -> Iterator[None]:
     """Within it, query, key and value are computed before they are used, whether they are observed or not.
@@ -295,21 +278,6 @@ def pinned_attention() -> Iterator[None]:
         yield
     finally:
         SETTLE.reset(token)
-
-
-def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str = STAGE) -> list[Record]:
-    if not entries:
-        return []
-    groups, values = jax.device_get(reduced)
-    slots: list[Slot] = [e.reduced.stats for e in entries if e.reduced is not None]
-    numbers = [reduce_jax.to_host(gather(groups, slot)) for slot in slots]
-    held = [None if v is None else widen16(np.asarray(v)) for v in values]
-    return to_records(entries, numbers, held, stage, step)
-
-
-def widen16(x: np.ndarray) -> np.ndarray:
-    """16-bit floats, which numpy lacks or computes badly in, as float32."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
 
 
 def signature_of(tree: Any) -> tuple[Any, ...]:

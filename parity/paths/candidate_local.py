@@ -20,8 +20,9 @@ from parity.hooks.calls import Call, mapped
 from parity.hooks.operations import Operation, Operations
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, single_output
+from parity.hooks.transfer_jax import jax_records, split
 from parity.models import splash
-from parity.paths.candidate import TorchaxBackend, jax_records, pinned_attention, signature_of, split, to_jax
+from parity.paths.candidate import TorchaxBackend, pinned_attention, signature_of, to_jax
 from parity.paths.local import Rows
 
 MOST_PROGRAMS = 128

@@ -1,7 +1,7 @@
 """Floors: the difference that rounding alone explains, measured on the reference.
 
 The float32 rule (docs/verdict.md): at each site the larger of |float32 - float64| (`fp64`) and the spread under Monte
-Carlo rounding (`rounding`, `parity.paths.perturb`), never less than what the sketches themselves round. For a
+Carlo rounding (`rounding`, `parity.hooks.perturb`), never less than what the sketches themselves round. For a
 reference in bfloat16 or float16, or with rounded matrix products, |working dtype - float32| (`dtype`), never below the
 float32 floor, which is then measured around the float32 run, the truth. Optionally the spread over other attention
 kernels (`kernel`). Each in L2, in L2 of each row bin, and, where values are held, in the largest element.
@@ -24,10 +24,10 @@ import torch
 
 from parity.golden.floors import least, level, widen
 from parity.golden.records import Floor, Key, StepRecords
+from parity.hooks.perturb import perturbed
 from parity.hooks.sites import SitePlan
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Forced, Loop, denoise, prepare
-from parity.paths.perturb import perturbed
 from parity.paths.plan import DEFAULT_KINDS
 from parity.paths.reference import load_reference
 from parity.settings import Settings, kernels

@@ -21,15 +21,16 @@ import torch
 from parity.golden.floors import least, level, widen
 from parity.golden.records import Floor, Key, Record, StepRecords
 from parity.hooks.calls import Call, calls_of, mapped, retyped
+from parity.hooks.perturb import perturbed
+from parity.hooks.rerun import rerun
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, single_output
-from parity.hooks.transfer import torch_records
+from parity.hooks.transfer import TorchReducer, torch_records
 from parity.paths.floors import SEEDS
 from parity.paths.loaded import Loaded
 from parity.paths.loop import State, denoise, prepare
-from parity.paths.perturb import perturbed
-from parity.paths.reference import STAGE, TorchBackend, TorchReducer
+from parity.paths.reference import STAGE, TorchBackend
 from parity.paths.stepwise import Stepwise
 
 Take = Callable[[Call, StepRecords], None]
@@ -97,21 +98,6 @@ def _coarsest(call: Call) -> torch.dtype:
     found = [torch.float32]
     mapped(lambda x: found.append(x.dtype) if x.is_floating_point() else None, (call.args, dict(call.kwargs)))
     return min(found, key=lambda dtype: dtype.itemsize)
-
-
-def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inputs: bool = True) -> Any:
-    """Run a module again on a call's inputs, its weights and (`inputs`) its inputs in another dtype; None: as it is."""
-    if dtype is None:
-        return module(*call.args, **call.kwargs)
-
-    def cast(x: torch.Tensor) -> torch.Tensor:
-        return x.to(dtype) if x.is_floating_point() else x
-
-    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    tensors.update(module.named_buffers(remove_duplicate=False))
-    weights = {name: cast(x.detach()) for name, x in tensors.items()}
-    change = cast if inputs else lambda x: x
-    return torch.func.functional_call(module, weights, mapped(change, call.args), mapped(change, dict(call.kwargs)))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from parity.golden.sketch import geometry
 from parity.hooks import reduce_torch
 from parity.hooks.calls import Call
 from parity.hooks.operations import Operation, Operations
+from parity.hooks.perturb import perturbed
+from parity.hooks.rerun import rerun
 from parity.paths.loaded import Loaded
-from parity.paths.local import Rows, observe, rerun
-from parity.paths.perturb import perturbed
+from parity.paths.local import Rows, observe
 from parity.paths.port_load import Entry, failures
 from parity.paths.ported import Ported
 from parity.paths.reference import STAGE, TorchBackend

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from parity.golden.facts import Schedule
-from parity.golden.records import LOOP, Key, Moments, Record, StepRecords
-from parity.golden.sketch import geometry, sketch
+from parity.golden.records import LOOP, Key, Record, StepRecords
+from parity.golden.values import value_record
 from parity.hooks.sites import SitePlan
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
@@ -208,19 +208,3 @@ def _scalar(step: int, name: str, value: Any) -> Record:
 
 def _value(step: int, branch: str, name: str, value: np.ndarray, x: torch.Tensor) -> Record:
     return value_record(Key(STAGE, step, branch, f"{LOOP}:{name}"), value, str(x.dtype).removeprefix("torch."))
-
-
-def value_record(key: Key, value: np.ndarray, dtype: str) -> Record:
-    """A record of a value that is held whole: the loop's own, or a stage's output."""
-    finite = value[np.isfinite(value)].astype(np.float64)
-    moments = Moments(
-        count=value.size,
-        nan=int(np.isnan(value).sum()),
-        inf=int(np.isinf(value).sum()),
-        min=float(finite.min(initial=np.inf)) if finite.size else 0.0,
-        max=float(finite.max(initial=-np.inf)) if finite.size else 0.0,
-        mean=float(finite.mean()) if finite.size else 0.0,
-        l2=float(np.linalg.norm(finite)),
-    )
-    g = geometry(value.shape)
-    return Record(key, "tensor", value.shape, dtype, "", (g.rows, g.channels), moments, sketch(value), value)

@@ -26,11 +26,12 @@ from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry as Seen
 from parity.hooks.tap import Tap
+from parity.hooks.transfer_jax import split, widen16
 from parity.models.feature_cache import Kept, calling
 from parity.models.generic.inputs import LATENT
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.paths.candidate import TorchaxBackend, split, widen16
+from parity.paths.candidate import TorchaxBackend
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.loop import Loop, call_model

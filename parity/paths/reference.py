@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from parity.golden.records import Record
-from parity.hooks import reduce_torch
-from parity.hooks.attach import attached, callable_modules, require_fired
+from parity.hooks.attach import attached, require_fired
+from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
-from parity.hooks.transfer import to_numpy, torch_records
+from parity.hooks.transfer import TorchReducer, to_numpy, torch_records
 from parity.models.family import Family
 from parity.models.feature_cache import Features, calling, given_at
 from parity.models.patches import DTYPES
@@ -30,16 +30,6 @@ STAGE = "transformer"
 
 def _unheard(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
-
-
-class TorchReducer:
-    """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
-
-    def reduce(self, x: torch.Tensor) -> Any:
-        return reduce_torch.reduce(x)
-
-    def value(self, x: torch.Tensor) -> torch.Tensor:
-        return x.detach().clone()
 
 
 class TorchBackend:
@@ -178,12 +168,6 @@ def load_reference(
     )
 
 
-def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by name, tied ones under each name, and the buffers that state_dict leaves out."""
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
-
-
 def mark_text_settings(reached: Reached, inputs: Inputs) -> None:
     """The text stage has run by the time a side is loaded; its setting took effect where there is ByT5 text."""
     if any("encoder_hidden_states_2" in condition for condition in inputs.conditions.values()):
@@ -193,16 +177,3 @@ def mark_text_settings(reached: Reached, inputs: Inputs) -> None:
 def silenced(settings: Settings) -> frozenset[str]:
     """Modules that a setting keeps from being called, so that their silence is no error."""
     return frozenset({"image_embedder"}) if settings.text("vision_states") == "none" else frozenset()
-
-
-def module_tree(model: torch.nn.Module) -> dict[str, str]:
-    """Path of each callable module -> path of the nearest callable module above it."""
-    paths = callable_modules(model)
-    tree: dict[str, str] = {}
-    for path in paths:
-        parent = path.rpartition(".")[0]
-        while parent and parent not in paths:
-            parent = parent.rpartition(".")[0]
-        if path:
-            tree[path] = parent
-    return tree

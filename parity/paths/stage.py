@@ -17,16 +17,17 @@ import torch
 
 from parity.golden.floors import least, level, widen
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
+from parity.golden.values import value_record
 from parity.hooks.attach import attached, require_fired
+from parity.hooks.modules import module_tree, named_tensors
+from parity.hooks.perturb import perturbed
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
-from parity.hooks.transfer import to_numpy, torch_records
+from parity.hooks.transfer import TorchReducer, to_numpy, torch_records
 from parity.paths.floors import SEEDS
-from parity.paths.loop import value_record
-from parity.paths.perturb import perturbed
 from parity.paths.plan import STAGES_STEP
-from parity.paths.reference import TorchReducer, module_tree, named_tensors, torch_scope
+from parity.paths.reference import torch_scope
 from parity.reached import Reached
 from parity.settings import Settings
 

@@ -26,19 +26,12 @@ from parity.errors import UnjudgedError
 from parity.golden.records import Record
 from parity.hooks.attach import attached
 from parity.hooks.batch_jax import BatchingReducer, array_of
+from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap
-from parity.paths.candidate import (
-    PRECISION,
-    jax_records,
-    pinned_attention,
-    signature_of,
-    split,
-    to_jax,
-    widen16,
-)
+from parity.hooks.transfer_jax import jax_records, split, widen16
+from parity.paths.candidate import PRECISION, pinned_attention, signature_of, to_jax
 from parity.paths.mesh import make_devices, use_compilation_cache
-from parity.paths.reference import module_tree, named_tensors
 from parity.paths.safe_attention import use_safe_attention
 from parity.paths.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached

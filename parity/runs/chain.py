@@ -20,6 +20,7 @@ from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
+from parity.hooks.modules import module_tree
 from parity.hooks.sites import split_sites
 from parity.models.family import Family
 from parity.models.folder import read_config
@@ -29,7 +30,7 @@ from parity.models.stage2 import read_stage2
 from parity.paths.inputs import Conditions, Encoded, make_inputs
 from parity.paths.loop import denoise, prepare
 from parity.paths.plan import Array
-from parity.paths.reference import load_reference, module_tree
+from parity.paths.reference import load_reference
 from parity.paths.side import Pair
 from parity.paths.trees import array
 from parity.reached import Reached

@@ -19,13 +19,13 @@ from parity.compare.conclude import stage_diff
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Failed, Result
 from parity.errors import UnjudgedError
+from parity.hooks.modules import module_tree
 from parity.hooks.sites import split_sites
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.text import TEXT, Encoder, TextStage, divided, load_encoder, skeleton
 from parity.paths.inputs import Conditions, Encoded
-from parity.paths.reference import module_tree
 from parity.paths.stage import Stage, TorchStage
 from parity.paths.stage_file import HeldStage, held_dtype
 from parity.runs.merged import merged

@@ -14,7 +14,7 @@ pytest.importorskip("torchax")
 from parity import cli
 from parity.golden import Golden
 from parity.hooks.calls import Call
-from parity.paths.local import rerun
+from parity.hooks.rerun import rerun
 
 
 @pytest.fixture(scope="module")

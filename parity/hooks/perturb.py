@@ -33,7 +33,7 @@ Partial sums of terms without a trend grow as sqrt(k / K), and each is rounded b
 the mantissa's logarithm uniform): 0.42 * 2^-24 * sqrt(K / 2), the random walk of Higham & Mary (A New Approach to
 Probabilistic Rounding Error Analysis, 2019). Measured, torch's MKL against one term after the other: 0.45 for
 K = 1024 and 2048 (6.1e-7, 8.5e-7); XLA on the same CPU is as far (6.0e-7, 8.4e-7), where one ulp of inputs, weights and
-outputs samples 2.6e-7 whatever K is (`tests/paths/test_perturb.py`).
+outputs samples 2.6e-7 whatever K is (`tests/hooks/test_perturb.py`).
 """
 
 _PRODUCTS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from parity.hooks.attach import attached
+from parity.hooks.perturb import perturbed
 from parity.paths.loaded import Loaded
-from parity.paths.perturb import perturbed
 from tests.hooks.seen import gathered, make_tap
 
 

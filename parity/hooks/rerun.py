@@ -1,0 +1,24 @@
+"""Running a module again on the inputs of one of its calls, as it is or in another dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from parity.hooks.calls import Call, mapped
+
+
+def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inputs: bool = True) -> Any:
+    """Run a module again on a call's inputs, its weights and (`inputs`) its inputs in another dtype; None: as it is."""
+    if dtype is None:
+        return module(*call.args, **call.kwargs)
+
+    def cast(x: torch.Tensor) -> torch.Tensor:
+        return x.to(dtype) if x.is_floating_point() else x
+
+    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    tensors.update(module.named_buffers(remove_duplicate=False))
+    weights = {name: cast(x.detach()) for name, x in tensors.items()}
+    change = cast if inputs else lambda x: x
+    return torch.func.functional_call(module, weights, mapped(change, call.args), mapped(change, dict(call.kwargs)))
