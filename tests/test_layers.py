@@ -27,6 +27,7 @@ BELOW: dict[str, set[str]] = {
     "hooks": SHARED | {"golden"},
     "models": SHARED | {"golden", "hooks"},
     "paths": SHARED | {"golden", "hooks", "models", "port"},
+    "recorder": SHARED | {"golden", "hooks", "port"},
     "runs": SHARED | {"golden", "hooks", "models", "paths", "compare"},
     "bisect": SHARED | {"golden", "hooks", "models", "paths", "compare", "runs"},
     "causes": SHARED | {"golden", "hooks", "models", "paths", "compare", "runs", "bisect"},

@@ -84,10 +84,18 @@ def settings_differences(reference: Provenance, candidate: Provenance) -> tuple[
     for name in names:
         if name not in ours and name not in theirs:
             continue
+        if name not in BY_NAME and not (_of_component(name, ours) and _of_component(name, theirs)):
+            continue  # the config of a component that only one script has
         x, y = _value(name, reference), _value(name, candidate)
         if x != y and (_changed(name, x, reference.backend) or _changed(name, y, candidate.backend)):
             found.append(Difference(name, x, y))
     return tuple(found)
+
+
+def _of_component(name: str, settings: Mapping[str, str]) -> bool:
+    """Whether anything is known of the component that a config's value belongs to (`scheduler.shift`)."""
+    component, dot, _ = name.rpartition(".")
+    return not dot or any(other.startswith(f"{component}.") for other in settings)
 
 
 def _value(name: str, side: Provenance) -> str:
@@ -207,10 +215,26 @@ def _held(reference: Side, candidate: Side) -> list[Check]:
             f"({len(common)} steps); go on with: parity record --resume"
         )
         return [Check("steps held", "explained", detail)]
+    if _in_loop(reference) == _in_loop(candidate) != () and reference.steps != candidate.steps:
+        holds = "reference" if OUTSIDE in reference.steps else "candidate"
+        detail = f"the {holds} alone holds what is outside the loop: {len(common)} steps of the loop compared"
+        return [Check("steps held", "explained", detail)]
+    ours, theirs = _in_loop(reference), _in_loop(candidate)
+    if ours != theirs and ours[: len(theirs)] == theirs[: len(ours)] != ():
+        detail = f"the reference's loop made {len(ours)} steps, the candidate's {len(theirs)}: the shorter compared"
+        return [Check("steps held", "explained", detail)]
     if reference.steps != candidate.steps:
         detail = f"{_listed(reference)} against {_listed(candidate)}: both are finished, but hold other steps"
         return [Check("steps held", "fail", detail)]
     return [Check("steps held", "pass", f"{len(common)} on both sides")]
+
+
+OUTSIDE = -1
+"""The step of the stages outside the loop, which a script's recording may not see."""
+
+
+def _in_loop(side: Side) -> tuple[int, ...]:
+    return tuple(step for step in side.steps if step != OUTSIDE)
 
 
 def _listed(side: Side) -> str:

@@ -24,6 +24,7 @@ from typing import Protocol
 from parity.compare.automap import Proposal, propose
 from parity.compare.comparable import Side, common_steps, comparable, settings_differences
 from parity.compare.conclude import Collected, conclude, recorded_stages
+from parity.compare.glue import Glue
 from parity.compare.judge import AFTER, Judge, excuses
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
@@ -99,6 +100,13 @@ class Sides:
     def steps(self) -> tuple[int, ...]:
         return common_steps(self.reference.steps, self.candidate.steps)
 
+    @property
+    def as_long(self) -> bool:
+        """Whether two finished loops made as many steps."""
+        finished = self.reference.complete and self.candidate.complete
+        counts = {sum(step >= 0 for step in g.steps) for g in (self.reference, self.candidate)}
+        return not finished or len(counts) == 1
+
     def findings(self, rename: Rename) -> tuple[Check, ...]:
         a, b = (Side(g.provenance, g.steps, g.complete) for g in (self.reference, self.candidate))
         return comparable(a, b, rename=rename.module if rename else None)
@@ -132,7 +140,8 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     port = b.backend == PORT
     judge = Judge(excuses(differing), strict_sites=not (rename or port))
     renamer = Renamer(rename)
-    collected, common = judge_streams(_steps(sides, renamer, say), judge)
+    glue = Glue((a.settings, b.settings))
+    collected, common = judge_streams(_steps(sides, renamer, say), judge, glue)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
     told = [*notes, *map(Note, (*renamer.unused(), *held))]
     if (rename or port) and any(common.alone):
@@ -152,7 +161,11 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     if port and not common.modules and b.modules and result.verdict == "pass":
         return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="no_module"))
     result = without_floors(result) if not common.floors else partly_without_floors(result)
-    return replace(result, stages=recorded_stages(result))
+    if result.verdict == "pass" and not sides.as_long:
+        detail = next(f.detail for f in findings if f.check == "steps held")
+        return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="not_comparable", detail=detail))
+    causes = tuple(glue.found) if result.verdict == "fail" else ()
+    return replace(result, stages=recorded_stages(result), causes=causes)
 
 
 @dataclass
@@ -181,16 +194,22 @@ class Common:
         self.floors += len(reference.floors)
 
 
-def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge) -> tuple[Collected, Common]:
+def judge_streams(
+    steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge, glue: Glue | None = None
+) -> tuple[Collected, Common]:
     """Judge two streams of records step by step.
 
     Args:
+        glue: looks for causes around the model, from the first step that differs on.
         steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
     """
     collected, common = Collected(), Common()
     for reference, candidate in steps:
         common.add(reference, candidate)
-        collected.add(reference, candidate, judge.step(reference, candidate))
+        sites = judge.step(reference, candidate)
+        collected.add(reference, candidate, sites)
+        if glue is not None and any(d.verdict == "fail" for d in sites):
+            glue.add(reference, candidate)
     return collected, common
 
 

@@ -12,7 +12,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -23,9 +23,9 @@ from parity.hooks.tap import Tap, single_output
 
 
 class _Active:
-    """The tap in use and the modules being called, innermost last."""
+    """The tap in use, None between two calls of a watched model, and the modules being called, innermost last."""
 
-    def __init__(self, tap: Tap) -> None:
+    def __init__(self, tap: Tap | None) -> None:
         self.tap = tap
         self.stack: list[tuple[str, int]] = []
         self.own_attention = False
@@ -61,6 +61,54 @@ def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
             handle.remove()
 
 
+class Listener(Protocol):
+    """Who watches the calls of a model; see `watching`."""
+
+    def begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
+        """The tap that sees the call that begins; None for a call that is not observed."""
+        ...
+
+    def end(self, tap: Tap, output: Any) -> None:
+        """The call ended; `output` is None where it raised."""
+        ...
+
+
+@contextlib.contextmanager
+def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
+    """For as long as it is open, each call of `model` that anybody makes is seen by a tap of its own.
+
+    Where `attached` is wrapped around a call that parity makes, this waits for calls that a script makes.
+    """
+    active, open_ = _Active(None), contextlib.ExitStack()
+
+    def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if active.tap is not None:
+            return
+        active.tap, active.stack = listener.begin(module, args, kwargs), []
+        if active.tap is not None:
+            token = _ACTIVE.set(active)
+            open_.callback(_ACTIVE.reset, token)
+            open_.enter_context(_AttentionMode(active))
+            open_.enter_context(_replaced_attention(active))
+
+    def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        tap, active.tap = active.tap, None
+        open_.close()
+        if tap is not None:
+            listener.end(tap, output)
+
+    handles = [model.register_forward_pre_hook(before, with_kwargs=True)]
+    try:
+        for path, module in callable_modules(model).items():
+            handles.append(module.register_forward_pre_hook(_before(active, path), with_kwargs=True))
+            handles.append(module.register_forward_hook(_after(active, path), with_kwargs=True))
+        handles.append(model.register_forward_hook(after, with_kwargs=True, always_call=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def require_fired(tap: Tap, expected: frozenset[str]) -> None:
     """Check that every module of `expected` was called, and that every glob of the plan named something seen.
 
@@ -92,6 +140,8 @@ def _unseen_globs(tap: Tap, expected: frozenset[str]) -> list[str]:
 
 def _before(active: _Active, path: str) -> Callable[..., None]:
     def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if active.tap is None:
+            return
         call = active.tap.begin(path)
         active.stack.append((path, call))
         if active.tap.plan.wants_module(path):
@@ -103,6 +153,8 @@ def _before(active: _Active, path: str) -> Callable[..., None]:
 
 def _after(active: _Active, path: str) -> Callable[..., None]:
     def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if active.tap is None or not active.stack:
+            return
         _, call = active.stack.pop()
         if active.tap.plan.wants_module(path):
             active.tap.see(path, call, "out", single_output(output))
@@ -157,6 +209,7 @@ def attention_call() -> Iterator[Callable[[Any, Any, Any, Any], None]]:
 
 def _attention_seen(active: _Active, tensors: Iterable[Any], function: Callable[..., Any] | str) -> None:
     """Record a call: query, key, value and output, each [B, rows, heads, head dim]; and what computed it."""
+    assert active.tap is not None
     owner = active.stack[-1][0] if active.stack else ""
     path = f"{owner}.{ATTENTION}" if owner else ATTENTION
     active.tap.ran.add(path, function)
@@ -206,6 +259,7 @@ class _AttentionMode(TorchFunctionMode):
         if func is not _SDPA or self.active.own_attention:
             return out
         query, key, value = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key", "value")))
+        assert self.active.tap is not None
         function = self.active.tap.attention() or func
         _attention_seen(self.active, (x.transpose(1, 2) for x in (query, key, value, out)), function)
         return out

@@ -1,0 +1,73 @@
+"""Which guidance branch a call of the transformer is of.
+
+diffusers' pipelines say it themselves: each call is made within `transformer.cache_context(NAME)`, `cond`, `uncond`,
+`pred_cond`, or `cond_uncond` for both in one batch, the unconditional one first. Without it the calls of a step are
+named in their order, `cond` first, as those pipelines make them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+BATCHED = ("uncond", "cond")
+_ORDER = ("cond", "uncond")
+
+
+class Branches:
+    """Names the calls of one transformer.
+
+    Attributes:
+        guided: says whether a batch of several holds both branches; None where nobody knows.
+        given: the names that the user gave for the branches of a batch, in order; empty for none.
+    """
+
+    def __init__(self, guided: Callable[[], bool | None], given: tuple[str, ...] = ()) -> None:
+        self.guided, self.given = guided, given
+        self._context = ""
+        self._calls = 0
+
+    def step(self) -> None:
+        """A step of the scheduler ended."""
+        self._calls = 0
+
+    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """The branches in the batch of a call, in order."""
+        batch = next((x.shape[0] for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.ndim > 1), 1)
+        self._calls += 1
+        if self.given and len(self.given) > 1:
+            return self.given
+        name = self._context.removeprefix("pred_")
+        if name and name != "cond_uncond":
+            return (name,)
+        guided = self.guided()
+        both = batch == len(BATCHED) if guided is None else guided
+        if both and batch % len(BATCHED) == 0 and (name or self._calls == 1):
+            return BATCHED
+        return (_ORDER[self._calls - 1],) if self._calls <= len(_ORDER) else (f"call{self._calls}",)
+
+    @contextlib.contextmanager
+    def listening(self, model: Any) -> Iterator[None]:
+        """Within it, the names that a pipeline gives its calls are heard."""
+        own = getattr(model, "cache_context", None)
+        if own is None:
+            yield
+            return
+
+        @contextlib.contextmanager
+        def heard(name: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+            before, self._context = self._context, str(name)
+            try:
+                with own(name, *args, **kwargs):
+                    yield
+            finally:
+                self._context = before
+
+        object.__setattr__(model, "cache_context", heard)
+        try:
+            yield
+        finally:
+            object.__delattr__(model, "cache_context")

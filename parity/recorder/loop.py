@@ -1,0 +1,229 @@
+"""What a loop does around the transformer: the scheduler's steps, the decoder, the frames, and the values it names.
+
+Everything is seen on its way into and out of the script's own objects. The scheduler is copied before each step where
+floors are measured (`parity.recorder.floors`); the copy is stepped, never the script's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.golden.records import Key, Record
+from parity.golden.values import value_record
+from parity.hooks.perturb import perturbed
+from parity.port import listening
+from parity.recorder.branches import Branches
+from parity.recorder.floors import SEEDS, Carried, same_draws, tensors_of
+from parity.recorder.methods import watched
+from parity.recorder.steps import STAGE, Steps
+from parity.recorder.torch_calls import Kind
+
+Guard = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@dataclass
+class Loop:
+    """Watches a script's loop.
+
+    Attributes:
+        steps: of the recording. kind: where its tensors lie. branches: of its transformers. carried: runs beside it.
+        guard: context in which parity's own work is done. ended: called when a step has been written.
+    """
+
+    steps: Steps
+    kind: Kind
+    branches: list[Branches]
+    carried: Carried | None
+    guard: Guard
+    wanted: Callable[[], bool]
+    ended: Callable[[], None]
+    _latents: torch.Tensor | None = None
+    _decoded: Counter[str] = field(default_factory=Counter)
+    _named: Counter[str] = field(default_factory=Counter)
+
+    # --- the scheduler
+
+    @contextlib.contextmanager
+    def stepping(self, scheduler: Any) -> Iterator[None]:
+        """Within it, the scheduler's steps are recorded, and end the recording's."""
+        own = type(scheduler).step
+
+        def before(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+            if not self.wanted():
+                return None
+            with self.guard():
+                bound = inspect.signature(own).bind(scheduler, *args, **kwargs).arguments
+                arguments = {n: x for n, x in bound.items() if n != "self" and n != "kwargs"}
+                arguments |= bound.get("kwargs", {})
+                kept = {n: x.detach().clone() if isinstance(x, torch.Tensor) else same_draws(x)
+                        for n, x in arguments.items()}  # fmt: skip
+                return kept, None if self.carried is None else copy.deepcopy(scheduler)
+            return None
+
+        def after(held: Any, args: Any, kwargs: Any, result: Any) -> None:
+            if held is None or not self.wanted():
+                return
+            given, copied = held
+            with self.guard():
+                self._stepped(scheduler, given, copied, tensors_of(result))
+                self.steps.end_step()
+                for branches in self.branches:
+                    branches.step()
+            self.ended()
+
+        with watched(scheduler, "step", before, after):
+            yield
+
+    def _stepped(self, scheduler: Any, given: Mapping[str, Any], before: Any, results: list[torch.Tensor]) -> None:
+        part = self.steps.part
+        part.add(self._schedule(scheduler) if self.steps.number == 0 else ())
+        part.add(self._place(scheduler, given["timestep"]))
+        guided, sample, after = given["model_output"], given["sample"], results[0]
+        dtypes = {"noise_pred": guided.dtype, "before": sample.dtype, "after": after.dtype}
+        part.add(self._values({"noise_pred": guided, "before": sample, "after": after}, dtypes))
+        self._latents = after.detach()
+        if self.carried is not None:
+            for name, values in self.carried.stepped(before, "step", given, results):
+                part.add_beside(name, self._values(values, dtypes))
+
+    def _values(self, values: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> list[Record]:
+        ports = {"noise_pred": "noise_pred", "before": "latents.before", "after": "latents.after"}
+        return [
+            self.steps.value(ports[n], self.kind.host(x), str(dtypes[n]).removeprefix("torch."))
+            for n, x in values.items()
+        ]
+
+    def _schedule(self, scheduler: Any) -> list[Record]:
+        """The whole schedule, as it was set."""
+        found = []
+        for name in ("timesteps", "sigmas"):
+            x = getattr(scheduler, name, None)
+            if isinstance(x, torch.Tensor) and x.numel():
+                values = np.asarray(self.kind.host(x), np.float64)
+                found.append(value_record(Key(STAGE, 0, "", f"schedule:{name}"), values, "float64"))
+        return found
+
+    def _place(self, scheduler: Any, timestep: Any) -> list[Record]:
+        """Where in the schedule the step was: its timestep, its index, and sigma where there is one."""
+        index = getattr(scheduler, "step_index", None)
+        number = float(self.kind.host(timestep).reshape(-1)[0]) if isinstance(timestep, torch.Tensor) else timestep
+        found = {"timestep": float(number)}
+        sigmas = getattr(scheduler, "sigmas", None)
+        if index is not None:
+            found["step_index"] = float(int(index) - 1)
+            if isinstance(sigmas, torch.Tensor) and 0 < int(index) < sigmas.numel():
+                pair = np.asarray(self.kind.host(sigmas), np.float64)[int(index) - 1 : int(index) + 1]
+                found |= {"sigma": float(pair[0]), "dt": float(pair[1] - pair[0])}
+        return [self.steps.value(port, np.asarray(np.float64(x)), "float64") for port, x in found.items()]
+
+    # --- the decoder and the frames
+
+    @contextlib.contextmanager
+    def decoding(self, vae: Any) -> Iterator[None]:
+        """Within it, calls of the VAE's `decode` are recorded, each with its number: by video, by frame or by tile."""
+
+        def after(held: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+            if not self.wanted():
+                return
+            with self.guard():
+                z = args[0] if args else kwargs["z"]
+                self._decode(vae, z, tensors_of(result)[0])
+
+        with watched(vae, "decode", lambda args, kwargs: None, after):
+            yield
+
+    def _decode(self, vae: Any, z: torch.Tensor, out: torch.Tensor) -> None:
+        call, outside = self._decoded["decode"], self.steps.outside
+        self._decoded["decode"] += 1
+
+        def records(latents: torch.Tensor, frames: torch.Tensor) -> list[Record]:
+            names = [str(x.dtype).removeprefix("torch.") for x in (z, out)]
+            return [
+                self.steps.after_loop("in.z", self.kind.host(latents), names[0], call, held=True),
+                self.steps.after_loop("out", self.kind.host(frames), names[1], call, held=False),
+            ]
+
+        outside.add(records(z, out))
+        if self.carried is None or self._latents is None or not isinstance(vae, torch.nn.Module):
+            return
+        decode: Any = type(vae)
+        for i, shift in enumerate(list(self.carried.shift.values())[:SEEDS]):
+            moved = _scaled(z, self._latents, shift)
+            with torch.no_grad(), perturbed(vae, 1_000_003 * (i + 1), z.device):
+                outside.add_beside(f"rounding {i}", records(moved, tensors_of(decode.decode(vae, moved))[0]))
+
+    @contextlib.contextmanager
+    def finishing(self, processor: Any) -> Iterator[None]:
+        """Within it, the frames that a pipeline's processor gives are recorded."""
+        with contextlib.ExitStack() as stack:
+            for name in ("postprocess_video", "postprocess"):
+                stack.enter_context(watched(processor, name, lambda args, kwargs: None, self._frames))
+            yield
+
+    def _frames(self, held: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if not self.wanted() or self._decoded["frames"]:
+            return
+        with self.guard():
+            frames = _array(result)
+            if frames is not None:
+                self._decoded["frames"] += 1
+                self.steps.outside.add([self.steps.after_loop("frames", frames, frames.dtype.name, 0, held=False)])
+
+    # --- what the script names itself
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Within it, `parity.tap` records what it is given."""
+
+        def named(name: str, x: Any) -> None:
+            if not self.wanted() or not isinstance(x, (torch.Tensor, np.ndarray)):
+                return
+            with self.guard():
+                run = "" if self.carried is None else self.carried.running
+                module, _, port = name.partition(":")
+                counted = f"{run} {self.steps.number} {name}"
+                call = self._named[counted]
+                self._named[counted] += 1
+                key = Key(STAGE, self.steps.number, "", f"{module}:{port or 'out'}", call)
+                value = x if isinstance(x, np.ndarray) else self.kind.host(x)
+                record = value_record(key, value, str(x.dtype).removeprefix("torch."))
+                shown = [Record(*(getattr(record, f) for f in record.__slots__[:-1]))]
+                if run:
+                    self.steps.part.add_beside(run, shown)
+                else:
+                    self.steps.part.add(shown)
+
+        with listening(named):
+            yield
+
+
+def _scaled(z: torch.Tensor, latents: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """The decoder's input as another run's latents would have made it: moved by the scale between the two."""
+    if z.numel() != latents.numel():
+        return z
+    base, x = latents.to(torch.float64).flatten(), z.to(torch.float64).flatten()
+    factor = float(x.norm() / base.norm()) if float(base.norm()) > 0 else 1.0
+    # Pipelines permute and unscale: the size of what is moved is kept, its place is not known.
+    return (z.to(torch.float64) + factor * shift.to(torch.float64).reshape(z.shape)).to(z.dtype)
+
+
+def _array(frames: Any) -> np.ndarray | None:
+    """Frames as numbers: an array, a tensor, or lists of pictures."""
+    if isinstance(frames, torch.Tensor):
+        return np.asarray(frames.detach().float().cpu().numpy())
+    if isinstance(frames, np.ndarray):
+        return frames
+    if isinstance(frames, (list, tuple)) and frames:
+        inside = [_array(item) if isinstance(item, (list, tuple, np.ndarray)) else np.asarray(item) for item in frames]
+        if all(x is not None and x.dtype != object and x.shape == inside[0].shape for x in inside):  # type: ignore[union-attr]
+            return np.stack(inside)  # type: ignore[arg-type]
+    return None

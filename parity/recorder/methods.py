@@ -1,0 +1,52 @@
+"""Watching a method of an object: what goes in and what comes out, without touching either.
+
+The method is replaced on the object, not on its class, by one that calls it; leaving the context takes that away again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+Before = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+After = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]
+
+
+@contextlib.contextmanager
+def watched(owner: Any, name: str, before: Before, after: After) -> Iterator[None]:
+    """Within it, calls of `owner.name` are seen.
+
+    Args:
+        before: takes the arguments, and gives what `after` is handed first. after: takes that, the arguments and the
+            result.
+    """
+    own = getattr(owner, name, None)
+    if own is None:
+        yield
+        return
+
+    @functools.wraps(own)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        held = before(args, kwargs)
+        result = own(*args, **kwargs)
+        after(held, args, kwargs, result)
+        return result
+
+    with replaced(owner, name, observed):
+        yield
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Within it, `owner.name` is `function`; what stood on the object itself comes back."""
+    before = vars(owner).get(name)
+    object.__setattr__(owner, name, function)
+    try:
+        yield
+    finally:
+        if before is not None:
+            object.__setattr__(owner, name, before)
+        elif vars(owner).get(name) is function:
+            object.__delattr__(owner, name)

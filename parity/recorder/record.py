@@ -1,0 +1,272 @@
+"""`parity.record`: the context in which a script's own generation is recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from parity.errors import ParityError, UsageError
+from parity.golden import Provenance, fingerprint
+from parity.golden.read import read_manifest
+from parity.golden.store import open_store
+from parity.hooks.modules import module_tree, named_tensors
+from parity.recorder.branches import Branches
+from parity.recorder.floors import KINDS, TRUTH, Carried, variants_of
+from parity.recorder.loop import Loop
+from parity.recorder.steps import Steps
+from parity.recorder.torch_calls import Calls, Eager, Kind
+
+TRANSFORMERS = ("transformer", "transformer_2", "unet")
+_VERSIONS = ("torch", "torchax", "jax", "jaxlib", "diffusers", "transformers", "numpy", "tpu-parity")
+
+
+class _StoppedError(BaseException):
+    """Leaves the script's loop once `stop_after` steps are recorded; not an Exception, so that nothing takes it."""
+
+
+@dataclass
+class Recording:
+    """A recording that is under way; what `parity.record` yields.
+
+    Attributes:
+        where: of the golden. failed: what ended it before the script's end; empty for nothing.
+    """
+
+    where: str
+    stop_after: int | None = None
+    failed: str = ""
+    stopped: bool = False
+    kind: Kind = field(default_factory=Eager)
+    steps: Steps = field(init=False)
+
+    def wanted(self) -> bool:
+        """Whether anything is still recorded."""
+        return not self.failed and not self.stopped
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """Parity's own work: what it raises ends the recording, never the script."""
+        try:
+            with torch.no_grad(), self.kind.scope():
+                yield
+        except Exception as error:
+            self.failed = f"{type(error).__name__}: {error}".splitlines()[0]
+            say(f"recording to {self.where} ended in step {self.steps.number}: {self.failed}; the script goes on")
+            if os.environ.get("PARITY_DEBUG") == "1":
+                raise
+
+    def ended(self) -> None:
+        """A step is written: leave the loop where that was the last that is wanted."""
+        if self.stop_after is not None and self.steps.number >= self.stop_after and self.wanted():
+            self.stopped = True
+            raise _StoppedError
+
+
+@contextlib.contextmanager
+def record(
+    where: str | os.PathLike[str],
+    pipe: Any = None,
+    *,
+    transformer: Any = None,
+    vae: Any = None,
+    scheduler: Any = None,
+    like: str | os.PathLike[str] | None = None,
+    sites: str = "blocks",
+    values: Sequence[str] = (),
+    floors: Sequence[str] | None = None,
+    branches: Sequence[str] = (),
+    stop_after: int | None = None,
+    overwrite: bool = False,
+) -> Iterator[Recording]:
+    """Record what a diffusers pipeline, or a loop of one's own, computes within the block.
+
+    Args:
+        where: folder or URL of the golden. pipe: a diffusers pipeline; its transformers, scheduler, VAE and processors
+            are found by themselves.
+        transformer, vae, scheduler: of one's own loop, or in place of the pipeline's.
+        like: the golden that this one is going to be compared with; named at the end.
+        sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites kept whole.
+        floors: `fp64`, `rounding`; empty for none. Default: both for torch, none where tensors are JAX's.
+        branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
+        stop_after: leave the block once so many steps are recorded. overwrite: replace a golden that is there.
+
+    Raises:
+        UsageError: nothing to record, a golden is there already, or no module matches. What the script raises.
+    """
+    models = _transformers(pipe, transformer)
+    wanted = Recording(os.fspath(where), stop_after)
+    if not overwrite and read_manifest(open_store(where)) is not None:
+        raise UsageError(
+            f"{wanted.where}: there is a golden here already; choose another place, or give overwrite=True"
+        )
+    scheduler, vae = scheduler or getattr(pipe, "scheduler", None), vae or getattr(pipe, "vae", None)
+    kind = wanted.kind = _kind(models)
+    kinds = tuple(floors) if floors is not None else KINDS if isinstance(kind, Eager) else ()
+    if unknown := sorted(set(kinds) - set(KINDS)):
+        raise UsageError(f"floors takes {', '.join(KINDS)}; found '{unknown[0]}'")
+    parts = {"transformer": transformer, "vae": vae, "scheduler": scheduler}
+    configs = _configs(pipe, {**parts, **models})
+
+    def provenance() -> Provenance:
+        return _provenance(models, configs, kind, kinds, scheduler, pipe)
+
+    wanted.steps = Steps(wanted.where, provenance, overwrite)
+    names = [Branches(lambda: _guided(pipe), tuple(branches)) for _ in models]
+    carried = Carried(variants_of(next(iter(models.values())), kinds)) if kinds else None
+    if carried is not None and any(v.name == TRUTH for v in carried.variants):
+        wanted.steps.truth = TRUTH
+    watchers = []
+    for (prefix, model), own in zip(models.items(), names, strict=True):
+        name = "" if prefix == next(iter(models)) else prefix
+        watchers.append(
+            _watcher(model)(
+                model, name, kind, (sites, tuple(values)), own, wanted.steps, carried, wanted.guard, wanted.wanted
+            )
+        )
+    loop = Loop(wanted.steps, kind, names, carried, wanted.guard, wanted.wanted, wanted.ended)
+    with contextlib.ExitStack() as stack:
+        for watcher in watchers:
+            stack.enter_context(watcher.watching())
+        if scheduler is not None:
+            stack.enter_context(loop.stepping(scheduler))
+        if vae is not None:
+            stack.enter_context(loop.decoding(vae))
+        for name in ("video_processor", "image_processor"):
+            if getattr(pipe, name, None) is not None:
+                stack.enter_context(loop.finishing(getattr(pipe, name)))
+        stack.enter_context(loop.naming())
+        try:
+            yield wanted
+        except _StoppedError:
+            pass
+        except BaseException:
+            _finish(wanted, False, like)
+            raise
+    _finish(wanted, True, like)
+
+
+def _finish(recording: Recording, complete: bool, like: str | os.PathLike[str] | None) -> None:
+    """Write what is left, and say what there is."""
+    try:
+        recording.steps.finish(complete and not recording.failed)
+    except ParityError as error:
+        say(f"recording to {recording.where} could not be finished: {error}")
+        return
+    count = recording.steps.number
+    if not count:
+        say(f"nothing was recorded to {recording.where}: no step of the scheduler was seen")
+        return
+    state = "" if complete and not recording.failed else ", marked incomplete"
+    other = os.fspath(like) if like is not None else "OTHER"
+    both = f"{other} {recording.where}" if like is not None else f"{recording.where} {other}"
+    say(f"{count} step{'s' if count > 1 else ''} recorded to {recording.where}{state}; compare: parity diff {both}")
+
+
+def say(text: str) -> None:
+    """A line on stderr: stdout is the script's."""
+    print(f"parity: {text}", file=sys.stderr, flush=True)
+
+
+def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
+    """The modules to observe by their names in a pipeline.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = {"transformer": transformer} if transformer is not None else {}
+    for name in TRANSFORMERS if pipe is not None and not found else ():
+        model = getattr(pipe, name, None)
+        if model is not None:
+            found[name] = model
+    for name, model in found.items():
+        if type(model).__name__ == "OptimizedModule":
+            raise UsageError(
+                f"parity.record: {name} is compiled by torch.compile, which calls no hooks: record the module "
+                "before it is compiled"
+            )
+        if not isinstance(model, torch.nn.Module):
+            raise UsageError(f"parity.record: {name} is a {type(model).__name__}; it must be a torch.nn.Module")
+    if not found:
+        raise UsageError("parity.record: give a diffusers pipeline, or transformer= of your own loop")
+    return found
+
+
+def _kind(models: Mapping[str, Any]) -> Kind:
+    """Where the tensors lie; jax is looked at only where the script has imported torchax."""
+    if "torchax" in sys.modules:
+        from parity.recorder.torchax_calls import InTorchax, is_torchax
+
+        if any(map(is_torchax, models.values())):
+            return InTorchax()
+    return Eager()
+
+
+def _watcher(model: Any) -> type[Calls]:
+    if "torchax" in sys.modules:
+        from parity.recorder.torchax_calls import CompiledCalls, is_compiled
+
+        if is_compiled(model):
+            return CompiledCalls
+    return Calls
+
+
+def _guided(pipe: Any) -> bool | None:
+    """Whether a pipeline's batches hold both guidance branches; None where nobody says."""
+    try:
+        return bool(pipe.do_classifier_free_guidance)
+    except Exception:  # it is known once the pipeline is called, or never
+        return None
+
+
+def _configs(pipe: Any, parts: Mapping[str, Any]) -> dict[str, str]:
+    """The components' configs, flat, as text: what two recordings differ in is listed, and judged by what it does."""
+    components = dict(getattr(pipe, "components", {}) or {}) if pipe is not None else {}
+    components |= {name: part for name, part in parts.items() if part is not None}
+    found: dict[str, str] = {}
+    for component, part in components.items():
+        config = getattr(part, "config", None)
+        items = config.items() if isinstance(config, Mapping) else ()
+        for name, value in items:
+            if not str(name).startswith("_") and isinstance(value, (bool, int, float, str)):
+                found[f"{component}.{name}"] = str(value)
+    return found
+
+
+def _provenance(
+    models: Mapping[str, Any], configs: Mapping[str, str], kind: Kind, kinds: Sequence[str], scheduler: Any, pipe: Any
+) -> Provenance:
+    models = {name: vars(model).get("_modules", {}).get("_model", model) for name, model in models.items()}
+    first = next(iter(models.values()))
+    timesteps = getattr(scheduler, "timesteps", None)
+    weights: dict[str, str] = {}
+    modules: dict[str, str] = {}
+    for i, (prefix, model) in enumerate(models.items()):
+        before = f"{prefix}." if i else ""
+        weights |= {before + name: fingerprint(kind.host(x)) for name, x in named_tensors(model)}
+        modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
+    dtypes = [x.dtype for x in first.parameters()]
+    dtype = str(max(set(dtypes), key=dtypes.count)).removeprefix("torch.") if dtypes else "float32"
+    versions = {"python": platform.python_version()}
+    for name in _VERSIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return Provenance(
+        side="reference" if kinds else "candidate",
+        backend="torch" if isinstance(kind, Eager) else "torchax",
+        model=type(pipe).__name__ if pipe is not None else type(first).__name__,
+        settings={"dtype": dtype, **configs},
+        seed=0,
+        steps=int(timesteps.numel()) if isinstance(timesteps, torch.Tensor) else 0,
+        weights=weights,
+        versions=versions,
+        devices=(str(next(first.parameters()).device.type),),
+        modules=modules,
+    )

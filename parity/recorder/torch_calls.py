@@ -1,0 +1,153 @@
+"""The calls of a transformer in torch, eager or through torchax without compiling, as they are made by a script."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from parity.golden.records import Record
+from parity.hooks.attach import watching
+from parity.hooks.calls import Call, mapped
+from parity.hooks.modules import module_tree
+from parity.hooks.rows import NoRows
+from parity.hooks.sites import SitePlan, plan_sites
+from parity.hooks.tap import Reducer, Tap
+from parity.hooks.transfer import TorchReducer, to_numpy, torch_records
+from parity.recorder.branches import Branches
+from parity.recorder.floors import Carried, prediction_of
+from parity.recorder.steps import STAGE, Steps
+
+
+class Kind(Protocol):
+    """Where tensors lie: torch's own devices, or JAX behind torchax."""
+
+    def reducer(self) -> Reducer: ...
+
+    def records(self, tap: Tap, step: int) -> list[Record]:
+        """What a tap saw, brought to the host."""
+        ...
+
+    def host(self, x: torch.Tensor) -> Any:
+        """A tensor's values; 16-bit floats as float32."""
+        ...
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which its tensors can be computed with."""
+        ...
+
+
+class Eager:
+    """Torch's own tensors."""
+
+    def reducer(self) -> Reducer:
+        return TorchReducer()
+
+    def records(self, tap: Tap, step: int) -> list[Record]:
+        return torch_records(tap.entries, STAGE, step)
+
+    def host(self, x: torch.Tensor) -> Any:
+        return to_numpy(x)
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+
+@dataclass
+class GuardedTap(Tap):
+    """A tap whose failures end the recording and not the script."""
+
+    guard: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+
+    def see(self, module: str, call: int, port: str, value: Any) -> None:
+        with self.guard():
+            super().see(module, call, port, value)
+
+
+@dataclass
+class Calls:
+    """Watches one transformer.
+
+    Attributes:
+        model: it. prefix: before its module names, where a pipeline has several. kind: where its tensors lie.
+        choice: sites and values. branches: names its calls. steps: of the recording. carried: runs beside it; None for
+            none. guard: context in which parity's own work is done. busy: whether parity itself is calling.
+    """
+
+    model: torch.nn.Module
+    prefix: str
+    kind: Kind
+    choice: tuple[str, tuple[str, ...]]
+    branches: Branches
+    steps: Steps
+    carried: Carried | None
+    guard: Callable[[], contextlib.AbstractContextManager[None]]
+    wanted: Callable[[], bool]
+    busy: bool = False
+    seen: int = 0
+    _call: Call | None = None
+
+    def __post_init__(self) -> None:
+        self.plan: SitePlan = plan_sites(["", *module_tree(self.model)], *self.choice)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within it, its calls are recorded."""
+        with self.branches.listening(self.model), watching(self.model, self):
+            yield
+
+    def named(self, path: str) -> str:
+        """The name that a module is observed under."""
+        return f"{self.prefix}.{path}" if self.prefix and path else self.prefix or path
+
+    def tap(self, branches: tuple[str, ...]) -> Tap:
+        """A tap for a call with these branches in its batch."""
+        frames: Mapping[str, Any] = {branch: {} for branch in branches}
+        return GuardedTap(
+            self.plan, self.kind.reducer(), NoRows(), branches, frames, named=self.named, guard=self.guard
+        )
+
+    def begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
+        if self.busy or not self.wanted():
+            return None
+        with self.guard():
+            branches = self.branches.of(args, kwargs)
+            if self.carried is not None:
+                args, kwargs = mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))
+            self._call = Call("", self.seen, branches, args, kwargs, None)
+            return self.tap(branches)
+        return None
+
+    def end(self, tap: Tap, output: Any) -> None:
+        call, self._call = self._call, None
+        if call is None or output is None:
+            return
+        with self.guard():
+            self.seen += 1
+            self.busy = True
+            try:
+                self._record(call, tap, prediction_of(output))
+            finally:
+                self.busy = False
+
+    def _record(self, call: Call, tap: Tap, output: torch.Tensor) -> None:
+        part, step = self.steps.part, self.steps.number
+        part.add(self.kind.records(tap, step))
+        part.add(self.predictions(call.branches, output, output.dtype))
+        if self.carried is None:
+            return
+        again = lambda: self.tap(call.branches)  # noqa: E731
+        for name, records, made in self.carried.call(self.model, call, output, again, step):
+            part.add_beside(name, [*records, *self.predictions(call.branches, made, output.dtype)])
+
+    def predictions(self, branches: tuple[str, ...], output: torch.Tensor, dtype: torch.dtype) -> list[Record]:
+        """Records of the predictions of the branches in a batch."""
+        split = len(branches) > 1 and output.shape[0] == len(branches)
+        name = str(dtype).removeprefix("torch.")
+        return [
+            self.steps.value("noise_pred", self.kind.host(output[i : i + 1] if split else output), name, branch)
+            for i, branch in enumerate(branches)
+        ]

@@ -1,0 +1,147 @@
+"""The calls of a transformer through torchax, compiled by `torchax.compile` or run operation by operation.
+
+A compiled module calls no hooks once it is traced. So its compiled call is made as torchax makes it, of the same
+function with the same options, with the reductions as further outputs; the result is the script's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torchax
+from torchax import interop
+
+from parity.golden.records import Record
+from parity.hooks.attach import attached, named_arguments
+from parity.hooks.batch_jax import BatchingReducer, array_of
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Entry, Reducer, Tap
+from parity.hooks.transfer_jax import jax_records, split, widen16
+from parity.recorder.floors import prediction_of
+from parity.recorder.methods import replaced
+from parity.recorder.steps import STAGE
+from parity.recorder.torch_calls import Calls
+
+
+class InTorchax:
+    """Torchax's tensors; see `parity.recorder.torch_calls.Kind`."""
+
+    def reducer(self) -> Reducer:
+        return BatchingReducer()
+
+    def records(self, tap: Tap, step: int) -> list[Record]:
+        assert isinstance(tap.reducer, BatchingReducer)
+        static, reduced = split(tap, tap.reducer)
+        return jax_records(static, reduced, step, STAGE)
+
+    def host(self, x: torch.Tensor) -> Any:
+        return widen16(np.asarray(array_of(x)))
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        env: contextlib.AbstractContextManager[Any] = torchax.default_env()
+        return env
+
+
+class CompiledCalls(Calls):
+    """Watches a module that `torchax.compile` wrapped."""
+
+    def __post_init__(self) -> None:
+        model: Any = self.model
+        self.compiled = model
+        self.model = self.compiled._model
+        self.programs: dict[Any, Any] = {}
+        self.entries: dict[Any, tuple[Entry, ...]] = {}
+        super().__post_init__()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        own = self.compiled.jittable_call
+
+        def call(method: str, *args: Any, **kwargs: Any) -> Any:
+            if method != "forward" or self.busy or not self.wanted():
+                return own(method, *args, **kwargs)
+            branches: tuple[str, ...] = ()
+            with self.guard():
+                branches = self.branches.of(args, kwargs)
+            return self._observed(branches, args, kwargs) if branches else own(method, *args, **kwargs)
+
+        with self.branches.listening(self.model), replaced(self.compiled, "jittable_call", call):
+            yield
+
+    def _observed(self, branches: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The script's call, with what was seen in it as further outputs."""
+        several = tuple(str(i) for i in range(len(branches)))
+        key = (several, str(self.plan), _signature(args, kwargs))
+        if key not in self.programs:
+            traced: list[tuple[Entry, ...]] = []
+
+            def run(params: Any, buffers: Any, *given: Any, **named: Any) -> Any:
+                tap = self.tap(several)
+                with attached(self.model, tap):
+                    self._see_inputs(tap, given, named)
+                    out = self.compiled.functional_call("forward", params, buffers, *given, **named)
+                    self._see_output(tap, out)
+                    assert isinstance(tap.reducer, BatchingReducer)
+                    static, reduced = split(tap, tap.reducer)
+                traced[:] = [static]
+                return out, interop.torch_view(reduced)
+
+            program = interop.jax_jit(run, kwargs_for_jax_jit=self.compiled._extra_jit_args)
+            self.programs[key] = program, traced
+        program, traced = self.programs[key]
+        out, reduced = program(self.compiled.params, self.compiled.buffers, *args, **kwargs)
+        with self.guard():
+            names = dict(zip(several, branches, strict=True))
+            entries = tuple(_renamed(e, names) for e in traced[0])
+            step = self.steps.number
+            self.steps.part.add(jax_records(entries, interop.jax_view(reduced), step, STAGE))
+            prediction = prediction_of(out)
+            self.steps.part.add(self.predictions(branches, prediction, prediction.dtype))
+            self.seen += 1
+        return out
+
+    def _see_inputs(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The top module's own hook does not fire where its forward is called by name."""
+        plan: SitePlan = self.plan
+        tap.begin(self.named(""))
+        if plan.wants_module(""):
+            for name, value in named_arguments(self.model, args, kwargs).items():
+                tap.see(self.named(""), 0, f"in.{name}", value)
+
+    def _see_output(self, tap: Tap, out: Any) -> None:
+        if self.plan.wants_module(""):
+            tap.see(self.named(""), 0, "out", prediction_of(out))
+
+
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether `torchax.compile` wrapped a module; it says that it is of the class that it wraps."""
+    return type(model).__name__ == "JittableModule"
+
+
+def is_torchax(model: torch.nn.Module) -> bool:
+    """Whether a module's weights are torchax's."""
+    return is_compiled(model) or any(isinstance(x, torchax.tensor.Tensor) for x in model.parameters())
+
+
+def _renamed(entry: Entry, names: dict[str, str]) -> Entry:
+    return replace(entry, branch=names[entry.branch])
+
+
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Shapes, dtypes and constants of a call: what a program is traced for."""
+
+    def one(x: Any) -> str:
+        if isinstance(x, torch.Tensor):
+            return f"{tuple(x.shape)}{x.dtype}"
+        if isinstance(x, (tuple, list)):
+            return f"[{','.join(map(one, x))}]"
+        if isinstance(x, dict):
+            return f"{{{','.join(f'{k}:{one(v)}' for k, v in x.items())}}}"
+        return repr(x)
+
+    return one([args, kwargs])
