@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import torch
 
 from parity.errors import ParityError, UsageError
@@ -128,7 +129,7 @@ def record(
         name = "" if prefix == next(iter(models)) else prefix
         watchers.append(
             _watcher(model)(
-                model, name, kind, (sites, tuple(values)), own, wanted.steps, carried, wanted.guard, wanted.wanted
+                model, name, kind, (sites, tuple(values)), own, wanted.steps, carried, wanted.guard, wanted.wanted, say
             )
         )
     loop = Loop(wanted.steps, kind, names, carried, wanted.guard, wanted.wanted, wanted.ended)
@@ -240,6 +241,11 @@ def _configs(pipe: Any, parts: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def _narrow(x: np.ndarray) -> np.ndarray:
+    """64 bits as 32: JAX has none, and tables that torch makes in float64 are the same there when rounded."""
+    return x.astype({"float64": np.float32, "int64": np.int32}.get(x.dtype.name, x.dtype))
+
+
 def _provenance(
     models: Mapping[str, Any], configs: Mapping[str, str], kind: Kind, kinds: Sequence[str], scheduler: Any, pipe: Any
 ) -> Provenance:
@@ -250,7 +256,7 @@ def _provenance(
     modules: dict[str, str] = {}
     for i, (prefix, model) in enumerate(models.items()):
         before = f"{prefix}." if i else ""
-        weights |= {before + name: fingerprint(kind.host(x)) for name, x in named_tensors(model)}
+        weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
         modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
     dtypes = [x.dtype for x in first.parameters()]
     dtype = str(max(set(dtypes), key=dtypes.count)).removeprefix("torch.") if dtypes else "float32"

@@ -73,8 +73,10 @@ class Calls:
 
     Attributes:
         model: it. prefix: before its module names, where a pipeline has several. kind: where its tensors lie.
-        choice: sites and values. branches: names its calls. steps: of the recording. carried: runs beside it; None for
-            none. guard: context in which parity's own work is done. busy: whether parity itself is calling.
+        choice: sites and values. branches: names its calls. steps: of the recording.
+        carried: runs beside it; None for none. guard: context in which parity's own work is done.
+        wanted: whether anything is recorded still. tell: says a line to the user.
+        busy: whether parity itself is calling. seen: calls so far.
     """
 
     model: torch.nn.Module
@@ -86,6 +88,7 @@ class Calls:
     carried: Carried | None
     guard: Callable[[], contextlib.AbstractContextManager[None]]
     wanted: Callable[[], bool]
+    tell: Callable[[str], None]
     busy: bool = False
     seen: int = 0
     _call: Call | None = None

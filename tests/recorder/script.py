@@ -62,7 +62,7 @@ def generate(
     config, dtype = transformer.config, transformer.dtype
     size = (1, 2, config.in_channels, config.sample_height // 2, config.sample_width // 2)
     latents = noise(torch.randn(size, generator=torch.Generator().manual_seed(5))).to(dtype)
-    scheduler.set_timesteps(steps)
+    scheduler.set_timesteps(steps, device=latents.device)
     if shifted_again != 1.0:
         sigmas = scheduler.sigmas[:-1]
         sigmas = shifted_again * sigmas / (1 + (shifted_again - 1) * sigmas)

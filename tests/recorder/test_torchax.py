@@ -1,0 +1,101 @@
+"""`parity.record` in a torchax script of the public kind: weights and schedule moved to JAX, a kernel in the operator
+table, `torchax.compile`; its recording is judged by the floors of a torch recording that never saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchax
+from torchax.ops import ops_registry
+
+import parity
+from parity.compare.diff import diff
+from parity.golden import Golden
+from tests.recorder import script
+
+SDPA = torch.nn.functional.scaled_dot_product_attention
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    parts = script.load()
+    where = tmp_path_factory.mktemp("scripts") / "gpu"
+    with parity.record(where, **parts.named):
+        script.generate(parts)
+    return where
+
+
+@pytest.fixture
+def env() -> Iterator[Any]:
+    found = torchax.default_env()
+    before = found._ops[SDPA]
+    yield found
+    found._ops[SDPA] = before
+
+
+def port(env: Any, *, compiled: bool) -> script.Parts:
+    """The script's parts as such ports move them; the VAE stays where it is."""
+    parts = script.load()
+    with env:
+        for owner in (parts.transformer, parts.vae):
+            owner.load_state_dict(env.to_xla(owner.state_dict()), assign=True)
+            for module in owner.modules():  # state_dict leaves some out
+                module._buffers = {name: env.to_xla(x) for name, x in module._buffers.items()}
+        parts.embeds, parts.negative = parts.embeds.to("jax"), parts.negative.to("jax")
+        if compiled:
+            options = torchax.CompileOptions(jax_jit_kwargs={"static_argnames": ("return_dict",)})
+            parts.transformer = torchax.compile(parts.transformer, options)
+    return parts
+
+
+def generate(env: Any, parts: script.Parts) -> Any:
+    with env:
+        return script.generate(parts, noise=lambda x: x.to("jax"))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_port_agrees_with_the_torch_recording_and_is_not_disturbed(
+    compiled: bool, env: Any, reference: Path, tmp_path: Path
+) -> None:
+    parts = port(env, compiled=compiled)
+    plain = generate(env, parts)
+    with parity.record(tmp_path / "tpu", **parts.named, like=reference):
+        seen = generate(env, parts)
+    assert np.array_equal(plain, seen)
+    golden = Golden.open(tmp_path / "tpu")
+    assert (golden.provenance.side, golden.provenance.backend, golden.steps) == ("candidate", "torchax", (-1, 0, 1))
+    found = diff(reference, tmp_path / "tpu")
+    assert found.verdict == "pass", found.reason
+    ours, theirs = ({r.key for r in Golden.open(g).read_step(1).records} for g in (reference, tmp_path / "tpu"))
+    assert ours == theirs
+    (noise,) = [d for d in found.sites if (d.key.step, d.key.branch, d.key.site) == (1, "", "loop:noise_pred")]
+    assert 0 < noise.distance.rel_l2 < 1e-4
+
+
+def wrong(query: Any, key: Any, value: Any, **_: Any) -> Any:
+    return value * 0
+
+
+def unscaled(query: Any, key: Any, value: Any, **_: Any) -> Any:
+    return torch.softmax(query @ key.transpose(-2, -1), dim=-1) @ value
+
+
+@pytest.mark.parametrize("kernel", [wrong, unscaled])
+def test_a_wrong_kernel_in_the_operator_table_is_found_at_the_attention(
+    kernel: Callable[..., Any], env: Any, reference: Path, tmp_path: Path
+) -> None:
+    parts = port(env, compiled=True)
+    env._ops[SDPA] = ops_registry.Operator(
+        SDPA, kernel, is_jax_function=False, is_user_defined=True, needs_env=False, is_view_op=False
+    )
+    with parity.record(tmp_path / "tpu", **parts.named, like=reference):
+        generate(env, parts)
+    found = diff(reference, tmp_path / "tpu")
+    assert found.verdict == "fail"
+    assert found.origin is not None
+    assert found.origin.key.module == "transformer_blocks.0.attn1.attention"
