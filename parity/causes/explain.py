@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parity.causes.counterfactuals import counterfactuals
-from parity.causes.gauges import CONFIRM, dtype_gauge, gauges, reordered
+from parity.causes.gauges import dtype_gauge, gauges, reordered
 from parity.causes.machine import ExplainRequest, Machine
 from parity.causes.phantom_run import attention_values
-from parity.causes.phantoms import Phantoms, count_phantoms
 from parity.causes.schedule_gauge import schedule_gauge, step_gauge
 from parity.causes.signatures import signatures
 from parity.compare.diff import diff
+from parity.compare.phantoms import count_phantoms, phantom_cause
 from parity.compare.reason import Note
-from parity.compare.result import NAN, Cause, Result, Witness
+from parity.compare.result import Cause, Result
 from parity.errors import ParityError, UsageError
 from parity.golden import Golden
 from parity.golden.records import Key, StepRecords
@@ -86,6 +86,8 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         return dataclasses.replace(found, notes=(*found.notes, Note(note)))
     ours, theirs = (Golden.open(where).read_step(step) for where in (request.reference, request.candidate))
     measured, notes = _gauges(found, ours, theirs), list[str]()
+    known = {m.setting for m in measured} - {""}
+    measured = (*measured, *(c for c in found.causes if c.setting not in known))
     try:
         machine = machine or Machine.of(request, Golden.open(request.reference).provenance, openers, say)
     except ParityError as error:
@@ -99,7 +101,8 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     by_itself = "by signature alone: " if any(c.share > 0 for c in swapped) else ""
     notes += [f"{by_itself}{note}" if note.startswith("unknown") else note for note in said]
     merged = _merged(swapped, named)
-    measured = (*_phantoms(machine, request, found.origin.key, step, notes), *measured)
+    counted = any("phantom keys" in c.cause for c in found.causes)
+    measured = (*(() if counted else _phantoms(machine, request, found.origin.key, step, notes)), *measured)
     return dataclasses.replace(found, causes=_beside(merged, measured), notes=(*found.notes, *map(Note, notes)))
 
 
@@ -148,15 +151,4 @@ def _phantoms(machine: Machine, request: ExplainRequest, origin: Key, step: int,
         notes.append(f"phantom keys are not counted: {error}")
         return []
     counted = count_phantoms(reference, candidate, origin.module)
-    return [_phantom(p, origin.module) for p in counted if p.is_certain]
-
-
-def _phantom(found: Phantoms, module: str) -> Cause:
-    text = (
-        f"{found.count:.2f} phantom keys on {found.branch} = {found.meaning()}: keys and values are zeroed there, each "
-        "still has weight exp(0); mask the logits, or rescale the output by the log-sum-exp"
-    )
-    detail = (
-        f"{found.count:.4f} +- {found.spread:.1g} at {found.share:.1%} of the queries and heads of {module}; {CONFIRM}"
-    )
-    return Cause(text, "", "", "", NAN, (Witness("gauge", found.count, detail),))
+    return [phantom_cause(p, origin.module) for p in counted if p.is_certain]

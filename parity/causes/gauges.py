@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from parity.compare.phantoms import CONFIRM
 from parity.compare.result import Cause, Origin, Witness
 from parity.golden.records import LOOP, Moments, Record
 from parity.golden.sketch import TOTAL, Geometry
 from parity.settings import BITS
 
-CONFIRM = "confirm: record the candidate again with that changed, and parity diff REFERENCE CANDIDATE passes there"
 LEFT = 0.05
 """A gain explains a difference where it leaves less than this share of it."""
 SAME = 1e-4

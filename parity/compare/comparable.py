@@ -92,10 +92,14 @@ def settings_differences(reference: Provenance, candidate: Provenance) -> tuple[
     return tuple(found)
 
 
+COMPONENTS = ("transformer", "transformer_2", "unet", "vae", "scheduler", "guider", "text_encoder", "text_encoder_2")
+"""Of a pipeline, whose configs a script's recording keeps among its settings."""
+
+
 def _of_component(name: str, settings: Mapping[str, str]) -> bool:
     """Whether anything is known of the component that a config's value belongs to (`scheduler.shift`)."""
-    component, dot, _ = name.rpartition(".")
-    return not dot or any(other.startswith(f"{component}.") for other in settings)
+    component = name.partition(".")[0]
+    return component not in COMPONENTS or any(other.startswith(f"{component}.") for other in settings)
 
 
 def _value(name: str, side: Provenance) -> str:

@@ -26,11 +26,12 @@ from parity.compare.comparable import Side, common_steps, comparable, settings_d
 from parity.compare.conclude import Collected, conclude, recorded_stages
 from parity.compare.glue import Glue
 from parity.compare.judge import AFTER, Judge, excuses
+from parity.compare.phantoms import count_phantoms, phantom_cause
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
-from parity.compare.result import Check, Failed, Result, SiteDiff
+from parity.compare.result import Cause, Check, Failed, Result, SiteDiff
 from parity.golden import Golden, Provenance, StepRecords
-from parity.golden.records import LOOP, PORT
+from parity.golden.records import LOOP, PORT, Key
 from parity.golden.rename import NONE, Rename, Renamer
 
 
@@ -164,8 +165,23 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     if result.verdict == "pass" and not sides.as_long:
         detail = next(f.detail for f in findings if f.check == "steps held")
         return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="not_comparable", detail=detail))
-    causes = tuple(glue.found) if result.verdict == "fail" else ()
-    return replace(result, stages=recorded_stages(result), causes=causes)
+    if result.verdict != "fail" or result.origin is None:
+        return replace(result, stages=recorded_stages(result))
+    phantoms, hint = _phantoms(sides, renamer, result.origin.key)
+    causes = (*phantoms, *glue.found)
+    return replace(result, stages=recorded_stages(result), causes=causes, notes=(*result.notes, *hint))
+
+
+def _phantoms(sides: Sides, renamer: Renamer, origin: Key) -> tuple[tuple[Cause, ...], tuple[Note, ...]]:
+    """Phantom keys, where the divergence starts in an attention call whose values both goldens hold."""
+    if not origin.module.endswith(".attention") or not origin.port.startswith("out"):
+        return (), ()
+    with ThreadPoolExecutor(2) as pool:
+        reference, candidate = sides.read(origin.step, pool)
+    found = count_phantoms(reference.records, renamer.step(candidate).records, origin.module)
+    if not found:
+        return (), (Note(f"zeroed and padded keys can be counted where both hold the values of {origin.module}"),)
+    return tuple(phantom_cause(p, origin.module) for p in found if p.is_certain), ()
 
 
 @dataclass

@@ -143,12 +143,31 @@ def test_an_unfinished_recording_is_compared_up_to_its_last_step() -> None:
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "complete"),
-    [((), (), (True, True)), ((0,), (1,), (True, True)), ((0, 1), (), (True, False)), ((0, 1), (0,), (True, True))],
+    [((), (), (True, True)), ((0,), (1,), (True, True)), ((0, 1), (), (True, False))],
 )
 def test_steps_that_do_not_match_block(
     ours: tuple[int, ...], theirs: tuple[int, ...], complete: tuple[bool, bool]
 ) -> None:
     assert held(ours, theirs, complete=complete).verdict == "fail"
+
+
+def test_a_loop_that_made_fewer_steps_is_compared_as_far_as_it_went() -> None:
+    found = held((0, 1), (0,), complete=(True, True))
+    assert (found.verdict, found.detail) == (
+        "explained", "the reference's loop made 2 steps, the candidate's 1: the shorter compared"
+    )  # fmt: skip
+
+
+def test_what_only_one_recording_holds_outside_the_loop_does_not_block() -> None:
+    found = held((-1, 0, 1), (0, 1), complete=(True, True))
+    assert found.verdict == "explained"
+    assert found.detail == "the reference alone holds what is outside the loop: 2 steps of the loop compared"
+
+
+def test_the_config_of_a_component_that_only_one_script_has_is_no_difference() -> None:
+    ours = replace(REFERENCE, settings={"dtype": "float32", "vae.norm_eps": "1e-06", "scheduler.shift": "5.0"})
+    theirs = replace(CANDIDATE, settings={"dtype": "float32", "scheduler.shift": "7.0", "scheduler.kind": "euler"})
+    assert [d.setting for d in settings_differences(ours, theirs)] == ["scheduler.kind", "scheduler.shift"]
 
 
 def test_each_backend_at_its_own_default_is_no_difference() -> None:

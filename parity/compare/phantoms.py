@@ -8,16 +8,21 @@ gives that. numpy, from values that were held whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from parity.compare.result import Cause, Witness
 from parity.golden.records import Record
 
 PARALLEL = 0.9999
 """Cosine above which an output counts as a multiple of the reference's."""
-BLOCKS = (128, 256, 512, 1024, 2048)
+BLOCKS = (128, 256, 512, 1024, 2048, 2816, 3328, 4096)
+"""Of splash attention, as ports choose them."""
+
+CONFIRM = "confirm: record the candidate again with that changed, and parity diff REFERENCE CANDIDATE passes there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,8 @@ class Phantoms:
     Attributes:
         branch: guidance branch. count: the median over queries and heads. spread: 95 % half width of the median.
         share: of queries and heads whose output is a multiple of the reference's. padded, tokens: of the call.
+        smooth: whether the candidate subtracts the keys' mean first (K-smooth): exact without phantoms, which then
+            stand among other logits.
     """
 
     branch: str
@@ -35,6 +42,7 @@ class Phantoms:
     share: float
     padded: int
     tokens: int
+    smooth: bool = False
 
     @property
     def is_certain(self) -> bool:
@@ -51,7 +59,8 @@ class Phantoms:
         if whole == self.padded:
             found.append(f"its {self.padded} padded text tokens")
         found += [f"what fills {self.tokens} tokens to blocks of {b}" for b in BLOCKS if -self.tokens % b == whole]
-        return " or ".join(found) or "no count that is known here"
+        known = " or ".join(found) or "no count that is known here"
+        return f"{known}, with the keys' mean subtracted" if self.smooth else known
 
 
 def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Phantoms, ...]:
@@ -67,8 +76,21 @@ def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], mod
         if not ({"in.query", "in.key", "out"} <= ours.keys() and "out" in theirs):
             continue
         if ours["out"].shape == theirs["out"].shape:
-            found.append(_count(branch, ours, theirs["out"]))
+            counts = [_count(branch, ours, theirs["out"], smooth) for smooth in (False, True)]
+            found.append(next((c for c in counts if c.is_certain), counts[0]))
     return tuple(found)
+
+
+def phantom_cause(found: Phantoms, module: str) -> Cause:
+    """A count in words."""
+    text = (
+        f"{found.count:.2f} phantom keys on {found.branch} = {found.meaning()}: keys and values are zeroed there, each "
+        "still has weight exp(0); mask the logits, or rescale the output by the log-sum-exp"
+    )
+    detail = (
+        f"{found.count:.4f} +- {found.spread:.1g} at {found.share:.1%} of the queries and heads of {module}; {CONFIRM}"
+    )
+    return Cause(text, "", "", "", math.nan, (Witness("gauge", found.count, detail),))
 
 
 def _values(records: Sequence[Record], module: str, branch: str) -> Mapping[str, np.ndarray]:
@@ -82,12 +104,14 @@ def _values(records: Sequence[Record], module: str, branch: str) -> Mapping[str,
     return {port: np.concatenate([held[name] for name in sorted(held)]) for port, held in parts.items()}
 
 
-def _count(branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray) -> Phantoms:
+def _count(branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, smooth: bool) -> Phantoms:
     q, k, ref = ours["in.query"], ours["in.key"], ours["out"]
     # Rows of a frame that are padding are held as zeros.
     true = np.abs(k).sum(axis=(1, 2)) > 0
     asks = np.abs(ref).sum(axis=(1, 2)) > 0
     q, k, ref, out = q[asks], k[true], ref[asks], out[asks]
+    if smooth:
+        k = k - k.mean(axis=0)
     logits = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(q.shape[-1])
     z = np.exp(logits).sum(axis=-1).T  # [rows, heads]
     square, dot = (ref * ref).sum(-1), (out * ref).sum(-1)
@@ -96,7 +120,7 @@ def _count(branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray) -> Phan
     counts = (z * (square / dot - 1.0))[parallel]
     padded, tokens = int((~true).sum()), int(true.size)
     if counts.size == 0:
-        return Phantoms(branch, 0.0, np.inf, 0.0, padded, tokens)
+        return Phantoms(branch, 0.0, np.inf, 0.0, padded, tokens, smooth)
     middle = float(np.median(counts))
     spread = 1.96 * 1.2533 * 1.4826 * float(np.median(np.abs(counts - middle))) / np.sqrt(counts.size)
-    return Phantoms(branch, middle, float(spread), float(parallel.mean()), padded, tokens)
+    return Phantoms(branch, middle, float(spread), float(parallel.mean()), padded, tokens, smooth)
