@@ -50,6 +50,19 @@ def test_the_count_is_matched_with_padding_and_blocks() -> None:
     assert "no count that is known" in odd.meaning()
 
 
+def test_keys_that_were_smoothed_before_they_were_padded() -> None:
+    """K-smooth subtracts the keys' mean: no softmax sees that, but the phantoms' logit of 0 is another among them."""
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((IMAGE, HEADS, DIM)) + shift for shift in (1.0, 1.0, 0.0))
+    out = attention(q, k - k.mean(axis=0), v, 88)
+    reference = [tensor(f"{MODULE}:{port}", x[None].astype(np.float32), held=True)
+                 for port, x in (("in.query", q), ("in.key", k), ("out", attention(q, k, v)))]  # fmt: skip
+    candidate = [tensor(f"{MODULE}:out", out[None].astype(np.float32), held=True)]
+    (found,) = count_phantoms(reference, candidate, MODULE)
+    assert (found.is_certain, round(found.count), found.smooth) == (True, 88, True)
+    assert found.meaning() == "what fills 40 tokens to blocks of 128, with the keys' mean subtracted"
+
+
 def test_no_phantoms_where_there_are_none_or_where_it_is_another_fault() -> None:
     reference, same = records(10, 0)
     (none,) = count_phantoms(reference, same, MODULE)
