@@ -180,7 +180,7 @@ def _phantoms(sides: Sides, renamer: Renamer, origin: Key) -> tuple[tuple[Cause,
         reference, candidate = sides.read(origin.step, pool)
     found = count_phantoms(reference.records, renamer.step(candidate).records, origin.module)
     if not found:
-        return (), (Note(f"zeroed and padded keys can be counted where both hold the values of {origin.module}"),)
+        return (), (Note(f"to count zeroed or padded keys, record both with the values of {origin.module}"),)
     return tuple(phantom_cause(p, origin.module) for p in found if p.is_certain), ()
 
 

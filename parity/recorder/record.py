@@ -17,6 +17,7 @@ import torch
 from parity.errors import ParityError, UsageError
 from parity.golden import Provenance, fingerprint
 from parity.golden.read import read_manifest
+from parity.golden.records import PORT
 from parity.golden.store import open_store
 from parity.hooks.modules import module_tree, named_tensors
 from parity.recorder.branches import Branches
@@ -93,9 +94,9 @@ def record(
         where: folder or URL of the golden. pipe: a diffusers pipeline; its transformers, scheduler, VAE and processors
             are found by themselves.
         transformer, vae, scheduler: of one's own loop, or in place of the pipeline's.
-        like: the golden that this one is going to be compared with; named at the end.
+        like: the golden that this one is going to be compared with, which has the floors; named at the end.
         sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites kept whole.
-        floors: `fp64`, `rounding`; empty for none. Default: both for torch, none where tensors are JAX's.
+        floors: `fp64`, `rounding`; empty for none. Default: both in torch, none with `like` or where tensors are JAX's.
         branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
         stop_after: leave the block once so many steps are recorded. overwrite: replace a golden that is there.
 
@@ -110,7 +111,8 @@ def record(
         )
     scheduler, vae = scheduler or getattr(pipe, "scheduler", None), vae or getattr(pipe, "vae", None)
     kind = wanted.kind = _kind(models)
-    kinds = tuple(floors) if floors is not None else KINDS if isinstance(kind, Eager) else ()
+    alone = like is None and isinstance(kind, Eager)
+    kinds = tuple(floors) if floors is not None else KINDS if alone else ()
     if unknown := sorted(set(kinds) - set(KINDS)):
         raise UsageError(f"floors takes {', '.join(KINDS)}; found '{unknown[0]}'")
     parts = {"transformer": transformer, "vae": vae, "scheduler": scheduler}
@@ -266,7 +268,7 @@ def _provenance(
             versions[name] = metadata.version(name)
     return Provenance(
         side="reference" if kinds else "candidate",
-        backend="torch" if isinstance(kind, Eager) else "torchax",
+        backend="torch" if kinds else PORT,  # a candidate of somebody's own
         model=type(pipe).__name__ if pipe is not None else type(first).__name__,
         settings={"dtype": dtype, **configs},
         seed=0,

@@ -68,7 +68,7 @@ def test_a_port_agrees_with_the_torch_recording_and_is_not_disturbed(
         seen = generate(env, parts)
     assert np.array_equal(plain, seen)
     golden = Golden.open(tmp_path / "tpu")
-    assert (golden.provenance.side, golden.provenance.backend, golden.steps) == ("candidate", "torchax", (-1, 0, 1))
+    assert (golden.provenance.side, golden.provenance.backend, golden.steps) == ("candidate", "port", (-1, 0, 1))
     found = diff(reference, tmp_path / "tpu")
     assert found.verdict == "pass", found.reason
     ours, theirs = ({r.key for r in Golden.open(g).read_step(1).records} for g in (reference, tmp_path / "tpu"))
