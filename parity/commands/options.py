@@ -6,6 +6,7 @@ A group checks its own values when it is built, before anything heavy is importe
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,9 @@ ReferencePath = Annotated[
 ]
 CandidatePath = Annotated[
     str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (docs/ports.md).")
+]
+CandidatePython = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Python that runs the candidate, with packages of its own.")
 ]
 PathTimeout = Annotated[float, typer.Option(help="Seconds that importing a port's file may take.")]
 
@@ -132,10 +136,12 @@ class Sides(Chosen):
 
     Attributes:
         reference_path, candidate_path: `FILE:FUNCTION`. path_timeout: in seconds.
+        candidate_python: the interpreter of the candidate's process; None for this one.
     """
 
     reference_path: ReferencePath = None
     candidate_path: CandidatePath = None
+    candidate_python: CandidatePython = None
     path_timeout: PathTimeout = 60.0
 
     def __post_init__(self) -> None:
@@ -147,6 +153,11 @@ class Sides(Chosen):
         """Whether a port takes part."""
         return self.reference_path is not None or self.candidate_path is not None
 
+    @property
+    def pythons(self) -> dict[str, str]:
+        """Role -> interpreter, where it is not this one."""
+        return interpreters(self.candidate_python)
+
     def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
         """Import the ports, each where it will run.
 
@@ -157,10 +168,12 @@ class Sides(Chosen):
             UsageError: see `parity.paths.port_load.load_entry`.
         """
         from parity.runs.load import load_ports
-        from parity.runs.request import NO_PORTS
+        from parity.runs.request import Ports
+        from parity.runs.sides import Workers
 
+        openers = openers or (Workers(self.pythons) if self.pythons else None)
         if not self.ported:
-            return NO_PORTS, *self.settings()
+            return Ports(openers=openers), *self.settings()
         ports = load_ports(self.reference_path, self.candidate_path, model, self.path_timeout, openers)
         return ports, *ports.settings(self.reference, self.candidate)
 
@@ -180,6 +193,7 @@ class OneSide:
     setting: Setting = field(default_factory=list)
     reference_path: ReferencePath = None
     candidate_path: CandidatePath = None
+    candidate_python: CandidatePython = None
     path_timeout: PathTimeout = 60.0
 
     def __post_init__(self) -> None:
@@ -191,6 +205,11 @@ class OneSide:
         """The side, checked."""
         return cast(Literal["reference", "candidate"], self.side)
 
+    @property
+    def pythons(self) -> dict[str, str]:
+        """Role -> interpreter, where it is not this one."""
+        return interpreters(self.candidate_python)
+
     def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
         """Import the ports; the settings of the side that is not run are the defaults; see `Sides.load`."""
         return self._sides().load(model, openers)
@@ -201,6 +220,7 @@ class OneSide:
             candidate=self.setting if self.side == "candidate" else [],
             reference_path=self.reference_path,
             candidate_path=self.candidate_path,
+            candidate_python=self.candidate_python,
             path_timeout=self.path_timeout,
         )
 
@@ -289,6 +309,19 @@ class Output:
         with self.working("loading torch and diffusers", quiet=quiet) as say:
             require_extras(torchax=torchax)
             yield say
+
+
+def interpreters(candidate: Path | None) -> dict[str, str]:
+    """Role -> interpreter, where it is not this one.
+
+    Raises:
+        UsageError: it cannot be run.
+    """
+    if candidate is None:
+        return {}
+    if candidate.is_dir() or not os.access(candidate, os.X_OK):
+        raise UsageError(f"--candidate-python: '{candidate}' is no Python that can be run")
+    return {"candidate": str(candidate)}
 
 
 def check_range(steps: int, seed: int) -> None:

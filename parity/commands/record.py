@@ -113,7 +113,7 @@ def record(
         raise UsageError("with text among the --stages the prompt is encoded here: leave --stage1 or text out")
     if group.processes is not None and chosen != ("transformer",):
         raise UsageError("several processes record the loop alone: leave --stages or --processes out")
-    with Output().sides(torchax=one.side == "candidate") as say, group.joined(say):
+    with Output().sides(torchax=one.side == "candidate" and not one.pythons) as say, group.joined(say):
         from parity.runs.record import RecordRequest, check_floors
         from parity.runs.record import record as record_side
         from parity.runs.request import Request

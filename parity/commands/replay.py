@@ -25,7 +25,7 @@ def replay(
 
     Record them with `parity record DIR --values 'transformer_blocks.?:in'`. Exit codes as of `parity run`.
     """
-    with output.sides(torchax=one.side == "candidate") as say, Workers() as openers:
+    with output.sides(torchax=one.side == "candidate" and not one.pythons) as say, Workers(one.pythons) as openers:
         from parity.runs.replay import ReplayRequest
         from parity.runs.replay import replay as replay_golden
 

@@ -60,7 +60,7 @@ def run(
     choose("--rounds", rounds, ROUNDS)
     if stage2 is not None and (generation.stage1 is not None or generation.prompt is not None):
         raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
-    with output.sides() as say:
+    with output.sides(torchax=not sides.pythons) as say:
         from parity.commands.keep import KeepRun
         from parity.runs.request import Request
         from parity.runs.stages import run_stages

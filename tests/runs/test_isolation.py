@@ -93,6 +93,23 @@ def test_a_port_that_ends_its_process_while_it_is_recorded_exits_with_2(tmp_path
     assert not Path(where).exists()
 
 
+def test_a_candidate_has_an_interpreter_of_its_own(tmp_path: Path) -> None:
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nWHO=other exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    text = f"import os\nassert os.environ['WHO'] == 'other'\n{SAME}"
+    reference, candidate = write_ports(tmp_path, text)
+    words = ("run", "--json", "--reference-path", reference, "--candidate-path", candidate, "--candidate-python")
+    assert json.loads(parity(*words, str(other)).out)["verdict"] == "pass"
+    missing = parity(*words, str(tmp_path / "none"))
+    assert (missing.code, missing.out) == (2, "")
+    assert "is no Python that can be run" in missing.err
+    other.write_text("#!/bin/sh\nexit 3\n")
+    ended = parity(*words, str(other))
+    assert (ended.code, ended.out) == (2, "")
+    assert "the candidate's process ended with exit code 3" in ended.err
+
+
 def test_what_a_port_prints_is_not_on_stdout(tmp_path: Path) -> None:
     text = 'print("at import")\nimport os\nos.write(1, b"past Python\\n")\n' + SAME.replace(
         "    return Port(", '    print("in build")\n    return Port('
