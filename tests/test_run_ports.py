@@ -340,3 +340,17 @@ def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
                 return next(r.value for r in step.records if r.key.site == "loop:noise_pred" and r.key.branch == "")
 
             np.testing.assert_array_equal(predicted(Plan(sites=plan)), predicted(Plan()))
+
+
+def test_names_that_meet_nothing_are_listed_and_no_agreement_is_claimed_that_was_not_seen(tmp_path: Path) -> None:
+    """A fault in every block, whose taps are misnamed: the first place seen to differ lies behind all of them."""
+    text = PORT.replace("# LAYER NORM", "* 1.01").replace(r'rename = {r"layers', r'rename = {r"layer')
+    text = text.replace('return linear(w, "out", x)', 'x = tap("out", linear(w, "out", x)); return x')
+    result = compare(*write(tmp_path, text))
+    assert result.verdict == "fail"
+    assert result.origin is not None
+    assert result.origin.key.site == "out:out"
+    assert "its own inputs were not compared, time output (step 0, cond) before it matches" in result.reason
+    assert not result.inputs_compared
+    (note,) = (n.text for n in result.notes if "meet no module" in n.text)
+    assert note.startswith("6 of the port's 9 names meet no module of the reference: 'layers.0' (nearest: 'blocks.0')")

@@ -168,13 +168,28 @@ def _preflight(reason: Reason) -> str:
 def _first_divergence(reason: Reason) -> str:
     inputs = {"own": "inputs match", "reference": "on the reference's inputs", "recorded": "on the recorded inputs"}
     how = {
-        "module": f"{inputs[reason.fed]}, output",
+        "module": f"{inputs[reason.fed]}, output" if inputs_compared(reason) else _interval(reason),
         "input": "everything before it matches, this input",
         "amplified": "grown from smaller differences before it, this value",
     }[reason.birth]
     end = "; noise_pred and latents still match" if reason.outputs_match else worst_of(reason)
     at = f"first divergence: {place(reason.first)}" if reason.first is not None else "first divergence"
     return f"{at}: {how} {_differs(reason)}{end}"
+
+
+def inputs_compared(reason: Reason) -> bool:
+    """Whether the inputs of the call that differs first were seen to agree; else all that is known is an interval."""
+    first = reason.first
+    if first is None or reason.fed != "own" or first.module == LOOP:
+        return True
+    call = (first.branch, first.module, first.call)
+    return any(k.is_input and (k.branch, k.module, k.call) == call for k in reason.after)
+
+
+def _interval(reason: Reason) -> str:
+    if not reason.after:
+        return "nothing before it was compared, output"
+    return f"its own inputs were not compared, {place(reason.after[-1])} before it matches, output"
 
 
 def place(key: Key) -> str:

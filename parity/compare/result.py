@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, sentence
+from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, inputs_compared, sentence
 from parity.golden.records import Key
 from parity.settings import Difference as SettingDifference
 
@@ -248,6 +248,11 @@ class Result:
     stages: tuple[StageDiff, ...] = ()
     frames: tuple[FrameDiff, ...] = ()
     notes: tuple[Note, ...] = ()
+
+    @property
+    def inputs_compared(self) -> bool:
+        """Whether the inputs of the call that differs first were seen to agree."""
+        return inputs_compared(self.why)
 
     @property
     def reason(self) -> str:

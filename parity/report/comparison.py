@@ -90,7 +90,7 @@ def summary(result: Result) -> Facts:
         rows.append(("reason", result.reason))
     rows += [("round", _round(found)) for found in result.rounds]
     if result.origin is not None:
-        rows.append(("first divergence", _origin(result.origin)))
+        rows.append(("first divergence", _origin(result.origin, result.inputs_compared)))
     rows += [("differs", _difference(d, result.notes)) for d in result.differing_settings]
     for c in result.causes:
         rows.append(("cause", c.cause if math.isnan(c.share) else f"{c.share:.0%}: {c.cause}"))
@@ -109,8 +109,11 @@ def _round(found: Round) -> str:
     return f"{found.verdict}: {found.name}, noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
 
 
-def _origin(origin: Origin) -> str:
-    return f"{_place(origin.key)} {_site_name(origin.key)}, {_BIRTHS[origin.birth]}"
+def _origin(origin: Origin, observed: bool) -> str:
+    how = _BIRTHS[origin.birth]
+    if origin.birth == "module" and not observed:
+        how = "introduced there or before (its own inputs were not compared)"
+    return f"{_place(origin.key)} {_site_name(origin.key)}, {how}"
 
 
 def _place(key: Key) -> str:

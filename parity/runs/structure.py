@@ -6,6 +6,7 @@ which the precision round is judged against (8 KB a site and step).
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -142,7 +143,21 @@ def _with_attention(result: Result, pair: Ready, ends: Ends) -> Result:
     if not pair.port:
         return result
     said = (Note(f"the candidate's {sentence}") for sentence in sentences(ends.ran))
-    return replace(result, notes=(*result.notes, *said))
+    return replace(result, notes=(*result.notes, *_unmatched(pair, ends.names), *said))
+
+
+def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[Note, ...]:
+    """The names that a port gave to values and that no module of the reference has, with the nearest."""
+    alone = [name for name in names if name and name not in pair.modules]
+    if not alone or len(alone) == len(names):  # where none meets any, nothing is judged, and that is said
+        return ()
+    shown = []
+    for name in alone[:3]:
+        near = difflib.get_close_matches(name, pair.modules, n=1, cutoff=0.3)
+        shown.append(f"'{name}'" + (f" (nearest: '{near[0]}')" if near else ""))
+    more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
+    text = f"{len(alone)} of the port's {len(names)} names meet no module of the reference: {', '.join(shown)}{more}"
+    return (Note(f"{text}; nothing was compared there"),)
 
 
 def _require_common(result: Result, pair: Ready, ends: Ends) -> Result:

@@ -12,7 +12,15 @@ from parity.golden import Key
 
 KEY = Key("transformer", 0, "cond", "block:out")
 AGREES = Reason(kind="agrees", sites=12, steps=2, output=Output("noise_pred", Distance(1e-6, 2e-6, 0.5)))
-PARTS = Reason(kind="first_divergence", first=KEY, distance=Distance(4.05e-1, 6.3e-6, 64384.0), outputs_match=True)
+INPUT = Key("transformer", 0, "cond", "block:in.x")
+BEFORE = Key("transformer", 0, "cond", "embed:out")
+PARTS = Reason(
+    kind="first_divergence",
+    first=KEY,
+    after=(INPUT,),
+    distance=Distance(4.05e-1, 6.3e-6, 64384.0),
+    outputs_match=True,
+)
 ENCODED = Reason(kind="agrees", stage="text", sites=7, output=Output("states", Distance(1e-7, 2e-7, 0.5)))
 FRAMES = Reason(kind="output", stage="vae", output=Output("frames", Distance(1e-2, 1e-5, 1000.0)))
 
@@ -48,6 +56,11 @@ def test_each_kind_has_its_words(reason: Reason, words: str) -> None:
     ("changes", "words"),
     [
         ({}, "inputs match, output differs by 4.05e-01 relative L2, 64,384x the rounding floor"),
+        (
+            {"after": (BEFORE,)},
+            "its own inputs were not compared, embed output (step 0, cond) before it",
+        ),
+        ({"after": ()}, "nothing before it was compared, output differs by 4.05e-01"),
         ({"birth": "input"}, "everything before it matches, this input differs by"),
         ({"birth": "amplified"}, "grown from smaller differences before it, this value differs by"),
         ({"note": "None against a tensor"}, "output differs (None against a tensor)"),
