@@ -563,3 +563,11 @@ def test_nothing_is_left_behind_where_the_input_is_bad(tmp_path: Path) -> None:
     out = tmp_path / "kept"
     refused(parity("run", "--json", "--model", "no-such-model", "--out", str(out)))
     assert not out.exists()
+
+
+def test_a_setting_without_effect_on_this_machine_is_said_to_be_so_and_never_harmless() -> None:
+    """JAX ignores the precision of products on a CPU: nothing is known of what a TPU would do."""
+    done = parity("run", "--steps", "1", "--model", "tiny-cogvideox-1.0", "--candidate", "matmul_precision=default")
+    assert done.code == 0
+    assert "without effect here: matmul_precision differs (highest against default), but JAX computes every" in done.out
+    assert "harmless" not in done.out

@@ -218,6 +218,14 @@ class TorchaxBackend:
         static, reduced = split(tap, reducer)
         return array_of(out), tuple(map(array_of, cached.kept)), static, reduced
 
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """See `parity.paths.loaded.Backend`: measured, products of every precision are the same bits on a CPU."""
+        exact = self.reached.settings.text("matmul_precision") == "highest"
+        if exact or jax.default_backend() != "cpu":
+            return {}
+        return {"matmul_precision": "JAX computes every product in full precision on a CPU; a TPU would round"}
+
     def _attention(self) -> Callable[..., Any]:
         function: Callable[..., Any] = attention_of(self.env)
         return function

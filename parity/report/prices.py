@@ -63,7 +63,8 @@ def _list(prices: PriceList) -> Json:
 
 def _sections(prices: PriceList) -> Iterator[Section]:
     judged = [row for row in prices.rows if row.verdict != "refused"]
-    rest = [(row.name, row.verdict, row.reason) for row in prices.rows if row.verdict in ("refused", "unjudged")]
+    aside = [row for row in prices.rows if row.verdict in ("refused", "unjudged") or row.idle]
+    rest = [(row.name, row.verdict, row.reason) for row in aside]
     cached = [row for row in judged if any("cache=deepcache" in setting for setting in row.settings)]
     steps = range(max((len(row.by_step) for row in cached), default=0))
     by_step = tuple((row.name, *(small(x) for x in row.by_step), _time(row)) for row in cached)
@@ -73,7 +74,8 @@ def _sections(prices: PriceList) -> Iterator[Section]:
     yield Table(
         "Feature caches: noise_pred rel L2 by step against time", "cache", columns, by_step, folds=("settings",)
     )
-    yield Table("Not judged", "row", ("settings", "verdict", "reason"), tuple(rest), folds=("settings", "reason"))
+    columns = ("settings", "verdict", "reason")
+    yield Table("Not judged, or without effect", "row", columns, tuple(rest), folds=("settings", "reason"))
 
 
 def _measured(prices: PriceList) -> str:

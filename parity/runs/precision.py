@@ -81,7 +81,13 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     checks = (*pair.checks, reached(pair))
     failing: Failed = "precision"
     result = conclude(
-        collected, model=request.model, differing=only, preflight=checks, failing=failing, grid=grid_of(pair)
+        collected,
+        model=request.model,
+        differing=only,
+        preflight=checks,
+        failing=failing,
+        grid=grid_of(pair),
+        idle=pair.idle,
     )
     if local is not None and result.verdict == "fail":
         result = local.descend(result)
