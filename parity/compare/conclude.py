@@ -133,6 +133,9 @@ def conclude(
     if broken is not None and not outputs and not births:
         why = Reason(kind="unjudged", problem="not_finite", first=broken.key)
         return Result("unjudged", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
+    wide = _wide_floor(sites, steps) if failing == "structure" and not outputs and not births else None
+    if wide is not None:
+        return Result("unjudged", None, wide, notes=tuple(notes), **common)  # type: ignore[arg-type]
     if not outputs and not births:
         decided = sum(d.verdict in ("pass", "harmless") for d in sites)
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
@@ -143,6 +146,21 @@ def conclude(
     why = divergence(at, origin.birth, outputs_match=not outputs, after=_agreeing(sites, at))
     found = findings(sites, origin, [d.setting for d in differing], grid)
     return Result("fail", failing, why, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
+
+
+WIDEST = 1e-3
+"""Relative float32 floor at noise_pred above which an error of a few percent would pass. Innocent ports of a
+Flux2 are at 3e-7 to 9e-7, and its floor, wide as it is, at 8e-5."""
+
+
+def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff]) -> Reason | None:
+    """Why nothing can be judged where rounding alone moves the first step's prediction too far; later steps' floors
+    hold what the loop has grown to."""
+    if not steps or not steps[0].noise_pred.floor > WIDEST:
+        return None
+    first = next((d for d in sites if d.key.step == steps[0].step and d.distance.floor > WIDEST), None)
+    key = None if first is None else first.key
+    return Reason(kind="unjudged", problem="wide_floor", first=key, distance=steps[0].noise_pred)
 
 
 def _before(d: SiteDiff, broken: SiteDiff) -> bool:

@@ -21,7 +21,15 @@ Birth = Literal["input", "module", "amplified"]
 Kind = Literal["agrees", "preflight", "first_divergence", "output", "unjudged"]
 Fed = Literal["own", "reference", "recorded"]
 Problem = Literal[
-    "other", "no_tensor", "not_finite", "not_comparable", "no_floors", "some_floors", "no_module", "no_site"
+    "other",
+    "no_tensor",
+    "not_finite",
+    "not_comparable",
+    "no_floors",
+    "some_floors",
+    "no_module",
+    "no_site",
+    "wide_floor",
 ]
 
 TRANSFORMER = "transformer"
@@ -260,7 +268,16 @@ def _unjudged(reason: Reason) -> str:
         f"whether that is rounding is unknown; record the reference with floors: {FLOORS}",
         "some_floors": f"{reason.sites} sites differ whose floors the reference golden does not hold, first "
         f"{reason.first}; record the reference with the floors of all its sites: {FLOORS}",
+        "wide_floor": _wide_floor(reason),
         "no_module": "the port and the reference name no module alike: map the port's names with Port(rename=...)",
         "no_site": f"the port and the reference have no site in common: {reason.detail}; map its names with "
         "Port(rename=...)",
     }[reason.problem]
+
+
+def _wide_floor(reason: Reason) -> str:
+    begins = f"; it begins at {place(reason.first)}" if reason.first is not None else ""
+    return (
+        f"rounding alone moves noise_pred by {reason.distance.floor:.1e} of its size, more than 1e-3: no floor to "
+        f"judge by{begins}: are the inputs of the scale that the model takes?"
+    )

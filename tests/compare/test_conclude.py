@@ -366,3 +366,20 @@ def test_notes_are_kept() -> None:
         collected.add(reference, candidate, judge.step(reference, candidate))
         found = conclude(collected, model="made", differing=(), preflight=(), notes=(Note("said before"),))
         assert Note("said before") in found.notes
+
+
+def test_a_floor_that_hides_percents_is_no_floor() -> None:
+    """Timesteps a thousand times too large: a 5 % error would lie within what rounding does."""
+    walk = Walk()
+    walk.site("a:out")
+    walk.ends()
+    reference, candidate = walk.steps()
+    floors = {key: dataclasses.replace(floor, l2=floor.l2 * 1e5) for key, floor in reference.floors.items()}
+    wide = StepRecords(reference.step, reference.records, floors)
+    collected = Collected()
+    collected.add(wide, candidate, Judge().step(wide, candidate))
+    result = conclude(collected, model="made", differing=(), preflight=())
+    assert (result.verdict, result.exit_code) == ("unjudged", 125)
+    assert "more than 1e-3: no floor to judge by; it begins at" in result.reason
+    as_given = conclude(collected, model="made", differing=(), preflight=(), failing="precision")
+    assert as_given.verdict == "pass"  # 16 bits round by that much
