@@ -77,6 +77,10 @@ class Group:
 @command
 def record(
     where: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL (gs://, s3://) of the golden to write.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of --script.", show_default=False)
+    ] = None,
+    *,
     one: OneSide,
     generation: Generation,
     observed: Observed,
@@ -95,10 +99,20 @@ def record(
         typer.Option(metavar="FILE", help="Write the embeddings as a port's first stage does, for --stage1."),
     ] = None,
     inputs: InputsFile = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Run this script and record the first diffusers pipeline that it calls (-- ARGS)."
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished golden of the same run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing golden.")] = False,
 ) -> None:
     """Record one side to a golden, for `parity diff` on another machine."""
+    if script is not None:
+        return _script(where, script, arguments or [], observed, floors, overwrite)
+    if arguments:
+        raise UsageError(f"'{arguments[0]}' is no option: arguments after the folder are those of --script FILE")
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other")
     generation.require_one_input()
@@ -148,6 +162,16 @@ def record(
         written = record_side(request, say, openers)
     if written or group.processes is None:
         tell(f"{written} steps written to {where}")
+
+
+def _script(where: str, script: Path, arguments: list[str], observed: Observed, floors: str, overwrite: bool) -> None:
+    """Record a script of somebody's own."""
+    from parity.recorder.script import run_script
+
+    kinds = None if floors == "default" else tuple(n for n in floors.split(",") if n and n != "none")
+    run_script(
+        where, script, arguments, sites=observed.sites, values=observed.values, floors=kinds, overwrite=overwrite
+    )
 
 
 def command_line() -> str:

@@ -40,13 +40,14 @@ def watched(owner: Any, name: str, before: Before, after: After) -> Iterator[Non
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Within it, `owner.name` is `function`; what stood on the object itself comes back."""
+    """Within it, `owner.name` is `function`; what stood on the object (or class) itself comes back."""
+    kind = type if isinstance(owner, type) else object
     before = vars(owner).get(name)
-    object.__setattr__(owner, name, function)
+    kind.__setattr__(owner, name, function)
     try:
         yield
     finally:
         if before is not None:
-            object.__setattr__(owner, name, before)
+            kind.__setattr__(owner, name, before)
         elif vars(owner).get(name) is function:
-            object.__delattr__(owner, name)
+            kind.__delattr__(owner, name)
