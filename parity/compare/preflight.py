@@ -165,8 +165,21 @@ def few(names: Iterable[str]) -> str:
 
 def _weights(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
     if (a.own or b.own) and set(a.weights) != set(b.weights):
-        return Check("weights", "pass", "not compared: the port names its parameters otherwise")
+        return shared_weights(a.weights, b.weights)
     return compare_weights(a.weights, b.weights, declared)
+
+
+def shared_weights(a: Weights, b: Weights) -> Check:
+    """What a port names as the reference does. It may hold such a tensor in another layout: the sites decide."""
+    both = sorted(n for n in a.keys() & b.keys() if a[n][0] == b[n][0])
+    if not both:
+        return Check("weights", "pass", "not compared: the port names its parameters otherwise")
+    other = [n for n in both if a[n] != b[n]]
+    rest = len(a.keys() ^ b.keys())
+    if not other:
+        return Check("weights", "pass", f"{len(both)} parameters of the same names equal; {rest} on one side only")
+    detail = f"{len(other)} of {len(both)} parameters of the same names differ in value: {few(other)}"
+    return Check("weights", "explained", f"{detail}; {rest} on one side only (a port may hold them in another layout)")
 
 
 def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.preflight import SCHEDULE_LIMIT, failed, preflight, relative
+from parity.compare.preflight import SCHEDULE_LIMIT, failed, preflight, relative, shared_weights
 from parity.compare.result import Check
 from parity.golden import fingerprint
 from parity.golden.facts import Facts, Schedule
@@ -342,3 +342,14 @@ def test_relative_distance() -> None:
     assert relative(x, np.array([3.0, NAN])) == float("inf")
     assert relative(x, np.array([3.0, float("inf")])) == float("inf")
     assert relative(x, np.zeros(3)) == float("inf")
+
+
+def test_a_port_with_names_of_its_own_is_compared_where_both_have_the_name() -> None:
+    ours: Any = {"a.weight": ((2, 2), "1"), "b.weight": ((2,), "2")}
+    for theirs, verdict, detail in (
+        ({**ours, "fused": ((4,), "3")}, "pass", "2 parameters of the same names equal; 1 on one side only"),
+        ({"a.weight": ((2, 2), "9"), "c": ((1,), "3")}, "explained", "1 of 1 parameters of the same names differ"),
+        ({"a.weight": ((4,), "1")}, "pass", "not compared: the port names its parameters otherwise"),
+    ):
+        found = shared_weights(ours, theirs)
+        assert (found.verdict, found.detail.startswith(detail)) == (verdict, True), found
