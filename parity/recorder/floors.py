@@ -129,7 +129,7 @@ class Carried:
             before: a copy of the scheduler as it stood. name: the method that was called. arguments: by name, with
                 `model_output` and `sample`. results: tensors that it returned, the latents first.
         """
-        guided, sample = arguments["model_output"], arguments["sample"]
+        guided = arguments["model_output"]
         weights = _combination(guided, self._outputs)
         shifts: list[list[torch.Tensor]] = []
         for variant in self.variants:
@@ -148,7 +148,6 @@ class Carried:
         for variant, apart in zip(self.variants, shifts, strict=True):
             variant.shifts, variant.predictions = apart, []
         self._latents, self._outputs = [r.detach().clone() for r in results], []
-        del sample
 
     @property
     def shift(self) -> dict[str, torch.Tensor]:
