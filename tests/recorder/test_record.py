@@ -116,6 +116,27 @@ def test_rounding_that_grows_along_the_loop_is_within_the_floors(
     assert found.verdict == "pass", found.reason
 
 
+def test_a_script_in_bfloat16_is_judged_around_a_float32_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = script.load(torch.bfloat16)
+    with parity.record(tmp_path / "gpu", **parts.named):
+        script.generate(parts)
+    block = parts.transformer.transformer_blocks[0].attn1
+    hooked = block.register_forward_hook(lambda module, args, out: (out[0] * 1.2, out[1]))
+    with parity.record(tmp_path / "wrong", **parts.named, like=tmp_path / "gpu"):
+        script.generate(parts)
+    hooked.remove()
+    linear = torch.nn.functional.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda x, w, b=None: linear(x.flip(-1), w.flip(-1), b))
+    with parity.record(tmp_path / "other", **parts.named, like=tmp_path / "gpu"):
+        script.generate(parts)
+    other, wrong = (diff(tmp_path / "gpu", tmp_path / name) for name in ("other", "wrong"))
+    assert other.verdict == "pass", other.reason
+    assert 1e-4 < other.steps[1].noise_pred.floor < 0.1
+    assert (wrong.verdict, wrong.failed) == ("fail", "precision")
+    assert wrong.origin is not None
+    assert wrong.origin.key.module.startswith("transformer_blocks.0")
+
+
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
 def test_the_scripts_exception_is_the_one_that_is_seen(
     error: BaseException, parts: script.Parts, tmp_path: Path
