@@ -264,12 +264,12 @@ def test_modules_on_the_references_inputs(run: Run) -> None:
 
 
 def test_a_fault_too_small_for_the_free_run_is_found_on_the_references_inputs() -> None:
-    """One module's output off by 3e-6: within what rounding has grown to at its place, above what it does itself."""
+    """One module's output off by 6e-6: within what rounding has grown to at its place, above what it does itself."""
 
     def scaled(side: Loaded) -> None:
         proj = cast(Any, side.backend.module()).transformer_blocks[3].ff.net[2]
         original = proj.forward
-        proj.forward = lambda *given: original(*given) * (1 + 3e-6)
+        proj.forward = lambda *given: original(*given) * (1 + 6e-6)
 
     request = Request(DEFAULT_MODEL, parse("torch"), parse("torchax"), 1)
     free = run_in_process(request, scaled)
@@ -571,3 +571,9 @@ def test_a_setting_without_effect_on_this_machine_is_said_to_be_so_and_never_har
     assert done.code == 0
     assert "without effect here: matmul_precision differs (highest against default), but JAX computes every" in done.out
     assert "harmless" not in done.out
+
+
+def test_after_the_descent_the_inputs_of_the_origin_are_known_to_match(run: Run) -> None:
+    done = run("attention.mask=none")
+    assert done.json["origin"]["site"] == "transformer_blocks.0.attn.attention:out@image"
+    assert "inputs match, output differs by" in done.json["reason"]

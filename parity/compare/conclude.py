@@ -143,7 +143,7 @@ def conclude(
         return Result("pass", None, why, notes=beside, **common)  # type: ignore[arg-type]
     origin = _origin(sites, outputs)
     at = next(d for d in sites if d.key == origin.key)
-    why = divergence(at, origin.birth, outputs_match=not outputs, after=_agreeing(sites, at))
+    why = divergence(at, origin.birth, outputs_match=not outputs, after=agreeing(sites, at))
     found = findings(sites, origin, [d.setting for d in differing], grid)
     return Result("fail", failing, why, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
 
@@ -235,8 +235,10 @@ def divergence(
     )
 
 
-def _agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
+def agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
     """The last sites seen to agree before the first that differs: the inputs of its call, else what came before it."""
+    if first not in sites:
+        return ()
     before = [d for d in sites[: sites.index(first)] if d.key.step == first.key.step and d.verdict == "pass"]
     inputs = [d.key for d in before if d.key.is_input and call_of(d.key) == call_of(first.key)]
     branches = (first.key.branch, "")

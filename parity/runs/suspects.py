@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.conclude import divergence
+from parity.compare.conclude import agreeing, divergence
 from parity.compare.judge import Judge, excuses
 from parity.compare.local import BORN, Local, doubtful, first_beyond, first_within, local_errors, suspect, with_local
 from parity.compare.operations import Parting, Reduced, first_parting
@@ -107,7 +107,8 @@ class LocalPass:
         if born.key == origin.key:
             return result
         birth = born.birth or "module"
-        why = divergence(born, birth, outputs_match=result.why.outputs_match)
+        seen = agreeing((*result.sites, *result.closer), born)
+        why = divergence(born, birth, outputs_match=result.why.outputs_match, after=seen)
         return replace(result, origin=Origin(born.key, birth), why=why)
 
     def _dtypes(self, candidate: StepRecords) -> dict[str, str]:
@@ -181,7 +182,7 @@ def descend(result: Result, pair: Ready, state: State, say: Say) -> Result:
     if at is None:
         return result
     birth = at.birth or "module"
-    why = divergence(at, birth, outputs_match=result.why.outputs_match)
+    why = divergence(at, birth, outputs_match=result.why.outputs_match, after=agreeing(sites, at))
     return replace(result, origin=Origin(at.key, birth), why=why)
 
 
