@@ -110,6 +110,12 @@ def record(
 ) -> None:
     """Record one side to a golden, for `parity diff` on another machine."""
     if script is not None:
+        theirs = (generation, one, group, stages, stage1_out, inputs, resume)
+        if theirs != (Generation(), OneSide(), Group(), None, None, None, False):
+            raise UsageError(
+                "--script runs a script that has its own model, settings and steps: beside it only --sites, --values, "
+                "--floors and --overwrite are taken, and the script's own arguments behind --"
+            )
         return _script(where, script, arguments or [], observed, floors, overwrite)
     if arguments:
         raise UsageError(f"'{arguments[0]}' is no option: arguments after the folder are those of --script FILE")

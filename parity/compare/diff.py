@@ -33,6 +33,7 @@ from parity.compare.result import Cause, Check, Failed, Result, SiteDiff
 from parity.golden import Golden, Provenance, StepRecords
 from parity.golden.records import LOOP, PORT, Key
 from parity.golden.rename import NONE, Rename, Renamer
+from parity.settings import NEUTRAL
 
 
 class Say(Protocol):
@@ -250,12 +251,8 @@ def _of_stage(step: StepRecords, *, after: bool) -> StepRecords:
 
 
 def _round(a: Provenance, b: Provenance) -> Failed:
-    """Which round these settings are of: in float32 and highest precision only wrong logic is left."""
-    exact = all(
-        side.settings.get("dtype", "float32") == "float32"
-        and side.settings.get("matmul_precision", "highest") == "highest"
-        for side in (a, b)
-    )
+    """Which round these settings are of: with every setting neutral that only rounds, only wrong logic is left."""
+    exact = all(side.settings.get(name, least) == least for side in (a, b) for name, least in NEUTRAL.items())
     return "structure" if exact else "precision"
 
 

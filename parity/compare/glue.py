@@ -13,6 +13,7 @@ Cost. A few passes over values of the size of the latents, at the first step tha
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -45,14 +46,9 @@ class Glue:
     def add(self, reference: StepRecords, candidate: StepRecords) -> None:
         """Look at one step of both sides; each kind of cause is named once."""
         ours, theirs = _held(reference), _held(candidate)
-        known = {c.setting for c in self.found}
-        for detector in _DETECTORS:
-            for cause in detector(ours, theirs, self.settings):
-                if cause.setting not in known:
-                    self.found.append(cause)
-                    known.add(cause.setting)
-        for cause in _frames(reference, candidate):
-            if cause.setting not in known:
+        seen = (cause for detector in _DETECTORS for cause in detector(ours, theirs, self.settings))
+        for cause in itertools.chain(seen, _frames(reference, candidate)):
+            if cause.setting not in {c.setting for c in self.found}:
                 self.found.append(cause)
 
 

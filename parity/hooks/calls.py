@@ -123,3 +123,10 @@ def mapped(change: Callable[[torch.Tensor], Any], x: Any) -> Any:
     if isinstance(x, Mapping) and type(x) is dict:
         return {name: mapped(change, item) for name, item in x.items()}
     return x
+
+
+def prediction_of(output: Any) -> Any:
+    """The prediction in what a transformer returns: itself, the first of a tuple or list, or `sample` of an object."""
+    if isinstance(output, (tuple, list)) and output:
+        return output[0]
+    return output if isinstance(output, torch.Tensor) else getattr(output, "sample", output)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.calls import prediction_of
 from parity.models.family import Condition, Constrain
 from parity.models.feature_cache import CALL
 from parity.models.generic.inputs import LATENT
@@ -208,13 +209,6 @@ def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
         if type(module).__name__ in ("JittableModule", "OptimizedModule") and isinstance(inner, torch.nn.Module):
             return inner
     return module
-
-
-def prediction_of(out: Any) -> Any:
-    """The prediction in what a transformer returns: itself, the first of a tuple, or `sample` of an output object."""
-    if isinstance(out, tuple) and out:
-        return out[0]
-    return getattr(out, "sample", out) if not isinstance(out, torch.Tensor) else out
 
 
 @contextlib.contextmanager

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
-
 from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import PORT, Provenance
+from parity.golden.versions import versions
 from parity.paths.facts import gather
 from parity.paths.loop import Loop
 from parity.paths.ported import Ported
-
-_PACKAGES = ("torch", "torchax", "jax", "jaxlib", "diffusers", "transformers", "numpy", "tpu-parity")
 
 
 def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:
@@ -38,14 +34,3 @@ def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:
         devices=side.backend.describe(),
         modules=side.modules,
     )
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that decide numbers, and of Python."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

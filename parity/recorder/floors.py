@@ -22,7 +22,7 @@ import torch
 
 from parity.golden.records import Record
 from parity.hooks.attach import attached
-from parity.hooks.calls import Call, mapped
+from parity.hooks.calls import Call, mapped, prediction_of
 from parity.hooks.perturb import perturbed
 from parity.hooks.rerun import rerun
 from parity.hooks.tap import Tap
@@ -153,14 +153,6 @@ class Carried:
     def shift(self) -> dict[str, torch.Tensor]:
         """What each run's latents differ by now; empty before the first step."""
         return {v.name: v.shifts[0] for v in self.variants if v.shifts}
-
-
-def prediction_of(output: Any) -> torch.Tensor:
-    """The prediction in what a transformer returns: itself, the first of a tuple, or the `sample` of an object."""
-    if isinstance(output, (tuple, list)):
-        output = output[0]
-    found: torch.Tensor = output if isinstance(output, torch.Tensor) else output.sample
-    return found
 
 
 def tensors_of(result: Any) -> list[torch.Tensor]:

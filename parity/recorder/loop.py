@@ -11,7 +11,7 @@ import copy
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -196,7 +196,7 @@ class Loop:
                 key = Key(STAGE, self.steps.number, "", f"{module}:{port or 'out'}", call)
                 value = x if isinstance(x, np.ndarray) else self.kind.host(x)
                 record = value_record(key, value, str(x.dtype).removeprefix("torch."))
-                shown = [Record(*(getattr(record, f) for f in record.__slots__[:-1]))]
+                shown = [replace(record, value=None)]
                 if run:
                     self.steps.part.add_beside(run, shown)
                 else:
@@ -223,7 +223,8 @@ def _array(frames: Any) -> np.ndarray | None:
     if isinstance(frames, np.ndarray):
         return frames
     if isinstance(frames, (list, tuple)) and frames:
-        inside = [_array(item) if isinstance(item, (list, tuple, np.ndarray)) else np.asarray(item) for item in frames]
-        if all(x is not None and x.dtype != object and x.shape == inside[0].shape for x in inside):  # type: ignore[union-attr]
-            return np.stack(inside)  # type: ignore[arg-type]
+        nested = [_array(item) if isinstance(item, (list, tuple)) else np.asarray(item) for item in frames]
+        inside = [x for x in nested if x is not None and x.dtype != object]
+        if len(inside) == len(nested) and len({x.shape for x in inside}) == 1:
+            return np.stack(inside)
     return None

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from parity.golden import Provenance, fingerprint
 from parity.golden.read import read_manifest
 from parity.golden.records import PORT
 from parity.golden.store import open_store
+from parity.golden.versions import versions
 from parity.hooks.modules import module_tree, named_tensors
 from parity.recorder.branches import Branches
 from parity.recorder.floors import KINDS, TRUTH, Carried, variants_of
@@ -27,7 +26,6 @@ from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Eager, Kind
 
 TRANSFORMERS = ("transformer", "transformer_2", "unet")
-_VERSIONS = ("torch", "torchax", "jax", "jaxlib", "diffusers", "transformers", "numpy", "tpu-parity")
 
 
 class _StoppedError(BaseException):
@@ -262,10 +260,6 @@ def _provenance(
         modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
     dtypes = [x.dtype for x in first.parameters()]
     dtype = str(max(set(dtypes), key=dtypes.count)).removeprefix("torch.") if dtypes else "float32"
-    versions = {"python": platform.python_version()}
-    for name in _VERSIONS:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
     return Provenance(
         side="reference" if kinds else "candidate",
         backend="torch" if kinds else PORT,  # a candidate of somebody's own
@@ -274,7 +268,7 @@ def _provenance(
         seed=0,
         steps=int(timesteps.numel()) if isinstance(timesteps, torch.Tensor) else 0,
         weights=weights,
-        versions=versions,
+        versions=versions(),
         devices=(str(next(first.parameters()).device.type),),
         modules=modules,
     )

@@ -72,12 +72,14 @@ def frame_floors(records: Sequence[Record], floors: Mapping[Key, Floor]) -> dict
     Floats move as the output does, by their own spread. Of values rounded to 255 levels, those within `e` of the middle
     between two, a share of 2 e, may become the next one, where `e` is what the output's floor is in levels.
     """
-    out = next((r for r in records if r.key.site == "decode:out"), None)
-    floor = None if out is None else floors.get(out.key)
     found: dict[Key, Floor] = {}
-    for record in records if floor is not None and out is not None else ():
-        a, b = (None if out is None else out.moments), record.moments
-        if record.key in floors or record.kind != "tensor" or a is None or b is None or floor is None:
+    out = next((r for r in records if r.key.site == "decode:out" and r.key in floors), None)
+    if out is None or out.moments is None:
+        return found
+    floor, a = floors[out.key], out.moments
+    for record in records:
+        b = record.moments
+        if record.key in floors or b is None:
             continue
         if record.dtype == "uint8":
             levels = 127.5 * floor.l2 / math.sqrt(a.count)
@@ -125,7 +127,7 @@ class Steps:
     def after_loop(self, port: str, value: np.ndarray, dtype: str, call: int, *, held: bool) -> Record:
         """A record of a value of the decoder; a video is as large as everything else together: its sketch alone."""
         record = value_record(Key(AFTER, OUTSIDE, "", f"decode:{port}", call), value, dtype)
-        return record if held else Record(*(getattr(record, f) for f in record.__slots__[:-1]))
+        return record if held else replace(record, value=None)
 
     def begin(self) -> None:
         """Make the golden, before anything is computed for it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,14 +12,14 @@ import torch
 
 from parity.golden.records import Record
 from parity.hooks.attach import watching
-from parity.hooks.calls import Call, mapped
+from parity.hooks.calls import Call, mapped, prediction_of
 from parity.hooks.modules import module_tree
 from parity.hooks.rows import NoRows
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap
 from parity.hooks.transfer import TorchReducer, to_numpy, torch_records
 from parity.recorder.branches import Branches
-from parity.recorder.floors import Carried, prediction_of
+from parity.recorder.floors import Carried
 from parity.recorder.steps import STAGE, Steps
 
 
@@ -142,7 +143,7 @@ class Calls:
         part.add(self.predictions(call.branches, output, output.dtype))
         if self.carried is None:
             return
-        again = lambda: self.tap(call.branches)  # noqa: E731
+        again = functools.partial(self.tap, call.branches)
         for name, records, made in self.carried.call(self.model, call, output, again, step):
             part.add_beside(name, [*records, *self.predictions(call.branches, made, output.dtype)])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ import torch
 import parity
 from parity.compare.diff import diff
 from parity.golden import Golden
-from tests.recorder import pipelines
+from tests.recorder import pipelines, script
 
 
 @pytest.mark.parametrize(
@@ -32,13 +31,7 @@ def test_two_recordings_of_which_one_adds_in_another_order_agree(
     with parity.record(tmp_path / "a", pipe):
         seen = call()
     assert np.array_equal(plain, seen)
-    linear = torch.nn.functional.linear
-
-    def split(x: Any, weight: Any, bias: Any = None) -> Any:
-        half = x.shape[-1] // 2
-        return linear(x[..., :half], weight[:, :half]) + linear(x[..., half:], weight[:, half:], bias)
-
-    monkeypatch.setattr(torch.nn.functional, "linear", split)
+    monkeypatch.setattr(torch.nn.functional, "linear", script.split_linear)
     with parity.record(tmp_path / "b", pipe, like=tmp_path / "a"):
         call()
     found = diff(tmp_path / "a", tmp_path / "b")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -101,13 +102,7 @@ def test_rounding_that_grows_along_the_loop_is_within_the_floors(
     reference: Path, parts: script.Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sums split in two: another implementation's rounding, in a loop that nobody restarts."""
-    linear = torch.nn.functional.linear
-
-    def split(x: Any, weight: Any, bias: Any = None) -> Any:
-        half = x.shape[-1] // 2
-        return linear(x[..., :half], weight[:, :half]) + linear(x[..., half:], weight[:, half:], bias)
-
-    monkeypatch.setattr(torch.nn.functional, "linear", split)
+    monkeypatch.setattr(torch.nn.functional, "linear", script.split_linear)
     with parity.record(tmp_path / "split", **parts.named, floors=()):
         script.generate(parts)
     found = diff(reference, tmp_path / "split")
@@ -194,41 +189,20 @@ def test_wrong_usage_is_said_before_anything_runs(parts: script.Parts, reference
     assert untouched(parts)
 
 
-def hunyuan() -> tuple[Any, Callable[[], Any]]:
-    from diffusers import HunyuanVideo15Pipeline
-
-    pipe = HunyuanVideo15Pipeline.from_pretrained(resolve_model("tiny-hunyuan-video-1.5"))
-    size = {"height": 32, "width": 32, "num_frames": 5}
-    return (
-        pipe,
-        lambda: (
-            pipe(
-                "a cat", num_inference_steps=2, generator=torch.Generator().manual_seed(0), output_type="np", **size
-            ).frames
-        ),
-    )
+def built_in(kind: str, model: str, frames: int) -> tuple[Any, Callable[[], Any]]:
+    """A built-in model's pipeline, and what calls it."""
+    pipe = getattr(diffusers, kind).from_pretrained(resolve_model(model))
+    size = {"height": 32, "width": 32, "num_frames": frames, "num_inference_steps": 2, "output_type": "np"}
+    return pipe, lambda: pipe("a cat", generator=torch.Generator().manual_seed(0), **size).frames
 
 
-def cogvideox() -> tuple[Any, Callable[[], Any]]:
-    from diffusers import CogVideoXPipeline
-
-    pipe = CogVideoXPipeline.from_pretrained(resolve_model("tiny-cogvideox-1.5"))
-    size = {"height": 32, "width": 32, "num_frames": 9}
-    return (
-        pipe,
-        lambda: (
-            pipe(
-                "a cat", num_inference_steps=2, generator=torch.Generator().manual_seed(0), output_type="np", **size
-            ).frames
-        ),
-    )
-
-
-@pytest.mark.parametrize("make", [hunyuan, cogvideox])
-def test_a_pipeline_is_recorded_with_one_line(make: Callable[[], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "given", [("HunyuanVideo15Pipeline", "tiny-hunyuan-video-1.5", 5), ("CogVideoXPipeline", "tiny-cogvideox-1.5", 9)]
+)
+def test_a_pipeline_is_recorded_with_one_line(given: tuple[str, str, int], tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pipe, call = make()
+        pipe, call = built_in(*given)
     pipe.set_progress_bar_config(disable=True)
     plain = call()
     with parity.record(tmp_path / "a", pipe):

@@ -67,6 +67,8 @@ def test_a_script_that_ends_hard_has_been_recorded(script: Path, tmp_path: Path)
         ("print(1)", (), "called no diffusers pipeline"),
         (None, (), "there is no file"),
         ("print(1)", ("--overwrite", "x"), "called no diffusers pipeline"),
+        ("print(1)", ("--steps", "5"), "beside it only --sites, --values, --floors and --overwrite are taken"),
+        ("print(1)", ("--side", "candidate"), "has its own model, settings and steps"),
     ],
 )
 def test_wrong_usage(text: str | None, words: tuple[str, ...], message: str, tmp_path: Path) -> None:
