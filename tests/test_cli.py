@@ -82,6 +82,25 @@ def test_a_reader_that_has_gone_changes_no_exit_code(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (code, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(("to", "said"), [(">/dev/full", "No space left on device"), (">&-", "stdout is closed")])
+def test_a_result_that_cannot_be_written_is_said(to: str, said: str) -> None:
+    command = f"'{sys.executable}' -m parity models {to}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "the result cannot be written" in done.stderr
+    assert said in done.stderr
+    assert subprocess.run(["sh", "-c", f"{command} 2>&-"], check=False, timeout=60).returncode == 2
+
+
+def test_a_cache_in_nobodys_home_is_said() -> None:
+    environment = {**os.environ, "PARITY_CACHE": "~nosuchuser/x"}
+    command = [sys.executable, "-m", "parity", "run", "--steps", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    assert done.returncode == 2
+    assert "PARITY_CACHE: '~nosuchuser/x'" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("command", PRINT_A_RESULT)
 def test_every_command_that_prints_a_result_takes_every_format(command: str) -> None:
     help_text = " ".join(CliRunner().invoke(cli.app, [command, "-h"]).stdout.split())

@@ -16,6 +16,7 @@ from parity.commands.options import Generation, InputsFile, Observed, OneSide, O
 from parity.commands.run import parse_stages
 from parity.commands.unfold import command
 from parity.errors import UsageError
+from parity.redact import HIDDEN, without_secrets
 from parity.report.output import tell
 
 if TYPE_CHECKING:
@@ -180,9 +181,21 @@ def _script(where: str, script: Path, arguments: list[str], observed: Observed, 
     )
 
 
+_HIDDEN = ("--coordinator",)
+"""Options whose values are addresses of machines: nobody who reads a golden needs them."""
+
+
 def command_line() -> str:
-    """The command without folders of this machine: a path that leads to one keeps its last part."""
-    return shlex.join(["parity", *(_without_folders(word) for word in sys.argv[1:])])
+    """The command without folders of this machine (a path that leads to one keeps its last part), without secrets of
+    URLs and without addresses."""
+    words = [_without_folders(word) for word in sys.argv[1:]]
+    for i, word in enumerate(words):
+        option, equals, _ = word.partition("=")
+        if option in _HIDDEN and equals:
+            words[i] = f"{option}={HIDDEN}"
+        elif i and words[i - 1] in _HIDDEN:
+            words[i] = HIDDEN
+    return shlex.join(["parity", *map(without_secrets, words)])
 
 
 def _without_folders(word: str) -> str:

@@ -29,6 +29,7 @@ from typing import Any
 
 from parity.errors import ParityError, UsageError
 from parity.golden.format import damaged
+from parity.redact import without_secrets
 
 INSTALL = "install it with: pip install 'tpu-parity[remote]'"
 
@@ -118,6 +119,18 @@ def _regular(descriptor: int, where: str) -> int:
     return found.st_size
 
 
+def _target(path: Path) -> Path:
+    """Where a path leads.
+
+    Raises:
+        OSError: it leads to itself.
+    """
+    try:
+        return path.resolve()
+    except RuntimeError:  # what Python before 3.13 makes of a link that leads to itself
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+
+
 def write_file(descriptor: int, chunks: Iterable[Any]) -> None:
     """Write chunks of bytes to a descriptor, whole, and sync it."""
     for chunk in chunks:
@@ -155,7 +168,7 @@ class LocalStore(Store):
     @contextlib.contextmanager
     def _opened(self, file: str, most: int) -> Iterator[int]:
         path = self._folder / file
-        if path.is_symlink() and path.resolve().parent != self._folder.resolve():
+        if path.is_symlink() and _target(path).parent != _target(self._folder):
             raise damaged(os.path.join(self.name, file), "it is a link that leads out of its golden")
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block the reader
         try:
@@ -200,22 +213,35 @@ class LocalStore(Store):
             (self._folder / file).unlink(missing_ok=True)
 
 
+def _words(error: Exception) -> str:
+    """A backend's own words on one line, without the secrets of URLs."""
+    return without_secrets(" ".join(str(error).split()))[:300] or type(error).__name__
+
+
+def _refusal(error: FileNotFoundError) -> BaseException | None:
+    """What really failed where fsspec's HTTP says that a file is not there: the connection, or a right to read."""
+    cause = error.__cause__
+    lost = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+    return cause if lost or getattr(cause, "status", 404) not in (404, 410) else None
+
+
 class RemoteStore(Store):
     """A folder behind an fsspec URL."""
 
     def __init__(self, url: str) -> None:
-        self.name = url.rstrip("/")
+        self.name = without_secrets(url.rstrip("/"))
         scheme = url.partition("://")[0]
         try:
             import fsspec
         except ImportError:
-            raise UsageError(f"{url}: {scheme}:// needs fsspec; {INSTALL}") from None
+            raise UsageError(f"{self.name}: {scheme}:// needs fsspec; {INSTALL}") from None
         try:
-            self._fs, path = fsspec.core.url_to_fs(self.name)
+            self._fs, path = fsspec.core.url_to_fs(url.rstrip("/"))
         except ImportError as error:
-            raise UsageError(f"{url}: {error}; {INSTALL}") from None
-        except ValueError as error:
-            raise UsageError(f"{url}: {error}; use a path, gs://, s3:// or another scheme of fsspec's") from None
+            raise UsageError(f"{self.name}: {error}; {INSTALL}") from None
+        except Exception as error:  # each backend has its own
+            said = _words(error)
+            raise UsageError(f"{self.name}: {said}; use a path, gs://, s3:// or another scheme of fsspec's") from None
         self._root = str(path).rstrip("/")
 
     def _path(self, file: str) -> str:
@@ -229,20 +255,29 @@ class RemoteStore(Store):
         except ParityError:
             raise
         except Exception as error:
-            said = " ".join(str(error).split())[:300] or type(error).__name__
+            said = _words(error)
             raise UsageError(f"{self.name}/{file}: {said}; check the URL, the credentials and the network") from error
 
     @contextlib.contextmanager
     def _opened(self, file: str, most: int) -> Iterator[int]:
         with tempfile.NamedTemporaryFile(prefix="parity-") as spool:
             self._fs.invalidate_cache()  # another machine may be writing
-            size = int(self._fs.info(self._path(file))["size"])
+            size = self._size(file)
             if size > most:  # nothing of it is downloaded
                 os.truncate(spool.name, size)
             else:
                 self._fs.get_file(self._path(file), spool.name)
             with open(spool.name, "rb") as opened:
                 yield opened.fileno()
+
+    def _size(self, file: str) -> int:
+        try:
+            return int(self._fs.info(self._path(file))["size"])
+        except FileNotFoundError as error:
+            refused = _refusal(error)
+            if refused is None:
+                raise
+            raise ConnectionError(str(refused)) from error
 
     def put(self, file: str, chunks: Iterable[Any]) -> None:
         with tempfile.NamedTemporaryFile(prefix="parity-") as spool:

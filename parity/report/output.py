@@ -7,6 +7,7 @@ exit code stays that of the verdict.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from parity.errors import UsageError
+from parity.redact import without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,18 +45,34 @@ def show(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Write one line to stderr."""
-    _write(sys.stderr, printable(text, sys.stderr.encoding) + "\n")
+    """Write one line to stderr, without the secrets of URLs; where there is no stderr, or no space for it, nothing."""
+    if sys.stderr is not None:
+        with contextlib.suppress(UsageError):
+            _write(sys.stderr, printable(without_secrets(text), sys.stderr.encoding) + "\n")
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO | None, text: str) -> None:
+    """Write and flush.
+
+    Raises:
+        UsageError: the stream is closed, or takes no more.
+    """
+    if stream is None:
+        raise UsageError("the result cannot be written: stdout is closed")
     encoding = stream.encoding or "ascii"
     try:
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
     except BrokenPipeError:
-        # Nobody reads on. What is still buffered would fail again when Python flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _discard(stream)
+    except OSError as error:
+        _discard(stream)
+        raise UsageError(f"the result cannot be written to stdout: {error.strerror}") from error
+
+
+def _discard(stream: TextIO) -> None:
+    """Nobody reads on: what is still buffered would fail again when Python flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def write(path: Path, text: str | Callable[[], str], option: str) -> None:

@@ -439,3 +439,11 @@ def test_fuzzed_bytes_are_never_read(
     elif steps is not None:  # spacing may change
         assert json.loads(changed) == json.loads(content)
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("file", ["golden.json", "step-0000.safetensors"])
+def test_a_link_to_itself_is_a_sentence(golden: Path, file: str) -> None:
+    (golden / file).unlink()
+    (golden / file).symlink_to(file)
+    with pytest.raises(UsageError, match="Too many levels of symbolic links"):
+        Golden.open(golden).read_step(0)

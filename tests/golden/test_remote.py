@@ -152,3 +152,19 @@ def test_fsspec_or_its_backend_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_file_urls_are_paths(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:
     write(f"file://{tmp_path}/a", provenance, make_step(0))
     assert Golden.open(tmp_path / "a").steps == (0,)
+
+
+def test_a_refused_connection_is_not_an_absent_golden() -> None:
+    pytest.importorskip("aiohttp")
+    with pytest.raises(
+        UsageError, match=r"http://\*\*\*@127\.0\.0\.1:1/run\?\*\*\*/golden\.json: Cannot connect.*check the URL"
+    ) as error:
+        Golden.open("http://me:secret@127.0.0.1:1/run?signature=abc")
+    assert "secret" not in str(error.value)
+    assert "abc" not in str(error.value)
+
+
+def test_a_url_of_an_archive_that_is_not_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="zip://nosuch.zip: "):
+        Golden.open("zip://nosuch.zip")
