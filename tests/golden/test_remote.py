@@ -166,5 +166,5 @@ def test_a_refused_connection_is_not_an_absent_golden() -> None:
 
 def test_a_url_of_an_archive_that_is_not_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="zip://nosuch.zip: "):
+    with pytest.raises(UsageError, match=r"zip://nosuch\.zip: "):
         Golden.open("zip://nosuch.zip")
