@@ -9,14 +9,14 @@ reference that is not finite itself, is `unjudged`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from parity.compare.findings import Grid, findings
 from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
-from parity.compare.reason import IDLE, Fed, Note, Output, Reason, worst_of
+from parity.compare.reason import Fed, Note, Output, Reason, worst_of
 from parity.compare.result import (
     NAN,
     Birth,
@@ -106,12 +106,10 @@ def conclude(
     notes: Sequence[Note] = (),
     failing: Failed = "structure",
     grid: Grid | None = None,
-    idle: Mapping[str, str] | None = None,
 ) -> Result:
     """The verdict over all steps.
 
     Args:
-        idle: differing setting -> why it changed nothing here, so that nothing is known of it.
         failing: which round these steps belong to. grid: how the model's image tokens lie, for the findings.
     """
     sites, steps = tuple(collected.sites), tuple(collected.steps)
@@ -139,7 +137,7 @@ def conclude(
     if not outputs and not births:
         decided = sum(d.verdict in ("pass", "harmless") for d in sites)
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
-        beside = (*_harmless(why, differing, idle or {}), *_grown(sites), *notes)
+        beside = (*_harmless(why, differing), *_grown(sites), *notes)
         return Result("pass", None, why, notes=beside, **common)  # type: ignore[arg-type]
     origin = _origin(sites, outputs)
     at = next(d for d in sites if d.key == origin.key)
@@ -191,12 +189,8 @@ def _worst(steps: Sequence[StepDiff]) -> Output | None:
     return None if worst is None else Output("noise_pred", worst.noise_pred)
 
 
-def _harmless(why: Reason, differing: Sequence[SettingDifference], idle: Mapping[str, str]) -> Iterator[Note]:
+def _harmless(why: Reason, differing: Sequence[SettingDifference]) -> Iterator[Note]:
     for d in differing:
-        if d.setting in idle:
-            text = f"{IDLE}: {d.setting} differs ({d.reference} against {d.candidate}), but"
-            yield Note(f"{text} {idle[d.setting]}", d.setting)
-            continue
         differs = f"{d.setting} differs ({d.reference} against {d.candidate})"
         below = f"noise_pred and latents stay below the floor{worst_of(why)}"
         yield Note(f"harmless: {differs} and {below}", d.setting)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from parity.compare.reason import IDLE
 from parity.compare.result import NAN, UNKNOWN, Distance, Failed, Result
 from parity.golden.strict import COUNT, LONG_TEXT, NUMBER, TEXT, choice, listed, members, optional
 from parity.golden.strict import record as of
@@ -46,11 +45,6 @@ class Price:
     memory: int | None = None
 
     @property
-    def idle(self) -> bool:
-        """Whether its settings change nothing on this machine, so that its price is that of the default."""
-        return self.reason.startswith(IDLE)
-
-    @property
     def name(self) -> str:
         """The settings as one text."""
         return " ".join(self.settings) or "(base)"
@@ -85,7 +79,7 @@ def priced(settings: tuple[str, ...], result: Result) -> Price:
         settings,
         result.verdict,
         result.failed,
-        "; ".join([*(n.text for n in result.notes if n.text.startswith(IDLE)), result.reason]),
+        result.reason,
         UNKNOWN if worst is None else worst.noise_pred,
         max((step.latents for step in result.steps), key=lambda d: _last(d.ratio), default=UNKNOWN),
         min((step.bits for step in result.steps if step.bits_of), default=NAN),

@@ -73,10 +73,6 @@ class Note:
         return self.text
 
 
-IDLE = "without effect here"
-"""Begins the note on a setting whose value changes nothing on this machine."""
-
-
 @dataclass(frozen=True, slots=True)
 class Output:
     """The worst of an output over the steps that were compared.

@@ -48,7 +48,6 @@ class Facts:
         input_dtypes: of `inputs` and `tensors`. tensors: a reference port's own inputs by argument, widened.
         cannot_call: why its modules cannot be called one at a time; empty where they can.
         lacks: setting -> why it has no meaning for this model.
-        without_effect: setting -> why its value changes nothing on this machine.
         interpreted: whether kernels written for a TPU are interpreted there, so that their times say nothing.
     """
 
@@ -70,4 +69,3 @@ class Facts:
     cannot_call: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
     interpreted: bool = False
-    without_effect: Mapping[str, str] = field(default_factory=dict)

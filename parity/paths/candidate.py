@@ -40,12 +40,11 @@ from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.mesh import Devices, make_devices, use_compilation_cache
+from parity.paths.precision_jax import products
 from parity.paths.reference import mark_text_settings, silenced
 from parity.paths.safe_attention import attention_of, is_torchax_own, use_safe_attention
 from parity.reached import Reached
 from parity.settings import Settings
-
-PRECISION = {"highest": "highest", "high": "high", "default": "default"}
 
 
 @dataclass(frozen=True)
@@ -97,9 +96,9 @@ class TorchaxBackend:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        precision = PRECISION[self.reached.settings.text("matmul_precision")]
+        precision = self.reached.settings.text("matmul_precision")
         safe = use_safe_attention(self.env) if self.safe_attention else contextlib.nullcontext()
-        with self.env, torch.no_grad(), jax.default_matmul_precision(precision), safe:
+        with self.env, torch.no_grad(), products(precision), safe:
             self.reached.mark("matmul_precision")
             yield
 
@@ -217,14 +216,6 @@ class TorchaxBackend:
         self.ran |= tap.ran.ran()
         static, reduced = split(tap, reducer)
         return array_of(out), tuple(map(array_of, cached.kept)), static, reduced
-
-    @property
-    def without_effect(self) -> Mapping[str, str]:
-        """See `parity.paths.loaded.Backend`: measured, products of every precision are the same bits on a CPU."""
-        exact = self.reached.settings.text("matmul_precision") == "highest"
-        if exact or jax.default_backend() != "cpu":
-            return {}
-        return {"matmul_precision": "JAX computes every product in full precision on a CPU; a TPU would round"}
 
     def _attention(self) -> Callable[..., Any]:
         function: Callable[..., Any] = attention_of(self.env)

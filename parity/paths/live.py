@@ -182,7 +182,6 @@ class LiveSide:
             tensors={name: to_numpy(x) for name, x in tensors.items()},
             cannot_call=cannot_call(loaded),
             lacks=dict(family.without(loaded.case.config)),
-            without_effect=dict(loaded.backend.without_effect),
             interpreted=self.role == "candidate" and loaded.backend.interpreted,
         )
 

@@ -42,11 +42,6 @@ class Backend(Protocol):
     safe_attention: bool
     """Whether parity's attention stands in for torchax's own, which gives NaN in rows without a key."""
 
-    @property
-    def without_effect(self) -> Mapping[str, str]:
-        """Setting -> why the value that it has changes nothing where this path computes."""
-        ...
-
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which everything of the loop runs: precision, gradients, torchax environment."""
         ...

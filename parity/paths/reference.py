@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ class TorchBackend:
     placement = ""
     interpreted = False
     safe_attention = False
-    without_effect: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype

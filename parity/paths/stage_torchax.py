@@ -30,8 +30,9 @@ from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap
 from parity.hooks.transfer_jax import jax_records, split, widen16
-from parity.paths.candidate import PRECISION, pinned_attention, signature_of, to_jax
+from parity.paths.candidate import pinned_attention, signature_of, to_jax
 from parity.paths.mesh import make_devices, use_compilation_cache
+from parity.paths.precision_jax import products
 from parity.paths.safe_attention import use_safe_attention
 from parity.paths.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
@@ -65,7 +66,7 @@ class TorchaxStage:
         use_compilation_cache()
         self.stage, self.env, self.devices = stage, torchax.default_env(), make_devices(settings)
         self.reached = Reached(settings, stage.place or stage.name)
-        self.jit, self.precision = bool(settings["jit"]), PRECISION[settings.text("matmul_precision")]
+        self.jit, self.precision = bool(settings["jit"]), settings.text("matmul_precision")
         self.root = stage.load(settings, self.reached, traced=True)
         self.modules = module_tree(self.root)
         self.params = {
@@ -97,7 +98,7 @@ class TorchaxStage:
 
     @contextlib.contextmanager
     def _scope(self) -> Iterator[None]:
-        with self.env, torch.no_grad(), jax.default_matmul_precision(self.precision), use_safe_attention(self.env):
+        with self.env, torch.no_grad(), products(self.precision), use_safe_attention(self.env):
             self.reached.mark("matmul_precision")
             yield
 

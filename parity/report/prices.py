@@ -63,7 +63,7 @@ def _list(prices: PriceList) -> Json:
 
 def _sections(prices: PriceList) -> Iterator[Section]:
     judged = [row for row in prices.rows if row.verdict != "refused"]
-    aside = [row for row in prices.rows if row.verdict in ("refused", "unjudged") or row.idle]
+    aside = [row for row in prices.rows if row.verdict in ("refused", "unjudged")]
     rest = [(row.name, row.verdict, row.reason) for row in aside]
     cached = [row for row in judged if any("cache=deepcache" in setting for setting in row.settings)]
     steps = range(max((len(row.by_step) for row in cached), default=0))

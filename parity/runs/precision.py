@@ -87,7 +87,6 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         preflight=checks,
         failing=failing,
         grid=grid_of(pair),
-        idle=pair.idle,
     )
     if local is not None and result.verdict == "fail":
         result = local.descend(result)

@@ -112,11 +112,6 @@ class Ready:
         return not self.port
 
     @property
-    def idle(self) -> dict[str, str]:
-        """Setting -> why its value on either side changes nothing on this machine."""
-        return {**self.facts.reference.without_effect, **self.facts.candidate.without_effect}
-
-    @property
     def grid(self) -> tuple[int, int, int] | None:
         """Frames, height and width of the image tokens."""
         return self.facts.reference.grid
