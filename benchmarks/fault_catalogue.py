@@ -24,7 +24,7 @@ from torchax import interop
 import parity.models.hunyuan_video_15.transformer as hunyuan
 from parity.hooks.attach import attention_call
 from parity.models.attention import SETTLE
-from parity.paths.candidate import to_jax
+from parity.paths.jax.candidate import to_jax
 from parity.paths.loaded import Loaded
 
 

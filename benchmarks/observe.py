@@ -25,16 +25,16 @@ from diffusers import HunyuanVideo15Transformer3DModel
 
 from parity.hooks.attach import attached
 from parity.hooks.modules import module_tree
+from parity.hooks.reduce.transfer import TorchReducer
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Tap
-from parity.hooks.transfer import TorchReducer
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
 from parity.models.patches import DTYPES
 from parity.models.spec import Case, GenerationSpec
-from parity.paths.candidate import TorchaxBackend
 from parity.paths.inputs import Inputs
+from parity.paths.jax.candidate import TorchaxBackend
+from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.loaded import batched
-from parity.paths.mesh import make_devices, use_compilation_cache
 from parity.paths.reference import TorchBackend
 from parity.reached import Reached
 from parity.settings import parse

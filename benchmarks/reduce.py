@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from parity.hooks import reduce_jax, reduce_torch
+from parity.hooks.reduce import on_jax as reduce_jax
+from parity.hooks.reduce import on_torch as reduce_torch
 
 SHAPES = [(4096, 512), (1024, 2048), (16384, 1024)]
 DTYPES = ["float32", "bfloat16"]

@@ -24,7 +24,7 @@ import warnings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
-from parity.paths.extras import quieten, require_extras  # noqa: E402
+from parity.paths.worker.extras import quieten, require_extras  # noqa: E402
 
 quieten()
 require_extras()

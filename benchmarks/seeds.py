@@ -17,7 +17,7 @@ warnings.filterwarnings("ignore")
 
 import numpy as np  # noqa: E402
 
-from parity.paths.extras import quieten, require_extras  # noqa: E402
+from parity.paths.worker.extras import quieten, require_extras  # noqa: E402
 
 quieten()
 require_extras()

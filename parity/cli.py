@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from parity.commands import bisect, diff, doctor, explain, golden, init, models, record, replay, report, run, sweep
-from parity.commands.options import SETTINGS_HELP
+from parity.commands.parts.options import SETTINGS_HELP
 from parity.errors import ParityError
 from parity.report.output import show, tell
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # thousands of small parallel regions waits for them (measured: a tenfold slower run).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from parity.paths.nursery import warm
+from parity.paths.worker.nursery import warm
 
 # A comparison's workers are forked from a process that has imported torch and jax; it starts with the first of them.
 warm()
@@ -75,7 +75,7 @@ def tiny_side(tiny_case: Case, tiny_inputs: Callable[..., Inputs]) -> Callable[.
             if backend == "torch":
                 loaded[key] = load_reference(family, tiny_case, settings, inputs)
             else:
-                from parity.paths.candidate import load_candidate
+                from parity.paths.jax.candidate import load_candidate
 
                 loaded[key] = load_candidate(family, tiny_case, settings, inputs)
         return loaded[key]

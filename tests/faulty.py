@@ -8,7 +8,7 @@ from parity.compare.result import Result
 from parity.paths.live import Host, LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.plan import Role, Spec
-from parity.paths.port_settings import PortInfo
+from parity.paths.port.settings import PortInfo
 from parity.runs import compare
 from parity.runs.request import Request
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import pytest
 import parity
 
 ROOT = Path(parity.__file__).parent
-SHARED = {"settings", "errors", "cache", "reached"}
+SHARED = {"settings", "errors", "cache", "reached", "redact"}
 """Modules that every layer may import."""
 
 BELOW: dict[str, set[str]] = {
     "errors": set(),
-    "cache": set(),
+    "cache": {"errors"},
+    "redact": set(),
     "settings": {"errors"},
     "reached": {"errors", "settings"},
     "port": set(),
@@ -37,7 +39,7 @@ BELOW: dict[str, set[str]] = {
 
 TOP = {"cli", "commands", "__main__", "pytest_plugin"}
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
-WITHOUT_HEAVY = {"errors", "cache", "port", "settings", "reached", "golden", "compare", "report"}
+WITHOUT_HEAVY = {"errors", "cache", "redact", "port", "settings", "reached", "golden", "compare", "report"}
 REPORT_READS = ("parity.compare.result", "parity.compare.prices", "parity.golden.records", "parity.golden.strict")
 """The reports compute nothing: they read result types (`strict` has the spelling of NaN in JSON)."""
 
@@ -92,6 +94,14 @@ def test_a_module_imports_only_what_is_below_it(path: Path) -> None:
     assert [complaint for name in found for complaint in complaints(module, name)] == []
 
 
+def test_rooms_and_files_are_small_enough_to_find_one_s_way() -> None:
+    """At most 16 modules a folder beside its face, at most 350 lines a file."""
+    modules = [path for path in MODULES if path.name != "__init__.py"]
+    rooms = Counter(path.parent.relative_to(ROOT.parent) for path in modules)
+    assert [room for room, count in rooms.items() if count > 16] == []
+    assert [name_of(path) for path in modules if len(path.read_text(encoding="utf-8").splitlines()) > 350] == []
+
+
 def test_the_package_is_there_to_be_looked_at() -> None:
     assert {layer_of(name_of(path)) for path in MODULES} >= {"golden", "hooks", "models", "paths", "compare", "report"}
 
@@ -99,11 +109,11 @@ def test_the_package_is_there_to_be_looked_at() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("parity.golden.read", "import torch"),
+        ("parity.golden.disk.read", "import torch"),
         ("parity.compare.judge", "def f():\n    from jax import numpy"),
         ("parity.compare.judge", "from parity.hooks.sites import block_of"),
-        ("parity.golden.read", "from parity import compare"),
-        ("parity.golden.read", "from ..report import terminal"),
+        ("parity.golden.disk.read", "from parity import compare"),
+        ("parity.golden.disk.read", "from ..report import terminal"),
         ("parity.hooks.tap", "import parity.models.family"),
         ("parity.models.family", "from parity.paths import loop"),
         ("parity.paths.loop", "from parity.compare.result import Result"),
@@ -121,8 +131,8 @@ def test_what_breaks_a_layer_is_seen(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("parity.golden.read", "from parity.golden.codec import decode_step\nimport numpy"),
-        ("parity.golden.read", "from .codec import decode_step"),
+        ("parity.golden.disk.read", "from parity.golden.disk.codec import decode_step\nimport numpy"),
+        ("parity.golden.disk.read", "from .codec import decode_step"),
         ("parity.paths.loop", "import torch\nfrom parity.models import family"),
         ("parity.report.comparison", "from parity.compare.result import Result\nfrom parity.report import console"),
         ("parity.commands.run", "from parity.report import terminal\nfrom parity.paths import loop"),
@@ -136,9 +146,9 @@ def test_what_keeps_the_layers_is_let_through(module: str, source: str) -> None:
 PARENT = (
     "parity.cli", "parity.golden", "parity.compare", "parity.report.comparison", "parity.commands.run",
     "parity.commands.replay", "parity.commands.sweep", "parity.commands.explain", "parity.runs.compare",
-    "parity.runs.sweep", "parity.runs.replay", "parity.runs.suspects", "parity.runs.memo", "parity.runs.sides",
-    "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan", "parity.paths.side", "parity.paths.wire",
-    "parity.paths.process", "parity.runs.record",
+    "parity.runs.sweep.sweep", "parity.runs.replay.replay", "parity.runs.suspects", "parity.runs.memo",
+    "parity.runs.sides", "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan", "parity.paths.side",
+    "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.recording.record",
 )  # fmt: skip
 """What a command's own process runs: torch and jax are its sides' alone."""
 

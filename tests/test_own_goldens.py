@@ -29,7 +29,7 @@ Side = Literal["reference", "candidate"]
 def today(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Side], Path]:
     """Records a model's path with today's code, once; without floors, which are the golden's to give."""
     pytest.importorskip("torchax")
-    from parity.runs.record import RecordRequest, record
+    from parity.runs.recording.record import RecordRequest, record
     from parity.runs.request import Request
     from parity.settings import parse
 

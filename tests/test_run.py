@@ -288,7 +288,7 @@ def test_a_bfloat16_schedule_fails_before_a_forward_and_names_the_repeats(run: R
     assert failed["detail"] == "timesteps repeat: 996 (steps 1, 2)"
     assert failed["detail"] in done.json["reason"]
     request = Request(DEFAULT_MODEL, parse("torch"), parse("torchax", ["schedule_dtype=bfloat16"]), 50)
-    calls = ("parity.paths.reference.TorchBackend.call", "parity.paths.candidate.TorchaxBackend.call")
+    calls = ("parity.paths.reference.TorchBackend.call", "parity.paths.jax.candidate.TorchaxBackend.call")
     with mock.patch(calls[0]) as ours, mock.patch(calls[1]) as theirs:
         assert run_in_process(request).verdict == "fail"
     assert not ours.called

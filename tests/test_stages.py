@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from parity.commands import frame_files
+from parity.commands.parts import frame_files
 from parity.commands.run import parse_stages
 from parity.commands.run import run as run_command
-from parity.compare.frames import pictures
+from parity.compare.detect.frames import pictures
 from parity.errors import UsageError
 from parity.hooks.sites import split_sites
 from parity.models.stage2 import write_stage2

@@ -14,7 +14,7 @@ from parity.settings import Settings
 
 if TYPE_CHECKING:
     from parity.golden import Golden
-    from parity.paths.port_settings import PortInfo
+    from parity.paths.port.settings import PortInfo
 
 
 def inputs_by_content(stage1: Path | None, prompt: str | None) -> str:

@@ -23,15 +23,15 @@ from parity.compare.judge import Judge, beyond, severity
 from parity.compare.reason import FLOORS
 from parity.errors import UnjudgedError, UsageError
 from parity.golden import Golden
+from parity.golden.disk.format import MANIFEST
 from parity.golden.fingerprint import fingerprint
-from parity.golden.format import MANIFEST
 from parity.golden.records import StepRecords
 from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
 from parity.paths.inputs import make_inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import LATENTS, State, denoise, prepare, state_of
-from parity.runs.record import RecordRequest, record
+from parity.runs.recording.record import RecordRequest, record
 from parity.runs.request import Request, Say
 from parity.settings import Settings, changed_by, parse
 
@@ -150,7 +150,7 @@ def load_against(golden: Golden, model: str, settings: Settings, stage1: Path | 
     _, inputs = make_inputs(
         family, case, theirs, settings, steps=max(recorded.steps, 1), seed=recorded.seed, stage1=stage1
     )
-    from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
+    from parity.paths.jax.candidate import load_candidate  # jax and torchax, only from here on
 
     side = load_candidate(family, case, settings, inputs)
     if settings["text.byt5_dtype"] == theirs["text.byt5_dtype"]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parity.errors import UsageError
-from parity.paths.port_settings import PortInfo, typed
+from parity.paths.port.settings import PortInfo, typed
 from parity.settings import Settings, differences, parse, render
 
 

@@ -1,9 +1,9 @@
 """Judging which modules matter: one step of a candidate with some of its modules replaced by the reference's.
 
 The reference runs to the step once, keeps there what its modules give, and measures the floor of its noise prediction;
-the candidate starts the step from its latents and learns its modules' own errors (`parity.paths.graft`). Each probe is
-then one step of the candidate. Both sides are in float32 with the highest matmul precision, as in the structure round
-of `parity run`: what is searched is logic.
+the candidate starts the step from its latents and learns its modules' own errors (`parity.paths.closer.graft`). Each
+probe is then one step of the candidate. Both sides are in float32 with the highest matmul precision, as in the
+structure round of `parity run`: what is searched is logic.
 
 A wrong weight, which stops `parity run` in preflight, does not stop this: which module matters is the question.
 """
@@ -21,9 +21,9 @@ from parity.compare.preflight import failed
 from parity.compare.result import SiteDiff
 from parity.errors import UnjudgedError, UsageError
 from parity.golden.records import LOOP, StepRecords
+from parity.paths.closer.graft import Activations, Grafted, activations_of, graft
+from parity.paths.closer.local import children_of
 from parity.paths.floors import make_variants, with_floors
-from parity.paths.graft import Activations, Grafted, activations_of, graft
-from parity.paths.local import children_of
 from parity.paths.loop import State, denoise, prepare, state_of
 from parity.paths.reference import TorchBackend
 from parity.runs.pairing import Pairing, pair

@@ -22,8 +22,8 @@ from parity.causes.machine import ExplainRequest, Machine
 from parity.causes.phantom_run import attention_values
 from parity.causes.schedule_gauge import schedule_gauge, step_gauge
 from parity.causes.signatures import signatures
+from parity.compare.detect.phantoms import count_phantoms, phantom_cause
 from parity.compare.diff import diff
-from parity.compare.phantoms import count_phantoms, phantom_cause
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError, UsageError

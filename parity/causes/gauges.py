@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from parity.compare.phantoms import CONFIRM
+from parity.compare.detect.phantoms import CONFIRM
 from parity.compare.result import Cause, Origin, Witness
 from parity.golden.records import LOOP, Moments, Record
 from parity.golden.sketch import TOTAL, Geometry

@@ -18,7 +18,7 @@ from parity.golden.facts import Facts
 from parity.golden.records import Provenance, StepRecords
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import Changes, Plan
-from parity.paths.port_settings import PortInfo
+from parity.paths.port.settings import PortInfo
 from parity.paths.side import Side
 from parity.runs.request import Say
 from parity.runs.sides import modules_of

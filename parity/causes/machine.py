@@ -12,7 +12,7 @@ from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import Provenance, StepRecords
 from parity.paths.plan import Plan
-from parity.paths.port_settings import typed
+from parity.paths.port.settings import typed
 from parity.paths.side import Side
 from parity.runs.request import NO_PORTS, Ports, Request, Say
 from parity.runs.sides import Openers, candidate_spec, reference_spec

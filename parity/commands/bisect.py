@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parity.commands.options import Chosen, Generation, GoldensModel, Output, Prompt, Search, Sides, Stage1, choose
+from parity.commands.parts.options import (
+    Chosen,
+    Generation,
+    GoldensModel,
+    Output,
+    Prompt,
+    Search,
+    Sides,
+    Stage1,
+    choose,
+)
+from parity.commands.parts.unfold import command
 from parity.commands.run import FORCINGS, ROUNDS
-from parity.commands.unfold import command
 from parity.errors import UsageError
-from parity.paths.extras import check_extras, quieten, require_extras
+from parity.paths.worker.extras import check_extras, quieten, require_extras
 from parity.report.document import Facts, Listing
 from parity.report.output import consoles, tell
 from parity.settings import LAYOUT, Settings

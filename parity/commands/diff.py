@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.options import Output
-from parity.commands.unfold import command
+from parity.commands.parts.options import Output
+from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.report.formats import render
 from parity.report.output import tell, write

@@ -29,8 +29,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from parity.cache import cache_dir
-from parity.commands.options import Output
-from parity.commands.unfold import command
+from parity.commands.parts.options import Output
+from parity.commands.parts.unfold import command
 from parity.report.document import Facts, Listing, Section
 
 DISTRIBUTION = "tpu-parity"

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.options import GoldensModel, Output, Prompt, Stage1
-from parity.commands.unfold import command
+from parity.commands.parts.options import GoldensModel, Output, Prompt, Stage1
+from parity.commands.parts.unfold import command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import write

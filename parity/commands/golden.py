@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from parity.commands.options import Output
-from parity.commands.unfold import command
+from parity.commands.parts.options import Output
+from parity.commands.parts.unfold import command
 from parity.golden import Golden, Problem, Record, StepRecords, fingerprint_bytes, verify
 from parity.golden import merge as merge_goldens
 from parity.golden.strict import number

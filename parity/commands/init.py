@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.unfold import command
+from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.report.output import show
 

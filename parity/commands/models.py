@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from parity.cache import cache_dir
-from parity.commands.options import Output
-from parity.commands.unfold import command
+from parity.commands.parts.options import Output
+from parity.commands.parts.unfold import command
 from parity.models.registry import DEFAULT_MODEL, families, tiny_names
 from parity.report.document import Listing, Section, Table
 from parity.settings import SETTINGS, Backend, Setting, render

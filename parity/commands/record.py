@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parity.commands.options import Generation, InputsFile, Observed, OneSide, Output
+from parity.commands.parts.options import Generation, InputsFile, Observed, OneSide, Output
+from parity.commands.parts.unfold import command
 from parity.commands.run import parse_stages
-from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.redact import HIDDEN, without_secrets
 from parity.report.output import tell
@@ -59,7 +59,7 @@ class Group:
         if self.processes is None:
             yield
             return
-        from parity.paths.processes import Processes, together
+        from parity.paths.worker.processes import Processes, together
 
         say("waiting for the other processes")
         count = None if self.processes == "auto" else int(self.processes)
@@ -135,8 +135,8 @@ def record(
     if group.processes is not None and chosen != ("transformer",):
         raise UsageError("several processes record the loop alone: leave --stages or --processes out")
     with Output().sides(torchax=one.side == "candidate" and not one.pythons) as say, group.joined(say):
-        from parity.runs.record import RecordRequest, check_floors
-        from parity.runs.record import record as record_side
+        from parity.runs.recording.record import RecordRequest, check_floors
+        from parity.runs.recording.record import record as record_side
         from parity.runs.request import Request
 
         openers = group.openers()

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.options import GoldensModel, InputsFile, OtherSide, Output, Stage1
-from parity.commands.unfold import command
+from parity.commands.parts.options import GoldensModel, InputsFile, OtherSide, Output, Stage1
+from parity.commands.parts.unfold import command
 from parity.report.comparison import Comparison
 from parity.runs.sides import Workers
 
@@ -26,8 +26,8 @@ def replay(
     Record them with `parity record DIR --values 'transformer_blocks.?:in'`. Exit codes as of `parity run`.
     """
     with output.sides(torchax=one.side == "candidate" and not one.pythons) as say, Workers(one.pythons) as openers:
-        from parity.runs.replay import ReplayRequest
-        from parity.runs.replay import replay as replay_golden
+        from parity.runs.replay.replay import ReplayRequest
+        from parity.runs.replay.replay import replay as replay_golden
 
         ports, *both = one.load(model, openers)
         settings = both[one.role == "candidate"]

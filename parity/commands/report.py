@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from parity.commands.unfold import command
+from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.report.formats.html import DocumentError, Picture, to_html
 from parity.report.output import show, write

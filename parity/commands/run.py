@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.options import Generation, InputsFile, Observed, Output, Sides, choose
-from parity.commands.unfold import command
+from parity.commands.parts.options import Generation, InputsFile, Observed, Output, Sides, choose
+from parity.commands.parts.unfold import command
 from parity.compare.reason import Note
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
@@ -61,9 +61,9 @@ def run(
     if stage2 is not None and (generation.stage1 is not None or generation.prompt is not None):
         raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
     with output.sides(torchax=not sides.pythons) as say:
-        from parity.commands.keep import KeepRun
+        from parity.commands.parts.keep import KeepRun
         from parity.runs.request import Request
-        from parity.runs.stages import run_stages
+        from parity.runs.stages.run import run_stages
 
         ports, reference, candidate = sides.load(generation.model)
         for settings in (reference, candidate):

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.options import Chosen, Output, Seed, check_range
-from parity.commands.unfold import command
+from parity.commands.parts.options import Chosen, Output, Seed, check_range
+from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
 from parity.report.formats import render
 from parity.report.output import write
 from parity.report.prices import Prices
-from parity.runs.sweep_plan import every, grid, one_at_a_time, parse_sets
+from parity.runs.sweep.plan import every, grid, one_at_a_time, parse_sets
 
 
 @command
@@ -59,8 +59,8 @@ def sweep(
     lists = []
     with output.sides() as say:
         from parity.runs.sides import Workers
-        from parity.runs.sweep import Sweep, SweepRequest
-        from parity.runs.sweep_state import SweepState
+        from parity.runs.sweep.state import SweepState
+        from parity.runs.sweep.sweep import Sweep, SweepRequest
 
         kept = SweepState(state, question)
         for name in model or [DEFAULT_MODEL]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.findings import Grid, findings
+from parity.compare.detect.findings import Grid, findings
 from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
 from parity.compare.reason import Fed, Note, Output, Reason, worst_of
 from parity.compare.result import (

@@ -24,9 +24,9 @@ from typing import Protocol
 from parity.compare.automap import Proposal, propose
 from parity.compare.comparable import Side, common_steps, comparable, settings_differences
 from parity.compare.conclude import Collected, conclude, recorded_stages
-from parity.compare.glue import Glue
+from parity.compare.detect.glue import Glue
+from parity.compare.detect.phantoms import count_phantoms, phantom_cause
 from parity.compare.judge import AFTER, Judge, excuses
-from parity.compare.phantoms import count_phantoms, phantom_cause
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result, SiteDiff

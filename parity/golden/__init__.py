@@ -4,9 +4,10 @@ Standard library and numpy only (fsspec for URLs): a CI machine reads goldens wi
 errors and cache.
 """
 
+from parity.golden.disk.merge import merge
+from parity.golden.disk.read import Golden, Problem, verify
+from parity.golden.disk.write import GoldenWriter
 from parity.golden.fingerprint import fingerprint, fingerprint_bytes
-from parity.golden.merge import merge
-from parity.golden.read import Golden, Problem, verify
 from parity.golden.records import (
     LOOP,
     PADDING,
@@ -18,7 +19,6 @@ from parity.golden.records import (
     StepRecords,
 )
 from parity.golden.sketch import Geometry, bin_norms, distance, geometry, norm, sketch
-from parity.golden.write import GoldenWriter
 
 __all__ = [
     "LOOP",

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.golden.container import blocks
+from parity.golden.disk.container import blocks
 
 DIGITS = 16
 

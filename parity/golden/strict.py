@@ -5,7 +5,7 @@ keys, NaN literals and numbers that overflow to infinity, and says `KeyError` wh
 
 How. `parse` closes those doors, and the `as_*` functions check one value each. A `Schema` declares how a type stands in
 JSON, once for both directions; larger ones are put together of smaller. All raise `MalformedError` with what is
-wrong; whoever knows the file's name turns that into a `UsageError` (see `parity.golden.format.damaged`). Numbers that
+wrong; whoever knows the file's name turns that into a `UsageError` (`parity.golden.disk.format.damaged`). Numbers that
 JSON has no literal for are the strings "nan", "inf" and "-inf".
 
 Cost. One Python call a value: some 20 ms for the 2,000 records of a step.

@@ -36,7 +36,7 @@ from parity.models.attention_kernels import Visible
 from parity.settings import SPLASH_BLOCK, Settings
 
 SETTLE: ContextVar[Callable[..., Any]] = ContextVar("parity_settle", default=lambda *tensors: tensors)
-"""How a compiling backend pins query, key and value, observed or not: see `parity.paths.candidate`."""
+"""How a compiling backend pins query, key and value, observed or not: see `parity.paths.jax.candidate`."""
 
 Mark = Callable[[str], None]
 """Takes the name of a setting whose code was reached."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.golden.values import value_record
-from parity.hooks.transfer import to_numpy
+from parity.hooks.reduce.transfer import to_numpy
 from parity.models.stage2 import write_stage2
 from parity.paths.loop import STAGE, Loop
 from parity.paths.plan import ENDS, NAMES, RAN

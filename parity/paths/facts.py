@@ -7,7 +7,7 @@ import numpy as np
 from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
 from parity.paths.loop import Loop
-from parity.paths.ported import Ported
+from parity.paths.port.ported import Ported
 
 
 def gather(loop: Loop) -> Facts:

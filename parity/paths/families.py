@@ -16,9 +16,9 @@ from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop
-from parity.paths.port_inputs import PortInputs, case_of, inputs_of
-from parity.paths.port_load import Entry
-from parity.paths.ported import Ported
+from parity.paths.port.inputs import PortInputs, case_of, inputs_of
+from parity.paths.port.load import Entry
+from parity.paths.port.ported import Ported
 from parity.paths.reference import load_reference
 from parity.settings import Settings
 
@@ -68,7 +68,7 @@ def candidate_family(base: Any, case: Case, port: Entry | None, reference: Entry
 
 def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     """Load the candidate: parity's own, or a port as its `runs` says."""
-    from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
+    from parity.paths.jax.candidate import load_candidate  # jax and torchax, only from here on
 
     if not isinstance(family, Ported):
         return load_candidate(family, case, settings, inputs)
@@ -76,7 +76,7 @@ def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inp
         return load_candidate(family, case, settings, inputs)
     port = family.build(case, settings)
     if port.runs == "jax":
-        from parity.paths.port_jax import load_jax_port
+        from parity.paths.port.jax_port import load_jax_port
 
         return load_jax_port(family, case, settings, inputs, port)
     family.keep(port)
@@ -90,7 +90,7 @@ def with_names(loop: Loop) -> Loop:
     """A loop whose side knows the names that it will be observed under; those that a JAX port taps show in a trace."""
     if not isinstance(loop.side.family, Ported) or not hasattr(loop.side.backend, "seen"):
         return loop
-    from parity.paths.port_jax import names_of
+    from parity.paths.port.jax_port import names_of
 
     return dataclasses.replace(loop, side=dataclasses.replace(loop.side, modules=names_of(loop)))
 

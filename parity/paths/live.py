@@ -17,30 +17,30 @@ from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.hooks.calls import Call
-from parity.hooks.transfer import to_numpy
+from parity.hooks.reduce.transfer import to_numpy
 from parity.models.generic.family import Generic
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
+from parity.paths.closer.local import Rows, local_calls
+from parity.paths.closer.modules import Modules, cannot_call, local_modules, operations_of
 from parity.paths.ends import ends, leave
 from parity.paths.facts import gather
 from parity.paths.families import base_of, candidate_family, load_candidate_side, reference_family, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.handing import one_at_a_time
 from parity.paths.inputs import Encoded, Inputs, draw_noise, require_place
 from parity.paths.loaded import Loaded, frames_of, rules_of
-from parity.paths.local import Rows, local_calls
-from parity.paths.local_modules import Modules, cannot_call, local_modules, operations_of
 from parity.paths.loop import Loop, denoise, prepare, state_of
 from parity.paths.plan import Array, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
-from parity.paths.port_inputs import from_tensors
-from parity.paths.port_load import DEFAULT_TIMEOUT, Entry, load_entry
-from parity.paths.port_settings import PortInfo, typed
-from parity.paths.ported import Ported
+from parity.paths.port.inputs import from_tensors
+from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
+from parity.paths.port.ported import Ported
+from parity.paths.port.replaced import check as replaced
+from parity.paths.port.settings import PortInfo, typed
 from parity.paths.provenance import provenance
 from parity.paths.reference import load_reference
-from parity.paths.replaced import check as replaced
 from parity.paths.side import Can
-from parity.paths.trees import nest, plain
+from parity.paths.worker.handing import one_at_a_time
+from parity.paths.worker.trees import nest, plain
 from parity.settings import LAYOUT, Backend, Settings
 
 BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}
@@ -57,7 +57,7 @@ class Host:
         """Import a port.
 
         Raises:
-            UsageError: see `parity.paths.port_load.load_entry`.
+            UsageError: see `parity.paths.port.load.load_entry`.
         """
         return self.entry(option, text, timeout).info
 
@@ -240,7 +240,7 @@ class LiveSide:
         return sorted(getattr(backend, "seen", set(self.loaded.modules)))
 
     def _timed(self, steps: tuple[int, int]) -> Iterator[StepRecords]:
-        from parity.paths.candidate_cost import timed_step
+        from parity.paths.jax.cost import timed_step
 
         if self._timer is None:
             self._timer = prepare(self.loaded.with_fresh_sampler())

@@ -1,6 +1,6 @@
 """One loaded path, ready to denoise, and what a backend must provide for it.
 
-`parity.paths.reference` and `parity.paths.candidate` build sides; `parity.paths.loop` runs them.
+`parity.paths.reference` and `parity.paths.jax.candidate` build sides; `parity.paths.loop` runs them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from parity.golden.records import PORT, Provenance
 from parity.golden.versions import versions
 from parity.paths.facts import gather
 from parity.paths.loop import Loop
-from parity.paths.ported import Ported
+from parity.paths.port.ported import Ported
 
 
 def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:

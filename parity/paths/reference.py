@@ -12,9 +12,9 @@ import torch
 from parity.golden.records import Record
 from parity.hooks.attach import attached, require_fired
 from parity.hooks.modules import module_tree, named_tensors
+from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
-from parity.hooks.transfer import TorchReducer, to_numpy, torch_records
 from parity.models.family import Family
 from parity.models.feature_cache import Features, calling, given_at
 from parity.models.patches import DTYPES

@@ -1,7 +1,7 @@
 """A side of a comparison: whoever can be asked for records. numpy only.
 
 Torch, torchax, a port and a golden on disk are sides; so is one whose work is done in another process
-(`parity.paths.process`). What a comparison does is written against this protocol alone.
+(`parity.paths.worker.process`). What a comparison does is written against this protocol alone.
 
     with worker.open(spec) as side:
         for step in side.observe(Plan(sites=plan)):

@@ -1,6 +1,6 @@
 """Stages: parts of a generation outside the loop (text encoders, VAE), each inputs -> outputs, observed by taps.
 
-A stage is described by one small object and run by a path: `TorchStage` here, `parity.paths.stage_torchax.TorchaxStage`
+A stage is described by one small object and run by a path: `TorchStage` here, `parity.paths.jax.stage.TorchaxStage`
 for the candidate. Its floors are measured as the transformer's are: in float64, under Monte Carlo rounding, and in the
 working dtypes where they are coarser than float32. Records carry the stage's name and step -1.
 """
@@ -21,10 +21,10 @@ from parity.golden.values import value_record
 from parity.hooks.attach import attached, require_fired
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.perturb import perturbed
+from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
-from parity.hooks.transfer import TorchReducer, to_numpy, torch_records
 from parity.paths.floors import SEEDS
 from parity.paths.plan import STAGES_STEP
 from parity.paths.reference import torch_scope

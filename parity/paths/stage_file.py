@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 
+from parity.hooks.reduce.transfer import to_numpy
 from parity.hooks.sites import SitePlan
-from parity.hooks.transfer import to_numpy
 from parity.paths.stage import Inputs, Seen, Stage
 from parity.reached import Reached
 from parity.settings import parse

@@ -24,9 +24,9 @@ from parity.golden.records import Record
 from parity.hooks.attach import attached
 from parity.hooks.calls import Call, mapped, prediction_of
 from parity.hooks.perturb import perturbed
+from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.rerun import rerun
 from parity.hooks.tap import Tap
-from parity.hooks.transfer import torch_records
 
 KINDS = ("fp64", "rounding")
 SEEDS = 3

@@ -14,9 +14,9 @@ import torch
 
 from parity.errors import ParityError, UsageError
 from parity.golden import Provenance, fingerprint
-from parity.golden.read import read_manifest
+from parity.golden.disk.read import read_manifest
+from parity.golden.disk.store import open_store
 from parity.golden.records import PORT
-from parity.golden.store import open_store
 from parity.golden.versions import versions
 from parity.hooks.modules import module_tree, named_tensors
 from parity.recorder.branches import Branches

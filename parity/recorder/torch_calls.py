@@ -14,10 +14,10 @@ from parity.golden.records import Record
 from parity.hooks.attach import watching
 from parity.hooks.calls import Call, mapped, prediction_of
 from parity.hooks.modules import module_tree
+from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.rows import NoRows
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap
-from parity.hooks.transfer import TorchReducer, to_numpy, torch_records
 from parity.recorder.branches import Branches
 from parity.recorder.floors import Carried
 from parity.recorder.steps import STAGE, Steps

@@ -21,11 +21,11 @@ from torchax import interop
 
 from parity.golden.records import Record
 from parity.hooks.attach import attached, named_arguments
-from parity.hooks.batch_jax import BatchingReducer, array_of
 from parity.hooks.calls import prediction_of
+from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
+from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reducer, Tap
-from parity.hooks.transfer_jax import jax_records, split, widen16
 from parity.recorder.methods import replaced
 from parity.recorder.steps import STAGE
 from parity.recorder.torch_calls import Calls

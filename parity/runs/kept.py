@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parity.errors import UsageError
 from parity.paths.plan import Role
-from parity.paths.port_settings import PortInfo
+from parity.paths.port.settings import PortInfo
 from parity.runs.request import Ports
 from parity.runs.sides import Openers
 

@@ -21,7 +21,7 @@ def load_ports(
         openers: who imports; by default a process a side.
 
     Raises:
-        UsageError: see `parity.paths.port_load.load_entry`.
+        UsageError: see `parity.paths.port.load.load_entry`.
     """
     openers = openers or Workers()
     reference = candidate = None

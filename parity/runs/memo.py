@@ -1,6 +1,6 @@
 """Sides that are measured once: what one has shown before is shown again, without running it again.
 
-For whoever judges many candidates against one reference (`parity.runs.sweep`, the fault bench): they compare as
+For whoever judges many candidates against one reference (`parity.runs.sweep.sweep`, the fault bench): they compare as
 `parity run` does, against an opener whose reference remembers its runs. A comparison that closes such a side leaves it
 open. Cost: the records of its runs are held (8 KB a site and step).
 """
@@ -14,7 +14,7 @@ from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import StepRecords
 from parity.paths.plan import Changes, Forced, Given, ModuleCall, Plan, Role, Spec, State
-from parity.paths.port_settings import PortInfo
+from parity.paths.port.settings import PortInfo
 from parity.paths.side import Can, Side
 from parity.runs.sides import Opener, Openers
 

@@ -48,7 +48,7 @@ def pair(request: Request, say: Say, encoded: tuple[Encoded, Encoded] | None = N
     say("loading the reference")
     reference = prepare(load_reference(family, case, request.reference, ours))
     say("loading the candidate")
-    from parity.paths.candidate import load_candidate  # jax and torchax, only from here on
+    from parity.paths.jax.candidate import load_candidate  # jax and torchax, only from here on
 
     candidate = prepare(load_candidate(family, case, request.candidate, theirs))
     say("preflight")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from parity.paths.port_settings import PortInfo, settings_of
+from parity.paths.port.settings import PortInfo, settings_of
 from parity.settings import Settings, parse
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Request:
         rounds: `structure`, `precision` or `both`.
         forcing: `none`, `step` or `module`. prompt: in place of the model's own, None to keep it.
         inputs: tensors by argument name, for a transformer that no family knows. ports: in place of parity's paths.
-        stages: parts of the generation (`parity.runs.stages`). stage2: a port's latents, for the VAE alone.
+        stages: parts of the generation (`parity.runs.stages.run`). stage2: a port's latents, for the VAE alone.
     """
 
     model: str

@@ -16,9 +16,9 @@ from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.golden.facts import Facts
 from parity.paths.plan import Array, Given, Role, Source, Spec
-from parity.paths.port_settings import PortInfo
-from parity.paths.process import Worker
+from parity.paths.port.settings import PortInfo
 from parity.paths.side import Pair, Side
+from parity.paths.worker.process import Worker
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.errors import UsageError
-from parity.golden.store import LocalStore
+from parity.golden.disk.store import LocalStore
 from parity.golden.strict import MalformedError, parse, shown
 
 MOST_BYTES = 64 * 2**20

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.conclude import Collected, conclude
-from parity.compare.findings import Grid
+from parity.compare.detect.findings import Grid
 from parity.compare.judge import Judge, excuses
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Result, SiteDiff

@@ -23,7 +23,7 @@ from parity.errors import ParityError
 from parity.golden.records import LOOP, Key, StepRecords
 from parity.hooks.sites import ATTENTION, SitePlan, block_of
 from parity.paths.plan import DEFAULT_KINDS, OTHERS, CallRecords, ModuleCall, Plan, State
-from parity.paths.process import RemoteError
+from parity.paths.worker.process import RemoteError
 from parity.runs.request import Say
 from parity.runs.sides import Ready
 from parity.runs.stream import state_of

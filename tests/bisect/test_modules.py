@@ -97,7 +97,7 @@ def test_a_wrong_weight_and_a_pair_in_one_compiled_program(
     tmp_path: Path, tiny_side: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from parity.bisect.transplant import Transplant, prepared
-    from parity.paths.graft import GraftedTorchax
+    from parity.paths.closer.graft import GraftedTorchax
     from parity.paths.loop import prepare
     from parity.runs.pairing import Pairing
 

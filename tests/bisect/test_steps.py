@@ -115,7 +115,7 @@ def test_the_reference_is_recorded_once_and_resumed(tmp_path: Path, monkeypatch:
     from parity.bisect import steps_judge
     from parity.bisect.steps_judge import record_reference
     from parity.golden import GoldenWriter, Provenance
-    from parity.runs.record import RecordRequest
+    from parity.runs.recording.record import RecordRequest
     from parity.runs.request import Request
     from parity.settings import parse
 
@@ -187,7 +187,7 @@ def test_a_golden_without_floors_or_of_other_inputs(
     judge = StepsJudge(golden, tiny_side("torchax"), Carried(tmp_path / "latents"))
     with pytest.raises(UnjudgedError, match="holds no floors of its noise predictions"):
         judge.alone(0)
-    monkeypatch.setattr("parity.paths.candidate.load_candidate", lambda *a: tiny_side("torchax"))
+    monkeypatch.setattr("parity.paths.jax.candidate.load_candidate", lambda *a: tiny_side("torchax"))
     assert load_against(golden, DEFAULT_MODEL, parse("torchax"), None, None) is tiny_side("torchax")
     changed = dataclasses.replace(golden.provenance, inputs={name: "0" * 32 for name in golden.provenance.inputs})
     other = dataclasses.replace(golden, manifest=dataclasses.replace(golden.manifest, provenance=changed))

@@ -22,7 +22,7 @@ import pytest
 
 pytest.importorskip("torchax")
 
-from parity.commands.keep import KeepRun
+from parity.commands.parts.keep import KeepRun
 from parity.commands.record import record as record_command
 from parity.compare.diff import diff
 from parity.compare.judge import align
@@ -32,7 +32,7 @@ from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, StepRecords, verify
 from parity.golden.records import LOOP
 from parity.models.registry import DEFAULT_MODEL
-from parity.paths.process import ProcessSide
+from parity.paths.worker.process import ProcessSide
 from parity.runs.compare import run
 from parity.runs.request import Request
 from parity.settings import parse

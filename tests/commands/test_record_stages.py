@@ -17,7 +17,7 @@ from parity.compare.diff import diff
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, StepRecords, verify
 from parity.golden.records import Record
-from parity.runs.record_stages import Chain
+from parity.runs.recording.stages import Chain
 
 COG = "tiny-cogvideox-1.5"
 ALL = "text,transformer,vae"

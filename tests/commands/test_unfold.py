@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from parity.commands.unfold import command
+from parity.commands.parts.unfold import command
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.findings import Grid, findings
+from parity.compare.detect.findings import Grid, findings
 from parity.compare.result import Distance, Origin, SiteDiff
 from parity.golden import Key, geometry
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from parity.compare.frames import frame_errors, frames_of, pictures, psnr, spread, ssim
+from parity.compare.detect.frames import frame_errors, frames_of, pictures, psnr, spread, ssim
 
 RNG = np.random.default_rng(0)
 A = RNG.random((3, 14, 17))

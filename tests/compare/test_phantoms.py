@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parity.compare.phantoms import count_phantoms
+from parity.compare.detect.phantoms import count_phantoms
 from parity.golden import Record
 from tests.compare.make_records import tensor
 

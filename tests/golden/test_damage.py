@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, Provenance, StepRecords, verify
-from parity.golden.format import own_checksum
+from parity.golden.disk.format import own_checksum
 
 Make = Callable[..., StepRecords]
 PART = "step-0000.safetensors"

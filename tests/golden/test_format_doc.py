@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parity.golden import GoldenWriter, Provenance, Record, StepRecords, codec, fingerprint, format
+from parity.golden import GoldenWriter, Provenance, Record, StepRecords, fingerprint
+from parity.golden.disk import codec, format
 
 DOC = (Path(__file__).parents[2] / "docs" / "golden-format.md").read_text()
 

@@ -28,7 +28,7 @@ from parity.golden import (
     sketch,
     verify,
 )
-from parity.golden.merge import Source, add_moments, add_sketches, merge_step, merged_order, plan_merge
+from parity.golden.disk.merge import Source, add_moments, add_sketches, merge_step, merged_order, plan_merge
 
 Make = Callable[..., StepRecords]
 KEY = Key("transformer", 0, "cond", "a:out")

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from parity.errors import UsageError
-from parity.golden import Floor, Golden, GoldenWriter, Key, Moments, Provenance, Record, StepRecords, container
-from parity.golden.codec import decode_step, encode_step
-from parity.golden.format import encode_manifest
+from parity.golden import Floor, Golden, GoldenWriter, Key, Moments, Provenance, Record, StepRecords
+from parity.golden.disk import container
+from parity.golden.disk.codec import decode_step, encode_step
+from parity.golden.disk.format import encode_manifest
 from parity.golden.sketch import BINS, geometry
 from parity.golden.strict import MalformedError
 
@@ -335,7 +336,7 @@ def test_no_field_is_forgotten() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_provenance_comes_back(provenance: Provenance) -> None:
-    from parity.golden.format import Manifest, Part, decode_manifest, encode_manifest
+    from parity.golden.disk.format import Manifest, Part, decode_manifest, encode_manifest
 
     manifest = Manifest(provenance, tuple(Part(s, 10, "0" * 64, 1) for s in (-1, 0, 5)), True)
     read = decode_manifest(encode_manifest(manifest), "golden.json")
@@ -344,7 +345,7 @@ def test_provenance_comes_back(provenance: Provenance) -> None:
 
 
 def test_equal_manifests_are_equal_bytes_whatever_the_order_of_their_settings(provenance: Provenance) -> None:
-    from parity.golden.format import Manifest, encode_manifest
+    from parity.golden.disk.format import Manifest, encode_manifest
 
     contents = {
         encode_manifest(Manifest(dataclasses.replace(provenance, settings=dict(order))))

@@ -1,4 +1,4 @@
-"""`parity.hooks.reduce_jax` against the numpy definition: traced, concrete, and over a mesh of eight devices."""
+"""`parity.hooks.reduce.on_jax` against the numpy definition: traced, concrete, and over a mesh of eight devices."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
 from parity.golden.sketch import sketch  # noqa: E402
-from parity.hooks import reduce_jax  # noqa: E402
-from parity.hooks.reduce_jax import reduce, to_host  # noqa: E402
+from parity.hooks.reduce import on_jax as reduce_jax  # noqa: E402
+from parity.hooks.reduce.on_jax import reduce, to_host  # noqa: E402
 
 SHAPES = [
     (), (7,), (32, 64), (2049,), (1, 12288), (300, 33), (70, 1537), (2049, 3), (5000, 1), (4097, 17), (3, 700, 12),
@@ -165,7 +165,7 @@ import re
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from parity.golden.sketch import sketch
-from parity.hooks.reduce_jax import reduce, to_host
+from parity.hooks.reduce.on_jax import reduce, to_host
 
 assert jax.device_count() == 8
 mesh = Mesh(np.array(jax.devices()), ("a",))

@@ -1,4 +1,4 @@
-"""`parity.hooks.reduce_torch` against the numpy definition, and its promise to do nothing but read."""
+"""`parity.hooks.reduce.on_torch` against the numpy definition, and its promise to do nothing but read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-import parity.hooks.reduce_torch as rt
+import parity.hooks.reduce.on_torch as rt
 from parity.golden.sketch import sketch
-from parity.hooks.reduce_torch import reduce, to_host, to_host_many
+from parity.hooks.reduce.on_torch import reduce, to_host, to_host_many
 
 # Exact, barely not exact, a short last slot, one row, one channel, several runs, slots that straddle axes.
 SHAPES = [

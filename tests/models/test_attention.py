@@ -22,7 +22,7 @@ from torchax import interop
 
 from parity.models import splash
 from parity.models.attention import AttentionSettings, Mark, attend
-from parity.paths.safe_attention import use_safe_attention
+from parity.paths.jax.safe_attention import use_safe_attention
 
 B, L, H, D = 3, 37, 2, 16
 VALID = (29, 37, 0)

@@ -37,7 +37,7 @@ def side(model: str, backend: str, *settings: str) -> Loaded:
         _INPUTS[model], _ = make_inputs(family, case, given, given, steps=STEPS, seed=0, stage1=None)
     if backend == "torch":
         return load_reference(family, case, parse("torch", settings), _INPUTS[model])
-    from parity.paths.candidate import load_candidate
+    from parity.paths.jax.candidate import load_candidate
 
     return load_candidate(family, case, parse("torchax", settings), _INPUTS[model])
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
-from parity.paths.candidate import load_candidate
 from parity.paths.inputs import make_inputs
+from parity.paths.jax.candidate import load_candidate
 from parity.settings import parse
 from tests.conftest import TINY
 from tests.paths.observing import step_of

@@ -57,7 +57,7 @@ def side(backend: str, *settings: str, steps: int = 1) -> Loaded:
     parsed, given = parse(backend, settings), inputs(backend, settings, steps)  # type: ignore[arg-type]
     if backend == "torch":
         return load_reference(made.family, made.case, parsed, given)
-    from parity.paths.candidate import load_candidate
+    from parity.paths.jax.candidate import load_candidate
 
     return load_candidate(made.family, made.case, parsed, given)
 

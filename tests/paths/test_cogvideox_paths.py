@@ -56,7 +56,7 @@ def reference(name: str, *settings: str, steps: int = 2) -> Loaded:
 
 
 def candidate(name: str, *settings: str, steps: int = 2) -> Loaded:
-    from parity.paths.candidate import load_candidate
+    from parity.paths.jax.candidate import load_candidate
 
     given = replace(inputs(name), steps=steps)
     return load_candidate(family_of(made(name).folder), made(name), parse("torchax", settings), given)

@@ -10,7 +10,8 @@ import torch
 
 from parity.compare.judge import Judge
 from parity.golden import Key, Record, StepRecords, geometry
-from parity.hooks import reduce_jax, reduce_torch
+from parity.hooks.reduce import on_jax as reduce_jax
+from parity.hooks.reduce import on_torch as reduce_torch
 from parity.paths import floors
 
 

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from parity.errors import UsageError
-from parity.paths.mesh import AXES, RULES, Devices, make_devices
+from parity.paths.jax.mesh import AXES, RULES, Devices, make_devices
 from parity.settings import SETTINGS, parse
 
 WEIGHTS = {

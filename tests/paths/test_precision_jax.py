@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-from parity.paths.precision_jax import products
+from parity.paths.jax.precision import products
 
 A, B = (np.random.default_rng(i).normal(size=s).astype(np.float32) for i, s in enumerate([(16, 96), (96, 8)]))
 

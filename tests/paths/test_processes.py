@@ -72,7 +72,7 @@ def test_two_processes_record_one_golden(tmp_path: Path) -> None:
 FAILING = """
 import os, sys, time
 from parity.errors import UnjudgedError
-from parity.paths.processes import Processes, together
+from parity.paths.worker.processes import Processes, together
 
 index, how = int(sys.argv[1]), sys.argv[2]
 with together(Processes(2, index, sys.argv[3], 4.0)):

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
-from parity.paths.stepwise import Stepwise  # noqa: E402
+from parity.paths.closer.stepwise import Stepwise  # noqa: E402
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "layer_norm": lambda x: F.layer_norm(x, (64,), torch.full_like(x[0], 1.5), torch.full_like(x[0], 0.3)),

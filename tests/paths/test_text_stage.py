@@ -17,10 +17,10 @@ from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
 from parity.models.text import Encoder, TextStage
 from parity.paths.stage import Stage
-from parity.runs import text as text_module
 from parity.runs.request import Request
-from parity.runs.stage import StagePair, load_stage
-from parity.runs.text import Texts, encoder_stage, judge_text
+from parity.runs.stages import text as text_module
+from parity.runs.stages.stage import StagePair, load_stage
+from parity.runs.stages.text import Texts, encoder_stage, judge_text
 from parity.settings import Settings, parse
 
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"

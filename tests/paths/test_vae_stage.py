@@ -21,11 +21,11 @@ from parity.models.registry import make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
 from parity.models.vae import causal_mask
 from parity.paths.stage import TorchStage
-from parity.runs import vae as vae_module
 from parity.runs.request import Request
 from parity.runs.sink import NoSink
-from parity.runs.stage import StagePair, load_stage
-from parity.runs.vae import Ends, decode_round, vae_stage
+from parity.runs.stages import vae as vae_module
+from parity.runs.stages.stage import StagePair, load_stage
+from parity.runs.stages.vae import Ends, decode_round, vae_stage
 from parity.settings import parse
 
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parity.golden.records import Floor, Key, Moments, Record, StepRecords
-from parity.paths import wire
 from parity.paths.plan import Array, CallRecords, ModuleCall, Plan
+from parity.paths.worker import wire
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(),

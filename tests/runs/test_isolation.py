@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from parity.errors import UsageError
-from parity.paths import process as process_module
+from parity.paths.worker import process as process_module
 from parity.runs.sides import Workers
 from tests.ports import REFERENCE
 from tests.ports import write as write_ports

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from parity.cli import app
 from parity.errors import UsageError
-from parity.runs.sweep_state import SweepState
+from parity.runs.sweep.state import SweepState
 
 CACHE = "cache=deepcache:1,3,2"
 ARGUMENTS = ["sweep", "--set", "cache=off,deepcache:1,3,2", "--set", "attention.kernel=sdpa,flex"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parity.errors import UsageError
-from parity.runs.sweep_plan import every, grid, merged, one_at_a_time, parse_sets
+from parity.runs.sweep.plan import every, grid, merged, one_at_a_time, parse_sets
 from parity.settings import SETTINGS, render
 
 

@@ -1,0 +1,1 @@
+"""What several commands share: option groups, flattening, kept folders."""

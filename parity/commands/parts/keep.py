@@ -1,0 +1,105 @@
+"""Keeping a run: both sides as goldens, the latents as ports write them, and the result.
+
+    DIR/reference/  DIR/candidate/                    goldens (`parity inspect`, `parity diff`)
+    DIR/reference_latents.safetensors  DIR/candidate_latents.safetensors      the final latents, stage-2 convention
+    DIR/reference_embeddings.safetensors  DIR/candidate_embeddings.safetensors  their inputs, stage-1 convention
+    DIR/request.json                                  prompt, files and ports of the command, for `parity explain`
+    DIR/frames/reference/0000.png  ...                with `--stages ...,vae`: the decoded pictures (`frame_files`)
+    DIR/result.json                                   what `--json` prints
+    DIR/explain.json                                  what `parity explain DIR --json` printed
+    DIR/report.html                                   what `parity report DIR` writes
+
+A precision round after a structure round is kept the same way in DIR/precision/. Goldens are written step by step, so
+a killed run leaves what it had finished.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from parity.commands.parts.frame_files import write_frames
+from parity.compare.result import Result
+from parity.errors import UsageError
+from parity.golden import GoldenWriter
+from parity.golden.facts import Facts
+from parity.golden.records import StepRecords
+from parity.paths.port.settings import PortInfo
+from parity.paths.side import Pair
+from parity.report.comparison import Comparison
+from parity.report.formats import render
+from parity.report.output import write
+from parity.runs.request import Request
+from parity.runs.stream import Ends
+
+
+class KeepRun:
+    """See `parity.runs.sink.Sink`.
+
+    Attributes:
+        notes: what could not be kept.
+
+    Raises:
+        UsageError: on making it, if the folder holds anything already.
+    """
+
+    def __init__(self, out: Path, request: Request) -> None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"--out: '{out}' exists and is not an empty folder; name another")
+        self.out, self.where, self.request = out, out, request
+        self.writers: dict[str, GoldenWriter] = {}
+        self.notes: list[str] = []
+
+    def begin(self, facts: Pair[Facts], name: str) -> str | None:
+        if self.writers:
+            self.where = self.out / name
+        try:
+            self.where.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out: cannot make '{self.where}': {error.strerror}") from None
+        write(self.out / "request.json", json.dumps(_request(self.request)) + "\n", "--out")
+        for role, side in (("reference", facts.reference), ("candidate", facts.candidate)):
+            assert side.provenance is not None
+            self.writers[role] = GoldenWriter(self.where / role, side.provenance)
+        return str(self.where.resolve())
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
+        self.writers["reference"].write_step(reference)
+        self.writers["candidate"].write_step(candidate)
+
+    def finish(self, ends: Pair[Ends]) -> None:
+        for writer in self.writers.values():
+            writer.finish()
+
+    def frames(self, name: str, frames: np.ndarray) -> None:
+        note = write_frames(self.out / "frames" / name, frames)
+        if note and note not in self.notes:
+            self.notes.append(note)
+
+    def result(self, result: Result) -> None:
+        """Write result.json; a run that ended in preflight has nothing else to keep."""
+        write(self.out / "result.json", render(Comparison(result), "json"), "--out")
+
+
+def _request(request: Request) -> dict[str, str | None]:
+    """What `parity explain` needs beside the records to run the sides again."""
+
+    def path(file: Path | None) -> str | None:
+        return None if file is None else str(file.resolve())
+
+    def port(entry: PortInfo | None) -> str | None:
+        return None if entry is None else f"{entry.file}:{entry.text.rpartition(':')[2]}"
+
+    ports = request.ports
+    return {
+        "stage1": path(request.stage1),
+        "prompt": request.prompt,
+        "model": None if ports.alone else request.model,
+        "inputs": path(request.inputs),
+        "reference_path": port(ports.reference),
+        "candidate_path": port(ports.candidate),
+        "reference_code": None if ports.reference is None else ports.reference.digest,
+        "candidate_code": None if ports.candidate is None else ports.candidate.digest,
+    }

@@ -1,0 +1,343 @@
+"""Options that several commands take, each said once; those that belong together as groups (see `unfold`).
+
+A group checks its own values when it is built, before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+from parity.errors import UsageError
+from parity.models.registry import DEFAULT_MODEL
+from parity.paths.worker.extras import check_extras, quieten, require_extras
+from parity.report import formats
+from parity.report.output import consoles, show
+from parity.settings import SETTINGS, Settings, parse
+
+if TYPE_CHECKING:
+    from parity.report.document import Document
+    from parity.report.progress import Say
+    from parity.runs.request import Ports
+    from parity.runs.sides import Openers
+
+SETTINGS_HELP = (
+    "Settings (K; `parity models` has their values V): " + ", ".join(setting.name for setting in SETTINGS) + "."
+)
+"""Ends the help of commands that take settings."""
+
+Model = Annotated[
+    str | None, typer.Option(help=f"Built-in model, folder in diffusers layout, or hub name; default {DEFAULT_MODEL}.")
+]
+GoldensModel = Annotated[str | None, typer.Option(help="Model; default: the golden's.")]
+Steps = Annotated[int, typer.Option(help="Number of denoising steps.")]
+Seed = Annotated[int, typer.Option(help="Seed of the initial noise.")]
+Stage1 = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Embeddings: a port's stage1_embeddings.safetensors.")
+]
+Prompt = Annotated[str | None, typer.Option(help="Prompt; default: the model's example prompt.")]
+InputsFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Tensors by argument name, for a transformer without a family of its own."),
+]
+Reference = Annotated[list[str], typer.Option(metavar="K=V", help="Setting of the reference; repeatable.")]
+Candidate = Annotated[list[str], typer.Option(metavar="K=V", help="Setting of the candidate; repeatable.")]
+Setting = Annotated[list[str], typer.Option(metavar="K=V", help="Setting of the path; repeatable.")]
+SideName = Annotated[str, typer.Option(help="Which path: reference (torch) or candidate (torchax).")]
+ReferencePath = Annotated[
+    str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
+]
+CandidatePath = Annotated[
+    str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (docs/ports.md).")
+]
+CandidatePython = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Python that runs the candidate, with packages of its own.")
+]
+PathTimeout = Annotated[float, typer.Option(help="Seconds that importing a port's file may take.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What both sides generate.
+
+    Attributes:
+        model: None for the default. steps: of the loop. seed: of the initial noise.
+        stage1: a port's embeddings, in place of a prompt. prompt: None for the model's example prompt.
+
+    Raises:
+        UsageError: steps or seed out of range.
+    """
+
+    model: Model = None
+    steps: Steps = 1
+    seed: Seed = 0
+    stage1: Stage1 = None
+    prompt: Prompt = None
+
+    def __post_init__(self) -> None:
+        check_range(self.steps, self.seed)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model or DEFAULT_MODEL
+
+    def require_one_input(self) -> None:
+        """Raise UsageError where both embeddings and a prompt are chosen."""
+        if self.stage1 is not None and self.prompt is not None:
+            raise UsageError("--stage1 and --prompt exclude each other: embeddings are already encoded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """What is observed.
+
+    Attributes:
+        sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept whole.
+    """
+
+    sites: Annotated[str, typer.Option(help="Sites: blocks, all, or a glob over module or module:port.")] = "blocks"
+    values: Annotated[
+        list[str], typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The settings of both sides.
+
+    Attributes:
+        reference, candidate: `NAME=VALUE`.
+
+    Raises:
+        UsageError: a setting that the side does not take.
+    """
+
+    reference: Reference = field(default_factory=list)
+    candidate: Candidate = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.settings()
+
+    def settings(self) -> tuple[Settings, Settings]:
+        """The settings of both sides, by parity's own catalogue."""
+        return parse("torch", self.reference), parse("torchax", self.candidate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides(Chosen):
+    """The settings of both sides, and ports in place of them.
+
+    Attributes:
+        reference_path, candidate_path: `FILE:FUNCTION`. path_timeout: in seconds.
+        candidate_python: the interpreter of the candidate's process; None for this one.
+    """
+
+    reference_path: ReferencePath = None
+    candidate_path: CandidatePath = None
+    candidate_python: CandidatePython = None
+    path_timeout: PathTimeout = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.ported:  # a port's settings are known once its file is imported
+            self.settings()
+
+    @property
+    def ported(self) -> bool:
+        """Whether a port takes part."""
+        return self.reference_path is not None or self.candidate_path is not None
+
+    @property
+    def pythons(self) -> dict[str, str]:
+        """Role -> interpreter, where it is not this one."""
+        return interpreters(self.candidate_python)
+
+    def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
+        """Import the ports, each where it will run.
+
+        Args:
+            model: None where a reference port has inputs of its own. openers: who imports; by default a process a side.
+
+        Raises:
+            UsageError: see `parity.paths.port.load.load_entry`.
+        """
+        from parity.runs.load import load_ports
+        from parity.runs.request import Ports
+        from parity.runs.sides import Workers
+
+        openers = openers or (Workers(self.pythons) if self.pythons else None)
+        if not self.ported:
+            return Ports(openers=openers), *self.settings()
+        ports = load_ports(self.reference_path, self.candidate_path, model, self.path_timeout, openers)
+        return ports, *ports.settings(self.reference, self.candidate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneSide:
+    """One side, run on this machine.
+
+    Attributes:
+        side: `reference` or `candidate`. setting: `NAME=VALUE` of it. The others are those of `Sides`.
+
+    Raises:
+        UsageError: another side, or a setting that it does not take.
+    """
+
+    side: SideName = "reference"
+    setting: Setting = field(default_factory=list)
+    reference_path: ReferencePath = None
+    candidate_path: CandidatePath = None
+    candidate_python: CandidatePython = None
+    path_timeout: PathTimeout = 60.0
+
+    def __post_init__(self) -> None:
+        choose("--side", self.side, ("reference", "candidate"))
+        self._sides()
+
+    @property
+    def role(self) -> Literal["reference", "candidate"]:
+        """The side, checked."""
+        return cast(Literal["reference", "candidate"], self.side)
+
+    @property
+    def pythons(self) -> dict[str, str]:
+        """Role -> interpreter, where it is not this one."""
+        return interpreters(self.candidate_python)
+
+    def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
+        """Import the ports; the settings of the side that is not run are the defaults; see `Sides.load`."""
+        return self._sides().load(model, openers)
+
+    def _sides(self) -> Sides:
+        return Sides(
+            reference=self.setting if self.side == "reference" else [],
+            candidate=self.setting if self.side == "candidate" else [],
+            reference_path=self.reference_path,
+            candidate_path=self.candidate_path,
+            candidate_python=self.candidate_python,
+            path_timeout=self.path_timeout,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherSide(OneSide):
+    """`OneSide`, by default the candidate."""
+
+    side: SideName = "candidate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Where a search keeps its state.
+
+    Attributes:
+        state: file; None for one in the cache. restart: ignore what it holds.
+    """
+
+    state: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="State file; default: one for this search in parity's cache.")
+    ] = None
+    restart: Annotated[bool, typer.Option("--restart", help="Ignore and replace what the state file holds.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How a result is printed.
+
+    Attributes:
+        as_json: short for the format json. format: one of `parity.report.formats.NAMES`; None for text.
+
+    Raises:
+        UsageError: no such format, or two formats.
+    """
+
+    as_json: Annotated[bool, typer.Option("--json", help="As --format json: one document, nothing else.")] = False
+    format: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"Format on stdout: {', '.join(formats.NAMES)}; default text.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        formats.require(self.name)
+        if self.as_json and self.format not in (None, "json"):
+            raise UsageError(f"--json and --format {self.format} exclude each other")
+
+    @property
+    def name(self) -> str:
+        """The format's name."""
+        return self.format or ("json" if self.as_json else "text")
+
+    @property
+    def quiet(self) -> bool:
+        """Whether a program reads the result, so that stderr stays empty."""
+        return self.name != "text"
+
+    def show(self, document: Document) -> None:
+        """Print a result."""
+        show(formats.render(document, self.name))
+
+    @contextlib.contextmanager
+    def working(self, stage: str, *, quiet: bool | None = None) -> Iterator[Say]:
+        """Report progress on stderr while the block runs.
+
+        Args:
+            stage: that begins. quiet: no progress; None as the format wants it.
+        """
+        from parity.report.progress import progress
+
+        with progress(consoles()[1], quiet=self.quiet if quiet is None else quiet) as say:
+            say(stage)
+            yield say
+
+    @contextlib.contextmanager
+    def sides(self, *, torchax: bool = True, quiet: bool | None = None) -> Iterator[Say]:
+        """`working`, for a command whose sides have processes of their own; a reference alone needs no torchax."""
+        quieten()
+        check_extras(torchax=torchax)
+        with self.working("starting the sides", quiet=quiet) as say:
+            yield say
+
+    @contextlib.contextmanager
+    def torch(self, *, torchax: bool = True, quiet: bool | None = None) -> Iterator[Say]:
+        """`working`, with the libraries of both sides imported; a reference alone needs no torchax."""
+        quieten()
+        with self.working("loading torch and diffusers", quiet=quiet) as say:
+            require_extras(torchax=torchax)
+            yield say
+
+
+def interpreters(candidate: Path | None) -> dict[str, str]:
+    """Role -> interpreter, where it is not this one.
+
+    Raises:
+        UsageError: it cannot be run.
+    """
+    if candidate is None:
+        return {}
+    if candidate.is_dir() or not os.access(candidate, os.X_OK):
+        raise UsageError(f"--candidate-python: '{candidate}' is no Python that can be run")
+    return {"candidate": str(candidate)}
+
+
+def check_range(steps: int, seed: int) -> None:
+    """Raise UsageError unless there is a step, and the seed is one that torch takes."""
+    if steps < 1:
+        raise UsageError(f"--steps must be at least 1, found {steps}")
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {seed}")
+
+
+def choose(option: str, value: str, values: tuple[str, ...]) -> str:
+    """The value, which must be one of the values.
+
+    Raises:
+        UsageError: it is another.
+    """
+    if value not in values:
+        raise UsageError(f"{option} takes {', '.join(values)}, found '{value}'")
+    return value

@@ -1,0 +1,190 @@
+"""Reading a golden, local or remote, one step at a time.
+
+Problem. A golden of a real model is larger than memory, and may have been damaged on its way.
+
+How. `golden.json` is read and checked when the golden is opened. A step's part is checked against its listed size and
+checksum each time it is read, from the same map that is then handed out as arrays: what was checked is what is used.
+
+`verify` reads every part in the same way and collects what is raised, and then what holds between parts: the recording
+was finished, it holds something, its module tree has no loose ends.
+
+Cost. Memory of one part's metadata; sketches and values are views of the mapped file and are paged in when used. Of
+bfloat16 values float32 copies are made, in memory up to 16 MB each and mapped from a temporary file beyond. Time of
+one SHA-256 of the part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from parity.errors import UsageError
+from parity.golden.disk.codec import decode_step
+from parity.golden.disk.format import MANIFEST, MAX_MANIFEST, Manifest, Part, damaged, decode_manifest
+from parity.golden.disk.store import Store, explained, open_store
+from parity.golden.records import Provenance, StepRecords
+from parity.golden.strict import MalformedError
+
+BLOCK = 1 << 22
+"""Bytes hashed at a time."""
+
+
+def read_manifest(store: Store) -> Manifest | None:
+    """The manifest in a store; None where there is no `golden.json`."""
+    content = store.read(MANIFEST, MAX_MANIFEST)
+    return None if content is None else decode_manifest(content, f"{store.name}/{MANIFEST}")
+
+
+def map_part(store: Store, part: Part) -> memoryview:
+    """A part, mapped, with size and checksum as listed."""
+    buffer = store.map(part.file, part.bytes)
+    digest = hashlib.sha256()
+    for start in range(0, len(buffer), BLOCK):
+        digest.update(buffer[start : start + BLOCK])
+    if digest.hexdigest() != part.sha256:
+        raise damaged(f"{store.name}/{part.file}", "its content does not match the checksum in golden.json")
+    return buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """Records on disk, with their floors and provenance.
+
+        golden = Golden.open("gs://bucket/run-7")
+        for step in golden.steps:
+            compare(golden.read_step(step))
+
+    Attributes:
+        name: the path or URL as it was given, for messages.
+        manifest: what `golden.json` says.
+        store: where it lies.
+    """
+
+    name: str
+    manifest: Manifest
+    store: Store
+
+    @classmethod
+    def open(cls, where: str | os.PathLike[str]) -> Golden:
+        """The golden at a path or URL; reads `golden.json` alone.
+
+        Raises:
+            UsageError: there is none, or it is damaged, foreign or from a newer parity.
+        """
+        store = open_store(where)
+        manifest = read_manifest(store)
+        if manifest is None:
+            raise UsageError(
+                f"{store.name}: there is no golden here (no {MANIFEST}); check the path, or record one: parity record"
+            )
+        return cls(store.name, manifest, store)
+
+    @property
+    def provenance(self) -> Provenance:
+        return self.manifest.provenance
+
+    @property
+    def complete(self) -> bool:
+        """Whether the recording ended by itself; a killed one holds its whole steps only."""
+        return self.manifest.complete
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps held, rising; -1 first where something was recorded before the loop."""
+        return tuple(part.step for part in self.manifest.parts)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all parts together."""
+        return sum(part.bytes for part in self.manifest.parts)
+
+    def read_step(self, step: int) -> StepRecords:
+        """The records and floors of one step.
+
+        Sketches and values are read-only views of the mapped part. A bfloat16 value comes as a float32 copy, exact,
+        with `dtype` `bfloat16` on its record.
+
+        Raises:
+            UsageError: the step is not held, or its part is missing, damaged or another's.
+        """
+        part = self._part(step)
+        try:
+            buffer = map_part(self.store, part)
+            with explained(f"{self.name}/{part.file}: widening its bfloat16 values in the temporary folder"):
+                records = decode_step(buffer, step)
+        except MalformedError as error:
+            raise damaged(f"{self.name}/{part.file}", error) from None
+        if len(records.records) != part.records:
+            raise damaged(
+                f"{self.name}/{part.file}",
+                f"it holds {len(records.records)} records where golden.json lists {part.records}",
+            )
+        return records
+
+    def _part(self, step: int) -> Part:
+        for part in self.manifest.parts:
+            if part.step == step:
+                return part
+        held = ", ".join(map(str, self.steps)) or "none"
+        raise UsageError(f"{self.name}: there is no step {step} in this golden; it holds: {held}")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a golden.
+
+    Attributes:
+        file: the file it was found in.
+        message: what is wrong and what to do, a sentence for people.
+    """
+
+    file: str
+    message: str
+
+
+def verify(where: str | os.PathLike[str]) -> list[Problem]:
+    """All that is wrong with the golden at a path or URL; empty where it can be trusted.
+
+    Bad data is reported, not raised.
+    """
+    try:
+        golden = Golden.open(where)
+    except UsageError as error:
+        return [Problem(MANIFEST, str(error))]
+    return [*_whole(golden), *_parts(golden)]
+
+
+def _whole(golden: Golden) -> Iterator[Problem]:
+    where = f"{golden.name}/{MANIFEST}"
+    if not golden.complete:
+        held = ", ".join(map(str, golden.steps)) or "none"
+        yield Problem(MANIFEST, f"{where}: the recording was not finished (steps held: {held}); go on with --resume")
+    elif not golden.steps:
+        yield Problem(MANIFEST, f"{where}: it holds no steps at all; record it again")
+    if loose := loose_module(golden.provenance.modules):
+        yield Problem(MANIFEST, f"{where}: the module tree is broken at {loose!r}; record it again")
+
+
+def loose_module(modules: Mapping[str, str]) -> str | None:
+    """The first module whose parents do not lead to the root `""`; None where all do."""
+    rooted = {""}
+    for module in modules:
+        chain: dict[str, None] = {}  # in order, and quick to look into
+        at = module
+        while at not in rooted:
+            if at not in modules or at in chain:
+                return module
+            chain[at] = None
+            at = modules[at]
+        rooted.update(chain)
+    return None
+
+
+def _parts(golden: Golden) -> Iterator[Problem]:
+    for part in golden.manifest.parts:
+        try:
+            golden.read_step(part.step)
+        except UsageError as error:
+            yield Problem(part.file, str(error))

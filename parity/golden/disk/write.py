@@ -1,0 +1,191 @@
+"""Writing a golden, one step at a time.
+
+Problem. A recording takes hours and can be killed at any moment; what it had finished must not be lost, and what it
+had not must not look finished.
+
+How. Each step is a part, written whole under a temporary name, synced and renamed; only then is `golden.json`
+rewritten (the same way) to list it with size and checksum. So at every moment `golden.json` lists whole parts only,
+and says `complete` only after `finish`. Nothing that changes from one run to the next (time, process, path) is
+written: equal records give equal bytes.
+
+Cost. One write and one SHA-256 of each byte; memory for one block, whatever the number of steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from itertools import chain
+from types import TracebackType
+from typing import Any
+
+from parity.errors import UsageError
+from parity.golden.disk.codec import encode_step
+from parity.golden.disk.container import data
+from parity.golden.disk.format import MANIFEST, Manifest, Part, encode_manifest, part_name
+from parity.golden.disk.read import map_part, read_manifest
+from parity.golden.disk.store import open_store
+from parity.golden.records import Provenance, StepRecords
+from parity.golden.strict import MalformedError, shown
+
+_OURS = re.compile(r"\.?(golden\.json|before\.safetensors|step-\d{4,7}\.safetensors)(\.tmp)?")
+"""What a golden's folder may lose when it is overwritten: never a file that parity did not name."""
+
+
+def first_difference(a: Provenance, b: Provenance, ignore: tuple[str, ...] = ()) -> str | None:
+    """The first field, and within it the first name, in which two runs differ, with both values; None where none."""
+    for field in fields(Provenance):
+        ours, theirs = getattr(a, field.name), getattr(b, field.name)
+        if field.name in ignore or ours == theirs:
+            continue
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            name = min(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+            return f"{field.name}[{name}]: {shown(ours.get(name))} and {shown(theirs.get(name))}"
+        return f"{field.name}: {shown(ours)} and {shown(theirs)}"
+    return None
+
+
+class GoldenWriter:
+    """Writes a golden; within `with`, it is finished at the end, or left incomplete by an exception.
+
+    Example:
+
+        with GoldenWriter("run-7/reference", provenance) as writer:
+            for step in run():
+                writer.write_step(step)
+    """
+
+    def __init__(
+        self,
+        where: str | os.PathLike[str],
+        provenance: Provenance,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        """Begin a golden, or go on with one.
+
+        Args:
+            where: a folder, which is made where it is missing, or a URL.
+            provenance: of the run; stored as it is.
+            resume: go on with the golden of the same run that is there; begin where there is none.
+            overwrite: replace the golden that is there, which stays until the first step is written.
+
+        Raises:
+            UsageError: a golden is there and neither `resume` nor `overwrite` is set; the one to resume is of another
+                run or damaged; the place cannot be written.
+        """
+        if resume and overwrite:
+            raise UsageError(f"{os.fspath(where)}: a golden is either resumed or overwritten; choose one")
+        self._store = open_store(where)
+        self._store.create()
+        provenance = replace(provenance, **_plain_mappings(provenance))
+        self._manifest = Manifest(provenance)
+        self._replaces = overwrite
+        found = None if overwrite else read_manifest(self._store)
+        if overwrite:
+            return  # what is there stays until there is something to put in its place
+        if found is None:
+            self._write_manifest()
+        elif resume:
+            self._manifest = self._resumed(found, provenance)
+        else:
+            raise UsageError(
+                f"{self._store.name}: there is a golden here already; choose another place, go on with it (--resume), "
+                "or replace it (--overwrite)"
+            )
+
+    def _resumed(self, found: Manifest, provenance: Provenance) -> Manifest:
+        if difference := first_difference(found.provenance, provenance, ignore=("command",)):
+            raise UsageError(
+                f"{self._store.name}: cannot resume, this is another run: the golden and the run differ in {difference}"
+            )
+        for part in found.parts:
+            map_part(self._store, part)
+        return found
+
+    def _replace(self) -> None:
+        """Remove the overwritten golden, once the manifest lists nothing of it; does so once."""
+        if not self._replaces:
+            return
+        self._replaces = False
+        self._write_manifest()
+        for file in self._store.files():
+            if file != MANIFEST and _OURS.fullmatch(file):
+                self._store.remove(file)
+
+    @property
+    def steps_done(self) -> tuple[int, ...]:
+        """The steps written so far, those of a resumed golden among them."""
+        return tuple(part.step for part in self._manifest.parts)
+
+    def write_step(self, step: StepRecords) -> None:
+        """Add a step; when this returns, it survives a kill.
+
+        Raises:
+            UsageError: the step is there already, a record does not fit the format, or the disk is full (the steps
+                before are kept).
+        """
+        where = f"{self._store.name}/{part_name(step.step)}"
+        if step.step in self.steps_done:
+            raise UsageError(f"{where}: step {step.step} is recorded already; leave it out when resuming")
+        try:
+            header, tensors = encode_step(step)
+        except MalformedError as error:
+            raise UsageError(f"{where}: cannot be written: {error}") from None
+        self._replace()
+        seen = _Seen()
+        self._store.put(part_name(step.step), seen.tap(chain((header,), data(tensors))))
+        part = Part(step.step, seen.bytes, seen.digest.hexdigest(), len(step.records))
+        parts = sorted((*self._manifest.parts, part), key=lambda part: part.step)
+        self._manifest = replace(self._manifest, parts=tuple(parts), complete=False)
+        self._write_manifest()
+
+    def finish(self) -> None:
+        """Mark the golden complete."""
+        self._replace()
+        if not self._manifest.complete:
+            self._manifest = replace(self._manifest, complete=True)
+            self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        try:
+            content = encode_manifest(self._manifest)
+        except MalformedError as error:
+            raise UsageError(f"{self._store.name}/{MANIFEST}: cannot be written: {error}") from None
+        self._store.put(MANIFEST, (content,))
+
+    def __enter__(self) -> GoldenWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+
+
+def _plain_mappings(provenance: Provenance) -> dict[str, Any]:
+    """Mappings of any type as dicts, tuples as tuples, so that equal provenances compare equal."""
+    return {
+        field.name: dict(value)
+        for field in fields(Provenance)
+        if hasattr(value := getattr(provenance, field.name), "keys")
+    }
+
+
+class _Seen:
+    """Counts and hashes what passes to the disk."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.digest = hashlib.sha256()
+
+    def tap(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        for chunk in chunks:
+            self.bytes += len(chunk)
+            self.digest.update(chunk)
+            yield chunk

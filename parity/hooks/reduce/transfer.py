@@ -1,0 +1,64 @@
+"""From entries to records: the reductions of one model call brought to the host, and values with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.golden.records import Key, Moments, Record
+from parity.hooks.reduce import on_torch as reduce_torch
+from parity.hooks.tap import Entry
+
+
+def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Record]:
+    """Records of entries that were reduced by `reduce_torch`, with one transfer for all their reductions."""
+    tensors = [e for e in entries if e.reduced is not None]
+    reduced = reduce_torch.to_host_many([e.reduced.stats for e in tensors if e.reduced is not None])
+    values = [None if e.reduced is None or e.reduced.value is None else to_numpy(e.reduced.value) for e in tensors]
+    return to_records(entries, reduced, values, stage, step)
+
+
+def to_numpy(x: torch.Tensor) -> np.ndarray:
+    """A torch tensor's values on the host; the 16-bit floats that numpy lacks or computes badly in as float32."""
+    x = x.detach()
+    if x.dtype in (torch.bfloat16, torch.float16):
+        x = x.to(torch.float32)
+    return x.cpu().numpy()
+
+
+def to_records(
+    entries: Sequence[Entry],
+    reduced: Sequence[tuple[Moments, np.ndarray]],
+    values: Sequence[np.ndarray | None],
+    stage: str,
+    step: int,
+) -> list[Record]:
+    """Records of entries whose reductions have reached the host.
+
+    Args:
+        reduced, values: for the tensor entries, in their order.
+    """
+    records = []
+    numbers = iter(zip(reduced, values, strict=True))
+    for e in entries:
+        key = Key(stage, step, e.branch, e.site, e.call)
+        if e.kind != "tensor":
+            records.append(Record(key, e.kind, dtype=e.dtype, value=e.scalar))
+            continue
+        (moments, sketch), value = next(numbers)
+        held = None if key.is_padding else sketch
+        records.append(Record(key, "tensor", e.shape, e.dtype, e.rows, e.frame, moments, held, value))
+    return records
+
+
+class TorchReducer:
+    """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
+
+    def reduce(self, x: torch.Tensor) -> Any:
+        return reduce_torch.reduce(x)
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach().clone()

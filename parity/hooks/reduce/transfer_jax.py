@@ -1,0 +1,42 @@
+"""From entries to records where tensors are JAX's; see `parity.hooks.reduce.transfer`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from parity.golden.records import Record
+from parity.hooks.reduce import on_jax as reduce_jax
+from parity.hooks.reduce.batch_jax import BatchingReducer, Slot, gather
+from parity.hooks.reduce.transfer import to_records
+from parity.hooks.tap import Entry, Reduced, Tap
+
+
+def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
+    """What a tap saw inside a trace: the entries, which stay outside it, and the reductions that it returns."""
+    slots = [e.reduced.stats if e.reduced is not None else None for e in tap.entries]
+    values = [e.reduced.value for e in tap.entries if e.reduced is not None]
+    # What stays of an entry outside the trace is where its reductions will be found.
+    static = tuple(
+        replace(e, reduced=None if slot is None else Reduced(slot)) for e, slot in zip(tap.entries, slots, strict=True)
+    )
+    return static, (reducer.finish(), values)
+
+
+def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str = "transformer") -> list[Record]:
+    """Records of what a tap saw, its reductions brought to the host in one transfer."""
+    if not entries:
+        return []
+    groups, values = jax.device_get(reduced)
+    slots: list[Slot] = [e.reduced.stats for e in entries if e.reduced is not None]
+    numbers = [reduce_jax.to_host(gather(groups, slot)) for slot in slots]
+    held = [None if v is None else widen16(np.asarray(v)) for v in values]
+    return to_records(entries, numbers, held, stage, step)
+
+
+def widen16(x: np.ndarray) -> np.ndarray:
+    """16-bit floats, which numpy lacks or computes badly in, as float32."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x

@@ -1,0 +1,131 @@
+"""Local errors: each module run on the reference's own inputs, so that nothing is inherited.
+
+While the reference runs, each call of a target module is handed over with its inputs and output; the candidate's module
+of the same name is run on those inputs (compiled alone), and the reference's own is run again in float64, under Monte
+Carlo rounding and, where dtypes are in play, in float32, in the candidate's dtype and operation by operation. So local
+floors are measured as those of the free run are, module by module, and are tighter by what rounding grows along a
+network.
+
+Cost: five to eight runs of each target module; memory of one module's weights and activations more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from parity.golden.floors import least, level, widen
+from parity.golden.records import Floor, Key, Record, StepRecords
+from parity.hooks.calls import Call, calls_of, mapped, retyped
+from parity.hooks.perturb import perturbed
+from parity.hooks.reduce.transfer import TorchReducer, torch_records
+from parity.hooks.rerun import rerun
+from parity.hooks.rows import RowRule
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Tap, single_output
+from parity.paths.closer.stepwise import Stepwise
+from parity.paths.floors import SEEDS
+from parity.paths.loaded import Loaded
+from parity.paths.loop import State, denoise, prepare
+from parity.paths.reference import STAGE, TorchBackend
+
+Take = Callable[[Call, StepRecords], None]
+"""Takes one call of the reference, with its inputs in the candidate's dtypes, and the truth's records of its outputs,
+with their local floors."""
+
+Dtypes = Mapping[str, torch.dtype]
+"""Input site (`module:in.name`) -> the dtype that the candidate has there, where its working dtype is another."""
+
+
+def local_calls(side: Loaded, step: int, state: State, targets: Sequence[str], take: Take, dtypes: Dtypes) -> None:
+    """Run one step of a loaded reference and hand over each call of the targets.
+
+    Args:
+        state: what the step starts from. dtypes: empty where both sides work in one dtype.
+    """
+    again = prepare(side.with_fresh_sampler())
+    again.continue_from(step, state)
+    backend = side.backend
+    assert isinstance(backend, TorchBackend)
+
+    def handle(call: Call) -> None:
+        module = backend.model.get_submodule(call.module)
+        theirs = retyped(module, call, dtypes) if dtypes else call
+        take(theirs, _truth(backend, module, call, theirs, step, side.settings.exact))
+
+    def listen(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
+        return calls_of(backend.model, targets, branches, handle)
+
+    with backend.listening(listen):
+        for _ in denoise(again, None, first=step, stop=step + 1):
+            pass
+
+
+def _truth(
+    backend: TorchBackend, module: torch.nn.Module, call: Call, theirs: Call, step: int, exact: bool
+) -> StepRecords:
+    """What the module gives in float32 (what it gave, where it is exact), with the floors of this call."""
+
+    def seen(output: Any) -> list[Record]:
+        return observe(backend, call, output, step)
+
+    given = seen(call.output)
+    wide = None if exact else torch.float32
+    truth = given if exact else seen(rerun(module, call, wide))
+    floors: dict[Key, Floor] = {r.key: least(r) for r in truth if r.kind == "tensor"}
+    widen(floors, truth, given)
+    widen(floors, truth, seen(rerun(module, call, torch.float64)))
+    for seed in range(SEEDS):
+        with perturbed(module, 7_919 * (seed + 1), backend.device):
+            widen(floors, truth, seen(rerun(module, call, wide)))
+    if theirs is not call:
+        widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
+        with Stepwise():
+            widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
+    elif not exact:
+        with Stepwise():
+            widen(floors, truth, seen(rerun(module, call, None)))
+    level(floors, truth)
+    return StepRecords(step, tuple(truth), floors)
+
+
+def _coarsest(call: Call) -> torch.dtype:
+    """The narrowest floating dtype among a call's inputs: that of the weights it meets."""
+    found = [torch.float32]
+    mapped(lambda x: found.append(x.dtype) if x.is_floating_point() else None, (call.args, dict(call.kwargs)))
+    return min(found, key=lambda dtype: dtype.itemsize)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """In which order token rows stand, and which count.
+
+    Attributes:
+        rules: by branch. frames: by branch and name, (index, weight) as CPU tensors; see `parity.hooks.tap`.
+    """
+
+    rules: Mapping[str, RowRule]
+    frames: Mapping[str, Mapping[str, tuple[Any, Any]]]
+
+
+def observe(backend: Rows | TorchBackend, call: Call, output: Any, step: int) -> list[Record]:
+    """Records of a module's outputs, under the keys that the free run gives them."""
+    plan = SitePlan("all", (), frozenset({call.module}))
+    tap = Tap(plan, TorchReducer(), backend.rules[call.branches[0]], call.branches, backend.frames)
+    tap.see(call.module, call.number, "out", single_output(output))
+    return torch_records(tap.entries, STAGE, step)
+
+
+def children_of(parent: str, modules: Sequence[str]) -> tuple[str, ...]:
+    """The callable modules directly below one, those inside its lists too; below the top one for `""`."""
+    inside = [m for m in modules if m and (not parent or m.startswith(parent + "."))]
+    return tuple(m for m in inside if not any(m != n and m.startswith(n + ".") for n in inside))
+
+
+def targets_of(plan: SitePlan, modules: Sequence[str]) -> Iterator[str]:
+    """The planned modules that can be run alone: all but the top one."""
+    return (m for m in modules if m and m in plan.modules)

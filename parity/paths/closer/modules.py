@@ -1,0 +1,161 @@
+"""Modules of a loaded candidate run alone, whoever wrote it: parity's own path, or a port that is a torch module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+
+from parity.errors import UsageError
+from parity.golden.records import Key, Record, StepRecords
+from parity.golden.sketch import geometry
+from parity.hooks.calls import Call
+from parity.hooks.operations import Operation, Operations
+from parity.hooks.perturb import perturbed
+from parity.hooks.reduce import on_torch as reduce_torch
+from parity.hooks.rerun import rerun
+from parity.paths.closer.local import Rows, observe
+from parity.paths.loaded import Loaded
+from parity.paths.port.load import Entry, failures
+from parity.paths.port.ported import Ported
+from parity.paths.reference import STAGE, TorchBackend
+
+
+class Modules(Protocol):
+    """A candidate's modules by the reference's names."""
+
+    def has(self, module: str) -> bool: ...
+
+    def records(self, call: Call, step: int) -> list[Record]:
+        """What the module gives for a call of the reference's, observed at its outputs."""
+        ...
+
+
+def cannot_call(side: Loaded) -> str:
+    """Why a candidate's modules cannot be called one at a time; empty where they can: those of a port in JAX are only
+    names of values, and a port may take its arrays in another layout."""
+    family: Any = side.family
+    if not isinstance(family, Ported):
+        return ""
+    take = "take --forcing none or step"
+    if hasattr(side.backend, "seen"):
+        return (
+            f"--forcing module calls the candidate's modules one at a time, and {family.entry.named} is a port in JAX: "
+            f"its names are of values, not of modules that could be called; {take}"
+        )
+    if family.channels_last:
+        return (
+            f"--forcing module hands the reference's inputs to the candidate's modules, and those of "
+            f"{family.entry.named} have channels last; {take}"
+        )
+    return ""
+
+
+def require_local(side: Loaded) -> None:
+    """Raise UsageError where `cannot_call` has a reason."""
+    why = cannot_call(side)
+    if why:
+        raise UsageError(why)
+
+
+def local_modules(side: Loaded, rows: Rows | None = None) -> Modules:
+    """The modules of a side that `require_local` lets pass.
+
+    Args:
+        rows: the order in which the rows of the calls stand; None where it is the side's own.
+    """
+    family: Any = side.family
+    backend: Any = side.backend
+    if not isinstance(family, Ported):
+        if isinstance(backend, TorchBackend):
+            paths = {path: path for path, _ in backend.module().named_modules() if path}
+            return _Eager(backend, paths, rows or backend)
+        from parity.paths.jax.local import LocalModules
+
+        return LocalModules(backend, rows=rows)
+    paths = {family.named(path): path for path, _ in backend.module().named_modules() if path}
+    if isinstance(backend, TorchBackend):
+        return _Guarded(family.entry, _Eager(backend, paths, rows or backend), paths)
+    from parity.paths.jax.local import LocalModules
+
+    return _Guarded(family.entry, LocalModules(backend, paths, rows), paths)
+
+
+def operations_of(side: Loaded, call: Call, step: int) -> StepRecords:
+    """The operations of a module for a call, run eagerly: records of `MODULE:op.NUMBER.NAME`.
+
+    A reference adds what they give in float64 and perturbed, as branches of their own (`parity.paths.plan.OTHERS`).
+    """
+    backend: Any = side.backend
+    if not isinstance(backend, TorchBackend):
+        from parity.paths.jax.local import LocalModules
+
+        found = LocalModules(backend).operations(call)
+        return StepRecords(step, tuple(_operation(call, step, "", i, o) for i, o in enumerate(found)))
+    module = backend.model.get_submodule(call.module)
+    with backend.scope():
+        own, exact = (_eager_operations(module, call, dtype) for dtype in (None, torch.float64))
+        with perturbed(module, SEED, backend.device):
+            moved = _eager_operations(module, call, None)
+    # Casting to float64 comes before the module's own operations.
+    runs = {"": own, "float64": exact[-len(own) :] if own else [], "moved": moved}
+    return StepRecords(
+        step, tuple(_operation(call, step, b, i, o) for b, run in runs.items() for i, o in enumerate(run))
+    )
+
+
+SEED = 104_729
+
+
+def _eager_operations(module: torch.nn.Module, call: Call, dtype: torch.dtype | None) -> list[Operation]:
+    seen = Operations(reduce_torch.reduce)
+    with seen.watching():
+        rerun(module, call, dtype)
+    reduced = reduce_torch.to_host_many([o.reduced for o in seen.found])
+    return [replace(o, reduced=sketch) for o, (_, sketch) in zip(seen.found, reduced, strict=True)]
+
+
+def _operation(call: Call, step: int, branch: str, number: int, found: Operation) -> Record:
+    g = geometry(found.shape)
+    key = Key(STAGE, step, branch, f"{call.module}:op.{number}.{found.name}", call.number)
+    return Record(key, "tensor", found.shape, "", "", (g.rows, g.channels), None, found.reduced)
+
+
+@dataclass
+class _Eager:
+    """The modules of a torch port; `like` is the backend in whose order the rows stand."""
+
+    backend: TorchBackend
+    paths: Mapping[str, str]
+    like: Rows | TorchBackend
+
+    def has(self, module: str) -> bool:
+        return module in self.paths
+
+    def records(self, call: Call, step: int) -> list[Record]:
+        module = self.backend.module().get_submodule(self.paths[call.module])
+        with self.backend.scope():
+            return observe(self.like, call, rerun(module, call, None), step)
+
+
+@dataclass
+class _Guarded:
+    """A port's modules: what they raise, given another module's arguments, becomes one line.
+
+    Raises:
+        UsageError: a module cannot be called as the reference's is.
+    """
+
+    entry: Entry
+    inner: Modules
+    paths: Mapping[str, str]
+
+    def has(self, module: str) -> bool:
+        return self.inner.has(module)
+
+    def records(self, call: Call, step: int) -> list[Record]:
+        doing = f"{self.entry.named}: --forcing module: '{self.paths[call.module]}', called as the reference's is,"
+        with failures(doing, self.entry.path):
+            return self.inner.records(call, step)

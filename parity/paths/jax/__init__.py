@@ -1,0 +1,1 @@
+"""The candidate: the reference's modules through torchax on JAX, compiled, on a mesh."""

@@ -1,0 +1,339 @@
+"""The candidate path: torchax on JAX (TPU where there is one, else the CPU), as a real port runs it.
+
+The weights become jax arrays placed on a mesh; the transformer is one program compiled by jax.jit that takes the
+weights as arguments; schedule, guidance and scheduler run in the torchax environment around it. Observing happens
+inside the compiled program: hooks fire while it is traced, their reductions are returned as extra outputs.
+
+Compiled programs are kept in the cache folder between runs (JAX's persistent compilation cache).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torchax
+from torch.nn.utils import stateless
+from torchax import interop
+from torchax.ops import mappings
+
+from parity.golden.records import Record
+from parity.hooks.attach import attached, require_fired
+from parity.hooks.modules import module_tree, named_tensors
+from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
+from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
+from parity.hooks.rows import RowRule
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Entry, Tap
+from parity.models import splash
+from parity.models.attention import SETTLE
+from parity.models.family import Family
+from parity.models.feature_cache import Features, Kept, calling, given_at
+from parity.models.patches import DTYPES
+from parity.models.spec import Case
+from parity.paths.inputs import BRANCHES, Inputs
+from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
+from parity.paths.jax.precision import products
+from parity.paths.jax.safe_attention import attention_of, is_torchax_own, use_safe_attention
+from parity.paths.loaded import Loaded, batched, frames_of, rules_of
+from parity.paths.reference import mark_text_settings, silenced
+from parity.reached import Reached
+from parity.settings import Settings
+
+
+@dataclass(frozen=True)
+class Program:
+    """One compiled transformer call.
+
+    Attributes:
+        run: (weights, arguments, frames, kept features or None) -> (prediction, kept features, reductions).
+        entries: the static half of what it observes.
+    """
+
+    run: Callable[..., Any]
+    entries: tuple[Entry, ...]
+
+
+class TorchaxBackend:
+    """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.loaded.Backend`."""
+
+    name = "torchax"
+    device = "jax"
+
+    def __init__(
+        self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, devices: Devices
+    ) -> None:
+        settings = reached.settings
+        self.env = torchax.default_env()
+        self.model, self.reached, self.devices = model, reached, devices
+        self.interpreted = jax.default_backend() != "tpu"
+        self.dtype = DTYPES[settings.text("dtype")]
+        self.jit = bool(settings["jit"])
+        every = tuple(branch for group in family.batches for branch in group)
+        self.groups = (every,) if devices.shape[0] > 1 else family.batches
+        self.placement = devices.placement((n, tuple(x.shape)) for n, x in named_tensors(model))
+        self.params = {n: self._place_weight(n, x) for n, x in named_tensors(model)}
+        reached.mark("mesh")
+        reached.mark("sharding")
+        self.rules = rules_of(family, case, settings, inputs)
+        self.frames = frames_of(family, case, settings, inputs, self._put)
+        self.programs: dict[Any, Program] = {}
+        self.may_be_silent, self.named, self.predict = family.may_be_silent, family.named, family.predict
+        self.safe_attention = not family.runs_as_it_is and is_torchax_own(self.env)
+        self.ran: dict[str, str] = {}
+
+    def _put(self, x: np.ndarray) -> jax.Array:
+        return self.devices.put(jnp.asarray(x), self.devices.replicated)
+
+    def _place_weight(self, name: str, x: torch.Tensor) -> jax.Array:
+        return self.devices.put(to_jax(x), self.devices.weight(name, tuple(x.shape)))
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        precision = self.reached.settings.text("matmul_precision")
+        safe = use_safe_attention(self.env) if self.safe_attention else contextlib.nullcontext()
+        with self.env, torch.no_grad(), products(precision), safe:
+            self.reached.mark("matmul_precision")
+            yield
+
+    def tensor(self, x: torch.Tensor) -> torch.Tensor:
+        return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
+
+    def host(self, x: torch.Tensor) -> np.ndarray:
+        return widen16(np.asarray(self.devices.whole(array_of(x))))
+
+    def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+        drawn = jax.random.normal(jax.random.key(seed), shape, jnp.float32)
+        several = len(self.devices.processes) > 1
+        return interop.torch_view(self.devices.put(drawn, self.devices.replicated) if several else drawn)
+
+    def call(
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
+    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+        predictions: dict[str, torch.Tensor] = {}
+        records: list[Record] = []
+        for group in self.groups:
+            arguments = self.placed(batched([branches[b] for b in group], shared))
+            frames = {b: self.frames[b] for b in group}
+            kept = given_at(self.reached.settings, step, features, group)
+            program = self._program(group, arguments, frames, kept, plan)
+            out, kept, reduced = program.run(self.params, arguments, frames, kept)
+            # Placed as every call is given them, whichever program they came from.
+            features[group] = tuple(self.devices.put(x, self.devices.tokens(x.shape)) for x in kept)
+            for i, branch in enumerate(group):
+                predictions[branch] = interop.torch_view(out[i : i + 1])
+            records += jax_records(program.entries, self.devices.whole(reduced), step)
+        return predictions, records
+
+    def _place_input(self, x: jax.Array) -> jax.Array:
+        return self.devices.put(x, self.devices.batch(x.shape))
+
+    def _program(
+        self, group: tuple[str, ...], arguments: Any, frames: Any, kept: Kept | None, plan: SitePlan | None
+    ) -> Program:
+        """The program for this group and these shapes, compiled (or, without jit, run eagerly at each call)."""
+        signature = (len(group), plan, signature_of((arguments, kept)), signature_of(list(frames.values())))
+        rule = self.rules[group[0]]
+        if not self.jit:
+            self.reached.mark("jit")
+            return self._eager(group, arguments, frames, kept, plan, rule)
+        names = group if len(group) > 1 else ("",)
+        frames = dict(zip(names, frames.values(), strict=True))
+        if signature not in self.programs:
+            seen: list[Entry] = []
+
+            def traced(params: Any, given: Any, rows: Any, before: Any) -> Any:
+                seen.clear()
+                out, after, entries, reduced = self._forward(params, given, rows, before, names, plan, rule)
+                seen.extend(entries)
+                return out, after, reduced
+
+            compiled = jax.jit(traced).lower(self.params, arguments, frames, kept).compile()
+            self.programs[signature] = Program(compiled, tuple(seen))
+        known = self.programs[signature]
+        entries = tuple(e if len(group) > 1 else replace(e, branch=group[0]) for e in known.entries)
+
+        def run(params: Any, given: Any, rows: Any, before: Any) -> Any:
+            return known.run(params, given, dict(zip(names, rows.values(), strict=True)), before)
+
+        return Program(run, entries)
+
+    def _eager(
+        self,
+        group: tuple[str, ...],
+        arguments: Any,
+        frames: Any,
+        kept: Kept | None,
+        plan: SitePlan | None,
+        rule: RowRule,
+    ) -> Program:
+        out, after, entries, reduced = self._forward(self.params, arguments, frames, kept, group, plan, rule)
+        return Program(lambda *ignored: (out, after, reduced), entries)
+
+    def _forward(
+        self,
+        params: Any,
+        arguments: Any,
+        frames: Any,
+        kept: Kept | None,
+        group: tuple[str, ...],
+        plan: SitePlan | None,
+        rule: RowRule,
+    ) -> tuple[jax.Array, Kept, tuple[Entry, ...], Any]:
+        """One call of the model on jax arrays, traced or not: prediction, features, static entries, reductions."""
+        tensors = interop.torch_view(arguments)
+        with (
+            pinned_attention(),
+            splash.on_mesh(self.devices.mesh),
+            self.env,
+            torch.no_grad(),
+            stateless._reparametrize_module(self.model, interop.torch_view(params)),
+            calling(self.model, interop.torch_view(kept)) as cached,
+        ):
+            if plan is None:
+                out = self.predict(self.model, tensors)
+                return array_of(out), tuple(map(array_of, cached.kept)), (), ()
+            reducer = BatchingReducer()
+            tap = Tap(
+                plan, reducer, rule, group, interop.torch_view(frames), named=self.named, attention=self._attention
+            )
+            with attached(self.model, tap):
+                out = self.predict(self.model, tensors)
+            if plan.choice != "blocks" and not self.may_be_silent and kept is None:
+                # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
+                require_fired(tap, plan.must_fire - silenced(self.reached.settings))
+        self.ran |= tap.ran.ran()
+        static, reduced = split(tap, reducer)
+        return array_of(out), tuple(map(array_of, cached.kept)), static, reduced
+
+    def _attention(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = attention_of(self.env)
+        return function
+
+    def unobserved_memory(self) -> int | None:
+        """Bytes that the largest program without observers needs on a device; None where XLA does not tell."""
+        programs: list[Any] = [p.run for signature, p in self.programs.items() if signature[1] is None]
+        stats = [program.memory_analysis() for program in programs]
+        if not stats or any(s is None for s in stats):
+            return None
+        return max(
+            s.argument_size_in_bytes + s.output_size_in_bytes + s.temp_size_in_bytes - s.alias_size_in_bytes
+            for s in stats
+        )
+
+    def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
+        for name, x in self.params.items():
+            yield name, str(x.dtype), widen16(np.asarray(self.devices.whole(x)))
+
+    def to_torch(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.array(self.host(x))).to(mappings.j2t_dtype(array_of(x).dtype))
+
+    def describe(self) -> tuple[str, ...]:
+        return self.devices.describe()
+
+    def module(self) -> torch.nn.Module:
+        return self.model
+
+    def placed(self, arguments: Mapping[str, torch.Tensor | None]) -> dict[str, jax.Array | None]:
+        """A call's arguments where the program takes them."""
+        return {k: None if x is None else self._place_input(array_of(x)) for k, x in arguments.items()}
+
+    def activation(self, x: torch.Tensor) -> jax.Array:
+        """A CPU tensor [batch, tokens, ...] where activations lie."""
+        return self.devices.put(to_jax(x), self.devices.tokens(tuple(x.shape)))
+
+    def unobserved(self, params: Any, arguments: Any, group: tuple[str, ...]) -> jax.Array:
+        """One call of the model, all of its blocks, on jax arrays, traced or not, with these branches in its batch."""
+        return self._forward(params, arguments, {}, None, group, None, self.rules[group[0]])[0]
+
+
+@contextlib.contextmanager
+def pinned_attention() -> Iterator[None]:
+    """Within it, query, key and value are computed before they are used, whether they are observed or not.
+
+    Otherwise XLA fuses the rotary embedding into what reads it, and compiles it again, with other fused
+    multiply-adds, where a reduction reads it too: observing would move the result by an ulp.
+    """
+
+    def pin(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pinned: tuple[torch.Tensor, ...] = interop.torch_view(
+            jax.lax.optimization_barrier(tuple(map(array_of, tensors)))
+        )
+        return pinned
+
+    token = SETTLE.set(pin)
+    try:
+        yield
+    finally:
+        SETTLE.reset(token)
+
+
+def signature_of(tree: Any) -> tuple[Any, ...]:
+    leaves, structure = jax.tree.flatten(tree)
+    return (structure, tuple((x.shape, str(x.dtype)) for x in leaves))
+
+
+def to_jax(x: torch.Tensor) -> jax.Array:
+    """A CPU tensor as a jax array, bfloat16 included; float64 and int64 become 32 bits wide, as JAX has them. One of
+    torchax's is an array already."""
+    if isinstance(x, torchax.tensor.Tensor):
+        return array_of(x)
+    x = x.detach().cpu().contiguous()
+    if x.dtype == torch.bfloat16:
+        return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16.dtype))
+    return jnp.asarray(x.numpy())
+
+
+def load_candidate(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+    """Load the candidate path.
+
+    Raises:
+        UsageError: the mesh is larger than the devices.
+    """
+    devices = make_devices(settings)
+    use_compilation_cache()
+    reached = Reached(settings)
+    dtype = DTYPES[settings.text("dtype")]
+    model = _in_dtype(family.load(case, settings), dtype).eval()
+    reached.mark("dtype")
+    backend = TorchaxBackend(model, family, case, inputs, reached, devices)
+    with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(backend.params)):
+        family.adapt(model, case, reached, traced=True, first=inputs.conditions[BRANCHES[0]])
+    if settings.changed("mesh"):
+        family.constrain(model, lambda x: _constrained(x, devices))
+    mark_text_settings(reached, inputs)
+    return Loaded(
+        "candidate",
+        family,
+        case,
+        settings,
+        inputs,
+        backend,
+        family.sampler(case, inputs.seed),
+        reached,
+        module_tree(model),
+    )
+
+
+def _in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """The model in a dtype; a port may have placed its weights in torchax already."""
+    inside = any(isinstance(x, torchax.tensor.Tensor) for _, x in named_tensors(model))
+    with torchax.default_env() if inside else contextlib.nullcontext():
+        if any(x.is_floating_point() and x.dtype != dtype for _, x in named_tensors(model)):
+            model = model.to(dtype)
+        return model if inside else model.requires_grad_(False)
+
+
+def _constrained(x: torch.Tensor, devices: Devices) -> torch.Tensor:
+    return interop.torch_view(jax.lax.with_sharding_constraint(array_of(x), devices.tokens(tuple(x.shape))))

@@ -1,0 +1,227 @@
+"""A stage on the candidate's path: through torchax, each call of its trunk one program compiled by jax.jit.
+
+What is around the trunk (scaling, tiles and their blending, chunks and their cache; cropping of a prompt's template)
+runs in the torchax environment call by call, as in a port. Programs are kept by the shapes of their arguments, so all
+whole tiles of a picture share one; the hooks fire while one is traced, its reductions are extra outputs, and the sites'
+call numbers go on from call to call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+import torchax
+from torch.nn.utils import stateless
+from torch.utils import _pytree as pytree
+from torchax import interop
+
+from parity.errors import UnjudgedError
+from parity.golden.records import Record
+from parity.hooks.attach import attached
+from parity.hooks.modules import module_tree, named_tensors
+from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
+from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
+from parity.hooks.sites import SitePlan, matches
+from parity.hooks.tap import Entry, Tap
+from parity.paths.jax.candidate import pinned_attention, signature_of, to_jax
+from parity.paths.jax.mesh import make_devices, use_compilation_cache
+from parity.paths.jax.precision import products
+from parity.paths.jax.safe_attention import use_safe_attention
+from parity.paths.stage import STEP, Inputs, Seen, Stage
+from parity.reached import Reached
+from parity.settings import Settings
+
+
+@dataclass(frozen=True)
+class Program:
+    """One compiled call of the trunk.
+
+    Attributes:
+        run: (weights, tensors, row frames) -> (output tensors, reductions). entries: the static half of what it
+            observes.
+        calls: how often each module was called in it. rebuild: from output tensors to what the trunk returns.
+    """
+
+    run: Callable[..., Any]
+    entries: tuple[Entry, ...]
+    calls: Counter[str]
+    rebuild: Callable[[list[Any]], Any]
+
+
+class TorchaxStage:
+    """A stage through torchax; see `parity.paths.stage.Runner`.
+
+    Raises:
+        UsageError: the mesh is larger than the devices.
+    """
+
+    def __init__(self, stage: Stage, settings: Settings) -> None:
+        use_compilation_cache()
+        self.stage, self.env, self.devices = stage, torchax.default_env(), make_devices(settings)
+        self.reached = Reached(settings, stage.place or stage.name)
+        self.jit, self.precision = bool(settings["jit"]), settings.text("matmul_precision")
+        self.root = stage.load(settings, self.reached, traced=True)
+        self.modules = module_tree(self.root)
+        self.params = {
+            name: jax.device_put(to_jax(x), self.devices.weight(name, tuple(x.shape)))
+            for name, x in named_tensors(self.root)
+        }
+        self.programs: dict[Any, Program] = {}
+
+    def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
+        given = {k: interop.torch_view(jax.device_put(to_jax(x), self.devices.replicated)) for k, x in inputs.items()}
+        frames = {
+            name: (jax.device_put(f.index, self.devices.replicated), jax.device_put(f.weight, self.devices.replicated))
+            for name, f in self.stage.frames(inputs).items()
+        }
+        outer = _Outer(self.stage, plan, branch, frames)
+        with self._scope(), self._routed(outer):
+            outer.see("in", given)
+            out = self.root(**given)
+            outer.see("out", out)
+        if plan is not None and plan.choice != "blocks":
+            # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
+            outer.require_fired()
+        arrays = {k: array_of(x) for k, x in out.items()}
+        held = {k: (widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
+        return Seen({k: x for k, (x, _) in held.items()}, (*outer.records, *self.stage.records(held, branch)))
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        return ((name, widen16(np.asarray(x))) for name, x in self.params.items())
+
+    @contextlib.contextmanager
+    def _scope(self) -> Iterator[None]:
+        with self.env, torch.no_grad(), products(self.precision), use_safe_attention(self.env):
+            self.reached.mark("matmul_precision")
+            yield
+
+    @contextlib.contextmanager
+    def _routed(self, outer: _Outer) -> Iterator[None]:
+        """Within it, a call of the trunk, which holds all weights of the stage, runs its program."""
+        trunk = self.root.get_submodule(self.stage.trunk)
+
+        def routed(*args: Any, **kwargs: Any) -> Any:
+            leaves, structure = pytree.tree_flatten((args, kwargs))
+            arrays = (array_of(x) for x in leaves if isinstance(x, torch.Tensor))
+            tensors = [jax.device_put(x, self.devices.replicated) for x in arrays]
+            fixed = tuple(None if isinstance(x, torch.Tensor) else x for x in leaves)
+            key = (outer.plan, str(structure), repr(fixed), signature_of((tensors, outer.frames)))
+            if key not in self.programs or not self.jit:
+                self.programs[key] = self._program(
+                    trunk, leaves, structure, outer.plan, (self.params, tensors, outer.frames)
+                )
+            program = self.programs[key]
+            out, reduced = program.run(self.params, tensors, outer.frames)
+            outer.add(program, reduced)
+            return program.rebuild(interop.torch_view(out))
+
+        trunk.forward = routed
+        try:
+            yield
+        finally:
+            trunk.__dict__.pop("forward", None)
+
+    def _program(
+        self, trunk: torch.nn.Module, leaves: list[Any], structure: Any, plan: SitePlan | None, arguments: Any
+    ) -> Program:
+        """The program of a call of the trunk (without jit: the call, made eagerly once more for its entries)."""
+        entries: list[Entry] = []
+        calls: Counter[str] = Counter()
+        shape: list[Any] = []
+
+        def run(weights: Any, tensors: Any, frames: Any) -> Any:
+            views = iter(interop.torch_view(tensors))
+            given = [next(views) if isinstance(x, torch.Tensor) else x for x in leaves]
+            args, kwargs = pytree.tree_unflatten(given, structure)
+            reducer = BatchingReducer()
+            tap = None if plan is None else Tap(plan, reducer, self.stage.rule, ("",), {"": interop.torch_view(frames)})
+            routed = trunk.__dict__.pop("forward")
+            try:
+                with (
+                    pinned_attention(),
+                    self.env,
+                    torch.no_grad(),
+                    stateless._reparametrize_module(self.root, interop.torch_view(weights)),
+                    contextlib.nullcontext() if tap is None else attached(self.root, tap),
+                ):
+                    out = trunk(*args, **kwargs)
+                    static, reduced = ((), ([], [])) if tap is None else split(tap, reducer)
+            finally:
+                trunk.__dict__["forward"] = routed
+            given_back, made = pytree.tree_flatten(out)
+            entries[:], shape[:] = static, [made, [None if isinstance(x, torch.Tensor) else (x,) for x in given_back]]
+            calls.clear()
+            calls.update({} if tap is None else tap.calls)
+            return [array_of(x) for x in given_back if isinstance(x, torch.Tensor)], reduced
+
+        if self.jit:
+            compiled: Callable[..., Any] = jax.jit(run).lower(*arguments).compile()
+        else:
+            self.reached.mark("jit")
+            done = run(*arguments)
+
+            def compiled(weights: Any, tensors: Any, frames: Any) -> Any:
+                return done
+
+        made, fixed = shape
+
+        def rebuild(tensors: list[Any]) -> Any:
+            views = iter(tensors)
+            return pytree.tree_unflatten([next(views) if x is None else x[0] for x in fixed], made)
+
+        return Program(compiled, tuple(entries), Counter(calls), rebuild)
+
+
+class _Outer:
+    """What one run of a stage observes: the stage's own ports, and the calls of its trunk one after the other."""
+
+    def __init__(self, stage: Stage, plan: SitePlan | None, branch: str, frames: Any) -> None:
+        self.stage, self.plan, self.branch, self.frames = stage, plan, branch, frames
+        self.records: list[Record] = []
+        self.calls: Counter[str] = Counter()
+
+    def see(self, port: str, values: dict[str, torch.Tensor]) -> None:
+        """The module's inputs or outputs, under the names that its own hook would give them."""
+        if self.plan is None or not self.plan.wants_module(""):
+            return
+        self.calls[""] = 1
+        reducer = BatchingReducer()
+        tap = Tap(self.plan, reducer, self.stage.rule, (self.branch,), {self.branch: interop.torch_view(self.frames)})
+        if port == "out":
+            tap.see("", 0, "out", next(iter(values.values())) if len(values) == 1 else tuple(values.values()))
+        else:
+            for name, value in values.items():
+                tap.see("", 0, f"in.{name}", value)
+        entries, reduced = split(tap, reducer)
+        self.records += jax_records(entries, reduced, STEP, self.stage.name)
+
+    def add(self, program: Program, reduced: Any) -> None:
+        """The records of one call of the trunk, their call numbers after those of the calls before."""
+        entries = tuple(
+            replace(e, branch=self.branch, call=e.call + self.calls[e.site.partition(":")[0]]) for e in program.entries
+        )
+        self.records += jax_records(entries, reduced, STEP, self.stage.name)
+        self.calls.update(program.calls)
+
+    def require_fired(self) -> None:
+        """As `parity.hooks.attach.require_fired`, over all calls of the trunk.
+
+        Raises:
+            UnjudgedError: a chosen module was never called, or a glob names nothing that was seen.
+        """
+        assert self.plan is not None
+        seen = [(r.key.module, r.key.port) for r in self.records]
+        silent = sorted(self.plan.must_fire - set(self.calls))
+        silent += [g for g in self.plan.globs if not any(matches(g, module, port) for module, port in seen)]
+        if silent:
+            raise UnjudgedError(
+                f"chosen sites never fired: {', '.join(repr(s) for s in silent[:5])}; the {self.stage.name} stage does "
+                "not call them on this path: choose others with --sites"
+            )

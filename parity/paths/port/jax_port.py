@@ -1,0 +1,220 @@
+"""A port written in JAX: a plain function with taps, or a tree of callable modules (Flax NNX), compiled by parity.
+
+What is tapped is reduced inside the compiled program and returned as extra outputs, as hooks' reductions are. A tap
+inside a function that the port itself jits would leak out of its trace: the call is then traced again with inner jits
+inlined (`jax.disable_jit`), which also unrolls `lax.scan`. A tap inside `vmap` or `checkpoint` is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+import torchax
+from torchax import interop
+
+from parity.errors import UsageError
+from parity.hooks.objects import objects_of, watched
+from parity.hooks.reduce.batch_jax import BatchingReducer
+from parity.hooks.reduce.transfer_jax import split, widen16
+from parity.hooks.rows import RowRule
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Entry as Seen
+from parity.hooks.tap import Tap
+from parity.models.feature_cache import Kept, calling
+from parity.models.generic.inputs import LATENT
+from parity.models.patches import DTYPES
+from parity.models.spec import Case
+from parity.paths.inputs import Inputs
+from parity.paths.jax.candidate import TorchaxBackend
+from parity.paths.jax.mesh import make_devices, use_compilation_cache
+from parity.paths.loaded import Loaded, batched, frames_of, rules_of
+from parity.paths.loop import Loop, call_model
+from parity.paths.port.load import PassingError
+from parity.paths.port.ported import Ported, check_output, guarded, moved, wrong_output
+from parity.port import Port, listening
+from parity.reached import Reached
+from parity.settings import Settings
+
+
+class JaxPort(TorchaxBackend):
+    """Calls a port's function, compiled or (jit=false) eagerly; see `parity.paths.loaded.Backend`.
+
+    Attributes:
+        seen: the names it was observed under, as renamed.
+    """
+
+    name = "torchax"
+    placement = ""
+
+    def __init__(self, port: Port, family: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:
+        settings = reached.settings
+        self.port, self.family, self.reached = port, family, reached
+        self.env, self.devices = torchax.default_env(), make_devices(settings)
+        self.model = torch.nn.Module()
+        self.interpreted = jax.default_backend() != "tpu"
+        self.dtype = DTYPES[settings.text("dtype")]
+        self.jit = bool(settings["jit"])
+        self.groups = family.batches
+        self.params = jax.tree.map(jax.numpy.asarray, port.weights)
+        self.rules = rules_of(family, case, settings, inputs)
+        self.frames = frames_of(family, case, settings, inputs, self._put)
+        self.programs = {}
+        self.seen: set[str] = set()
+        self.safe_attention = False
+        self.ran = {}
+
+    def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
+        for path, x in jax.tree_util.tree_leaves_with_path(self.params):
+            yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
+
+    def _forward(
+        self,
+        params: Any,
+        arguments: Any,
+        frames: Any,
+        kept: Kept | None,
+        group: tuple[str, ...],
+        plan: SitePlan | None,
+        rule: RowRule,
+    ) -> tuple[jax.Array, Kept, tuple[Seen, ...], Any]:
+        if plan is None:
+            with calling(self.model, kept) as cached:
+                return self._call(params, arguments, None), cached.kept, (), ()
+        for inlined in (False, True):
+            reducer = BatchingReducer()
+            tap = Tap(plan, reducer, rule, group, interop.torch_view(frames), named=self.family.named)
+            heard = _Heard(self, tap, arguments, inlined)
+            try:
+                with jax.disable_jit() if inlined else contextlib.nullcontext(), calling(self.model, kept) as cached:
+                    out = self._call(params, arguments, heard)
+            except _InsideJitError:
+                continue
+            # A jitted function that the port called before is not traced again, and its taps stay silent.
+            if heard.count or inlined:
+                break
+        with self.env:
+            entries, reduced = split(tap, reducer)
+        return out, cached.kept, entries, reduced
+
+    def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
+        port, entry, rank = self.port, self.family.entry, arguments[LATENT].ndim
+        given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
+        call: Callable[..., Any] = port.call or (lambda inputs: port.module(**inputs))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(guarded(entry))
+            if heard is not None:
+                stack.enter_context(listening(heard.named))
+                if port.module is not None:
+                    stack.enter_context(watched(port.module, heard.see))
+            passed = (given,) if port.weights is None else (params, given)
+            out = self.family.called(call, *passed)
+        if not isinstance(out, jax.Array):
+            raise wrong_output(entry, out, "a jax array")
+        out = moved(out, port, rank, -1, 1)
+        check_output(entry, out, self.family.expected)
+        return out
+
+
+class _InsideJitError(PassingError):
+    """A tap fired inside a trace of the port's own."""
+
+
+class _Heard:
+    """Hands what a port names to a tap; `count` is of all it heard, wanted or not."""
+
+    def __init__(self, backend: JaxPort, tap: Tap, arguments: Mapping[str, Any], inlined: bool) -> None:
+        self.backend, self.tap, self.inlined = backend, tap, inlined
+        self.rank = arguments[LATENT].ndim
+        self.trace = getattr(arguments[LATENT], "_trace", None)
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.count = 0
+
+    def named(self, name: str, value: Any) -> None:
+        module, _, port = name.partition(":")
+        self.see(module, port or "out", value)
+
+    def see(self, module: str, port: str, value: Any) -> None:
+        self.count += 1
+        leaves = [x for x in jax.tree.leaves(value) if isinstance(x, jax.Array)]
+        if any(isinstance(x, jax.core.Tracer) and x._trace is not self.trace for x in leaves):
+            if not self.inlined:
+                raise _InsideJitError
+            raise UsageError(
+                f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, checkpoint, "
+                "grad); tap its result outside"
+            )
+        path = self.tap.named(module)
+        self.backend.seen.add(path)
+        call = self.calls[path, port]
+        self.calls[path, port] += 1
+        if self.tap.plan.wants_module(path):
+            arrays = jax.tree.map(self._given, value)
+            with self.backend.env:
+                self.tap.see(path, call, port, interop.torch_view(arrays))
+
+    def _given(self, x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            x = jax.numpy.asarray(x)
+        return moved(x, self.backend.port, self.rank, -1, 1) if isinstance(x, jax.Array) else x
+
+
+def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
+    """Load a candidate that is a port in JAX."""
+    use_compilation_cache()
+    reached = Reached(settings)
+    family.watch(reached)
+    backend = JaxPort(port, family, case, inputs, reached)
+    paths = {} if port.module is None else {family.named(p): "" for p in objects_of(port.module)}
+    modules = {p: _above(p, paths) for p in paths if p}
+    any_family: Any = family  # the protocol asks for attributes that can be set
+    return Loaded(
+        "candidate", any_family, case, settings, inputs, backend, family.sampler(case, inputs.seed), reached, modules
+    )
+
+
+def names_of(loop: Loop) -> dict[str, str]:
+    """What a JAX port names, path -> parent's path, found by tracing it once; nothing is computed."""
+    side = loop.side
+    backend: Any = _Traced(side.backend)
+    with side.backend.scope():
+        call_model(replace(loop, side=replace(side, backend=backend)), 0, None)
+    paths = dict.fromkeys([*side.modules, *sorted(backend.seen)], "")
+    return {p: _above(p, paths) for p in paths if p}
+
+
+class _Traced:
+    """A backend whose calls only trace the port."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def call(self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], *rest: Any) -> Any:
+        backend: JaxPort = self.backend
+        group = backend.groups[0]
+        arguments = backend.placed(batched([branches[b] for b in group], shared))
+        frames = {b: backend.frames[b] for b in group}
+        none = SitePlan("none", (), frozenset())
+
+        def traced(params: Any, given: Any) -> jax.Array:
+            return backend._forward(params, given, frames, None, group, none, backend.rules[group[0]])[0]
+
+        jax.eval_shape(traced, backend.params, arguments)
+        return {}, []
+
+
+def _above(path: str, paths: Mapping[str, str]) -> str:
+    """The nearest module above."""
+    above = path.rpartition(".")[0]
+    while above and above not in paths:
+        above = above.rpartition(".")[0]
+    return above

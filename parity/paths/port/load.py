@@ -1,0 +1,242 @@
+"""Loading a port: its file imported under a time limit, its function called, what it returns checked.
+
+Whatever goes wrong is one line that names the user's file and line; `PARITY_DEBUG=1` prints the traceback beside it.
+The limit is kept by a timer signal: it ends Python code and system calls, not native code that never returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import inspect
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+import torch
+
+from parity.errors import ParityError, UsageError
+from parity.paths.port.settings import PortInfo
+from parity.paths.port.state import kept
+from parity.port import Case, Layout, Port, Runs
+from parity.settings import BY_NAME
+
+DEFAULT_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(PortInfo):
+    """A port's function, imported.
+
+    Attributes:
+        function: takes a `parity.port.Case`.
+    """
+
+    function: Callable[[Case], Any]
+
+    @property
+    def info(self) -> PortInfo:
+        """What can be known of it elsewhere."""
+        return PortInfo(**{f.name: getattr(self, f.name) for f in fields(PortInfo)})
+
+    @property
+    def path(self) -> Path:
+        return Path(self.file)
+
+
+def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
+    """Import a port's file.
+
+    Raises:
+        UsageError: no such file or function, an import that raises or does not end, a `SETTINGS` that is not right.
+    """
+    name, colon, function = text.rpartition(":")
+    if not colon or not name or not function.isidentifier():
+        raise UsageError(f"{option} takes FILE:FUNCTION, as in my_port.py:build; found '{text}'")
+    file = Path(name).resolve()
+    if not file.is_file():
+        raise UsageError(f"{option}: '{name}' is no file; `parity init {name}` writes a template")
+    said: list[str] = []
+    with kept(said):
+        module = _import(option, file, timeout)
+    if not hasattr(module, function):
+        found = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
+        raise UsageError(f"{option}: '{name}' has no '{function}'; functions in it: {', '.join(found) or 'none'}")
+    build = getattr(module, function)
+    if not callable(build):
+        raise UsageError(f"{option}: '{function}' in '{name}' is of type {type(build).__name__}, not a function")
+    return Entry(
+        option=option,
+        text=text,
+        file=str(file),
+        settings=_settings(option, name, getattr(module, "SETTINGS", {})),
+        digest=hashlib.sha256(file.read_bytes()).hexdigest()[:16],
+        said=tuple(said),
+        function=build,
+    )
+
+
+def _import(option: str, file: Path, timeout: float) -> ModuleType:
+    name = f"parity_port_{option.strip('-').replace('-', '_')}_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{option}: '{file.name}' is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    known = set(sys.modules)
+    sys.modules[name] = module
+    sys.path.insert(0, str(file.parent))
+    try:
+        with failures(f"{option}: importing '{file.name}'", file), _limit(timeout):
+            spec.loader.exec_module(module)
+    except _TookTooLongError as late:
+        raise UsageError(
+            f"{option}: importing '{file.name}' did not end within {timeout:g} s, at {_line(late, file)}; do the work "
+            "inside the function, or allow more with --path-timeout SECONDS"
+        ) from None
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(file.parent))
+        # Another port may have modules of the same names beside it; this one keeps its own by reference.
+        for other in set(sys.modules) - known - {name}:
+            origin = getattr(sys.modules[other], "__file__", None)
+            if origin and Path(origin).resolve().is_relative_to(file.parent):
+                del sys.modules[other]
+    return module
+
+
+class PassingError(BaseException):
+    """Parity's own, on its way through a port's code; not an Exception, so that no `except Exception` takes it."""
+
+
+class _TookTooLongError(PassingError):
+    """The time limit of an import."""
+
+
+@contextlib.contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def late(number: int, frame: Any) -> None:
+        raise _TookTooLongError
+
+    before = signal.signal(signal.SIGALRM, late)
+    # Again every second: a bare `except:` may swallow the first.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def failures(doing: str, file: Path) -> Iterator[None]:
+    """Within it, what a port's code raises becomes one line with the user's file and line.
+
+    Raises:
+        UsageError: it raised.
+    """
+    try:
+        yield
+    except (ParityError, KeyboardInterrupt, PassingError):
+        raise
+    except BaseException as error:
+        if os.environ.get("PARITY_DEBUG") == "1":
+            traceback.print_exc()
+        lines = str(error).strip().splitlines()
+        said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise UsageError(f"{doing} raised at {_line(error, file)}: {said} (PARITY_DEBUG=1: traceback)") from error
+
+
+def _line(error: BaseException, file: Path) -> str:
+    """The innermost line of the user's file, else of a file beside it, that an error passed through."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    for near in (lambda f: f == file, lambda f: f.parent == file.parent):
+        own = [f for f in frames if near(Path(f.filename).resolve())]
+        if own:
+            return f"{Path(own[-1].filename).name}:{own[-1].lineno}"
+    return file.name
+
+
+def _settings(option: str, name: str, declared: Any) -> dict[str, str]:
+    if not isinstance(declared, Mapping):
+        raise UsageError(f"{option}: SETTINGS in '{name}' must map setting names to values, found {declared!r}")
+    for setting, value in declared.items():
+        if setting not in BY_NAME:
+            raise UsageError(
+                f"{option}: SETTINGS in '{name}' names '{setting}', which is no setting (`parity models` lists all)"
+            )
+        # What parity's own paths can take yet says nothing about somebody's port.
+        BY_NAME[setting].read(str(value))
+    return {setting: str(value) for setting, value in declared.items()}
+
+
+def build(entry: Entry, case: Case) -> Port:
+    """Call a port's function and check what it returns.
+
+    Raises:
+        UsageError: it raises, or returns something else than a port.
+    """
+    where = f"{entry.named}: {entry.function.__name__}(case)"
+    with failures(where, entry.path):
+        made = entry.function(case)
+    return checked(made, where)
+
+
+def checked(made: Any, where: str) -> Port:
+    """The port that a function returned: a `Port`, or any object with its attributes.
+
+    Raises:
+        UsageError: it is none; says which attribute is missing or wrong.
+    """
+    names = [f.name for f in fields(Port)]
+    if not isinstance(made, Port):
+        if not (hasattr(made, "call") or hasattr(made, "module")):
+            raise UsageError(
+                f"{where} returned {_a(made)}; return a parity.port.Port, or an object with `call` (or a torch "
+                "`module`) and what else it needs of " + ", ".join(names)
+            )
+        made = Port(**{name: getattr(made, name) for name in names if hasattr(made, name)})
+    is_torch = isinstance(made.module, torch.nn.Module)
+    runs = made.runs or ("torch" if is_torch else "jax")
+    wrong = _fault(made, runs, is_torch)
+    if wrong:
+        raise UsageError(f"{where} returned a port whose {wrong}")
+    return replace(made, runs=runs)
+
+
+def _fault(port: Port, runs: str, is_torch: bool) -> str | None:
+    if port.call is None and not callable(port.module):
+        return f"`call` is missing, and whose `module` is {_a(port.module)}: give one that can be called"
+    if port.call is not None and not callable(port.call):
+        return f"`call` is {_a(port.call)}, not a function"
+    if runs not in get_args(Runs):
+        return f"`runs` is {runs!r}; it takes {', '.join(get_args(Runs))}"
+    if runs != "jax" and not is_torch:
+        return f"`runs` is {runs!r} and `module` {_a(port.module)}; it needs a torch.nn.Module"
+    if runs == "jax" and is_torch:
+        return "`runs` is 'jax' and `module` a torch.nn.Module; use 'torchax'"
+    if runs != "jax" and port.weights is not None:
+        return f"`weights` are given with runs={runs!r}; a torch module holds its own"
+    if port.layout not in get_args(Layout):
+        return f"`layout` is {port.layout!r}; it takes {', '.join(get_args(Layout))}"
+    for name in ("rename", "inputs"):
+        if not isinstance(getattr(port, name), Mapping):
+            return f"`{name}` is {_a(getattr(port, name))}, not a mapping"
+    return None
+
+
+def _a(value: Any) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"

@@ -1,0 +1,254 @@
+"""A user's port as a family: what it does in place of the base family's transformer; the rest is the base family's.
+
+Torch modules then run through parity's own torch and torchax backends; `parity.paths.port.jax_port` runs the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from parity.errors import UsageError
+from parity.hooks.calls import prediction_of
+from parity.models.family import Condition, Constrain
+from parity.models.feature_cache import CALL
+from parity.models.generic.inputs import LATENT
+from parity.models.spec import Case
+from parity.paths.port.load import Entry, build, failures
+from parity.paths.port.state import kept
+from parity.port import Case as PortCase
+from parity.port import Port
+from parity.reached import Reached
+from parity.settings import Settings
+
+Named = Callable[[str], str]
+
+
+class Read(Mapping[str, str]):
+    """A port's settings; reading one marks it as reached."""
+
+    def __init__(self, values: Mapping[str, str], mark: Callable[[str], None]) -> None:
+        self.values_, self.mark = values, mark
+
+    def __getitem__(self, name: str) -> str:
+        value = self.values_[name]
+        self.mark(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_)
+
+    def __len__(self) -> int:
+        return len(self.values_)
+
+
+@dataclass
+class Ported:
+    """See `parity.models.family.Family`; attributes it lacks are the base family's.
+
+    Attributes:
+        base: family of the inputs, schedule and rows. entry: the port's function. role: which side it is.
+        renames: makes `named` of a port's rules; None where its names are the reference's.
+        named: a module of the port -> the reference's name. said: what its code changed for the process, put back.
+        expected: shape of a prediction, where known. read: settings that the port has read. channels_last: its layout,
+            once it is built. keeps: whether it keeps features between steps (its own `cache`).
+    """
+
+    base: Any
+    entry: Entry
+    role: str
+    renames: Callable[[Mapping[str, str]], Named] | None = None
+    expected: tuple[int, ...] | None = None
+    named: Named = str
+    said: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    reached: Reached | None = None
+    may_be_silent: bool = True
+    channels_last: bool = False
+    keeps: bool = False
+    _built: Port | None = None
+    _ports: weakref.WeakKeyDictionary[Any, Port] = field(default_factory=weakref.WeakKeyDictionary)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "base":
+            raise AttributeError(name)
+        return getattr(self.base, name)
+
+    @property
+    def check(self) -> tuple[str, Literal["pass", "explained"], str]:
+        """A preflight check (name, verdict, detail): what the port changed for the process, which was put back."""
+        said = [*(f"importing it {x}" for x in self.entry.said), *sorted(self.said)]
+        detail = f"{self.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
+        return f"{self.role} port", "explained" if said else "pass", detail
+
+    @property
+    def batches(self) -> tuple[tuple[str, ...], ...]:
+        """One branch a call: what `Port.call` takes."""
+        return tuple((branch,) for group in self.base.batches for branch in group)
+
+    @property
+    def runs_as_it_is(self) -> bool:
+        """A port runs as it is; a reference's own module, compiled by torchax, is parity's candidate."""
+        return self.renames is not None
+
+    @property
+    def repeatable(self) -> bool:
+        """A port may be edited between two runs."""
+        return False
+
+    def knows(self, setting: str) -> bool:
+        """See `parity.paths.port.load.Entry`."""
+        return self.entry.knows(setting)
+
+    def declares(self, setting: str) -> bool:
+        """Whether the port implements the setting itself; parity then leaves it to it."""
+        return setting in self.entry.settings
+
+    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """What the base family has no place for and the port does not implement."""
+        return {name: why for name, why in self.base.without(config).items() if not self.declares(name)}
+
+    def build(self, case: Case, settings: Settings) -> Port:
+        """A port of these settings.
+
+        Raises:
+            UsageError: see `parity.paths.port.load.build`.
+        """
+        said: list[str] = []
+        texts = settings.as_text()
+        known = Read({name: texts[name] for name in self.entry.settings}, self._mark)
+        shape = tuple(case.latent_shape) or None
+        told = PortCase(self.role, case.name if case.config else "", case.folder, case.config, shape, known)
+        with kept(said):
+            port = build(self.entry, told)
+        self.keeps = self.declares("cache") and settings.deep_cache is not None
+        self.channels_last = port.layout == "channels_last"
+        self.said |= {f"{self.entry.function.__name__} {x}" for x in said}
+        if self.renames is not None:
+            self.named = self.renames(port.rename)
+        return port
+
+    def keep(self, port: Port) -> None:
+        """Have the next `load` take this port, which was built for it."""
+        self._built = port
+
+    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
+        """The torch module of a port, with what calls it remembered."""
+        port, self._built = self._built or self.build(case, settings), None
+        if not isinstance(port.module, torch.nn.Module):
+            raise UsageError(
+                f"{self.entry.named}: a reference needs a torch.nn.Module as its `module`, found "
+                f"{type(port.module).__name__}: its floors are measured by running it again in float64 and perturbed"
+            )
+        module: torch.nn.Module = uncompiled(port.module)
+        self._ports[module] = port
+        return module
+
+    def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
+        """One branch's prediction of a torch module's port."""
+        port = self._ports[model]
+        call = port.call or (lambda inputs: model(**inputs))
+        rank = arguments[LATENT].ndim
+        with guarded(self.entry):
+            given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
+            out = prediction_of(self.called(call, given))
+        if not isinstance(out, torch.Tensor):
+            raise wrong_output(self.entry, out, "a torch.Tensor")
+        out = moved(out, port, rank, -1, 1)
+        check_output(self.entry, out, self.expected)
+        return out
+
+    def called(self, call: Callable[..., Any], *passed: Any) -> Any:
+        """The prediction of a port's `call`; where it keeps features between steps, they are handed in and taken out.
+
+        Raises:
+            UsageError: it has a feature cache and does not return what it keeps.
+        """
+        cached = CALL.get()
+        if cached is None or not self.keeps:
+            return call(*passed)
+        both = call(*passed, kept=cached.given)
+        if not isinstance(both, tuple) or len(both) != 2 or not isinstance(both[1], tuple):
+            raise UsageError(
+                f"{self.entry.named}: with a cache `call(..., kept)` returns (prediction, kept), kept a tuple of "
+                f"arrays; found {type(both).__name__}"
+            )
+        out, cached.kept = both
+        return out
+
+    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+        self.watch(reached)
+
+    def watch(self, reached: Reached) -> None:
+        """Mark the settings whose values the port has read, and those that it reads from now on."""
+        self.reached = reached
+        for name in self.read:
+            reached.mark(name)
+
+    def _mark(self, name: str) -> None:
+        self.read.add(name)
+        if self.reached is not None:
+            self.reached.mark(name)
+
+    def constrain(self, model: Any, place: Constrain) -> None:
+        return
+
+    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {}
+
+
+def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that `torchax.compile` or `torch.compile` wrapped: parity compiles it itself, observed."""
+    for name in ("_model", "_orig_mod"):
+        inner = vars(module).get(name) or vars(module).get("_modules", {}).get(name)
+        if type(module).__name__ in ("JittableModule", "OptimizedModule") and isinstance(inner, torch.nn.Module):
+            return inner
+    return module
+
+
+@contextlib.contextmanager
+def guarded(entry: Entry) -> Iterator[None]:
+    """A call of a port: what it raises becomes one line; what it changes for the process is put back, and an error.
+
+    Raises:
+        UsageError: see above.
+    """
+    said: list[str] = []
+    with kept(said), failures(f"{entry.named}: `call`", entry.path):
+        yield
+    if said:
+        raise UsageError(f"{entry.named}: `call` {'; '.join(said)}; put back, but nothing outside may be changed")
+
+
+def check_output(entry: Entry, out: Any, expected: tuple[int, ...] | None) -> None:
+    """Check a prediction, in parity's layout.
+
+    Raises:
+        UsageError: of another shape than expected, or of no floating dtype.
+    """
+    if "float" not in str(out.dtype):
+        raise UsageError(f"{entry.named}: `call` returned {out.dtype} values; the prediction must be of a float dtype")
+    if expected is not None and tuple(out.shape) != expected:
+        raise UsageError(f"{entry.named}: `call` returned shape {list(out.shape)}; the prediction has {list(expected)}")
+
+
+def wrong_output(entry: Entry, out: Any, wanted: str) -> UsageError:
+    """What to raise for a `call` that returns no array."""
+    found = "None" if out is None else f"an object of type {type(out).__name__}"
+    return UsageError(f"{entry.named}: `call` returned {found}; return the prediction, {wanted}")
+
+
+def moved(x: Any, port: Port, rank: int, source: int, target: int) -> Any:
+    """An array of the latents' rank with its channels moved, where the port has them last; anything else as it is."""
+    if port.layout == "channels_first" or rank < 4 or getattr(x, "ndim", 0) != rank:
+        return x
+    if isinstance(x, torch.Tensor):
+        return x.movedim(source, target)
+    import jax.numpy as jnp
+
+    return jnp.moveaxis(x, source, target)

@@ -1,0 +1,335 @@
+"""A side whose work is done by a child process; see `parity.paths.side.Side`.
+
+Problem. A port may replace functions of torch or jax, patch a library that the reference uses too, print, end the
+process, hang or abort. In one process any of that reaches the reference, the verdict or stdout.
+
+How. Each role has a process of its own (`Worker`) that loads its sides and answers requests over a pipe
+(`parity.paths.worker.serve`, `wire`). Requests are queued: a stream's next step is asked for before the last one
+is looked at, so two workers compute at the same time. What a worker prints is passed on to stderr, line by line, behind
+its role's name. However it ends, that is an error of its side, with the last line of the side's own code.
+
+Cost. An interpreter and the imports of a backend for each role (about 5 s each, side by side), one copy of each record.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from parity.errors import ParityError, UnjudgedError, UsageError
+from parity.golden.facts import Facts
+from parity.golden.records import StepRecords
+from parity.paths.plan import Changes, Forced, ModuleCall, Plan, Role, Spec, State
+from parity.paths.port.settings import PortInfo
+from parity.paths.side import Can
+from parity.paths.worker import wire
+
+GRACE = 10.0
+"""Seconds that a worker has beyond a time limit before it is taken to hang in native code."""
+
+_PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.worker.serve import main; main()"
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+class Process(Protocol):
+    """The process of a worker, as `subprocess.Popen` has it."""
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Launcher = Callable[[int, int, int], Process]
+"""Starts a worker that reads requests from, answers to, and prints to these descriptors."""
+
+LAUNCHERS: dict[str, Launcher] = {}
+"""Role -> how its workers are started, where that is not an interpreter of their own (`nursery`)."""
+
+
+class RemoteError(Exception):
+    """Something unforeseen in a worker, which no user's mistake explains; its text is that of the original error.
+
+    Attributes:
+        trace: the traceback there.
+    """
+
+    def __init__(self, text: str, trace: str = "") -> None:
+        super().__init__(text)
+        self.trace = trace
+
+
+class Worker:
+    """The process of one role.
+
+    Attributes:
+        role: `reference` or `candidate`. file: of the port it runs, for messages; None for parity's own path.
+    """
+
+    def __init__(self, role: Role, python: str = sys.executable) -> None:
+        self.role = role
+        self.file: Path | None = None
+        self._said: collections.deque[str] = collections.deque(maxlen=200)
+        self._numbers = iter(range(1 << 62))
+        self._replies: dict[int, Mapping[str, Any]] = {}
+        self._end: tuple[str, str] | None = None
+        child_reads, we_write = os.pipe()
+        we_read, child_writes = os.pipe()
+        we_hear, child_prints = os.pipe()
+        there = (child_reads, child_writes, child_prints)
+        launch = LAUNCHERS.get(role) if python == sys.executable else None
+        self._process = _start(role, python, there) if launch is None else launch(*there)
+        for descriptor in there:
+            os.close(descriptor)
+        self._to, self._from = os.fdopen(we_write, "wb"), os.fdopen(we_read, "rb")
+        self._listener = threading.Thread(target=self._pass_on, args=(os.fdopen(we_hear, "rb"),), daemon=True)
+        self._listener.start()
+
+    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+        """Import a port there.
+
+        Raises:
+            UsageError: see `parity.paths.port.load.load_entry`; or the import does not end.
+        """
+        self.file = Path(text.rpartition(":")[0])
+        self.ask("ready")  # what parity itself imports there is not the port's time
+        gave_up = threading.Event()
+
+        def give_up() -> None:
+            gave_up.set()
+            self._process.send_signal(signal.SIGABRT)
+
+        late = threading.Timer(timeout + GRACE, give_up)
+        late.start()
+        try:
+            info: PortInfo = self.ask("port", option=option, text=text, timeout=timeout)
+        except UsageError as error:
+            if not gave_up.is_set():
+                raise
+            raise UsageError(
+                f"{option}: importing '{self.file.name}' did not end within {timeout:g} s: {error}; do the work inside "
+                "the function, or allow more with --path-timeout SECONDS"
+            ) from None
+        finally:
+            late.cancel()
+        return info
+
+    def open(self, spec: Spec) -> ProcessSide:
+        """A side in this process; it begins to load at once."""
+        number = self.number()
+        self.send("open", side=number, spec=spec)
+        return ProcessSide(self, spec, number)
+
+    def number(self) -> int:
+        """A number that was not given before."""
+        return next(self._numbers)
+
+    def send(self, do: str, **args: object) -> int:
+        """Queue a request; returns its number, by which `reply` finds the answer."""
+        number = self.number()
+        try:
+            wire.send(self._to, {"id": number, "do": do, "args": args})
+        except wire.BrokenWireError:
+            raise self._ended() from None
+        return number
+
+    def reply(self, number: int) -> Any:
+        """The answer to a request; waits for it.
+
+        Raises:
+            ParityError: what the side raised, or that its process ended. RemoteError: something unforeseen there.
+        """
+        while number not in self._replies:
+            try:
+                message = wire.receive(self._from)
+            except wire.BrokenWireError:
+                raise self._ended() from None
+            if "ended" in message:
+                self._end = (message["ended"], message["trace"])
+            else:
+                self._replies[message["id"]] = message
+        answer = self._replies.pop(number)
+        if "error" not in answer:
+            return answer["ok"]
+        error = answer["error"]
+        kinds: dict[int, type[ParityError]] = {2: UsageError, 125: UnjudgedError}
+        if error["code"] in kinds:
+            raise kinds[error["code"]](error["text"])
+        raise RemoteError(error["text"], error.get("trace", ""))
+
+    def ask(self, do: str, **args: object) -> Any:
+        """Send a request and wait for its answer."""
+        return self.reply(self.send(do, **args))
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._to, self._from):
+            try:
+                pipe.close()
+            except OSError:
+                continue
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.close()
+
+    def _pass_on(self, lines: IO[bytes]) -> None:
+        """What the side prints, to stderr: stdout belongs to the result."""
+        quiet = False
+        for raw in lines:
+            line = raw.decode(errors="replace").rstrip("\n")
+            self._said.append(line)
+            quiet = quiet or line.startswith("Fatal Python error")
+            if not quiet:
+                print(f"{self.role}: {line}", file=sys.stderr, flush=True)
+
+    def _ended(self) -> UsageError:
+        """Why the process is gone, with the last line of the side's own code."""
+        try:
+            code = self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._listener.join(5)
+        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        trace = "\n".join(self._said)
+        if self._end is not None:
+            call, trace = self._end
+            how = f"ended by {call}"
+        where = self._line(trace)
+        return UsageError(f"the {self.role}'s process {how}{f' at {where}' if where else ''}: nothing was compared")
+
+    def _line(self, trace: str) -> str:
+        """The innermost line of the port's file in a traceback, else of a file beside it."""
+        if self.file is None:
+            return ""
+        file = self.file.resolve()
+        frames = [(Path(m["file"]), m["line"]) for m in _FRAME.finditer(trace)]
+        if "most recent call first" in trace:
+            frames.reverse()
+        for near in (lambda f: f == file, lambda f: f.parent == file.parent):
+            own = [(f, line) for f, line in frames if near(f.resolve())]
+            if own:
+                return f"{own[-1][0].name}:{own[-1][1]}"
+        return ""
+
+
+def _start(role: Role, python: str, descriptors: tuple[int, int, int]) -> Process:
+    """An interpreter of its own."""
+    read, write, output = descriptors
+    program = _PROGRAM.format(str(Path(__file__).parents[2]))
+    command = [python, "-P", "-c", program, role, str(read), str(write)]
+    return subprocess.Popen(
+        command, pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+    )
+
+
+class ProcessSide:
+    """See the module's docstring.
+
+    Attributes:
+        role, can: see `parity.paths.side.Side`. spec: what it is.
+    """
+
+    def __init__(self, worker: Worker, spec: Spec, number: int) -> None:
+        self.worker, self.spec, self.role, self._number = worker, spec, spec.role, number
+        floors = Can.FLOORS if spec.role == "reference" else Can.TIME
+        self.can = Can.OBSERVE | Can.CALL | Can.START | Can.PATCH | floors
+        self._facts: Facts | None = None
+        self._asked: int | None = None
+
+    def begin(self) -> None:
+        """Have it loaded, without waiting for it."""
+        if self._asked is None and self._facts is None:
+            self._asked = self.worker.send("facts", side=self._number)
+
+    def facts(self) -> Facts:
+        self.begin()
+        if self._facts is None:
+            assert self._asked is not None
+            self._facts = self.worker.reply(self._asked)
+        return self._facts
+
+    def observe(
+        self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
+    ) -> Iterator[StepRecords]:
+        forced = start if callable(start) else None
+        stream = self.worker.number()
+        self.worker.ask(
+            "observe",
+            side=self._number,
+            stream=stream,
+            plan=plan,
+            start=None if callable(start) else start,
+            steps=steps,
+            forced=forced is not None,
+        )
+        return _Stream(self.worker, stream, forced, 0 if steps is None else steps[0])
+
+    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
+        found: StepRecords = self.worker.ask("call", side=self._number, call=call, plan=plan)
+        return found
+
+    def patched(self, changes: Changes) -> ProcessSide:
+        return self.worker.open(changes.of(self.spec))
+
+    def close(self) -> None:
+        self.worker.send("close", side=self._number)
+
+
+class _Stream(Iterator[StepRecords]):
+    """A stream of a worker: the next step is asked for before the last one is looked at."""
+
+    def __init__(self, worker: Worker, stream: int, forced: Forced | None, step: int) -> None:
+        self.worker, self.stream, self.forced, self.step = worker, stream, forced, step
+        self.over = False
+        self.asked = None if forced is not None else self._ask()
+
+    def _ask(self) -> int:
+        state = None if self.forced is None else self.forced(self.step)
+        given = None if state is None else (self.step, state)
+        self.step += 1
+        return self.worker.send("next", stream=self.stream, state=given)
+
+    def __next__(self) -> StepRecords:
+        if self.over:
+            raise StopIteration
+        asked = self._ask() if self.asked is None else self.asked
+        self.asked = None
+        try:
+            found: StepRecords | None = self.worker.reply(asked)
+        except BaseException:
+            self.over = True
+            raise
+        if found is None:
+            self.close()
+            raise StopIteration
+        if self.forced is None:
+            self.asked = self._ask()
+        return found
+
+    def close(self) -> None:
+        """Let go of the stream."""
+        if not self.over:
+            self.over = True
+            self.worker.send("drop", stream=self.stream)
+
+    def __del__(self) -> None:
+        if not self.over and not sys.is_finalizing():
+            try:
+                self.close()
+            except ParityError:
+                return

@@ -1,0 +1,180 @@
+"""The part of a side's process: answers requests over a pipe until the other end closes it.
+
+    python -c '...; main()' ROLE READ WRITE        the descriptors of the two pipes
+
+What the side's own code prints goes to stderr, which the parent reads apart. `os._exit` first says where it was called,
+and faulthandler says where native code aborted, so that the parent can name the line. Imports nothing of a backend
+before it has answered that it is there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+
+from parity.errors import ParityError
+from parity.paths.worker import wire
+from parity.paths.worker.extras import quieten, require_extras
+
+if TYPE_CHECKING:
+    from parity.golden.records import StepRecords
+    from parity.paths.live import Host, LiveSide
+    from parity.paths.plan import ModuleCall, Plan, Spec, State
+
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
+ORPHANED = 1.0
+"""Seconds between two looks at whether the parent is still there."""
+
+
+@dataclass
+class Server:
+    """The requests, by name: each method is one.
+
+    Attributes:
+        host: loads sides. sides, streams: open ones, by the number that the other end gave them.
+    """
+
+    host: Host
+    sides: dict[int, LiveSide] = field(default_factory=dict)
+    streams: dict[int, Iterator[StepRecords]] = field(default_factory=dict)
+    states: dict[int, dict[int, State]] = field(default_factory=dict)
+
+    def ready(self) -> None:
+        """Answered once everything that parity needs is imported."""
+
+    def port(self, option: str, text: str, timeout: float) -> object:
+        return self.host.port(option, text, timeout)
+
+    def open(self, side: int, spec: Spec) -> None:
+        self.sides[side] = self.host.open(spec)
+
+    def facts(self, side: int) -> object:
+        return self.sides[side].facts()
+
+    def observe(
+        self, side: int, stream: int, plan: Plan, start: State | None, steps: tuple[int, int] | None, forced: bool
+    ) -> None:
+        states = self.states[stream] = {}
+        self.streams[stream] = self.sides[side].observe(plan, start=states.get if forced else start, steps=steps)
+
+    def next(self, stream: int, state: tuple[int, State] | None = None) -> object:
+        """The next records of a stream; None at its end. `state`: what a step is forced to start from."""
+        if state is not None:
+            self.states[stream].clear()  # the stream looks it up in this very mapping
+            self.states[stream].update([state])
+        return next(self.streams[stream], None)
+
+    def drop(self, stream: int) -> None:
+        found: Any = self.streams.pop(stream, None)
+        if found is not None and hasattr(found, "close"):
+            found.close()
+
+    def call(self, side: int, call: ModuleCall, plan: Plan) -> object:
+        return self.sides[side].call(call, plan)
+
+    def close(self, side: int) -> None:
+        self.sides.pop(side).close()
+
+
+def main() -> None:
+    """Serve until the other end closes the pipe."""
+    answer(sys.argv[-3], int(sys.argv[-2]), int(sys.argv[-1]))
+
+
+def load(role: str) -> None:
+    """Import what a side of this role needs.
+
+    Raises:
+        UsageError: something is not installed.
+    """
+    quieten()
+    require_extras(torchax=role == "candidate")
+    importlib.import_module("parity.paths.live")
+    if role == "candidate":
+        importlib.import_module("parity.paths.jax.candidate")
+
+
+def answer(role: str, read: int, write: int) -> NoReturn:
+    """Answer requests over two descriptors until the other end closes them."""
+    requests, replies = os.fdopen(read, "rb"), os.fdopen(write, "wb")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    faulthandler.enable()
+    leave = _tell_exits(replies)
+    _end_by_kernel()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    server, refused = None, ParityError("")
+    try:
+        load(role)
+        from parity.paths.live import Host
+
+        server = Server(Host())
+    except ParityError as error:
+        refused = error
+    while True:
+        try:
+            request = wire.receive(requests)
+        except wire.BrokenWireError:
+            leave(0)
+        done = _error(refused) if server is None else _answer(server, request)
+        wire.send(replies, {"id": request["id"], **done})
+
+
+def _answer(server: Server, request: dict[str, Any]) -> dict[str, Any]:
+    methods: dict[str, Callable[..., object]] = {
+        name: getattr(server, name)
+        for name in ("ready", "port", "open", "facts", "observe", "next", "drop", "call", "close")
+    }
+    try:
+        return {"ok": methods[request["do"]](**request["args"])}
+    except BaseException as error:  # whatever it is, it is this side's: the other end says so
+        return _error(error)
+
+
+def _error(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, ParityError):
+        return {"error": {"code": error.exit_code, "text": str(error)}}
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return {"error": {"code": 0, "text": text, "trace": traceback.format_exc()}}
+
+
+def _tell_exits(replies: BinaryIO) -> Callable[[int], NoReturn]:
+    """Have `os._exit` say where it is called before it ends the process; returns what only ends it."""
+    leave = os._exit
+
+    def last_words(status: int) -> NoReturn:
+        trace = "".join(traceback.format_stack(sys._getframe(1)))
+        wire.send(replies, {"ended": f"os._exit({status})", "trace": trace})
+        leave(status)
+
+    os._exit = last_words
+    return leave
+
+
+def _end_by_kernel() -> None:
+    """Have Linux end this process with its parent: native code that keeps the GIL lets no thread look."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_with(parent: int) -> None:
+    """End when the parent has."""
+    while os.getppid() == parent:
+        time.sleep(ORPHANED)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Messages between processes: plain data as one JSON document, its arrays as safetensors. No pickle.
+
+    length (8 bytes, little endian), then a safetensors file: arrays by number, the document in its metadata
+
+Frozen dataclasses of `TYPES` travel by name; everything else is None, a bool, a number, text, a list, a tuple, a
+mapping or an array. What is not of these is an error of the sender. Cost: one copy of each array on either side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+import safetensors.numpy
+
+from parity.golden.facts import Facts, Schedule
+from parity.golden.records import Floor, Key, Moments, Provenance, Record, StepRecords
+from parity.hooks.sites import SitePlan
+from parity.paths.plan import Array, CallRecords, Changes, ModuleCall, Plan, Source, Spec
+from parity.paths.port.settings import PortInfo
+
+TYPES: Mapping[str, type[Any]] = {
+    t.__name__: t
+    for t in (
+        Key, Moments, Record, Floor, StepRecords, Provenance, Facts, Schedule, PortInfo, CallRecords,
+        SitePlan, Array, Changes, ModuleCall, Plan, Source, Spec,
+    )
+}  # fmt: skip
+"""The dataclasses that travel."""
+
+MOST = 1 << 40
+"""Bytes of a message; more is not a message."""
+
+
+class BrokenWireError(Exception):
+    """The other end is gone, or what it sent is no message."""
+
+
+def send(stream: BinaryIO, message: object) -> None:
+    """Write one message.
+
+    Raises:
+        TypeError: something in it does not travel. BrokenWireError: the other end is gone.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    document = json.dumps(_plain(message, arrays), allow_nan=False, separators=(",", ":"))
+    data = safetensors.numpy.save(arrays, metadata={"message": document})
+    try:
+        stream.write(len(data).to_bytes(8, "little"))
+        stream.write(data)
+        stream.flush()
+    except (OSError, ValueError) as error:
+        raise BrokenWireError(str(error)) from error
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Read one message.
+
+    Raises:
+        BrokenWireError: the other end is gone, or sent no message.
+    """
+    try:
+        size = int.from_bytes(_exactly(stream, 8), "little")
+        if size > MOST:
+            raise BrokenWireError(f"a message of {size} bytes")
+        data = _exactly(stream, size)
+        length = int.from_bytes(data[:8], "little")
+        document = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["message"])
+        return _typed(document, safetensors.numpy.load(data))
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise BrokenWireError(str(error)) from error
+
+
+def _exactly(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
+    if data is None or len(data) < size:
+        raise BrokenWireError("the other end is gone")
+    return data
+
+
+def _plain(x: object, arrays: dict[str, np.ndarray]) -> Any:
+    """What JSON takes: a pair of a tag and its content where JSON has no such thing."""
+    if x is None or isinstance(x, (bool, str)):
+        return x
+    if isinstance(x, (int, np.integer)):
+        return int(x)
+    if isinstance(x, (float, np.floating)):
+        return float(x) if math.isfinite(x) else {"!": "float", "of": repr(float(x))}
+    if isinstance(x, np.ndarray):
+        name = str(len(arrays))
+        complex_ = x.dtype.kind == "c"
+        arrays[name] = np.ascontiguousarray(x.view(x.real.dtype) if complex_ and x.ndim else x)
+        return {"!": "array", "of": name, "shape": list(x.shape), "dtype": x.dtype.str}
+    if isinstance(x, (tuple, list, frozenset, set)):
+        kind = "list" if isinstance(x, list) else "tuple" if isinstance(x, tuple) else "set"
+        items = [_plain(item, arrays) for item in (x if not isinstance(x, (set, frozenset)) else sorted(x))]
+        return items if kind == "list" else {"!": kind, "of": items}
+    if isinstance(x, Mapping):
+        return {"!": "map", "of": [[_plain(k, arrays), _plain(v, arrays)] for k, v in x.items()]}
+    if dataclasses.is_dataclass(x) and TYPES.get(type(x).__name__) is type(x):
+        fields = {f.name: _plain(getattr(x, f.name), arrays) for f in dataclasses.fields(x)}
+        return {"!": type(x).__name__, "of": fields}
+    raise TypeError(f"{type(x).__name__} does not travel between processes")
+
+
+def _typed(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(x, list):
+        return [_typed(item, arrays) for item in x]
+    if not isinstance(x, dict):
+        return x
+    kind, of = x["!"], x["of"]
+    if kind == "float":
+        return float(of)
+    if kind == "array":
+        return arrays[of].view(np.dtype(x["dtype"])).reshape(x["shape"])
+    if kind == "tuple":
+        return tuple(_typed(item, arrays) for item in of)
+    if kind == "set":
+        return frozenset(_typed(item, arrays) for item in of)
+    if kind == "map":
+        return {_typed(k, arrays): _typed(v, arrays) for k, v in of}
+    return TYPES[kind](**{name: _typed(value, arrays) for name, value in of.items()})

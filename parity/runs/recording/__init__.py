@@ -1,0 +1,1 @@
+"""`parity record`: one side observed into a golden."""

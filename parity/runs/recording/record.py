@@ -1,0 +1,207 @@
+"""`parity record`: one path, to a golden, on the machine that has it.
+
+The golden is written step by step, so that a killed recording keeps what it had finished and `resume` goes on from
+there; the stages outside the loop are one part at the end (`parity.runs.recording.stages`). Resuming starts the loop
+from the last step's latents; floors cannot be resumed so (their variants' latents are not kept), and with floors the
+finished steps are computed again, unwritten, which gives the same bytes.
+
+The side runs in a process of its own, as in a comparison; imports neither torch nor jax where the loop alone is
+recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parity.errors import UnjudgedError, UsageError
+from parity.golden import Golden
+from parity.golden.facts import Facts
+from parity.golden.records import StepRecords
+from parity.hooks.sites import SitePlan, plan_sites
+from parity.paths.plan import DEFAULT_KINDS, KINDS, STAGES_STEP, CallRecords, Plan, Role, Spec, State
+from parity.paths.side import Side
+from parity.runs.recording.writer import Silent, Writer, require_alike, writer_of
+from parity.runs.replay.inputs import recorded_calls
+from parity.runs.request import Request, Say
+from parity.runs.sides import Openers, Own, Workers, arrays, reference_spec, source_of
+from parity.runs.stream import Ends, exhaust, state_of, until_end
+from parity.settings import DeepCache, Settings
+
+if TYPE_CHECKING:
+    from parity.runs.recording.stages import Chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRequest:
+    """What `parity record` was asked for.
+
+    Attributes:
+        where: folder or URL of the golden. side: which path. run: what both sides of a run of it would be; of
+            `stages`, the transformer is among them.
+        floors: of `KINDS`; empty for none. resume: go on with an unfinished golden. command: for the provenance.
+        stage1_out: where the embeddings are written as a port's first stage does.
+    """
+
+    where: str
+    side: Role
+    run: Request
+    floors: tuple[str, ...] = DEFAULT_KINDS
+    resume: bool = False
+    overwrite: bool = False
+    command: str = ""
+    stage1_out: Path | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """Of the side."""
+        return self.run.reference if self.side == "reference" else self.run.candidate
+
+
+def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> int:
+    """Record one path; returns the number of steps written now.
+
+    Of several processes that run the path together (`paths.worker.processes`) each calls this, and the first writes.
+
+    Args:
+        openers: who loads the side; by default a process of its own.
+
+    Raises:
+        UsageError: bad input; a golden is there already, or is of another run. UnjudgedError: a setting's code was
+        not reached, or a chosen site never fired.
+    """
+    with contextlib.ExitStack() as stack:
+        openers = openers or request.run.ports.openers or stack.enter_context(Workers())
+        chain = _chain(request, say)
+        own = None if chain is None or "text" not in request.run.stages else chain.encode(say)
+        say("encoding the prompt" if own is None and request.run.stage1 is None else f"loading the {request.side}")
+        side = openers.of(request.side).open(_spec(request, openers, own))
+        stack.callback(side.close)
+        return _recorded(request, side, side.facts(), chain, say)
+
+
+def _chain(request: RecordRequest, say: Say) -> Chain | None:
+    """The stages outside the loop; None where the loop alone is recorded."""
+    if request.run.stages == ("transformer",):
+        return None
+    from parity.runs.recording.stages import Chain  # torch and transformers, only from here on
+
+    say("preparing the checkpoint")
+    return Chain.of(request.run, request.side, request.settings, request.floors)
+
+
+def _spec(request: RecordRequest, openers: Openers, own: Own | None) -> Spec:
+    """What the side is; it encodes the prompt itself, unless its text stage has done so."""
+    run = request.run
+    if request.side == "reference":
+        return replace(reference_spec(run, own), named=True)
+    port = run.ports.candidate or run.ports.reference
+    spec = Spec(role="candidate", source=source_of(run), settings=run.candidate.as_text(), named=True)
+    if port is not None:
+        spec = replace(spec, port=port.text, option=port.option)
+    if run.ports.alone and run.ports.candidate is not None:
+        facts = openers.of("reference").open(reference_spec(run)).facts()
+        spec = replace(spec, tensors=arrays(facts.tensors, facts.input_dtypes))
+    return spec if own is None else replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
+
+
+def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | None, say: Say) -> int:
+    assert facts.provenance is not None
+    choice = (request.run.sites, request.run.values) if chain is None else chain.choices["transformer"]
+    plan = plan_sites(["", *(m for m in facts.provenance.modules if m)], *choice)
+    weights = dict(facts.provenance.weights) | ({} if chain is None else chain.weights)
+    provenance = replace(facts.provenance, command=request.command, weights=weights)
+    written, ends = 0, Ends()
+    with writer_of(request.where, provenance, resume=request.resume, overwrite=request.overwrite) as writer:
+        if STAGES_STEP in writer.steps_done:
+            return 0  # it is the last to be written
+        done = len(writer.steps_done)
+        for step in _steps(request, side, plan, done, ends, say):
+            if request.floors and request.side == "reference":
+                step = _with_local_floors(side, step, request.run.steps, say)
+            if step.step == done > 0 and (held := _like(request.settings.deep_cache, done)) is not None:
+                require_alike(request.where, Golden.open(request.where).read_step(held), step)
+            written += _write(writer, step, done)
+        if chain is not None and "vae" in request.run.stages:
+            chain.decode(ends, say)
+        if chain is not None and chain.records:
+            writer.write_step(chain.step())
+    return written
+
+
+def _write(writer: Writer, step: StepRecords, done: int) -> int:
+    """Write a step that is not written yet; 1 where this process did."""
+    if step.step < done:
+        return 0
+    writer.write_step(step)
+    return 0 if isinstance(writer, Silent) else 1
+
+
+def _like(cache: DeepCache | None, step: int) -> int | None:
+    """The last step before this one at which the same blocks run; None where there is none."""
+    return next((i for i in reversed(range(step)) if cache is None or cache.full(i) == cache.full(step)), None)
+
+
+def _steps(
+    request: RecordRequest, side: Side, plan: SitePlan, done: int, ends: Ends, say: Say
+) -> Iterator[StepRecords]:
+    """The steps from the first that is needed; with floors that is the first of all."""
+    total, vae = request.run.steps, "vae" in request.run.stages
+    if done >= total and not vae:
+        say(f"nothing is left of {total} steps to record")
+        return
+    first = 0 if request.floors else done
+    start = _state_after(request.where, first - 1) if first else None
+    if request.floors:
+        say("preparing the floors")
+    stage1 = None if request.stage1_out is None else str(request.stage1_out)
+    wanted = Plan(sites=plan, floors=request.floors, ends=vae, stage1=stage1)
+    steps = side.observe(wanted, start=start, steps=(first, total))
+    for step in until_end(steps, ends):
+        say(f"recording the {request.side}", step.step, total)
+        yield step
+    exhaust(steps)
+
+
+def _state_after(where: str, step: int) -> State:
+    """What the step after a recorded one starts from: its latents, and the scheduler's own state."""
+    state = state_of(Golden.open(where).read_step(step), "after")
+    if "latents" not in state:
+        raise UnjudgedError(f"'{where}' holds no latents of step {step}: record it anew")
+    return state
+
+
+def _with_local_floors(side: Side, step: StepRecords, total: int, say: Say) -> StepRecords:
+    """The step with local floors at the outputs of the modules whose inputs it holds whole, for `parity replay`."""
+    targets = tuple(sorted({call.module for call, _ in recorded_calls(step)}))
+    if not targets:
+        return step
+    say("local floors", step.step, total)
+    floors = dict(step.floors)
+    calls = side.observe(Plan(calls=targets), start=state_of(step, "before"), steps=(step.step, step.step + 1))
+    for call in calls:
+        assert isinstance(call, CallRecords)
+        for key, local in call.floors.items():
+            if key in floors:
+                floors[key] = replace(floors[key], local_l2=local.l2)
+    return StepRecords(step.step, step.records, floors)
+
+
+def check_floors(text: str, side: str) -> tuple[str, ...]:
+    """The floors a comma-separated option names; `none` for none, `default` for those of the side.
+
+    Raises:
+        UsageError: an unknown name, or floors for the candidate.
+    """
+    if text == "default":
+        return DEFAULT_KINDS if side == "reference" else ()
+    names = tuple(n for n in text.split(",") if n and n != "none")
+    unknown = [n for n in names if n not in KINDS]
+    if unknown:
+        raise UsageError(f"--floors takes none or {', '.join(KINDS)} (comma-separated), found '{unknown[0]}'")
+    if names and side == "candidate":
+        raise UsageError("--floors are measured on the reference: a candidate is judged against its floors")
+    return names

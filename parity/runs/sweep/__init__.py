@@ -1,0 +1,1 @@
+"""`parity sweep`: many candidates against one reference, what each costs."""
