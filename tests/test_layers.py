@@ -113,7 +113,7 @@ def test_the_package_is_there_to_be_looked_at() -> None:
         ("parity.compare.judge", "def f():\n    from jax import numpy"),
         ("parity.compare.judge", "from parity.hooks.sites import block_of"),
         ("parity.golden.disk.read", "from parity import compare"),
-        ("parity.golden.disk.read", "from ..report import terminal"),
+        ("parity.golden.disk.read", "from ...report import terminal"),
         ("parity.hooks.tap", "import parity.models.family"),
         ("parity.models.family", "from parity.paths import loop"),
         ("parity.paths.loop", "from parity.compare.result import Result"),
