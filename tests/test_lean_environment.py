@@ -143,7 +143,7 @@ def test_the_script_is_installed_and_a_url_names_what_is_missing(lean: Path, gol
         [script, "diff", "reference", "candidate"], capture_output=True, text=True, check=False, cwd=goldens
     )
     assert done.returncode == 1
-    assert done.stdout.startswith("verdict: fail (structure): tiny\n")
+    assert "\nverdict: fail (structure): tiny\n" in done.stdout
     done = subprocess.run(
         [script, "diff", "s3://bucket/a", "s3://bucket/b"], capture_output=True, text=True, check=False, cwd=goldens
     )

@@ -374,10 +374,11 @@ def test_json_leaves_the_other_stream_empty(run: Run) -> None:
 def test_the_report_for_people(run: Run) -> None:
     done = parity("run", "--candidate", "attention.mask=none")
     assert done.code == 1
-    head = done.out.splitlines()[:6]
-    assert head[0].startswith("verdict: fail (structure)")
-    assert any("attention.mask: exact -> none" in line for line in head)
-    assert any(FIRST_ATTENTION in line for line in head)
+    tail = done.out.splitlines()[-7:]
+    assert tail[0] == "differs: attention.mask: exact -> none"
+    assert tail[1].startswith("verdict: fail (structure)")
+    assert FIRST_ATTENTION in tail[2]
+    assert tail[-1] == "next: this command with --out RUN, which keeps it; then: parity explain RUN"
     assert "Traceback" not in done.err
 
 

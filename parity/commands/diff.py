@@ -5,6 +5,7 @@ Cost. Starting: numpy and typer; rich is imported to print, fsspec for URLs.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -67,7 +68,8 @@ def diff(
         elif proposed:
             for line in proposed.dumps().splitlines():
                 tell(line)
-    document = Comparison(result)
+    both = shlex.join([reference, candidate])
+    document = Comparison(result, following=(f"parity explain {both}",) if result.has_causes_to_find else ())
     for name, path in (("junit", junit), ("markdown", markdown)):
         if path is not None:
             write(path, render(document, name), f"--{name}")

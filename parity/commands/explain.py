@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,9 @@ def explain(
             request = of_run(Path(first), openers)
         else:
             request = ExplainRequest(reference=first, candidate=second, model=model, stage1=stage1, prompt=prompt)
-        document = Comparison(find_causes(request, openers, say), explained=True)
+        result = find_causes(request, openers, say)
+    page = f"parity report {shlex.quote(first)}   # the page, with these causes"
+    document = Comparison(result, explained=True, following=(page,) if second is None and result.causes else ())
     if second is None:  # beside the run, for `parity report`
         write(Path(first) / "explain.json", render(document, "json"), "RUN")
     output.show(document)

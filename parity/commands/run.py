@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from parity.commands.parts.options import Generation, InputsFile, Observed, Output, Sides, choose
 from parity.commands.parts.unfold import command
 from parity.compare.reason import Note
+from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
 
@@ -90,8 +92,18 @@ def run(
         if kept is not None:
             result = replace(result, notes=(*result.notes, *map(Note, kept.notes)))
             kept.result(result)
-    output.show(Comparison(result))
+    output.show(Comparison(result, following=_following(result, out)))
     return result.exit_code
+
+
+def _following(result: Result, out: Path | None) -> tuple[str, ...]:
+    """What to type after a run that differs."""
+    if not result.has_causes_to_find:
+        return ()
+    if out is None:
+        return ("this command with --out RUN, which keeps it; then: parity explain RUN",)
+    where = shlex.quote(str(out))
+    return (f"parity explain {where}   # why", f"parity report {where}   # the page")
 
 
 def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:

@@ -260,6 +260,11 @@ class Result:
         return sentence(self.why)
 
     @property
+    def has_causes_to_find(self) -> bool:
+        """Whether it differs where `parity explain` looks for causes: in the loop, with a first divergence."""
+        return self.verdict == "fail" and self.origin is not None and self.origin.key.step >= 0
+
+    @property
     def exit_code(self) -> int:
         """0 same, 1 diverged, 125 cannot be judged."""
         return {"pass": 0, "fail": 1, "unjudged": 125}[self.verdict]

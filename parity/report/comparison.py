@@ -1,7 +1,7 @@
 """A comparison as a document: what a person reads of it, in ten seconds.
 
-In this order: the summary (verdict, reason, first divergence, differing settings); preflight; one row a step; one row a
-block for the step of the first divergence; the sites that failed. Only selected here, never computed.
+In this order: the card (`parity.report.card`); preflight; one row a step; one row a block for the step of the first
+divergence; the sites that failed. Only selected here, never computed.
 
 Cost. One pass over the sites.
 """
@@ -17,21 +17,21 @@ from parity.compare.result import (
     Distance,
     FrameDiff,
     FrameError,
-    Note,
-    Origin,
     Result,
-    Round,
-    SettingDifference,
     SiteDiff,
     StageDiff,
     StepDiff,
 )
-from parity.golden.records import LOOP, Key
+from parity.golden.records import LOOP
+from parity.report.card import card, context, place, site_name
 from parity.report.document import Cells, Facts, Json, Section, Table
 from parity.report.result_json import to_json
 
 MOST_SITES = 12
 """Failed sites that are listed; `--json` has all."""
+
+LEGEND = "floor: what rounding alone explains; ratio: difference to floor, fails above 3x"
+"""What the columns mean; the limit is `parity.compare.judge.L2_LIMIT`."""
 
 MOST_FRAMES = 9
 """Frames that are listed; `--json` has all."""
@@ -40,11 +40,6 @@ TRUNKS = ("decoder", "text_encoder", "text_encoder_2")
 """Children of the stages' modules that hold their blocks."""
 
 _SIGNS = {"pass": "✅", "fail": "❌", "unjudged": "⚠️"}
-_BIRTHS = {
-    "input": "introduced at the input (it differs, its producer matches)",
-    "module": "introduced in the module (its inputs match, its output differs)",
-    "amplified": "carried over (grown here, not introduced)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +48,12 @@ class Comparison:
 
     Attributes:
         result: what was found. explained: whether causes were looked for, so that none is an answer.
+        following: commands to go on with.
     """
 
     result: Result
     explained: bool = False
+    following: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -66,73 +63,29 @@ class Comparison:
     def json(self) -> Json:
         return to_json(self.result)
 
+    def conclusion(self) -> tuple[Section, ...]:
+        return _filled(card(self.result, self.following), context(self.result))
+
     def sections(self) -> tuple[Section, ...]:
-        return sections(self.result)
+        result = self.result
+        step = shown_step(result)
+        outside = {s.stage for s in result.stages}
+        loop = tuple(s for s in result.sites if s.key.stage not in outside)
+        # A second look names modules where the first names blocks.
+        failing = failures(result.closer or result.sites)
+        return _filled(
+            preflight(result),
+            steps_table(result.steps),
+            blocks_table(loop, step),
+            stages_table(result.stages),
+            *stage_blocks(result),
+            frames_table(result.frames),
+            failing,
+        )
 
 
-def sections(result: Result) -> tuple[Section, ...]:
-    """Everything that is said of a result, as strings; empty sections are left out."""
-    step = shown_step(result)
-    outside = {s.stage for s in result.stages}
-    loop = tuple(s for s in result.sites if s.key.stage not in outside)
-    found: list[Section] = [summary(result), preflight(result), steps_table(result.steps), blocks_table(loop, step)]
-    found += [stages_table(result.stages), *stage_blocks(result), frames_table(result.frames)]
-    # A second look names modules where the first names blocks.
-    failing = failures(result.closer or result.sites)
-    return tuple(section for section in (*found, *failing) if section.rows)
-
-
-def summary(result: Result) -> Facts:
-    """The ten seconds: verdict, reason, first divergence, differing settings, causes, notes."""
-    verdict = f"{result.verdict} ({result.failed})" if result.failed else result.verdict
-    rows = [("verdict", f"{verdict}: {result.model}" if result.model else verdict)]
-    if result.reason:
-        rows.append(("reason", result.reason))
-    rows += [("round", _round(found)) for found in result.rounds]
-    if result.origin is not None:
-        rows.append(("first divergence", _origin(result.origin, result.inputs_compared)))
-    rows += [("differs", _difference(d, result.notes)) for d in result.differing_settings]
-    for c in result.causes:
-        rows.append(("cause", c.cause if math.isnan(c.share) else f"{c.share:.0%}: {c.cause}"))
-        rows += [("witness", f"{w.kind}: {w.detail}") for w in c.witnesses]
-    differing = {d.setting for d in result.differing_settings}
-    rows += [("note", note.text) for note in result.notes if note.setting not in differing]
-    return Facts(tuple(rows))
-
-
-def _round(found: Round) -> str:
-    """`pass: structure, noise_pred agrees in 18.4 of 24 bits`: the worst step's."""
-    worst = min((step for step in found.steps if step.bits_of), key=lambda step: step.bits, default=None)
-    if worst is None:
-        return f"{found.verdict}: {found.name}"
-    where = f" at step {worst.step}" if len(found.steps) > 1 else ""
-    return f"{found.verdict}: {found.name}, noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
-
-
-def _origin(origin: Origin, observed: bool) -> str:
-    how = _BIRTHS[origin.birth]
-    if origin.birth == "module" and not observed:
-        how = "introduced there or before (its own inputs were not compared)"
-    return f"{_place(origin.key)} {_site_name(origin.key)}, {how}"
-
-
-def _place(key: Key) -> str:
-    """`step 0 cond`; the stage only where it is not the one that nearly every site is in."""
-    branch = f" {key.branch}" if key.branch else ""
-    if key.step < 0 and key.stage != "transformer":
-        return f"{key.stage}{branch}"  # outside the loop
-    stage = "" if key.stage == "transformer" else f"{key.stage} "
-    return f"{stage}step {key.step}{branch}"
-
-
-def _site_name(key: Key) -> str:
-    return key.site + (f" call {key.call}" if key.call else "")
-
-
-def _difference(difference: SettingDifference, notes: Sequence[Note]) -> str:
-    """The setting, and after it the notes about it: whether it did harm is said there."""
-    text = f"{difference.setting}: {difference.reference} -> {difference.candidate}"
-    return "; ".join([text, *(note.text for note in notes if note.setting == difference.setting)])
+def _filled(*sections: Section) -> tuple[Section, ...]:
+    return tuple(section for section in sections if section.rows)
 
 
 def preflight(result: Result) -> Facts:
@@ -154,7 +107,7 @@ def steps_table(steps: Sequence[StepDiff]) -> Table:
     """One row for each value of each step: the guided noise prediction, each branch's, the latents after the step."""
     columns = ("step", "timestep", "sigma", "dt", "value", "rel L2", "floor", "ratio", "bits")
     rows = tuple(row for step in steps for row in _step_rows(step))
-    return Table("Steps (relative L2 of candidate against reference)", "step", columns, rows, repeats=4)
+    return Table("Steps (relative L2 of candidate against reference)", "step", columns, rows, repeats=4, foot=LEGEND)
 
 
 def _step_rows(step: StepDiff) -> Iterator[Cells]:
@@ -267,19 +220,26 @@ def _verdict(sites: Sequence[SiteDiff]) -> str:
     return next((verdict for verdict in ("fail", "unjudged", "harmless") if verdict in verdicts), "pass")
 
 
-def failures(sites: Sequence[SiteDiff]) -> tuple[Section, ...]:
-    """The first sites that failed, in execution order, and how many more there are."""
+def failures(sites: Sequence[SiteDiff]) -> Table:
+    """The first sites where something was introduced, in execution order, and how many more failed.
+
+    What is only carried over from them says nothing new; it is listed where nothing was introduced.
+    """
     failed = [site for site in sites if site.verdict == "fail"]
+    introduced = [site for site in failed if site.birth != "amplified"]
+    listed = (introduced or failed)[:MOST_SITES]
     columns = ("site", "where", "rel L2", "ratio", "remarks")
-    rows = tuple(_failure_cells(site) for site in failed[:MOST_SITES])
-    more = len(failed) - len(rows)
-    tail = (("sites", f"{more} more: --json has all"),) if more else ()
-    return Table("Sites that failed", "failed", columns, rows, folds=("site", "remarks")), Facts(tail)
+    carried = len(failed) - len(introduced) if introduced else 0
+    more = len(failed) - len(listed) - carried
+    rest = [f"{more} more"] * (more > 0) + [f"{carried} carried over (grown, not introduced)"] * (carried > 0)
+    foot = f"{' and '.join(rest)}: --json has all" if rest else ""
+    rows = tuple(map(_failure_cells, listed))
+    return Table("Sites that failed", "failed", columns, rows, folds=("site", "remarks"), foot=foot)
 
 
 def _failure_cells(site: SiteDiff) -> Cells:
     far = (small(_shown(site).rel_l2), times(_shown(site).ratio))
-    return (_site_name(site.key), _place(site.key), *far, ", ".join(remarks(site)) or "-")
+    return (site_name(site.key), place(site.key), *far, ", ".join(remarks(site)) or "-")
 
 
 def remarks(site: SiteDiff) -> Iterator[str]:

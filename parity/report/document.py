@@ -34,6 +34,7 @@ class Table:
         title: of the table. noun: what a row is, in one word for the plain form. columns, rows: cells as shown.
         folds: columns whose cells a terminal may fold.
         repeats: number of leading cells that a terminal leaves blank where they equal those of the row above.
+        foot: a sentence under it; may be empty.
     """
 
     title: str
@@ -42,6 +43,7 @@ class Table:
     rows: tuple[Cells, ...]
     folds: Cells = ()
     repeats: int = 0
+    foot: str = ""
 
 
 Section = Facts | Table
@@ -59,8 +61,13 @@ class Document(Protocol):
         """The JSON document: its keys are a contract, its numbers finite (`parity.golden.strict.number`)."""
         ...
 
+    def conclusion(self) -> tuple[Section, ...]:
+        """What a reader must not miss, most important first: a page begins with it, a terminal ends in it, turned
+        round; may be empty."""
+        ...
+
     def sections(self) -> tuple[Section, ...]:
-        """The same for a person, most important first."""
+        """The rest for a person, most important first."""
         ...
 
 
@@ -80,6 +87,9 @@ class Listing:
     def json(self) -> Json:
         return self.document
 
+    def conclusion(self) -> tuple[Section, ...]:
+        return ()
+
     def sections(self) -> tuple[Section, ...]:
         return tuple(section for section in self.shown if section.rows)
 
@@ -92,3 +102,5 @@ def lines(section: Section) -> Iterator[str]:
     for name, *cells in section.rows:
         named = (f"{column} {cell}" for column, cell in zip(section.columns[1:], cells, strict=True))
         yield f"{section.noun} {name}: " + "; ".join(named)
+    if section.foot:
+        yield f"({section.foot})"

@@ -43,6 +43,9 @@ class Prices:
     def json(self) -> Json:
         return {"format": FORMAT, "sweeps": [_list(prices) for prices in self.lists]}
 
+    def conclusion(self) -> tuple[Section, ...]:
+        return ()
+
     def sections(self) -> tuple[Section, ...]:
         return tuple(section for prices in self.lists for section in _sections(prices) if section.rows)
 

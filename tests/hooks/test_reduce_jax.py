@@ -13,8 +13,8 @@ import pytest
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
+import parity  # noqa: E402
 from parity.golden.sketch import sketch  # noqa: E402
-from parity.hooks.reduce import on_jax as reduce_jax  # noqa: E402
 from parity.hooks.reduce.on_jax import reduce, to_host  # noqa: E402
 
 SHAPES = [
@@ -193,7 +193,7 @@ print("sharded ok")
 
 def test_a_sharded_array_has_the_sketch_of_the_whole() -> None:
     env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    root = os.path.dirname(os.path.dirname(os.path.dirname(reduce_jax.__file__)))
+    root = os.path.dirname(os.path.dirname(parity.__file__))
     env["PYTHONPATH"] = os.pathsep.join(p for p in (root, env.get("PYTHONPATH", "")) if p)
     done = subprocess.run([sys.executable, "-c", MESH], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -63,6 +63,7 @@ def test_it_says_what_a_reviewer_asks() -> None:
 - **verdict**: fail (structure): tiny
 - **reason**: first divergence: blocks.0 output, image tokens (step 0, cond)
 - **first divergence**: step 0 cond b:out, introduced in the module (its inputs match, its output differs)
+
 - **differs**: attention.mask: exact -\\> none
 - **note**: one note
 
@@ -77,6 +78,8 @@ def test_it_says_what_a_reviewer_asks() -> None:
 | `0` | 999 -\\> 1000 | 1 | -0.5 | latents | 1.00e-01 | 2.00e-01 | 0.5x | - |
 | `1` | 999 -\\> 1000 | 1 | -0.5 | noise\\_pred | 4.05e-01 | 6.30e-06 | 6.4e+04x | - |
 | `1` | 999 -\\> 1000 | 1 | -0.5 | latents | 1.00e-01 | 2.00e-01 | 0.5x | - |
+
+floor: what rounding alone explains; ratio: difference to floor, fails above 3x
 
 ### Blocks of step 0 (worst ratio to the floor)
 
@@ -105,7 +108,7 @@ def test_the_verdict_is_the_heading(verdict: str, sign: str) -> None:
 def test_long_results_are_cut_and_it_is_said() -> None:
     sites = tuple(site(f"s{i}:out", float(i)) for i in range(40))
     out = of(replace(RESULT, sites=sites, steps=tuple(step(i) for i in range(MOST_ROWS))))
-    assert f"- **sites**: {40 - MOST_SITES} more: --json has all" in out
+    assert f"\n{40 - MOST_SITES} more: --json has all\n" in out
     assert "\n100 more rows\n" in out
     assert out.count("| noise\\_pred |") + out.count("| latents |") == MOST_ROWS
 

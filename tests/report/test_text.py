@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import (
     NAN,
@@ -26,9 +27,9 @@ from parity.compare.result import (
     Witness,
 )
 from parity.golden.records import Key
-from parity.report.comparison import sections, shown_step
-from parity.report.document import Facts, Table, lines
-from parity.report.formats.text import laid_out
+from parity.report.comparison import LEGEND, Comparison, shown_step
+from parity.report.document import Facts, Section, Table, lines
+from parity.report.formats.text import in_order, laid_out
 from parity.report.output import consoles
 from parity.report.progress import progress
 from tests.compare.make_records import because
@@ -135,6 +136,10 @@ ALL = {
 }
 
 
+def sections(result: Result) -> tuple[Section, ...]:
+    return in_order(Comparison(result))
+
+
 def plain(result: Result, width: int = 80) -> str:
     return laid_out(sections(result), Console(file=io.StringIO(), width=width, highlight=False))
 
@@ -160,10 +165,6 @@ def shown(result: Result, width: int = 120) -> str:
 
 def test_the_plain_form_of_a_pass() -> None:
     assert plain(passing()) == (
-        "verdict: pass: tiny-hunyuan-video-1.5\n"
-        "reason: every site is within 3x its floor\n"
-        "differs: text.reorder: valid_first -> concatenate; text.reorder did no harm: 1.1x the floor at most\n"
-        "note: jit compiled once\n"
         "preflight: 2 checks pass\n"
         "step 0: timestep 999; sigma 0.9995; dt -0.02; value noise_pred; rel L2 2.80e-06; floor 3.50e-06; ratio 0.8x; "
         "bits 18.4/24\n"
@@ -173,8 +174,13 @@ def test_the_plain_form_of_a_pass() -> None:
         "ratio 1.0x; bits -\n"
         "step 0: timestep 999; sigma 0.9995; dt -0.02; value latents; rel L2 1.10e-07; floor 1.00e-06; "
         "ratio 0.1x; bits -\n"
+        f"({LEGEND})\n"
         "block x_embedder: cond out 0.8x; cond in -; uncond out -; uncond in -; verdict pass\n"
         "block transformer_blocks.0: cond out 1.1x; cond in 0.8x; uncond out 0.8x; uncond in 0.8x; verdict pass\n"
+        "differs: text.reorder: valid_first -> concatenate; text.reorder did no harm: 1.1x the floor at most\n"
+        "note: jit compiled once\n"
+        "verdict: pass: tiny-hunyuan-video-1.5\n"
+        "reason: every site is within 3x its floor\n"
     )
 
 
@@ -184,7 +190,7 @@ def test_the_plain_form_has_no_colour_no_boxes_and_no_cut_line(result: Result) -
     assert text == plain(result, width=500)
     assert text.isascii()
     assert "\x1b" not in text
-    assert all(re.match(r"[a-z ]+( [\w.@:()]+)?: \S", line) for line in text.splitlines())
+    assert all(re.match(r"\(.*\)$|[a-z ]+( [\w.@:()]+)?: \S", line) for line in text.splitlines())
 
 
 @pytest.mark.parametrize("result", ALL.values(), ids=ALL)
@@ -199,36 +205,52 @@ def test_both_forms_say_the_same(result: Result, width: int) -> None:
     assert max(map(len, shown(result, width).splitlines())) <= width or width == 60
 
 
-def test_a_failure_begins_with_what_a_tired_person_needs() -> None:
-    first = plain(failing()).splitlines()
-    assert first[:7] == [
-        "verdict: fail (structure): tiny-hunyuan-video-1.5",
-        "reason: attention parts first",
-        "first divergence: step 0 cond transformer_blocks.0.attn.attention:out, "
-        "introduced in the module (its inputs match, its output differs)",
+def test_a_failure_ends_with_what_a_tired_person_needs() -> None:
+    """Who reads the last lines alone knows what, where, how sure and what to type next."""
+    document = Comparison(failing(), following=("parity explain run",))
+    text = laid_out(in_order(document), Console(file=io.StringIO()))
+    assert text.splitlines()[-9:] == [
         "differs: attention.mask: exact -> none",
         "cause: 98%: mask",
         "witness: gauge: phantom keys",
         "note: 64 phantom keys",
+        "verdict: fail (structure): tiny-hunyuan-video-1.5",
+        "reason: attention parts first",
+        "first divergence: step 0 cond transformer_blocks.0.attn.attention:out, "
+        "introduced in the module (its inputs match, its output differs)",
+        "top cause: 98%: mask",
+        "next: parity explain run",
     ]
-    on_terminal = shown(failing())
-    for word in ("fail (structure)", "attention parts first", "transformer_blocks.0.attn.attention:out"):
-        assert word in on_terminal[: on_terminal.index("Steps")]
+    on_terminal = shown(failing()).splitlines()[-6:]
+    for word in ("fail (structure)", "attention parts first", "transformer_blocks.0.attn.attention:out", "98%: mask"):
+        assert word in "\n".join(on_terminal)
+
+
+def test_the_legend_tells_the_limit_that_is_judged_by() -> None:
+    assert f"fails above {L2_LIMIT:.0f}x" in LEGEND
+
+
+def test_what_is_carried_over_is_counted() -> None:
+    text = plain(failing())
+    listed = [line for line in text.splitlines() if line.startswith("failed ")]
+    assert listed == [
+        "failed transformer_blocks.0.attn.attention:out: where step 0 cond; rel L2 6.70e-02; ratio 1.9e+04x; "
+        "remarks module, q, k, v agree"
+    ]
+    assert "(14 carried over (grown, not introduced): --json has all)\n" in text
 
 
 def test_failed_sites_are_listed_up_to_twelve() -> None:
-    text = plain(failing())
-    listed = [line for line in text.splitlines() if line.startswith("failed ")]
-    assert len(listed) == 12
-    assert listed[0] == (
-        "failed transformer_blocks.0.attn.attention:out: where step 0 cond; rel L2 6.70e-02; ratio 1.9e+04x; "
-        "remarks module, q, k, v agree"
-    )
-    assert text.endswith("sites: 3 more: --json has all\n")
+    many = tuple(site(f"transformer_blocks.{i}:out", BAD, verdict="fail", birth="module") for i in range(15))
+    text = plain(replace(failing(), sites=(*many, site("x:out", BAD, verdict="fail", birth="amplified"))))
+    assert text.count("\nfailed ") == 12
+    assert "(3 more and 1 carried over (grown, not introduced): --json has all)\n" in text
+    grown = tuple(replace(d, birth="amplified") for d in many)
+    assert plain(replace(failing(), sites=grown)).count("\nfailed ") == 12
 
 
 def test_a_preflight_failure_lists_what_did_not_pass() -> None:
-    assert plain(preflight_failing()).splitlines()[2:] == [
+    assert plain(preflight_failing()).splitlines()[:-2] == [
         "preflight: explained: noise: noise.device differs",
         "preflight: fail: timesteps: repeat: 998 at steps 1, 2",
         "preflight: 1 other check passes",
@@ -263,7 +285,7 @@ def test_a_note_stands_beside_its_setting() -> None:
         differing_settings=(SettingDifference("rope", "per_call", "cached"),),
         notes=(Note("rope_dtype was not reached", "rope_dtype"), Note("differs by rope.", "rope")),
     )
-    assert plain(result).splitlines()[2:] == [
+    assert plain(result).splitlines()[:-2] == [
         "differs: rope: per_call -> cached; differs by rope.",
         "note: rope_dtype was not reached",
     ]

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import parity
 from parity.paths.plan import Role
 from parity.paths.worker import process
 
@@ -62,7 +63,7 @@ class _Nursery:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = _PROGRAM.format(str(Path(__file__).parents[2]))
+        program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
         command = [sys.executable, "-P", "-c", program, self.role, str(theirs.fileno())]
         subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
         theirs.close()

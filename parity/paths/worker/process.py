@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+import parity
 from parity.errors import ParityError, UnjudgedError, UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
@@ -230,7 +231,7 @@ class Worker:
 def _start(role: Role, python: str, descriptors: tuple[int, int, int]) -> Process:
     """An interpreter of its own."""
     read, write, output = descriptors
-    program = _PROGRAM.format(str(Path(__file__).parents[2]))
+    program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
     command = [python, "-P", "-c", program, role, str(read), str(write)]
     return subprocess.Popen(
         command, pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT

@@ -26,7 +26,7 @@ _TICKS = re.compile(r"`+")
 
 @report_format("markdown")
 def markdown(document: Document) -> str:
-    parts = [document.heading, *map(_section, document.sections())]
+    parts = [document.heading, *map(_section, (*document.conclusion(), *document.sections()))]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -39,6 +39,7 @@ def _section(section: Section) -> str:
     more = len(section.rows) - len(rows)
     head = ["| " + " | ".join(map(text, section.columns)) + " |", "|" + " --- |" * len(section.columns)]
     tail = ["", f"{more} more rows"] if more else []
+    tail += ["", text(section.foot)] if section.foot else []
     return "\n".join([f"### {text(section.title)}", "", *head, *rows, *tail])
 
 

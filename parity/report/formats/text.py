@@ -32,7 +32,12 @@ _FOLD = 16
 
 @report_format("text")
 def text(document: Document) -> str:
-    return laid_out(document.sections(), consoles()[0])
+    return laid_out(in_order(document), consoles()[0])
+
+
+def in_order(document: Document) -> tuple[Section, ...]:
+    """The sections as they are read in a terminal, whose last lines are seen first: the conclusion ends it."""
+    return (*document.sections(), *reversed(document.conclusion()))
 
 
 def laid_out(sections: Iterable[Section], console: Console) -> str:
@@ -81,6 +86,8 @@ def _print_table(table: Table, console: Console) -> None:
         grid.add_row(*[""] * again, *(_styled(cell, console) for cell in row[again:]))
         above = row
     console.print(grid)
+    if table.foot:
+        console.print(Text(printable(table.foot, console.encoding), style="dim"), soft_wrap=True)
 
 
 def _least_width(table: Table) -> int:

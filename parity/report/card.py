@@ -1,0 +1,90 @@
+"""What a reader of a comparison must not miss: a card of a dozen lines, and beside it what the verdict rests on.
+
+The card has the verdict, the first divergence, the likeliest cause, what it costs in bits, and what to type next. A
+terminal shows it last, where the eye is; a page first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from parity.compare.result import Cause, Note, Origin, Result, Round, SettingDifference
+from parity.golden.records import Key
+from parity.report.document import Facts
+
+_BIRTHS = {
+    "input": "introduced at the input (it differs, its producer matches)",
+    "module": "introduced in the module (its inputs match, its output differs)",
+    "amplified": "carried over (grown here, not introduced)",
+}
+
+
+def card(result: Result, following: Sequence[str] = ()) -> Facts:
+    """The ten seconds.
+
+    Args:
+        following: commands to go on with.
+    """
+    verdict = f"{result.verdict} ({result.failed})" if result.failed else result.verdict
+    rows = [("verdict", f"{verdict}: {result.model}" if result.model else verdict)]
+    if result.reason:
+        rows.append(("reason", result.reason))
+    if result.origin is not None:
+        rows.append(("first divergence", _origin(result.origin, result.inputs_compared)))
+    if result.causes:
+        more = len(result.causes) - 1
+        rows.append(("top cause", _cause(result.causes[0]) + (f" (and {more} more above)" if more else "")))
+    rows += [("round", _round(found)) for found in result.rounds]
+    rows += [("next", command) for command in following]
+    return Facts(tuple(rows))
+
+
+def context(result: Result) -> Facts:
+    """Differing settings, causes with their witnesses, and notes."""
+    rows = [("differs", _difference(d, result.notes)) for d in result.differing_settings]
+    for c in result.causes:
+        rows.append(("cause", _cause(c)))
+        rows += [("witness", f"{w.kind}: {w.detail}") for w in c.witnesses]
+    differing = {d.setting for d in result.differing_settings}
+    rows += [("note", note.text) for note in result.notes if note.setting not in differing]
+    return Facts(tuple(rows))
+
+
+def _cause(cause: Cause) -> str:
+    return cause.cause if math.isnan(cause.share) else f"{cause.share:.0%}: {cause.cause}"
+
+
+def _round(found: Round) -> str:
+    """`pass: structure, noise_pred agrees in 18.4 of 24 bits`: the worst step's."""
+    worst = min((step for step in found.steps if step.bits_of), key=lambda step: step.bits, default=None)
+    if worst is None:
+        return f"{found.verdict}: {found.name}"
+    where = f" at step {worst.step}" if len(found.steps) > 1 else ""
+    return f"{found.verdict}: {found.name}, noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
+
+
+def _origin(origin: Origin, observed: bool) -> str:
+    how = _BIRTHS[origin.birth]
+    if origin.birth == "module" and not observed:
+        how = "introduced there or before (its own inputs were not compared)"
+    return f"{place(origin.key)} {site_name(origin.key)}, {how}"
+
+
+def place(key: Key) -> str:
+    """`step 0 cond`; the stage only where it is not the one that nearly every site is in."""
+    branch = f" {key.branch}" if key.branch else ""
+    if key.step < 0 and key.stage != "transformer":
+        return f"{key.stage}{branch}"  # outside the loop
+    stage = "" if key.stage == "transformer" else f"{key.stage} "
+    return f"{stage}step {key.step}{branch}"
+
+
+def site_name(key: Key) -> str:
+    return key.site + (f" call {key.call}" if key.call else "")
+
+
+def _difference(difference: SettingDifference, notes: Sequence[Note]) -> str:
+    """The setting, and after it the notes about it: whether it did harm is said there."""
+    text = f"{difference.setting}: {difference.reference} -> {difference.candidate}"
+    return "; ".join([text, *(note.text for note in notes if note.setting == difference.setting)])
