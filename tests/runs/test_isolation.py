@@ -94,8 +94,10 @@ def test_a_port_that_ends_its_process_while_it_is_recorded_exits_with_2(tmp_path
 
 
 def test_a_candidate_has_an_interpreter_of_its_own(tmp_path: Path) -> None:
+    """One that knows torch and jax but not parity: without `site` an editable install is not found."""
     other = tmp_path / "python"
-    other.write_text(f'#!/bin/sh\nWHO=other exec {sys.executable} "$@"\n')
+    packages = os.pathsep.join(p for p in sys.path if p.endswith("site-packages"))
+    other.write_text(f'#!/bin/sh\nWHO=other PYTHONPATH={packages} exec {sys.executable} -S "$@"\n')
     other.chmod(0o755)
     text = f"import os\nassert os.environ['WHO'] == 'other'\n{SAME}"
     reference, candidate = write_ports(tmp_path, text)
