@@ -63,7 +63,7 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
     """Load a part with the diffusers class its config names; a transformer without weights gets drawn ones.
 
     Raises:
-        UsageError: diffusers has no such class, or cannot load the folder.
+        UsageError: diffusers has no such class, cannot load the folder, or its weights are not those of the class.
     """
     kind = class_of(folder, part)
     place = place_of(folder, part)
@@ -73,21 +73,48 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
 
             return draw(kind.from_config(read_config(folder, part)), part)
         where = {} if place == folder else {"subfolder": part}
-        return kind.from_pretrained(folder, local_files_only=True, **where, **options)
+        made, found = _loaded(kind, folder, **where, **options)
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"cannot load '{place}' as {kind.__name__}: {reason}") from error
+    _require_all(kind, place, found, ("missing", "unexpected"))
+    return made
 
 
 def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> Any:
     """Load one component by its class's `from_pretrained`, with a message that names the folder where it fails.
 
     Raises:
-        UsageError: there is no such subfolder, or it cannot be loaded.
+        UsageError: there is no such subfolder, it cannot be loaded, or it lacks weights of the class (what it has
+            beyond them, such as a head, is what the class leaves out).
     """
     if not (folder / subfolder).is_dir():
         raise UsageError(f"{folder}: expected a subfolder {subfolder!r} with a {kind.__name__}, found none")
     try:
-        return kind.from_pretrained(folder, subfolder=subfolder, local_files_only=True, **options)
+        made, found = _loaded(kind, folder, subfolder=subfolder, **options)
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder / subfolder}: cannot be loaded as {kind.__name__}: {error}") from error
+    _require_all(kind, folder / subfolder, found, ("missing",))
+    return made
+
+
+def _loaded(kind: Any, folder: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """What a class makes of a folder, and of a model what it says of its weights: `missing_keys`, `unexpected_keys`."""
+    import torch
+
+    if not issubclass(kind, torch.nn.Module):
+        return kind.from_pretrained(folder, local_files_only=True, **options), {}
+    made, found = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True, **options)
+    return made, found
+
+
+def _require_all(kind: Any, place: Path, found: dict[str, Any], which: tuple[str, ...]) -> None:
+    """Raise UsageError unless the weights are those of the class: it draws or ones what is missing without a word."""
+    for problem in which:
+        names = sorted(found.get(f"{problem}_keys", ()))
+        if names:
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise UsageError(
+                f"'{place}': {problem} in its weights for a {kind.__name__}: {shown}; download or convert it again, "
+                "or use the diffusers or transformers version it was made for"
+            )
