@@ -1,4 +1,4 @@
-"""`parity run` on transformers that no family knows: Wan, LTX, Flux, Mochi, by class and config alone."""
+"""`parity run` on transformers of no family, by class and config alone: Wan, LTX, Flux, Qwen, SkyReels, Mochi."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _change_candidate(change: Callable[[torch.nn.Module], None], monkeypatch: py
     monkeypatch.setattr(Generic, "load", changed)
 
 
-@pytest.mark.parametrize("name", ["wan", "ltx", "flux"])
+@pytest.mark.parametrize("name", ["wan", "ltx", "flux", "qwen", "skyreels"])
 def test_it_traces_and_agrees_with_the_reference(name: str, tmp_path: Path) -> None:
     result = run(_request(make(tmp_path, name)))
     assert (result.verdict, result.origin) == ("pass", None)

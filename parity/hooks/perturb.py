@@ -7,6 +7,9 @@ tables come from constants, where nothing at the module's boundary could show th
 (Measured on HunyuanVideo-1.5's rotary table of 111,600 tokens: XLA is 4.9e-7 from torch, where boundaries alone
 sample 7e-8.)
 
+float64 that a model computes by itself (frequencies of a time embedding) is narrowed to float32, which is all that JAX
+has unless told otherwise.
+
 The results of products (linear layers, convolutions) move besides by what adding their K terms one after the other
 rounds, which grows with K where an ulp does not: see `SUM`.
 
@@ -90,6 +93,11 @@ class _Run:
             # Zeros stay: a padded row or an absent input is exact in every implementation.
             return torch.where(x == 0, x, torch.nextafter(x, towards))
 
+    def narrowed(self, x: torch.Tensor) -> torch.Tensor:
+        """float64 as it is where there is none: JAX computes it in float32 unless told otherwise."""
+        with torch._C.DisableTorchFunction():
+            return self.ulp(x.float()).double()
+
     def summed(self, module: torch.nn.Module, out: Any) -> Any:
         """A product's output moved by what its sums could round; accumulators of 16-bit products are in float32."""
         if not isinstance(module, _PRODUCTS) or not isinstance(out, torch.Tensor) or out.dtype == torch.float64:
@@ -159,5 +167,7 @@ class _ElementaryFunctions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.dtype == torch.float64:
+            return self.run.narrowed(out)
         moves = isinstance(out, torch.Tensor) and getattr(func, "__name__", "") in _ELEMENTARY
         return self.run.ulp(out) if moves else out

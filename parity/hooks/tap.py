@@ -108,7 +108,10 @@ class Tap:
         return call
 
     def see(self, module: str, call: int, port: str, value: Any) -> None:
-        """Observe a value at a port: tensors, None and scalars, and those inside tuples, lists and dicts."""
+        """Observe a value at a port: tensors, None and scalars, and those inside tuples, lists and dicts.
+
+        A complex tensor [..., channels] is seen as [..., 2 * channels], real and imaginary parts in turn.
+        """
         if isinstance(value, torch.Tensor):
             if self.plan.wants_port(module, port):
                 self._tensor(module, call, port, value)
@@ -128,6 +131,8 @@ class Tap:
         memo = self._memo(x)
         keep = self.plan.wants_value(module, port)
         dtype = str(x.dtype).removeprefix("torch.")
+        if x.is_complex():  # a rotary table; its real view is what can be sketched and stored
+            x = torch.view_as_real(x).flatten(-2) if x.ndim else torch.view_as_real(x)
         for branch, piece in self._by_branch(x):
             for part in self.rule.parts(module, port, tuple(piece.shape)):
                 site = f"{module}:{port}" + (f"@{part.name}" if part.name else "")

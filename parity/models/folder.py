@@ -81,6 +81,23 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
     return made
 
 
+def skeleton(folder: Path, part: str) -> Any:
+    """A part's module without weights, on torch's meta device, for the names and kinds of its modules.
+
+    Raises:
+        UsageError: diffusers has no such class, or cannot make it of the config.
+    """
+    import torch
+
+    kind = class_of(folder, part)
+    try:
+        with torch.device("meta"):
+            return kind.from_config(read_config(folder, part))
+    except (ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"cannot make a {kind.__name__} of '{place_of(folder, part)}': {reason}") from error
+
+
 def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> Any:
     """Load one component by its class's `from_pretrained`, with a message that names the folder where it fails.
 

@@ -201,6 +201,23 @@ def test_elementary_functions_move_in_modules_of_constants() -> None:
     assert moved_by_one_ulp(exact, waves.table)
 
 
+class Wide(torch.nn.Module):
+    """Frequencies in float64, as some time embeddings have them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frequencies = 1.0 / torch.pow(10000.0, torch.arange(64, dtype=torch.float64) / 64)
+        return (1000.0 * frequencies).sin()[None] * x[:, :1]
+
+
+def test_float64_of_a_models_own_is_as_coarse_as_float32() -> None:
+    """JAX has none unless told otherwise: the sine of a phase of 1000 is then 3e-5 away, where an ulp is 1e-16."""
+    model = with_weights(Wide())
+    exact = model[0](torch.ones(1, 2))
+    with perturbed(model, 0):
+        moved = model[0](torch.ones(1, 2))
+    assert 1e-6 < float((moved - exact).norm() / exact.norm()) < 1e-4
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_elementary_functions_are_themselves_afterwards(fails: bool) -> None:
     model = with_weights(Waves(fails))

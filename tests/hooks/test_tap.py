@@ -249,3 +249,17 @@ def test_the_tap_keeps_no_activation_alive() -> None:
     assert len(held) == 2
     assert all(ref() is None for ref in held)
     assert len(gathered(tap).order) == 6
+
+
+def test_a_complex_table_is_seen_as_its_real_view() -> None:
+    class Table(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.polar(torch.ones_like(x), x)
+
+    x = rows(n=40, channels=32)
+    seen = observe(Table(), x, tap_options={"values": ("*:out",)})
+    record = seen.at(":out")
+    table = torch.view_as_real(Table()(x)).flatten(-2)
+    assert (record.shape, record.dtype, record.frame) == ((1, 40, 64), "complex64", (40, 64))
+    assert np.array_equal(record.value, table.numpy())
+    assert np.allclose(record.sketch, sketch(table.numpy()), atol=1e-5)

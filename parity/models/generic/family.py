@@ -18,7 +18,7 @@ import torch
 from parity.errors import ParityError, UnjudgedError, UsageError
 from parity.hooks.rows import NoRows, RowRule
 from parity.models.family import Condition, Family
-from parity.models.folder import class_of, is_drawn, read_config
+from parity.models.folder import class_of, is_drawn, read_config, skeleton
 from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, make_arguments, read_inputs, signature_of
 from parity.models.generic.sampler import EulerSampler
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
@@ -73,7 +73,9 @@ class Generic(Family):
         Raises:
             UsageError: see `make_arguments` and `read_inputs`.
         """
-        signature = signature_of(class_of(folder, "transformer"), read_config(folder, "transformer"))
+        signature = signature_of(
+            class_of(folder, "transformer"), read_config(folder, "transformer"), skeleton(folder, "transformer")
+        )
         for name in (LATENT, TIMESTEP):
             if name not in (*signature.required, *signature.optional):
                 raise UsageError(

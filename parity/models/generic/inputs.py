@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers.models.embeddings import Timesteps
 
 from parity.errors import UsageError
 from parity.models.stage_files import MASKS, StageFile
@@ -53,7 +54,7 @@ class Signature:
 
     Attributes:
         name: of the class. config: of the checkpoint. required, optional: names of forward's parameters.
-        timestep_scale: 1000, or 1 where forward multiplies by 1000 itself.
+        timestep_scale: 1000, or 1 where the model multiplies by 1000 itself.
     """
 
     name: str
@@ -112,15 +113,21 @@ class Signature:
         )
 
 
-def signature_of(kind: Any, config: Config) -> Signature:
-    """Read a transformer class's forward."""
+def signature_of(kind: Any, config: Config, model: torch.nn.Module | None = None) -> Signature:
+    """Read a transformer class's forward.
+
+    Args:
+        model: of the class, without weights; its time embedding may multiply timesteps by 1000, as may the config.
+    """
     named = {
         n: p
         for n, p in inspect.signature(kind.forward).parameters.items()
         if n not in ("self", "return_dict") and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
     required = tuple(n for n, p in named.items() if p.default is p.empty)
-    own = _SCALED_TIMESTEP.search(inspect.getsource(kind.forward))
+    modules = () if model is None else model.modules()
+    inside = any(isinstance(m, Timesteps) and m.scale != 1 for m in modules) or "t_scale" in config
+    own = inside or _SCALED_TIMESTEP.search(inspect.getsource(kind.forward))
     return Signature(
         kind.__name__, config, required, tuple(n for n in named if n not in required), 1.0 if own else 1000.0
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from parity.golden.records import StepRecords
 from parity.hooks.modules import module_tree
 from parity.hooks.sites import split_sites
 from parity.models.family import Family
-from parity.models.folder import read_config
+from parity.models.folder import read_config, skeleton
 from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
 from parity.models.stage2 import read_stage2
@@ -130,21 +129,12 @@ def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[s
         modules = text_modules(case, family.text(case))
         found["text"] = list(dict.fromkeys(name for names in modules.values() for name in names))
     if "transformer" in stages:
-        found["transformer"] = ["", *_skeleton(case)]
+        found["transformer"] = ["", *module_tree(skeleton(case.folder, "transformer")), "rope"]
     if "vae" in stages:
         settings = parse("torch")
         root = vae_stage(case).load(settings, Reached(settings, "vae"))
         found["vae"] = ["", *module_tree(root)]
     return found
-
-
-def _skeleton(case: Case) -> list[str]:
-    import diffusers
-
-    kind = getattr(diffusers, str(read_config(case.folder, "transformer")["_class_name"]))
-    with torch.device("meta"):
-        model: Any = kind.from_config(kind.load_config(case.folder, subfolder="transformer"))
-    return [*module_tree(model), "rope"]
 
 
 def _stage2(case: Case, request: Request) -> np.ndarray:
