@@ -111,18 +111,22 @@ def retyped(module: torch.nn.Module, call: Call, dtypes: Mapping[str, torch.dtyp
     return replace(call, args=mapped(cast, call.args), kwargs=mapped(cast, dict(call.kwargs)))
 
 
-def mapped(change: Callable[[torch.Tensor], Any], x: Any) -> Any:
-    """`x` with `change` applied to each tensor in its tuples, lists and dicts."""
+def _same(x: Any) -> Any:
+    return x
+
+
+def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], Any] = _same) -> Any:
+    """`x` with `change` applied to each tensor in its tuples, lists and dicts, and `rest` to what else is in them."""
     if isinstance(x, torch.Tensor):
         return change(x)
     if isinstance(x, tuple):
-        items = [mapped(change, item) for item in x]
+        items = [mapped(change, item, rest) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
     if isinstance(x, list):
-        return [mapped(change, item) for item in x]
+        return [mapped(change, item, rest) for item in x]
     if isinstance(x, Mapping) and type(x) is dict:
-        return {name: mapped(change, item) for name, item in x.items()}
-    return x
+        return {name: mapped(change, item, rest) for name, item in x.items()}
+    return rest(x)
 
 
 def prediction_of(output: Any) -> Any:

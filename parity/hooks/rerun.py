@@ -20,5 +20,12 @@ def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inp
     tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     tensors.update(module.named_buffers(remove_duplicate=False))
     weights = {name: cast(x.detach()) for name, x in tensors.items()}
-    change = cast if inputs else lambda x: x
-    return torch.func.functional_call(module, weights, mapped(change, call.args), mapped(change, dict(call.kwargs)))
+    if not inputs:
+        return torch.func.functional_call(module, weights, call.args, dict(call.kwargs))
+
+    def named(x: Any) -> Any:
+        """A dtype that the module is told to work in, as some time embeddings are."""
+        return dtype if isinstance(x, torch.dtype) and x.is_floating_point else x
+
+    args, kwargs = mapped(cast, call.args, named), mapped(cast, dict(call.kwargs), named)
+    return torch.func.functional_call(module, weights, args, kwargs)

@@ -10,6 +10,9 @@ import torch
 from parity.hooks.reduce.transfer import to_numpy
 from parity.paths.plan import Array, Tree
 
+_DTYPE = "torch.dtype"
+"""The one name in a dict that stands for a dtype given as an argument."""
+
 
 def array(x: torch.Tensor) -> Array:
     """A tensor's values on the host; 16-bit floats widened, which loses nothing."""
@@ -36,6 +39,8 @@ def plain(x: Any) -> Tree:
         return tuple(plain(item) for item in x)
     if isinstance(x, list):
         return [plain(item) for item in x]
+    if isinstance(x, torch.dtype):
+        return {_DTYPE: str(x).removeprefix("torch.")}
     if isinstance(x, Mapping):
         return {str(name): plain(item) for name, item in x.items()}
     raise TypeError(f"an argument of type {type(x).__name__} cannot be handed to another process")
@@ -49,6 +54,8 @@ def nest(x: Tree) -> Any:
         return tuple(nest(item) for item in x)
     if isinstance(x, list):
         return [nest(item) for item in x]
+    if isinstance(x, dict) and x.keys() == {_DTYPE}:
+        return getattr(torch, str(x[_DTYPE]))
     if isinstance(x, dict):
         return {name: nest(item) for name, item in x.items()}
     return x

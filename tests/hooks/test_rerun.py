@@ -1,0 +1,31 @@
+"""A module run again in another dtype, which its arguments may name too."""
+
+from __future__ import annotations
+
+import torch
+
+from parity.hooks.calls import Call
+from parity.hooks.rerun import rerun
+
+
+class Embedding(torch.nn.Module):
+    """Works in the dtype it is told, as Sana's time embedding does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, hidden_dtype: torch.dtype | None = None) -> torch.Tensor:
+        return self.linear(x.sin().to(hidden_dtype))
+
+
+def test_a_dtype_among_the_arguments_is_the_wider_one_too() -> None:
+    module, x = Embedding(), torch.linspace(0, 1, 8).reshape(2, 4)
+    call = Call("embedding", 0, ("cond",), (x,), {"hidden_dtype": torch.float32}, None)
+    wide = rerun(module, call, torch.float64)
+    assert wide.dtype == torch.float64
+    narrow = rerun(module, call, None)
+    assert narrow.dtype == torch.float32
+    assert torch.allclose(wide.float(), narrow, atol=1e-6)
+    kept = rerun(module, Call("", 0, (), (x,), {"hidden_dtype": torch.float64}, None), torch.float64, inputs=False)
+    assert kept.dtype == torch.float64
