@@ -14,13 +14,14 @@ import pytest
 import parity
 
 ROOT = Path(parity.__file__).parent
-SHARED = {"settings", "errors", "cache", "reached", "redact"}
+SHARED = {"settings", "errors", "cache", "reached", "redact", "files"}
 """Modules that every layer may import."""
 
 BELOW: dict[str, set[str]] = {
     "errors": set(),
     "cache": {"errors"},
     "redact": set(),
+    "files": set(),
     "settings": {"errors"},
     "reached": {"errors", "settings"},
     "port": set(),
@@ -39,7 +40,7 @@ BELOW: dict[str, set[str]] = {
 
 TOP = {"cli", "commands", "__main__", "pytest_plugin"}
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
-WITHOUT_HEAVY = {"errors", "cache", "redact", "port", "settings", "reached", "golden", "compare", "report"}
+WITHOUT_HEAVY = {"errors", "cache", "redact", "files", "port", "settings", "reached", "golden", "compare", "report"}
 REPORT_READS = ("parity.compare.result", "parity.compare.prices", "parity.golden.records", "parity.golden.strict")
 """The reports compute nothing: they read result types (`strict` has the spelling of NaN in JSON)."""
 
@@ -73,7 +74,7 @@ def complaints(module: str, imported: str) -> Iterator[str]:
     if top != "parity" or layer in TOP:
         return
     target = layer_of(imported)
-    if not (ROOT / target).is_dir() and not (ROOT / f"{target}.py").is_file():
+    if not target or (not (ROOT / target).is_dir() and not (ROOT / f"{target}.py").is_file()):
         return  # a name of the package itself, such as its version
     if target not in BELOW.get(layer, set()) | {layer}:
         yield f"{module} imports {imported}, which is not below it"

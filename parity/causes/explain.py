@@ -27,6 +27,7 @@ from parity.compare.diff import diff
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError, UsageError
+from parity.files import read_text
 from parity.golden import Golden
 from parity.golden.records import Key, StepRecords
 from parity.hooks.sites import ATTENTION
@@ -34,6 +35,9 @@ from parity.runs.kept import ports_of
 from parity.runs.request import Say
 from parity.runs.sides import Openers
 from parity.settings import NEUTRAL
+
+_MOST_BYTES = 1 << 30
+"""Of a document of a kept run; a site takes about a kilobyte."""
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
@@ -48,11 +52,11 @@ def of_run(where: Path, openers: Openers) -> ExplainRequest:
         UsageError: the folder is no kept run.
     """
     try:
-        told = json.loads((where / "request.json").read_text())
+        told = json.loads(read_text(where / "request.json", _MOST_BYTES))
         stage1, prompt = told["stage1"], told["prompt"]
-        differing = json.loads((where / "result.json").read_text())["differing_settings"]
+        differing = json.loads(read_text(where / "result.json", _MOST_BYTES))["differing_settings"]
         rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         raise UsageError(f"'{where}' is no kept run: make one with `parity run --out DIR`") from None
     at = where / "precision" if (where / "precision").is_dir() else where
     if not (at / "reference").is_dir():

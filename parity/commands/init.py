@@ -9,7 +9,7 @@ import typer
 
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
-from parity.report.output import show
+from parity.report.output import printable, show
 
 TEMPLATE = Path(__file__).parent / "templates" / "port.py"
 
@@ -29,4 +29,5 @@ def init(
         raise UsageError(f"'{where}' exists; name another file") from None
     except OSError as error:
         raise UsageError(f"cannot write '{where}': {error.strerror}") from None
-    show(f"wrote {where}; try: parity run --reference-path {where}:reference --candidate-path {where}:build")
+    shown = printable(str(where), "utf-8")
+    show(f"wrote {shown}; try: parity run --reference-path {shown}:reference --candidate-path {shown}:build")

@@ -11,6 +11,7 @@ import typer
 
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
+from parity.files import read_bytes, read_text
 from parity.report.formats.html import DocumentError, Picture, to_html
 from parity.report.output import show, write
 
@@ -35,8 +36,8 @@ def report(
     try:
         causes = None if explained is None else explained["causes"]
         page = to_html(document, causes, _pictures(run, document))
-    except (DocumentError, KeyError, TypeError) as error:
-        raise UsageError(f"'{run}' cannot be shown: {error}") from None
+    except (DocumentError, LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise UsageError(f"'{run}' cannot be shown, its documents are damaged: {error}") from None
     write(where, page, "--html")
     show(str(where))
 
@@ -48,9 +49,7 @@ def read_document(where: Path) -> dict[str, Any] | None:
         UsageError: it cannot be read or is no JSON document.
     """
     try:
-        if where.stat().st_size > MOST_BYTES:
-            raise UsageError(f"'{where}' has more than {MOST_BYTES >> 20} MB: not a document of parity's")
-        document = json.loads(where.read_text(encoding="utf-8"))
+        document = json.loads(read_text(where, MOST_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -81,9 +80,9 @@ def _picture(run: Path, where: Path) -> str:
     """A PNG as a `data:` URL; empty where there is none in the run's own folder, or none of a size for a page."""
     try:
         inside = where.resolve().is_relative_to(run.resolve())
-        if not inside or where.stat().st_size > MOST_PICTURE_BYTES:
+        if not inside:
             return ""
-        content = where.read_bytes()
+        content = read_bytes(where, MOST_PICTURE_BYTES)
     except OSError:
         return ""
     if not content.startswith(b"\x89PNG"):

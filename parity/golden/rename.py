@@ -22,10 +22,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from parity.errors import UsageError
+from parity.files import read_bytes
 from parity.golden.patterns import refuse_costly
 from parity.golden.records import LOOP, Key, StepRecords
 from parity.golden.strict import MalformedError, as_int, as_list, as_object, as_text, parse, shown
@@ -119,14 +119,11 @@ def load_rename(path: str | os.PathLike[str]) -> Rename:
     """
     where = os.fspath(path)
     try:
-        with Path(path).open("rb") as opened:
-            content = opened.read(MAX_FILE + 1)
+        content = read_bytes(path, MAX_FILE)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"--map: cannot read '{where}': {reason}") from None
     try:
-        if len(content) > MAX_FILE:
-            raise MalformedError(f"it is longer than {MAX_FILE} bytes")
         return decode_rename(parse(content), where)
     except MalformedError as error:
         raise UsageError(f"--map: {where}: {error}") from None

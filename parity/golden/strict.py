@@ -26,6 +26,8 @@ MAX_NAME = 4096
 """Characters of a name, a setting's value or a fingerprint, at most."""
 MAX_LONG = 100_000
 """Characters of a sentence, at most."""
+MAX_VALUES = 8_000_000
+"""Commas and brackets of a document at most: each may be a Python object of some 70 bytes."""
 MAX_INT = 2**63 - 1
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -58,8 +60,11 @@ def parse(data: bytes) -> dict[str, Any]:
     """The JSON object in `data` (UTF-8).
 
     Raises:
-        MalformedError: not JSON, not an object, duplicate names, NaN literals, numbers too large, nested too deeply.
+        MalformedError: not JSON, not an object, too many values, duplicate names, NaN literals, numbers too large, or
+            nested too deeply.
     """
+    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise MalformedError(f"it has more than {MAX_VALUES} values")
     try:
         value = json.loads(
             data.decode("utf-8"),
@@ -75,12 +80,27 @@ def parse(data: bytes) -> dict[str, Any]:
         raise MalformedError(f"it is not JSON ({str(error)[:120]})") from None
     if not isinstance(value, dict):
         raise MalformedError("it is not a JSON object")
+    if b"\\ud" in data.lower() and not _encodes(value):
+        raise MalformedError("a text in it holds half a character (a lone surrogate)")
     return value
 
 
+def _encodes(value: Any) -> bool:
+    """Whether all texts in a document can be written again as UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def shown(value: object) -> str:
-    """A value for an error message: short, on one line, whatever it is."""
-    text = ascii(value)
+    """A value for an error message: short, on one line, whatever it is, at no cost."""
+    if isinstance(value, (dict, list)) and len(value) > 8:
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)} entries"
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    text = ascii(value[:80] if isinstance(value, str) else value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

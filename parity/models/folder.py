@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from parity.errors import UsageError
+from parity.files import read_text
+from parity.golden.strict import shown
+
+MOST_BYTES = 1 << 24
+"""Of a config."""
 
 
 def place_of(folder: Path, part: str) -> Path:
@@ -34,10 +39,10 @@ def read_config(folder: Path, part: str) -> dict[str, Any]:
     names = {"scheduler": "scheduler_config.json", "guider": "guider_config.json"}
     path = place_of(folder, part) / names.get(part, "config.json")
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(read_text(path, MOST_BYTES))
     except OSError:
         raise UsageError(f"'{folder}' has no {part}/{path.name}: not a complete checkpoint") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"'{path}' is no JSON: {error}") from None
     if not isinstance(config, dict):
         raise UsageError(f"'{path}' holds no JSON object")
@@ -67,6 +72,7 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
     """
     kind = class_of(folder, part)
     place = place_of(folder, part)
+    _require_sizes(folder, part)
     try:
         if part == "transformer" and is_drawn(folder):
             from parity.models.tiny.weights import draw
@@ -79,6 +85,17 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
         raise UsageError(f"cannot load '{place}' as {kind.__name__}: {reason}") from error
     _require_all(kind, place, found, ("missing", "unexpected"))
     return made
+
+
+MOST_TIMESTEPS = 1_000_000
+"""Of a scheduler's training: it makes tables of that length."""
+
+
+def _require_sizes(folder: Path, part: str) -> None:
+    """Raise UsageError where a scheduler's config asks for tables of an absurd length."""
+    steps = read_config(folder, part).get("num_train_timesteps", 1) if part == "scheduler" else 1
+    if not isinstance(steps, int) or not 1 <= steps <= MOST_TIMESTEPS:
+        raise UsageError(f"'{folder / part}': num_train_timesteps is {shown(steps)}, not 1 to {MOST_TIMESTEPS}")
 
 
 def skeleton(folder: Path, part: str) -> Any:

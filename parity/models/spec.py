@@ -19,8 +19,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from parity.errors import UsageError
+from parity.files import read_text
 
 SPEC_FILE = "parity.json"
+MOST_BYTES = 1 << 24
+"""Of a config."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ def _cogvideox_defaults(folder: pathlib.Path) -> dict[str, int]:
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
     """Return the object in a JSON file, empty where there is no file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path, MOST_BYTES))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

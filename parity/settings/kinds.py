@@ -44,16 +44,21 @@ class Flag(Enumerated):
         return text == "true" if text in self.values else None
 
 
+MOST = 2**31
+"""What every integer setting is below."""
+
+
 @dataclass(frozen=True, slots=True)
 class Integer(Enumerated):
-    """An integer that is not negative."""
+    """An integer that is not negative, below `MOST`."""
 
     @property
     def form(self) -> str:
         return "an integer of at least 0"
 
     def read(self, text: str) -> Value | None:
-        return int(text) if text.isdecimal() else None
+        value = int(text) if text.isdecimal() and len(text) <= 10 else MOST
+        return value if value < MOST else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,7 @@ class Structured(Enumerated):
 
 
 MESH = re.compile(r"dp=([1-9]\d*),sp=([1-9]\d*),tp=([1-9]\d*)")
-CACHE = re.compile(r"off|deepcache:(\d+),(\d+),(\d+)")
+CACHE = re.compile(r"off|deepcache:(\d{1,9}),(\d{1,9}),(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parity.errors import UsageError
-from parity.golden import Golden, GoldenWriter, Provenance, StepRecords, verify
+from parity.golden import Golden, GoldenWriter, Provenance, StepRecords, strict, verify
 from parity.golden.disk.format import own_checksum
 
 Make = Callable[..., StepRecords]
@@ -447,3 +447,22 @@ def test_a_link_to_itself_is_a_sentence(golden: Path, file: str) -> None:
     (golden / file).symlink_to(file)
     with pytest.raises(UsageError, match="Too many levels of symbolic links"):
         Golden.open(golden).read_step(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b'{"a": [' + b"[]," * 8_000_000 + b"1]}", "more than 8000000 values"),
+        (b'{"a": "\\ud800"}', "half a character"),
+        (b'{"a\\udfff": 1}', "half a character"),
+    ],
+)
+def test_what_cannot_be_held_or_written_again_is_refused(text: bytes, why: str) -> None:
+    with pytest.raises(strict.MalformedError, match=why):
+        strict.parse(text)
+    assert strict.parse(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+def test_a_value_is_shown_short_whatever_it_is() -> None:
+    for value in ([[]] * 10**6, {str(i): 1 for i in range(10**5)}, "x" * 10**6, 10**9999):
+        assert len(strict.shown(value)) <= 82

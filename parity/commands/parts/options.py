@@ -82,6 +82,8 @@ class Generation:
 
     def __post_init__(self) -> None:
         check_range(self.steps, self.seed)
+        if self.model is not None and not self.model.strip():
+            raise UsageError(f"--model is empty: name a model, or leave it out for {DEFAULT_MODEL}")
 
     @property
     def name(self) -> str:
@@ -324,10 +326,14 @@ def interpreters(candidate: Path | None) -> dict[str, str]:
     return {"candidate": str(candidate)}
 
 
+MOST_STEPS = 100_000
+"""Denoising steps, at most: schedules are made whole."""
+
+
 def check_range(steps: int, seed: int) -> None:
     """Raise UsageError unless there is a step, and the seed is one that torch takes."""
-    if steps < 1:
-        raise UsageError(f"--steps must be at least 1, found {steps}")
+    if not 1 <= steps <= MOST_STEPS:
+        raise UsageError(f"--steps must be from 1 to {MOST_STEPS}, found {steps:.6g}")
     if not 0 <= seed < 2**63:
         raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {seed}")
 

@@ -106,8 +106,9 @@ def _schedule(ours: Values, theirs: Values, settings: object) -> Iterator[Cause]
 def _place(ours: Values, theirs: Values, settings: object) -> Iterator[Cause]:
     """Where the scheduler stands."""
     pair = _pair(ours, theirs, f"{LOOP}:step_index")
-    if pair is None or pair[0] == pair[1]:
+    if pair is None or any(x.size != 1 or not np.isfinite(x).all() for x in pair) or np.array_equal(*pair):
         return
+    pair = (pair[0].reshape(()), pair[1].reshape(()))
     late = int(pair[1] - pair[0])
     how = f"{abs(late)} step{'s' if abs(late) > 1 else ''} {'late' if late > 0 else 'early'}"
     text = (
@@ -167,7 +168,7 @@ def _combined(values: Values) -> tuple[float, float] | None:
     if any(x is None for x in parts):
         return None
     uncond, cond, guided = (np.ravel(x) for x in parts if x is not None)
-    if not uncond.size == cond.size == guided.size:
+    if not uncond.size == cond.size == guided.size or not all(np.isfinite(x).all() for x in (uncond, cond, guided)):
         return None
     columns = np.stack([uncond, cond], axis=1)
     weights, *_ = np.linalg.lstsq(columns, guided, rcond=None)

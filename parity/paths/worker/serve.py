@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from parity.errors import ParityError
+from parity.errors import ParityError, UsageError
 from parity.paths.worker import wire
 from parity.paths.worker.extras import quieten, require_extras
 
@@ -57,10 +57,16 @@ class Server:
         return self.host.port(option, text, timeout)
 
     def open(self, side: int, spec: Spec) -> None:
-        self.sides[side] = self.host.open(spec)
+        from parity.paths.worker.checkpoint import checkpoint  # torch, which is imported by now
+
+        with checkpoint(spec.source):
+            self.sides[side] = self.host.open(spec)
 
     def facts(self, side: int) -> object:
-        return self.sides[side].facts()
+        from parity.paths.worker.checkpoint import checkpoint
+
+        with checkpoint(self.sides[side].spec.source):
+            return self.sides[side].facts()
 
     def observe(
         self, side: int, stream: int, plan: Plan, start: State | None, steps: tuple[int, int] | None, forced: bool
@@ -145,9 +151,16 @@ def _answer(server: Server, request: dict[str, Any]) -> dict[str, Any]:
 def _error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ParityError):
         return {"error": {"code": error.exit_code, "text": str(error)}}
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    text = summary(error)
+    if isinstance(error, MemoryError) or "Unable to initialize backend" in text:  # the machine's, or its environment's
+        return {"error": {"code": UsageError.exit_code, "text": text}}
     return {"error": {"code": 0, "text": text, "trace": traceback.format_exc()}}
+
+
+def summary(error: BaseException) -> str:
+    """An exception in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _tell_exits(replies: BinaryIO) -> Callable[[int], NoReturn]:

@@ -12,6 +12,7 @@ Cost. A few hundred bytes a site shown; at most `MOST_SITES` are drawn and `MOST
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from parity.errors import UsageError
 from parity.report.comparison import Comparison
 from parity.report.document import Document, Json
 from parity.report.formats import report_format
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What a terminal obeys, should somebody print a page; no page needs it."""
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 MOST_SITES = 1_500
@@ -113,7 +117,7 @@ def to_html(document: Json, causes: Sequence[Json] | None, pictures: Sequence[Pi
         sites = [s for s in document["sites"] if s["verdict"] != "apart"]
         shown = [s for s in sites if s["verdict"] != "pass"][:MOST_ROWS]
         page = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-        return page.render(
+        text: str = page.render(
             result=document,
             causes=causes,
             pictures=pictures,
@@ -126,6 +130,7 @@ def to_html(document: Json, causes: Sequence[Json] | None, pictures: Sequence[Pi
             width=WIDTH,
             height=HEIGHT,
         )
+        return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
     except (KeyError, TypeError, ValueError, AttributeError, jinja2.UndefinedError) as error:
         raise DocumentError(f"not a document of --json: {error}") from None
 

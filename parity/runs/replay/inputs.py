@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.errors import UsageError
 from parity.golden.records import PADDING, Key, Record, StepRecords
 from parity.paths.plan import Array, ModuleCall, Tree
 
@@ -74,6 +75,9 @@ def _value(record: Record, padding: Record | None) -> Tree:
         return record.value
     values = np.asarray(record.value)
     if padding is not None and isinstance(padding.value, np.ndarray):
+        if padding.value.shape != values.shape:
+            held = f"{list(values.shape)} and {list(padding.value.shape)}"
+            raise UsageError(f"{record.key.site}: valid and padded rows differ in shape ({held}): record it again")
         values = values | padding.value if values.dtype == bool else values + padding.value
     if values.ndim > 1 and record.rows:
         values = values[:, : record.shape[1]]  # rows of a stream that this path was not given stand at the end

@@ -23,8 +23,9 @@ from parity.errors import UnjudgedError, UsageError
 from parity.golden import Golden
 from parity.golden.facts import Facts
 from parity.golden.records import Floor, Key, Record, StepRecords
-from parity.paths.plan import Plan, Spec
+from parity.paths.plan import ModuleCall, Plan, Spec
 from parity.paths.side import Side
+from parity.paths.worker.process import RemoteError
 from parity.runs.replay.inputs import recorded_calls
 from parity.runs.request import NO_PORTS, Ports, Request, Say
 from parity.runs.sides import Openers, candidate_spec, modules_of, reference_spec, source_of
@@ -74,9 +75,24 @@ def replay(request: ReplayRequest, openers: Openers, say: Say) -> Result:
             if facts.own and call.module not in modules_of(facts):
                 continue
             say(f"{call.module} of step {step}")
-            local = local_errors(_truth(step, outputs, records.floors), side.call(call, Plan()).records)
+            local = local_errors(_truth(step, outputs, records.floors), _called(side, call, step, request.golden))
             sites += [_site(key, error) for key, error in local.items()]
     return _conclude(model, tuple(sites), checks, request.golden)
+
+
+def _called(side: Side, call: ModuleCall, step: int, where: str) -> tuple[Record, ...]:
+    """What a module of this machine gives for a recorded call.
+
+    Raises:
+        UsageError: it does not take the recorded inputs.
+    """
+    try:
+        return side.call(call, Plan()).records
+    except RemoteError as error:
+        raise UsageError(
+            f"'{where}': this machine's {call.module} does not take its recorded inputs (step {step}): {error}; was "
+            "the golden changed, or recorded with another diffusers?"
+        ) from error
 
 
 def _open(request: ReplayRequest, golden: Golden, openers: Openers) -> tuple[Side, Facts]:

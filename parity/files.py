@@ -1,0 +1,41 @@
+"""Small files that a user names or that came from elsewhere: read whole, or refused before anything is read.
+
+A pipe or a device would block or never end, a huge file would fill the memory: both are refused by looking first.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
+    """A regular file's content.
+
+    Args:
+        most: bytes.
+
+    Raises:
+        OSError: there is none, it is no regular file, it cannot be read, or it is longer than `most`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block the reader
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(most + 1) if found.st_size <= most else b""
+    if found.st_size > most or len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
+    return content
+
+
+def read_text(path: Path, most: int) -> str:
+    """A regular file's content as UTF-8.
+
+    Raises:
+        OSError: see `read_bytes`. UnicodeDecodeError: it is no UTF-8.
+    """
+    return read_bytes(path, most).decode("utf-8")

@@ -1,0 +1,61 @@
+"""What is no small regular file is refused before it is read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from parity import cli
+from parity.files import read_bytes, read_text
+
+
+def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("é", encoding="utf-8")
+    assert read_text(tmp_path / "a", 2) == "é"
+    with pytest.raises(OSError, match="more than 1 bytes"):
+        read_bytes(tmp_path / "a", 1)
+
+
+def test_pipes_folders_and_devices_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(OSError, match="not a regular file"):
+            read_bytes(path, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("result.json", ["report", "run"]),
+        ("request.json", ["explain", "run"]),
+        ("map.json", ["diff", "a", "b", "--map", "run/map.json"]),
+    ],
+)
+def test_a_pipe_in_a_files_place_hangs_no_command(
+    name: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    os.mkfifo(tmp_path / "run" / name)
+    done = CliRunner().invoke(cli.app, command)
+    assert done.exit_code == 2
+    assert done.stderr.count("parity: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps", "9" * 40], "--steps must be from 1 to 100000"),
+        (["--model", " "], "--model is empty"),
+        (["--candidate", "attention.block_q=" + "9" * 5000], "attention.block_q"),
+        (["--candidate", "cache=deepcache:" + "9" * 5000 + ",1,1"], "cache"),
+    ],
+)
+def test_absurd_numbers_and_names_are_refused(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(cli.app, ["run", *words])
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "defect" not in done.stderr
