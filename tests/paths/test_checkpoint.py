@@ -10,9 +10,7 @@ from parity.paths.worker.checkpoint import checkpoint
 
 
 def test_a_failure_is_said_of_the_checkpoint_with_its_place() -> None:
-    said = (
-        r"'mine' cannot be run: ZeroDivisionError: 0\.0 cannot be raised \(test_checkpoint\.py:\d+\); is"
-    )
+    said = r"'mine' cannot be run: ZeroDivisionError: 0\.0 cannot be raised \(test_checkpoint\.py:\d+\); is"
     with pytest.raises(UsageError, match=said), checkpoint(Source(model="mine")):
         raise ZeroDivisionError("0.0 cannot be raised\nto a negative power")
 
