@@ -88,7 +88,7 @@ def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inp
 
 def with_names(loop: Loop) -> Loop:
     """A loop whose side knows the names that it will be observed under; those that a JAX port taps show in a trace."""
-    if not isinstance(loop.side.family, Ported) or not hasattr(loop.side.backend, "seen"):
+    if loop.side.backend.seen is None:
         return loop
     from parity.paths.port.jax_port import names_of
 

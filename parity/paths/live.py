@@ -236,8 +236,8 @@ class LiveSide:
 
     def _names(self) -> list[str]:
         """What a port named so far; some names show only when it is called."""
-        backend: Any = self.loaded.backend
-        return sorted(getattr(backend, "seen", set(self.loaded.modules)))
+        seen = self.loaded.backend.seen
+        return sorted(self.loaded.modules if seen is None else seen)
 
     def _timed(self, steps: tuple[int, int]) -> Iterator[StepRecords]:
         from parity.paths.jax.cost import timed_step

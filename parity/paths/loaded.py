@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -41,6 +41,16 @@ class Backend(Protocol):
     """Attention site -> the function that computed it, of the calls so far."""
     safe_attention: bool
     """Whether parity's attention stands in for torchax's own, which gives NaN in rows without a key."""
+
+    @property
+    def named(self) -> Callable[[str], str]:
+        """A module of its model -> the name that it is observed under."""
+        ...
+
+    @property
+    def seen(self) -> Set[str] | None:
+        """The names that a port gave to values so far; None where modules are observed, all known beforehand."""
+        ...
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which everything of the loop runs: precision, gradients, torchax environment."""

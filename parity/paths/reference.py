@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ class TorchBackend:
     placement = ""
     interpreted = False
     safe_attention = False
+    seen: Set[str] | None = None
 
     def __init__(
         self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype

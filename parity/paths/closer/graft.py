@@ -257,8 +257,8 @@ def graft(backend: Backend, modules: Sequence[str]) -> Grafted:
 
 def targets_of(backend: Any, modules: Sequence[str]) -> dict[str, str]:
     """Path in a backend's model -> name, for those of the modules that it has."""
-    named, wanted = getattr(backend, "named", str), set(modules)
-    return {path: named(path) for path in callable_modules(backend.model) if named(path) in wanted}
+    wanted = set(modules)
+    return {path: backend.named(path) for path in callable_modules(backend.model) if backend.named(path) in wanted}
 
 
 @contextlib.contextmanager

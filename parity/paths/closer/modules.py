@@ -40,7 +40,7 @@ def cannot_call(side: Loaded) -> str:
     if not isinstance(family, Ported):
         return ""
     take = "take --forcing none or step"
-    if hasattr(side.backend, "seen"):
+    if side.backend.seen is not None:
         return (
             f"--forcing module calls the candidate's modules one at a time, and {family.entry.named} is a port in JAX: "
             f"its names are of values, not of modules that could be called; {take}"

@@ -10,7 +10,7 @@ Compiled programs are kept in the cache folder between runs (JAX's persistent co
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,7 +84,8 @@ class TorchaxBackend:
         self.rules = rules_of(family, case, settings, inputs)
         self.frames = frames_of(family, case, settings, inputs, self._put)
         self.programs: dict[Any, Program] = {}
-        self.may_be_silent, self.named, self.predict = family.may_be_silent, family.named, family.predict
+        self.may_be_silent, self.predict = family.may_be_silent, family.predict
+        self.named: Callable[[str], str] = family.named
         self.safe_attention = not family.runs_as_it_is and is_torchax_own(self.env)
         self.ran: dict[str, str] = {}
 
@@ -216,6 +217,11 @@ class TorchaxBackend:
         self.ran |= tap.ran.ran()
         static, reduced = split(tap, reducer)
         return array_of(out), tuple(map(array_of, cached.kept)), static, reduced
+
+    @property
+    def seen(self) -> Set[str] | None:
+        """See `parity.paths.loaded.Backend`."""
+        return None
 
     def _attention(self) -> Callable[..., Any]:
         function: Callable[..., Any] = attention_of(self.env)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ import torchax
 from torchax import interop
 
 from parity.errors import UsageError
+from parity.golden.records import Record
 from parity.hooks.objects import objects_of, watched
 from parity.hooks.reduce.batch_jax import BatchingReducer
 from parity.hooks.reduce.transfer_jax import split, widen16
@@ -27,7 +27,7 @@ from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry as Seen
 from parity.hooks.tap import Tap
-from parity.models.feature_cache import Kept, calling
+from parity.models.feature_cache import Features, Kept, calling
 from parity.models.generic.inputs import LATENT
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
@@ -47,7 +47,7 @@ class JaxPort(TorchaxBackend):
     """Calls a port's function, compiled or (jit=false) eagerly; see `parity.paths.loaded.Backend`.
 
     Attributes:
-        seen: the names it was observed under, as renamed.
+        heard: the names it was observed under, as renamed. tracing: whether a call only traces it, computing nothing.
     """
 
     name = "torchax"
@@ -66,9 +66,36 @@ class JaxPort(TorchaxBackend):
         self.rules = rules_of(family, case, settings, inputs)
         self.frames = frames_of(family, case, settings, inputs, self._put)
         self.programs = {}
-        self.seen: set[str] = set()
+        self.heard: set[str] = set()
+        self.tracing = False
+        self.named = family.named
         self.safe_attention = False
         self.ran = {}
+
+    def call(
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
+    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+        if not self.tracing:
+            return super().call(branches, shared, plan, step, features)
+        group = self.groups[0]
+        arguments = self.placed(batched([branches[b] for b in group], shared))
+        frames = {b: self.frames[b] for b in group}
+        none = SitePlan("none", (), frozenset())
+
+        def traced(params: Any, given: Any) -> jax.Array:
+            return self._forward(params, given, frames, None, group, none, self.rules[group[0]])[0]
+
+        jax.eval_shape(traced, self.params, arguments)
+        return {}, []
+
+    @property
+    def seen(self) -> Set[str]:
+        return self.heard
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
@@ -151,7 +178,7 @@ class _Heard:
                 "grad); tap its result outside"
             )
         path = self.tap.named(module)
-        self.backend.seen.add(path)
+        self.backend.heard.add(path)
         call = self.calls[path, port]
         self.calls[path, port] += 1
         if self.tap.plan.wants_module(path):
@@ -182,34 +209,16 @@ def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs
 def names_of(loop: Loop) -> dict[str, str]:
     """What a JAX port names, path -> parent's path, found by tracing it once; nothing is computed."""
     side = loop.side
-    backend: Any = _Traced(side.backend)
-    with side.backend.scope():
-        call_model(replace(loop, side=replace(side, backend=backend)), 0, None)
+    backend = side.backend
+    assert isinstance(backend, JaxPort)
+    backend.tracing = True
+    try:
+        with backend.scope():
+            call_model(loop, 0, None)
+    finally:
+        backend.tracing = False
     paths = dict.fromkeys([*side.modules, *sorted(backend.seen)], "")
     return {p: _above(p, paths) for p in paths if p}
-
-
-class _Traced:
-    """A backend whose calls only trace the port."""
-
-    def __init__(self, backend: Any) -> None:
-        self.backend = backend
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.backend, name)
-
-    def call(self, branches: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], *rest: Any) -> Any:
-        backend: JaxPort = self.backend
-        group = backend.groups[0]
-        arguments = backend.placed(batched([branches[b] for b in group], shared))
-        frames = {b: backend.frames[b] for b in group}
-        none = SitePlan("none", (), frozenset())
-
-        def traced(params: Any, given: Any) -> jax.Array:
-            return backend._forward(params, given, frames, None, group, none, backend.rules[group[0]])[0]
-
-        jax.eval_shape(traced, backend.params, arguments)
-        return {}, []
 
 
 def _above(path: str, paths: Mapping[str, str]) -> str:
