@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -26,6 +26,8 @@ from parity.reached import Reached
 from parity.settings import Capability, Settings, meaningless
 
 Condition = Mapping[str, torch.Tensor]
+Said = tuple[str, Literal["pass", "explained"], str]
+"""A preflight check: name, verdict, detail."""
 Constrain = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -57,6 +59,11 @@ class Family(Protocol):
         return False
 
     @property
+    def is_own(self) -> bool:
+        """Whether its transformer is somebody's own code: a port."""
+        return False
+
+    @property
     def repeatable(self) -> bool:
         """Whether its code is parity's and diffusers' own, so that a run of it may be kept for other sessions."""
         return True
@@ -80,6 +87,14 @@ class Family(Protocol):
     def remarks(self, case: Case) -> str:
         """What a reader must know of how this was run; empty for nothing."""
         return ""
+
+    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+        """What preflight says of this side before anything is compared."""
+        return ()
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """Inputs by argument name that were given, not made."""
+        return {}
 
     def named(self, module: str) -> str:
         """The reference's name of a module."""

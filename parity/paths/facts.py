@@ -7,7 +7,6 @@ import numpy as np
 from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
 from parity.paths.loop import Loop
-from parity.paths.port.ported import Ported
 
 
 def gather(loop: Loop) -> Facts:
@@ -34,7 +33,7 @@ def gather(loop: Loop) -> Facts:
         noise,
         tables,
         loop.schedule,
-        own=isinstance(side.family, Ported),
+        own=side.family.is_own,
         encoded=side.inputs.encoded is not None,
         placement=side.backend.placement,
     )

@@ -18,7 +18,6 @@ from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.reduce.transfer import to_numpy
-from parity.models.generic.family import Generic
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.closer.local import Rows, local_calls
@@ -33,7 +32,6 @@ from parity.paths.loop import Loop, denoise, prepare, state_of
 from parity.paths.plan import Array, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
 from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
-from parity.paths.port.ported import Ported
 from parity.paths.port.replaced import check as replaced
 from parity.paths.port.settings import PortInfo, typed
 from parity.paths.provenance import provenance
@@ -160,15 +158,10 @@ class LiveSide:
     def facts(self) -> Facts:
         loaded, loop = self.loaded, self._prepared()
         facts = gather(loop)
-        family: Any = loaded.family
-        base = family.base if isinstance(family, Ported) else family
-        checks: list[tuple[str, str, str]] = []
-        if isinstance(family, Ported):
-            checks.append(family.check)
-        if isinstance(base, Generic) and self.role == "reference":
-            checks.append(("inputs", "pass", base.remarks(loaded.case)))
-        tensors: Mapping[str, torch.Tensor] = base.given if self.spec.source.alone else {}
-        checks.append(replaced(self.role, loaded.backend.module(), loaded.backend.safe_attention))
+        family = loaded.family
+        tensors = family.tensors() if self.spec.source.alone else {}
+        substitutes = replaced(self.role, loaded.backend.module(), loaded.backend.safe_attention)
+        checks = (*family.checks(loaded.case, self.role), substitutes)
         conditions = loaded.inputs.conditions.items()
         dtypes = {f"{branch}.{name}": x.dtype for branch, given in conditions for name, x in given.items()}
         dtypes |= {name: x.dtype for name, x in tensors.items()}
@@ -177,7 +170,7 @@ class LiveSide:
             provenance=provenance(loop, facts),
             grid=family.token_grid(loaded.case),
             dtype=str(loaded.backend.dtype).removeprefix("torch."),
-            checks=tuple(checks),
+            checks=checks,
             input_dtypes={name: str(dtype).removeprefix("torch.") for name, dtype in dtypes.items()},
             tensors={name: to_numpy(x) for name, x in tensors.items()},
             cannot_call=cannot_call(loaded),

@@ -8,7 +8,6 @@ from parity.golden.records import PORT, Provenance
 from parity.golden.versions import versions
 from parity.paths.facts import gather
 from parity.paths.loop import Loop
-from parity.paths.port.ported import Ported
 
 
 def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:
@@ -23,7 +22,7 @@ def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:
     inputs = {name: fingerprint(x) for name, x in given.items()}
     return Provenance(
         side=side.role,
-        backend=PORT if side.role == "candidate" and isinstance(side.family, Ported) else side.backend.name,
+        backend=PORT if side.role == "candidate" and side.family.is_own else side.backend.name,
         model=side.case.name,
         settings=side.settings.as_text(),
         seed=side.inputs.seed,

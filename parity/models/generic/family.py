@@ -17,7 +17,7 @@ import torch
 
 from parity.errors import ParityError, UnjudgedError, UsageError
 from parity.hooks.rows import NoRows, RowRule
-from parity.models.family import Condition, Family
+from parity.models.family import Condition, Family, Said
 from parity.models.folder import class_of, is_drawn, read_config, skeleton
 from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, make_arguments, read_inputs, signature_of
 from parity.models.generic.sampler import EulerSampler
@@ -94,6 +94,12 @@ class Generic(Family):
         said += [f"from --inputs: {', '.join(self.given)}"] if self.given else []
         said += ["weights drawn by parameter name: the folder holds a config alone"] if is_drawn(case.folder) else []
         return "; ".join(said)
+
+    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+        return (("inputs", "pass", self.remarks(case)),) if role == "reference" else ()
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        return self.given
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         given = self.given.get(LATENT)

@@ -19,7 +19,6 @@ from parity.hooks.rerun import rerun
 from parity.paths.closer.local import Rows, observe
 from parity.paths.loaded import Loaded
 from parity.paths.port.load import Entry, failures
-from parity.paths.port.ported import Ported
 from parity.paths.reference import STAGE, TorchBackend
 
 
@@ -37,7 +36,7 @@ def cannot_call(side: Loaded) -> str:
     """Why a candidate's modules cannot be called one at a time; empty where they can: those of a port in JAX are only
     names of values, and a port may take its arrays in another layout."""
     family: Any = side.family
-    if not isinstance(family, Ported):
+    if not family.is_own:
         return ""
     take = "take --forcing none or step"
     if side.backend.seen is not None:
@@ -68,7 +67,7 @@ def local_modules(side: Loaded, rows: Rows | None = None) -> Modules:
     """
     family: Any = side.family
     backend: Any = side.backend
-    if not isinstance(family, Ported):
+    if not family.is_own:
         if isinstance(backend, TorchBackend):
             paths = {path: path for path, _ in backend.module().named_modules() if path}
             return _Eager(backend, paths, rows or backend)

@@ -9,13 +9,13 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from parity.errors import UsageError
 from parity.hooks.calls import prediction_of
-from parity.models.family import Condition, Constrain
+from parity.models.family import Condition, Constrain, Said
 from parity.models.feature_cache import CALL
 from parity.models.generic.inputs import LATENT
 from parity.models.spec import Case
@@ -79,9 +79,12 @@ class Ported:
             raise AttributeError(name)
         return getattr(self.base, name)
 
+    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+        """What the port changed for the process, which was put back; then what the base family says."""
+        return (self._check, *self.base.checks(case, role))
+
     @property
-    def check(self) -> tuple[str, Literal["pass", "explained"], str]:
-        """A preflight check (name, verdict, detail): what the port changed for the process, which was put back."""
+    def _check(self) -> Said:
         said = [*(f"importing it {x}" for x in self.entry.said), *sorted(self.said)]
         detail = f"{self.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
         return f"{self.role} port", "explained" if said else "pass", detail
@@ -95,6 +98,10 @@ class Ported:
     def runs_as_it_is(self) -> bool:
         """A port runs as it is; a reference's own module, compiled by torchax, is parity's candidate."""
         return self.renames is not None
+
+    @property
+    def is_own(self) -> bool:
+        return True
 
     @property
     def repeatable(self) -> bool:
