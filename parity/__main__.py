@@ -1,5 +1,56 @@
-"""`python -m parity`: the command line."""
+"""The entry point: signals have words from the first import on, and every stream has a descriptor.
 
-from parity.cli import main
+What a command imports takes half a second, in which an interrupt would end in a traceback; and where a stream is
+closed, a pipe to another process would take its number.
+"""
 
-main()
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+from parity.errors import Terminated
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def main() -> None:
+    """Run the command line; its exit codes are those of `parity.cli`."""
+    _open_closed_streams()
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, _terminate)
+    try:
+        from parity.cli import main as command_line
+
+        command_line()
+    except KeyboardInterrupt:
+        _end("interrupted", 128 + signal.SIGINT)
+    except Terminated as ended:
+        _end("terminated", 128 + ended.number)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise Terminated(number)
+
+
+def _end(word: str, code: int) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"parity: {word}\n")
+    sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Give a closed stdin, stdout or stderr a descriptor that leads nowhere: the next pipe would be taken for it."""
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+
+
+if __name__ == "__main__":
+    main()

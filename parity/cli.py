@@ -20,17 +20,11 @@ import typer
 
 from parity.commands import bisect, diff, doctor, explain, golden, init, models, record, replay, report, run, sweep
 from parity.commands.parts.options import SETTINGS_HELP
-from parity.errors import ParityError
+from parity.errors import ParityError, Terminated
+from parity.redact import without_secrets
 from parity.report.output import show, tell
 
 DEFECT, INTERRUPTED = 125, 130
-
-
-class Terminated(BaseException):
-    """SIGTERM or SIGHUP was received."""
-
-    def __init__(self, number: int = signal.SIGTERM) -> None:
-        self.number = number
 
 
 def main() -> None:
@@ -39,7 +33,7 @@ def main() -> None:
     before = {n: signal.signal(n, _terminate) for n in ending if signal.getsignal(n) != signal.SIG_IGN}  # nohup
     try:
         app()
-    except Exception as error:  # before a command began
+    except (Exception, KeyboardInterrupt, Terminated) as error:  # before a command began, or after it
         sys.exit(_code(error))
     finally:
         for number, handler in before.items():
@@ -87,8 +81,8 @@ def _code(error: BaseException) -> int:
 def _traceback(error: BaseException) -> str:
     try:
         with tempfile.NamedTemporaryFile("w", prefix="parity-", suffix=".txt", delete=False) as file:
-            file.write(f"parity {_version()}: {sys.argv}\n")
-            traceback.print_exception(error, file=file)
+            trace = "".join(traceback.format_exception(error))
+            file.write(without_secrets(f"parity {_version()}: {sys.argv}\n{trace}"))
             return file.name
     except OSError as unwritable:
         return f"no file ({unwritable.strerror})"

@@ -6,6 +6,8 @@ and exits with `exit_code`; anything else that escapes is a defect of parity and
 
 from __future__ import annotations
 
+import signal
+
 
 class ParityError(Exception):
     """A failure that is explained to the user; base of the ones below."""
@@ -17,6 +19,17 @@ class UsageError(ParityError):
     """Wrong usage or bad input: an unknown setting, a missing or misshapen file. Exit code 2."""
 
     exit_code = 2
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP was received.
+
+    Attributes:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        self.number = number
 
 
 class UnjudgedError(ParityError):

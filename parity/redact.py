@@ -7,6 +7,7 @@ behind its `?`, a token behind its `#`: all three are replaced by `***` wherever
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 HIDDEN = "***"
 # An authority ends at the first / ? #, and its last @ ends user and password (RFC 3986, 3.2).
@@ -14,12 +15,24 @@ _USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s'\"]*@")
 _BEHIND = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s'\"?#]*[?#])[^\s'\"]+")
 
 
-def without_secrets(text: str) -> str:
+def secrets_of(url: str) -> tuple[str, ...]:
+    """What is secret in a URL, literally: libraries repeat parts of it in words of their own."""
+    rest = url.partition("://")[2]
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0] if "@" not in rest else rest.rpartition("@")[0] + "@"
+    user = authority.rpartition("@")[0]
+    behind = re.split(r"[?#]", rest.rpartition("@")[2], maxsplit=1)[1:]
+    found = {user, *user.partition(":")[::2], *behind}
+    return tuple(sorted((secret for secret in found if len(secret) > 1), key=len, reverse=True))
+
+
+def without_secrets(text: str, secrets: Sequence[str] = ()) -> str:
     """The text with what is secret in its URLs replaced by `***`.
 
     Args:
-        text: a URL, or a sentence that may hold some.
+        text: a URL, or a sentence that may hold some. secrets: hidden wherever they stand.
     """
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
     if "://" not in text:
         return text
     return _BEHIND.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))

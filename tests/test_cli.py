@@ -116,3 +116,38 @@ def test_the_version_is_printed() -> None:
     done = CliRunner().invoke(cli.app, ["--version"])
     assert done.exit_code == 0
     assert re.fullmatch(r"parity \d+\.\d+\S*\n", done.stdout)
+
+
+def test_an_interrupt_while_modules_are_imported_is_said() -> None:
+    """The first half second: no handler of a command is in place yet."""
+    code = "import os, signal, sys, threading\n"
+    code += "class Finder:\n    def find_spec(self, name, *rest):\n"
+    code += "        if name == 'typer': os.kill(os.getpid(), int(sys.argv[1]))\n"
+    code += "sys.meta_path.insert(0, Finder())\nfrom parity.__main__ import main\nmain()"
+    for number, said, status in ((2, "interrupted", 130), (15, "terminated", 143), (1, "terminated", 129)):
+        call = [sys.executable, "-c", code, str(number)]
+        done = subprocess.run(
+            call, capture_output=True, text=True, check=False, timeout=60, preexec_fn=_default_signals
+        )
+        assert (done.returncode, done.stderr) == (status, f"parity: {said}\n")
+
+
+def _default_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
+def test_a_closed_stream_is_nobodys_pipe(closed: str, tmp_path: Path) -> None:
+    command = f"exec '{sys.executable}' -m parity record '{tmp_path}/golden' --side reference {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "golden" / "golden.json").exists()
+
+
+def test_an_empty_name_is_no_place_for_a_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reference, _ = pair(tmp_path / "pair")
+    done = CliRunner().invoke(cli.app, ["merge", "", str(reference)])
+    assert (done.exit_code, list(tmp_path.iterdir())) == (2, [tmp_path / "pair"])
+    assert "the name given is empty" in done.stderr

@@ -48,7 +48,7 @@ def test_a_pipe_in_a_files_place_hangs_no_command(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--steps", "9" * 40], "--steps must be from 1 to 100000"),
+        (["--steps", "9" * 40], "--steps must be at most 100000, found"),
         (["--model", " "], "--model is empty"),
         (["--candidate", "attention.block_q=" + "9" * 5000], "attention.block_q"),
         (["--candidate", "cache=deepcache:" + "9" * 5000 + ",1,1"], "cache"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parity.redact import without_secrets
+from parity.redact import secrets_of, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,18 @@ from parity.redact import without_secrets
 )
 def test_users_and_queries_are_hidden(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("https://user:it'shunter2@127.0.0.1:1/x", "hunter2"),
+        ("https://user:hun ter2@127.0.0.1:1/x", "ter2"),
+        ("s3://user:hunter2@b/x", "hunter2"),
+        ("https://h/x?X-Amz-Signature=hunter2", "hunter2"),
+    ],
+)
+def test_a_librarys_own_words_hide_them_too(url: str, secret: str) -> None:
+    said = f"Invalid bucket name {url!r}: {url.partition('://')[2]}"
+    assert secret not in without_secrets(said, secrets_of(url))
+    assert secrets_of("gs://bucket/run") == ()

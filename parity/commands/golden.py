@@ -115,7 +115,9 @@ def _size(count: int) -> str:
 def _sections(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> Iterator[Section]:
     provenance = golden.provenance
     index, count = provenance.shard
-    weights = fingerprint_bytes("", (), (f"{name}={value}\n".encode() for name, value in provenance.weights.items()))
+    weights = fingerprint_bytes(
+        "", (), (f"{name}={value}\n".encode("utf-8", "surrogatepass") for name, value in provenance.weights.items())
+    )
     rows = [
         ("golden", golden.name),
         ("state", "complete" if golden.complete else "incomplete: its recording was not finished"),

@@ -144,7 +144,7 @@ def test_ordinary_patterns_are_taken(source: str) -> None:
         (b'{"format": 2, "rules": []}', "the format is 2"),
         (b'{"format": 1, "rules": {}}', "the list of rules should be a list"),
         (b'{"format": 1, "rules": [], "port": []}', "'port'"),
-        (b'{"format": 1, "rules": []}' + b" " * (1 << 20), "is longer than"),
+        (b'{"format": 1, "rules": []}' + b" " * (1 << 20), "it has more than"),
         (b"\xff\x00", "is not JSON"),
     ],
 )

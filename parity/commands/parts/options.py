@@ -333,7 +333,8 @@ MOST_STEPS = 100_000
 def check_range(steps: int, seed: int) -> None:
     """Raise UsageError unless there is a step, and the seed is one that torch takes."""
     if not 1 <= steps <= MOST_STEPS:
-        raise UsageError(f"--steps must be from 1 to {MOST_STEPS}, found {steps:.6g}")
+        bound = "at least 1" if steps < 1 else f"at most {MOST_STEPS}"
+        raise UsageError(f"--steps must be {bound}, found {str(steps)[:20]}")
     if not 0 <= seed < 2**63:
         raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {seed}")
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from parity.errors import ParityError, UsageError
 from parity.golden.disk.format import damaged
-from parity.redact import without_secrets
+from parity.redact import secrets_of, without_secrets
 
 INSTALL = "install it with: pip install 'tpu-parity[remote]'"
 
@@ -106,6 +106,8 @@ def open_store(where: str | os.PathLike[str]) -> Store:
         UsageError: an unknown URL scheme, or one whose package is not installed.
     """
     text = os.fspath(where)
+    if not text:
+        raise UsageError("a golden needs a folder or a URL, and the name given is empty")
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     return RemoteStore(text) if "://" in text else LocalStore(text)
@@ -213,11 +215,6 @@ class LocalStore(Store):
             (self._folder / file).unlink(missing_ok=True)
 
 
-def _words(error: Exception) -> str:
-    """A backend's own words on one line, without the secrets of URLs."""
-    return without_secrets(" ".join(str(error).split()))[:300] or type(error).__name__
-
-
 def _refusal(error: FileNotFoundError) -> BaseException | None:
     """What really failed where fsspec's HTTP says that a file is not there: the connection, or a right to read."""
     cause = error.__cause__
@@ -229,7 +226,8 @@ class RemoteStore(Store):
     """A folder behind an fsspec URL."""
 
     def __init__(self, url: str) -> None:
-        self.name = without_secrets(url.rstrip("/"))
+        self._secrets = secrets_of(url)
+        self.name = without_secrets(url.rstrip("/"), self._secrets)
         scheme = url.partition("://")[0]
         try:
             import fsspec
@@ -240,9 +238,13 @@ class RemoteStore(Store):
         except ImportError as error:
             raise UsageError(f"{self.name}: {error}; {INSTALL}") from None
         except Exception as error:  # each backend has its own
-            said = _words(error)
+            said = self._words(error)
             raise UsageError(f"{self.name}: {said}; use a path, gs://, s3:// or another scheme of fsspec's") from None
         self._root = str(path).rstrip("/")
+
+    def _words(self, error: Exception) -> str:
+        """A backend's own words on one line, without what is secret in the URL."""
+        return without_secrets(" ".join(str(error).split()), self._secrets)[:300] or type(error).__name__
 
     def _path(self, file: str) -> str:
         return f"{self._root}/{file}"
@@ -255,7 +257,7 @@ class RemoteStore(Store):
         except ParityError:
             raise
         except Exception as error:
-            said = _words(error)
+            said = self._words(error)
             raise UsageError(f"{self.name}/{file}: {said}; check the URL, the credentials and the network") from error
 
     @contextlib.contextmanager

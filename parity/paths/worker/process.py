@@ -37,6 +37,8 @@ GRACE = 10.0
 """Seconds that a worker has beyond a time limit before it is taken to hang in native code."""
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.worker.serve import main; main()"
+_LONGEST_LINE = 1 << 16
+"""Bytes of what a side prints that are one line at most."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -190,12 +192,13 @@ class Worker:
     def _pass_on(self, lines: IO[bytes]) -> None:
         """What the side prints, to stderr: stdout belongs to the result."""
         quiet = False
-        for raw in lines:
+        while raw := lines.readline(_LONGEST_LINE):
             line = raw.decode(errors="replace").rstrip("\n")
             self._said.append(line)
             quiet = quiet or line.startswith("Fatal Python error")
             if not quiet:
-                print(f"{self.role}: {line}", file=sys.stderr, flush=True)
+                shown = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in line)
+                print(f"{self.role}: {shown}", file=sys.stderr, flush=True)
 
     def _ended(self) -> UsageError:
         """Why the process is gone, with the last line of the side's own code."""
