@@ -6,7 +6,11 @@
 #   make snapshots  the frozen commands' output against tests/snapshots/ (half an hour; after changing what is printed)
 #   make bench    what observing, goldens, diffs, floors and rounds cost (minutes)
 #   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
+#   make history  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
+#                 stopped)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
+#   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
+#   make kills    commands killed at every write, and at moments between
 #   make price-list  docs/price-list.md: error, time and memory of every setting (half an hour; goes on where it stopped)
 #   make install  only the virtual environment
 #
@@ -20,7 +24,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint snapshots bench fault-bench goldens price-list
+.PHONY: install run test lint snapshots bench fault-bench history goldens price-list fuzz kills
 
 install: $(STAMP)
 
@@ -45,6 +49,14 @@ snapshots: install
 	$(BIN)/python -m tests.snapshots goldens
 	$(BIN)/python -m tests.snapshots check
 
+FUZZ_EXAMPLES ?= 3000
+
+fuzz: install
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fuzz --hypothesis-show-statistics
+
+kills: install
+	$(BIN)/python -m pytest tests/golden/test_kill.py tests/bisect/test_commits.py -k 'kill'
+
 # Not all of benchmarks/: `fault_bench` and `causes` take hours, the catalogues beside them are no programs.
 BENCHES := diff golden observe reduce rounds seeds startup tameness
 
@@ -56,6 +68,12 @@ fault-bench: install
 	$(if $(RESTART),rm -f .fault-bench.json)
 	$(BIN)/python benchmarks/fault_bench.py --innocents --state .fault-bench.json --markdown docs/fault-bench.md
 	rm .fault-bench.json
+
+# `make history RESTART=1` forgets the rows of a stopped run.
+history: install
+	$(if $(RESTART),rm -f .history.json)
+	$(BIN)/python benchmarks/history --state .history.json --markdown docs/history.md
+	rm .history.json
 
 # The embeddings are made once and kept: other machines' text encoders round otherwise.
 GOLDENS := tiny-hunyuan-video-1.5

@@ -5,6 +5,8 @@ Run `python benchmarks/diff.py` (`--quick` for a tenth of the data, `--no-msprob
 - Full values: `parity.compare.diff.diff` of two goldens on disk (mapped, both SHA-256 checked, judged) against
   plain numpy, `norm(y - x) / norm(x)` of the same arrays in memory.
 - Sketches: sites diffed per second, of two goldens of 2,000 sites.
+- Many steps: 5,000 sites x 50 steps, processor time and memory of the whole process against reading both sides and
+  their checksums.
 - mindstudio-probe's `msprobe compare` of the same tensors, as two whole processes. It is installed into an environment
   in a temporary folder that borrows this one's torch; where that fails it is said.
 """
@@ -12,7 +14,9 @@ Run `python benchmarks/diff.py` (`--quick` for a tenth of the data, `--no-msprob
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import resource
 import site
 import subprocess
 import sys
@@ -21,6 +25,7 @@ import time
 import venv
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +134,48 @@ def sketches(folder: Path) -> list[Row]:
     ]
 
 
+def long_run(folder: Path, sites: int, steps: int) -> list[Row]:
+    """Many steps of small sketches: processor time and memory of the whole process against a plain read of both."""
+    arrays = pairs(sites, (1, 20, 32))
+    folders = [folder / name for name in ("reference", "candidate")]
+    for side, where in enumerate(folders):
+        with GoldenWriter(where, PROVENANCE) as writer:
+            for step in range(steps):
+                made = [record(i, pair[side], value=False) for i, pair in enumerate(arrays)]
+                moved = [replace(r, key=replace(r.key, step=step)) for r in made]
+                writer.write_step(StepRecords(step, tuple(moved), {} if side else dict(map(floor_of, moved))))
+    files = [file for where in folders for file in sorted(where.iterdir())]
+    size = sum(file.stat().st_size for file in files) / 1e9
+
+    def plain() -> None:
+        for file in files:
+            hashlib.sha256(file.read_bytes()).hexdigest()
+
+    read = min(spent(plain, resource.RUSAGE_SELF) for _ in range(3))
+    own = [sys.executable, "-m", "parity.cli", "diff", *map(str, folders)]
+    whole = spent(lambda: subprocess.run(own, check=True, capture_output=True), resource.RUSAGE_CHILDREN)
+    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return [
+        (f"{sites} sites x {steps} steps, both read", f"{read:.1f} s of CPU", f"{size:.2f} GB, with checksums"),
+        ("  parity diff, the whole process", f"{whole:.1f} s of CPU", f"{whole / read:.1f} x the read (aim 4)"),
+        ("  its memory at most", f"{most:.0f} MB", "aim 400"),
+    ]
+
+
+def floor_of(r: Record) -> tuple[Key, Floor]:
+    assert r.moments is not None
+    assert r.sketch is not None
+    return r.key, Floor(r.moments.l2 * FLOOR, (bin_norms(r.sketch, geometry(r.shape)) * FLOOR).astype(np.float32))
+
+
+def spent(function: Callable[[], object], who: int) -> float:
+    """Processor seconds, which other people's work on the machine changes little."""
+    before = resource.getrusage(who)
+    function()
+    after = resource.getrusage(who)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def dump(folder: Path, arrays: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Path, Path]:
     """The same tensors as msprobe's own dump writes them."""
     import torch
@@ -205,6 +252,7 @@ def main() -> None:
         folder = Path(name)
         rows, sides = values(folder / "values", arrays)
         rows += sketches(folder / "sketches")
+        rows += long_run(folder / "long", 5000, 5 if options.quick else 50)
         if not options.no_msprobe:
             rows += msprobe(folder / "msprobe", arrays, sides)
     for row in rows:

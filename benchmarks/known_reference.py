@@ -18,10 +18,11 @@ from parity.models.registry import DEFAULT_MODEL
 from parity.paths.live import Host, LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.plan import Role, Spec
-from parity.paths.port.settings import PortInfo
+from parity.paths.port.load import DEFAULT_TIMEOUT
+from parity.paths.port.settings import PortInfo, settings_of
 from parity.runs import compare
 from parity.runs.memo import Remembering
-from parity.runs.request import Request
+from parity.runs.request import NO_PORTS, Ports, Request
 from parity.runs.sides import candidate_spec, reference_spec
 from parity.runs.sink import NoSink
 from parity.settings import parse
@@ -56,7 +57,8 @@ class Known:
     """A reference with its floors, measured once and judged against many times.
 
     Args:
-        sites: observed; in bfloat16 every module is also run alone on the reference's inputs.
+        sites: observed; in bfloat16 every module is also run alone on the reference's inputs. model: name or folder.
+        forcing: in place of `none` in float32 and `module` in bfloat16. port: `FILE:FUNCTION` of the candidate.
     """
 
     def __init__(
@@ -67,26 +69,34 @@ class Known:
         *,
         sites: str | None = None,
         values: tuple[str, ...] | None = None,
+        model: str = DEFAULT_MODEL,
+        forcing: str | None = None,
+        port: str | None = None,
     ) -> None:
         exact = dtype == "float32"
+        self._openers = _Openers()
+        self.openers = Remembering(self._openers, calls=True)
+        theirs = None if port is None else self._openers.port("--candidate-path", port, DEFAULT_TIMEOUT)
+        base = parse("torchax") if theirs is None else settings_of(theirs, parse("torchax"), [])
         chosen = [f"dtype={dtype}"]
         self.request = Request(
-            DEFAULT_MODEL,
+            model,
             parse("torch", chosen),
-            parse("torchax", chosen),
+            parse("torchax", chosen) if theirs is None else base,
             steps,
             seed,
             sites=sites or ("blocks" if exact else "all"),
             values=VALUES[dtype] if values is None else values,
-            forcing="none" if exact else "module",
+            forcing=forcing or ("none" if exact else "module"),
             rounds="both" if exact else "precision",
+            ports=NO_PORTS if theirs is None else Ports(candidate=theirs),
         )
-        self._openers = _Openers()
-        self.openers = Remembering(self._openers, calls=True)
         self.facts: Facts = self.openers.of("reference").open(reference_spec(self.request)).facts()
 
     def candidate(self, *settings: str) -> Loaded:
         """A loaded candidate with these settings over those of the bench's dtype."""
+        if self.request.ports.candidate is not None:
+            return self._openers.host.open(candidate_spec(self.request, self.facts)).loaded
         dtype = self.request.candidate.text("dtype")
         request = replace(self.request, candidate=parse("torchax", [f"dtype={dtype}", *settings]))
         return self._openers.host.open(candidate_spec(request, self.facts)).loaded

@@ -28,9 +28,11 @@ from parity.golden.records import Floor, Key, StepRecords  # noqa: E402
 from parity.hooks.sites import plan_sites  # noqa: E402
 from parity.models.registry import DEFAULT_MODEL  # noqa: E402
 from parity.paths.floors import least, level, make_variants, widen  # noqa: E402
+from parity.paths.live import InProcess, LiveSide  # noqa: E402
 from parity.paths.loop import denoise  # noqa: E402
-from parity.runs.pairing import pair  # noqa: E402
+from parity.paths.plan import Plan  # noqa: E402
 from parity.runs.request import Request  # noqa: E402
+from parity.runs.sides import candidate_spec, reference_spec  # noqa: E402
 from parity.settings import parse  # noqa: E402
 
 COUNTS = (0, 1, 2, 3, 5, 8)
@@ -41,16 +43,19 @@ def main() -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL)
     model = parser.parse_args().model
     request = Request(model, parse("torch"), parse("torchax"), sites="all")
-    pairing = pair(request, lambda text, done=None, total=None: None)
-    plan = plan_sites(["", *pairing.reference.side.modules], "all")
-    variants = make_variants(pairing.reference.side, ("fp64", "rounding"), seeds=max(COUNTS))
-    (reference,) = denoise(pairing.reference, plan)
-    (candidate,) = denoise(pairing.candidate, plan)
+    host = InProcess().of("reference")
+    ours = host.open(reference_spec(request))
+    theirs = host.open(candidate_spec(request, ours.facts()))
+    assert isinstance(ours, LiveSide)
+    plan = plan_sites(["", *ours.loaded.modules], "all")
+    variants = make_variants(ours.loaded, ("fp64", "rounding"), seeds=max(COUNTS))
+    (reference,) = ours.observe(Plan(sites=plan))
+    (candidate,) = theirs.observe(Plan(sites=plan))
     others: list[StepRecords] = []
     for variant in variants:
         with variant.around(0):
             others += denoise(variant.loop, plan)
-    theirs = {r.key: r for r in candidate.records}
+    found_there = {r.key: r for r in candidate.records}
     print(f"{model}: {sum(r.kind == 'tensor' for r in reference.records)} sites")
     for count in COUNTS:
         floors: dict[Key, Floor] = {r.key: least(r) for r in reference.records if r.kind == "tensor"}
@@ -59,9 +64,9 @@ def main() -> None:
         level(floors, reference.records)
         ratios, beyond = [], 0
         for record in reference.records:
-            if record.kind != "tensor" or record.key.is_padding or record.key not in theirs:
+            if record.kind != "tensor" or record.key.is_padding or record.key not in found_there:
                 continue
-            found = measure(record, theirs[record.key])
+            found = measure(record, found_there[record.key])
             if found is None:
                 continue
             r = distance(found, floors[record.key]).ratio

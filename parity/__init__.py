@@ -2,26 +2,61 @@
 
     import parity
 
-    with parity.record("gpu", pipe):        # in the script that has the pipeline
+    result = parity.compare(torch_block, jax_block, {"x": x})       # two functions or modules, here and now
+    parity.assert_parity(torch_block, jax_block, {"x": x})          # in a test
+    with parity.record("gpu", pipe):                                # in the script that has the pipeline
         video = pipe(prompt)
+    result = parity.diff("gpu", "tpu")                              # `run`, `explain`, `sweep`: as the commands
 
-From the top: `cli` and `commands` (command line), `pytest_plugin`; `causes`, `bisect` and `report`; `runs` (run,
-record, replay, sweep); `paths` (the sides) beside `compare` (the verdict); `recorder` (in somebody's own script);
-`models`; `hooks`; `golden`; `settings`. A room imports only what is below it (`tests/test_layers.py`), and importing
-`parity` itself imports none of them.
+From the top: `cli` and `commands` (command line), `pytest_plugin`, `face` (these functions); `causes`, `bisect` and
+`report`; `runs` (run, record, replay, sweep); `paths` (the sides) beside `compare` (the verdict); `recorder` (in
+somebody's own script); `models`; `hooks`; `golden`; `settings`. A room imports only what is below it
+(`tests/test_layers.py`), and importing `parity` itself imports none of them.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from parity import compare as _room
+
+if TYPE_CHECKING:
+    from parity.face.compare import assert_parity as assert_parity
+    from parity.face.compare import compare as compare
+    from parity.face.result import Result as Result
+    from parity.face.verbs import diff as diff
+    from parity.face.verbs import explain as explain
+    from parity.face.verbs import run as run
+    from parity.face.verbs import sweep as sweep
+    from parity.port import tap as tap
+    from parity.recorder.record import record as record
+
+    __version__: str
 
 _FACE = {
+    "Result": "parity.face.result",
+    "assert_parity": "parity.face.compare",
+    "diff": "parity.face.verbs",
+    "explain": "parity.face.verbs",
     "record": "parity.recorder.record",
+    "run": "parity.face.verbs",
+    "sweep": "parity.face.verbs",
     "tap": "parity.port",
-    "diff": "parity.compare.diff",
 }
 """Name -> the module that has it, imported when it is first asked for."""
+
+
+class _Room(ModuleType):
+    """`parity.compare` is the room of the verdict, and the function of that name when it is called."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return importlib.import_module("parity.face.compare").compare(*args, **kwargs)
+
+
+_room.__class__ = _Room
 
 
 def __getattr__(name: str) -> Any:

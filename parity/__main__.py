@@ -9,32 +9,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType
 
 from parity.errors import Terminated
-
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+from parity.signals import terminable
 
 
 def main() -> None:
     """Run the command line; its exit codes are those of `parity.cli`."""
     _open_closed_streams()
-    for number in _ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, _terminate)
     try:
-        from parity.cli import main as command_line
+        with terminable():
+            from parity.cli import main as command_line
 
-        command_line()
+            command_line()
     except KeyboardInterrupt:
         _end("interrupted", 128 + signal.SIGINT)
     except Terminated as ended:
         _end("terminated", 128 + ended.number)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    del frame
-    raise Terminated(number)
 
 
 def _end(word: str, code: int) -> None:

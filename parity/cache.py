@@ -1,7 +1,7 @@
-"""Where parity keeps what it makes once and uses again: tiny checkpoints, compiled programs.
+"""Where parity keeps what it makes once and uses again: tiny checkpoints, compiled programs, durations.
 
-One folder for all of it, so that a user can look at it, move it (`PARITY_CACHE`) or delete it at any time: everything
-in it is made anew when it is missing. Nothing is created here.
+One folder for all of it, so that a user can look at it, move it (`PARITY_CACHE`) or delete it at any time (`parity
+cache`): everything in it is made anew when it is missing. Nothing is created here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from parity.errors import UsageError
 
 
 def cache_dir() -> pathlib.Path:
-    """Return the cache folder: `$PARITY_CACHE` where that is set and not empty, else `~/.cache/parity`.
+    """Return the cache folder: `$PARITY_CACHE` where that is set and not empty, else `parity` in the user's own.
+
+    The user's own is `$XDG_CACHE_HOME` where that is an absolute path, as the XDG base directory specification has it,
+    else `~/.cache`.
 
     The folder may not exist yet; who writes into it creates what it needs.
 
     Raises:
         UsageError: the path names a home folder that nobody has.
     """
-    chosen = os.environ.get("PARITY_CACHE") or "~/.cache/parity"
+    users = os.environ.get("XDG_CACHE_HOME", "")
+    chosen = os.environ.get("PARITY_CACHE") or f"{users if os.path.isabs(users) else '~/.cache'}/parity"
     try:
         return pathlib.Path(chosen).expanduser()
     except RuntimeError as error:

@@ -8,42 +8,48 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import Annotated
 
 import typer
 
-from parity.commands import bisect, diff, doctor, explain, golden, init, models, record, replay, report, run, sweep
+from parity.commands import (
+    bisect,
+    cache,
+    compile,
+    diff,
+    doctor,
+    explain,
+    golden,
+    init,
+    models,
+    record,
+    replay,
+    report,
+    run,
+    sweep,
+)
+from parity.commands.help import EXAMPLES, Grouped, help_
 from parity.commands.parts.options import SETTINGS_HELP
+from parity.commands.parts.running import running
 from parity.errors import ParityError, Terminated
 from parity.redact import without_secrets
 from parity.report.output import show, tell
+from parity.signals import terminable
 
 DEFECT, INTERRUPTED = 125, 130
 
 
 def main() -> None:
-    """Entry point of the `parity` script."""
-    ending = (signal.SIGTERM, signal.SIGHUP)
-    before = {n: signal.signal(n, _terminate) for n in ending if signal.getsignal(n) != signal.SIG_IGN}  # nohup
+    """Entry point, once `parity.__main__` has made the process ready."""
     try:
-        app()
+        with terminable():
+            app()
     except (Exception, KeyboardInterrupt, Terminated) as error:  # before a command began, or after it
         sys.exit(_code(error))
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    del frame
-    signal.signal(number, signal.SIG_DFL)  # a second one does not wait
-    raise Terminated(number)
 
 
 def _exits(function: Callable[..., int | None]) -> Callable[..., None]:
@@ -52,7 +58,8 @@ def _exits(function: Callable[..., int | None]) -> Callable[..., None]:
     @functools.wraps(function)
     def ended(**options: object) -> None:
         try:
-            code = function(**options)
+            with running(function.__name__, options):
+                code = function(**options)
         except typer.Exit:
             raise
         except (Exception, KeyboardInterrupt, Terminated) as error:
@@ -115,17 +122,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     callback=_root,
+    cls=Grouped,
+    epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Compare a candidate path of a diffusion video model with a reference, module by module and step by step.",
 )
 
-for with_settings in (run.run, record.record, sweep.sweep):
+for with_settings in (run.run, record.record, sweep.sweep, compile.compile):
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
 for plain in (
     diff.diff, explain.explain, replay.replay, report.report, golden.inspect, golden.merge, init.init, models.models,
-    doctor.doctor,
+    doctor.doctor, cache.cache,
 ):  # fmt: skip
     app.command()(_exits(plain))
+app.command("help")(_exits(help_))
 for search in bisect.app.registered_commands:
     if search.callback is not None:
         search.callback = _exits(search.callback)

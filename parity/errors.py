@@ -9,6 +9,15 @@ from __future__ import annotations
 import signal
 
 
+def summary(error: BaseException) -> str:
+    """An exception in one line: its type, and the first line of what it says, if it can say it."""
+    try:
+        lines = str(error).strip().splitlines()
+    except BaseException as worse:  # somebody's own __str__, which may raise anything
+        lines = [f"(its message cannot be read: {type(worse).__name__})"]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 class ParityError(Exception):
     """A failure that is explained to the user; base of the ones below."""
 

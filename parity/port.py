@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -45,6 +45,25 @@ class Case:
     settings: Mapping[str, str]
 
 
+class Scheduler(Protocol):
+    """What a port's `schedule` returns: diffusers' schedulers, and whatever has these members of theirs.
+
+    Attributes:
+        timesteps: [steps]. sigmas: [steps + 1].
+    """
+
+    timesteps: Any
+    sigmas: Any
+
+    def step(self, model_output: Any, timestep: Any, sample: Any, *, return_dict: bool) -> tuple[Any, ...]:
+        """(latents after the step, ...)."""
+        ...
+
+
+OwnSchedule = Callable[[int], Scheduler]
+OwnLoop = Callable[[Mapping[str, Any], Any, int, Any], tuple[Any, Any]]
+
+
 @dataclass
 class Port:
     """A transformer somebody wrote.
@@ -59,6 +78,16 @@ class Port:
             torch for a torch module, else jax.
         layout: of arrays of the latents' rank: `channels_last` are given and taken that way.
         rename: regular expression over a whole module name -> the reference's name, `\\\\1` for groups; first match.
+            One with a colon is of an argument: `block\\\\.(\\\\d+):in\\\\.img` -> `blocks.\\\\1:in.hidden_states`.
+        padded: `padded(inputs)` -> a mask [B, rows] of the valid text rows by the reference's module, such as
+            `{"transformer_blocks": mask}`, where its modules are given none. Default: masks among arguments.
+        branches: the guidance branches that one `call` takes in its batch, in their order, such as
+            `("uncond", "cond")`. Default: one branch a call.
+        schedule: steps -> the port's own scheduler as it stands before its first step, warm-up calls made.
+        loop: one step of the port's own loop, `loop(predictions, latents, step, scheduler)` -> (guided prediction,
+            latents after it); predictions by branch. Default: the model's own guidance, the scheduler's step.
+        shard: regular expression over a whole parameter name -> its PartitionSpec, `("tp", None)`, on the mesh of the
+            run (torchax only). Default: what `sharding` says.
         inputs: arguments by name, for a reference without --model; `hidden_states` are the latents, `timestep` one
             number a step, falling.
     """
@@ -69,6 +98,11 @@ class Port:
     runs: Runs | None = None
     layout: Layout = "channels_first"
     rename: Mapping[str, str] = field(default_factory=dict)
+    padded: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    branches: tuple[str, ...] = ()
+    schedule: OwnSchedule | None = None
+    loop: OwnLoop | None = None
+    shard: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
 

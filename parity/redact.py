@@ -1,4 +1,4 @@
-"""Secrets in URLs: what a golden or a message repeats of a URL is what anybody may read.
+"""What may be shown or stored of a text: no secrets of URLs, nothing that a terminal obeys.
 
 A golden travels, and so does a message in a CI log. A URL can carry a user and password before its host, a signature
 behind its `?`, a token behind its `#`: all three are replaced by `***` wherever a URL is stored or shown.
@@ -15,12 +15,17 @@ _USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s'\"]*@")
 _BEHIND = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s'\"?#]*[?#])[^\s'\"]+")
 
 
+def printable(text: str, encoding: str | None) -> str:
+    """The text with no character that controls a terminal or that its encoding lacks; such are written as escapes."""
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return shown.encode(encoding or "ascii", "backslashreplace").decode(encoding or "ascii")
+
+
 def secrets_of(url: str) -> tuple[str, ...]:
     """What is secret in a URL, literally: libraries repeat parts of it in words of their own."""
     rest = url.partition("://")[2]
-    authority = re.split(r"[/?#]", rest, maxsplit=1)[0] if "@" not in rest else rest.rpartition("@")[0] + "@"
-    user = authority.rpartition("@")[0]
-    behind = re.split(r"[?#]", rest.rpartition("@")[2], maxsplit=1)[1:]
+    user = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[0]
+    behind = re.split(r"[?#]", rest, maxsplit=1)[1:]
     found = {user, *user.partition(":")[::2], *behind}
     return tuple(sorted((secret for secret in found if len(secret) > 1), key=len, reverse=True))
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
 # Before torch is imported: on the tiny model two threads gain nothing, and where other processes hold the cores each of
 # thousands of small parallel regions waits for them (measured: a tenfold slower run).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The tests run on a CPU; with the TPU compiler installed JAX would look for chips first, one process at a time.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from parity.paths.worker.nursery import warm
 
 # A comparison's workers are forked from a process that has imported torch and jax; it starts with the first of them.
 warm()
+
+# The same examples in every run: a commit is not to fail by what was drawn. `make fuzz` draws anew.
+hypothesis.settings.register_profile("same", deadline=None, derandomize="FUZZ_EXAMPLES" not in os.environ)
+hypothesis.settings.load_profile("same")
 
 TINY = "tiny-hunyuan-video-1.5"
 
@@ -41,8 +48,9 @@ def tiny_case() -> Case:
 def tiny_inputs(tiny_case: Case) -> Callable[..., Inputs]:
     """`tiny_inputs(dtype="float32", steps=1)`: the explicit inputs of both sides, each made once."""
     from parity.models.registry import family_of
-    from parity.paths.inputs import Inputs, make_inputs
+    from parity.paths.inputs import Inputs
     from parity.settings import parse
+    from tests.inputs import make_inputs
 
     encoded: dict[str, Inputs] = {}
 
@@ -50,7 +58,7 @@ def tiny_inputs(tiny_case: Case) -> Callable[..., Inputs]:
         if dtype not in encoded:
             given = parse("torch", [f"dtype={dtype}"])
             family = family_of(tiny_case.folder)
-            encoded[dtype], _ = make_inputs(family, tiny_case, given, given, steps=1, seed=0, stage1=None)
+            encoded[dtype] = make_inputs(family, tiny_case, given)
         made = encoded[dtype]
         return Inputs(made.conditions, made.noise, steps, made.seed)
 

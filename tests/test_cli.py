@@ -82,8 +82,13 @@ def test_a_reader_that_has_gone_changes_no_exit_code(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (code, "")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize(("to", "said"), [(">/dev/full", "No space left on device"), (">&-", "stdout is closed")])
+_FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [pytest.param(">/dev/full", "No space left on device", marks=_FULL), (">&-", "stdout is closed")],
+)
 def test_a_result_that_cannot_be_written_is_said(to: str, said: str) -> None:
     command = f"'{sys.executable}' -m parity models {to}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)

@@ -14,13 +14,14 @@ import pytest
 import parity
 
 ROOT = Path(parity.__file__).parent
-SHARED = {"settings", "errors", "cache", "reached", "redact", "files"}
+SHARED = {"settings", "errors", "cache", "reached", "redact", "files", "signals"}
 """Modules that every layer may import."""
 
 BELOW: dict[str, set[str]] = {
     "errors": set(),
     "cache": {"errors"},
     "redact": set(),
+    "signals": {"errors"},
     "files": set(),
     "settings": {"errors"},
     "reached": {"errors", "settings"},
@@ -31,6 +32,7 @@ BELOW: dict[str, set[str]] = {
     "models": SHARED | {"golden", "hooks"},
     "paths": SHARED | {"golden", "hooks", "models", "port"},
     "recorder": SHARED | {"golden", "hooks", "port"},
+    "tpu": SHARED | {"golden", "hooks", "models", "paths"},
     "runs": SHARED | {"golden", "hooks", "models", "paths", "compare"},
     "bisect": SHARED | {"golden", "hooks", "models", "paths", "compare", "runs"},
     "causes": SHARED | {"golden", "hooks", "models", "paths", "compare", "runs", "bisect"},
@@ -38,10 +40,16 @@ BELOW: dict[str, set[str]] = {
 }
 """Layer -> what it may import beside itself. The commands stand on top and may import everything."""
 
-TOP = {"cli", "commands", "__main__", "pytest_plugin"}
+TOP = {"", "face", "cli", "commands", "__main__", "pytest_plugin"}
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
 WITHOUT_HEAVY = {"errors", "cache", "redact", "files", "port", "settings", "reached", "golden", "compare", "report"}
-REPORT_READS = ("parity.compare.result", "parity.compare.prices", "parity.golden.records", "parity.golden.strict")
+REPORT_READS = (
+    "parity.compare.result",
+    "parity.compare.many.sites",
+    "parity.compare.prices",
+    "parity.golden.records",
+    "parity.golden.strict",
+)
 """The reports compute nothing: they read result types (`strict` has the spelling of NaN in JSON)."""
 
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -145,11 +153,12 @@ def test_what_keeps_the_layers_is_let_through(module: str, source: str) -> None:
 
 
 PARENT = (
-    "parity.cli", "parity.golden", "parity.compare", "parity.report.comparison", "parity.commands.run",
+    "parity", "parity.cli", "parity.golden", "parity.compare", "parity.report.comparison", "parity.commands.run",
     "parity.commands.replay", "parity.commands.sweep", "parity.commands.explain", "parity.runs.compare",
-    "parity.runs.sweep.sweep", "parity.runs.replay.replay", "parity.runs.suspects", "parity.runs.memo",
-    "parity.runs.sides", "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan", "parity.paths.side",
-    "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.recording.record",
+    "parity.face.verbs", "parity.runs.sweep.sweep", "parity.runs.replay.replay", "parity.runs.suspects",
+    "parity.runs.memo", "parity.runs.sides", "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan",
+    "parity.paths.side", "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.recording.record",
+    "parity.tpu.compiled",
 )  # fmt: skip
 """What a command's own process runs: torch and jax are its sides' alone."""
 

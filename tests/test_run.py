@@ -263,8 +263,9 @@ def test_modules_on_the_references_inputs(run: Run) -> None:
         assert site["local_ratio"] < SLACK
 
 
-def test_a_fault_too_small_for_the_free_run_is_found_on_the_references_inputs() -> None:
-    """One module's output off by 6e-6: within what rounding has grown to at its place, above what it does itself."""
+def test_a_fault_too_small_for_the_free_runs_floors_is_found_all_the_same() -> None:
+    """One module's output off by 6e-6: within what rounding has grown to at its place, above what it does itself. The
+    reference on the candidate's values shows it, and so does the module on the reference's."""
 
     def scaled(side: Loaded) -> None:
         proj = cast(Any, side.backend.module()).transformer_blocks[3].ff.net[2]
@@ -274,9 +275,10 @@ def test_a_fault_too_small_for_the_free_run_is_found_on_the_references_inputs() 
     request = Request(DEFAULT_MODEL, parse("torch"), parse("torchax"), 1)
     free = run_in_process(request, scaled)
     forced = run_in_process(replace(request, forcing="module"), scaled)
-    assert (free.verdict, forced.verdict) == ("pass", "fail")
-    assert forced.origin is not None
-    assert (forced.origin.key.site, forced.origin.birth) == ("transformer_blocks.3.ff.net.2:out", "module")
+    for found in (free, forced):
+        assert found.verdict == "fail"
+        assert found.origin is not None
+        assert (found.origin.key.site, found.origin.birth) == ("transformer_blocks.3.ff.net.2:out", "module")
 
 
 def test_a_bfloat16_schedule_fails_before_a_forward_and_names_the_repeats(run: Run) -> None:
@@ -367,8 +369,8 @@ def test_sites_are_in_execution_order(run: Run) -> None:
     assert found.index(f"{FIRST_ATTENTION}:out@image") < found.index("transformer_blocks.0:out.0")
 
 
-def test_json_leaves_the_other_stream_empty(run: Run) -> None:
-    assert run().err == ""
+def test_json_keeps_stdout_and_stderr_says_what_is_done(run: Run) -> None:
+    assert "starting the sides" in run().err
 
 
 def test_the_report_for_people(run: Run) -> None:
@@ -420,10 +422,10 @@ def refused(done: Done) -> str:
     assert done.code == 2, done
     assert done.out == ""
     assert "Traceback" not in done.err
-    lines = done.err.splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("parity: ")
-    return lines[0]
+    *progress, last = done.err.splitlines()
+    assert last.startswith("parity: ")
+    assert not any(line.startswith("parity: ") for line in progress)
+    return last
 
 
 @pytest.mark.parametrize(
@@ -572,7 +574,7 @@ def test_products_round_on_a_cpu_as_on_a_tpu() -> None:
     noise_pred = done.json["steps"][0]["noise_pred"]
     assert (done.code, done.json["rounds"][0]["verdict"]) == (0, "pass")
     assert 5e-3 < noise_pred["rel_l2"] < 3e-2
-    assert noise_pred["rel_l2"] < noise_pred["floor"] < 3 * noise_pred["rel_l2"]
+    assert noise_pred["rel_l2"] / 2 < noise_pred["floor"] < 3 * noise_pred["rel_l2"]
     high = parity("run", "--json", "--steps", "1", "--candidate", "matmul_precision=high").json["steps"][0][
         "noise_pred"
     ]

@@ -4,7 +4,8 @@ Problem. A bisection moves through hundreds of commits while the user has uncomm
 
 How. Every commit is checked out in a temporary worktree outside the repository, without its hooks, and cleaned of
 everything that git does not track, so that an outcome depends on the commit alone. The worktree is locked with a mark
-of who uses it: one that a killed process left behind is found by its mark and removed.
+of who uses it, and its user holds a lock on a file beside it: one that a killed process left behind is found by its
+mark, is not held, and is removed, and so is a command that still runs in it.
 
 Cost. One checkout of the whole tree to begin with; then what changes between commits.
 """
@@ -12,6 +13,7 @@ Cost. One checkout of the whole tree to begin with; then what changes between co
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -20,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from parity.bisect.shell import end_orphan
 from parity.errors import UsageError
 
 _LOCAL = (
@@ -28,7 +31,7 @@ _LOCAL = (
 )  # fmt: skip
 """Variables that would lead git, and a command run in the worktree, to the repository they were started from."""
 
-_SCRATCH = "parity-bisect-"
+_SCRATCH, _HELD = "parity-bisect-", "held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,23 @@ class Commit:
 
     def __str__(self) -> str:
         return f"{self.sha[:12]} '{self.subject}'"
+
+
+def _is_held(file: Path) -> bool:
+    """Whether a process holds the lock; the kernel gives it up with the process, however that ends."""
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # another user's
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -99,28 +119,33 @@ class Repository:
 
     @contextlib.contextmanager
     def worktree(self, mark: str) -> Iterator[Worktree]:
-        """A worktree of its own, removed at the end; ones with the same mark that were left behind go first.
+        """A worktree of its own, removed at the end; ones that killed searches left behind go first.
 
         Args:
             mark: who uses it, one word.
         """
-        for left in self._marked(mark):
+        for left in self._left():
+            end_orphan(left.parent)
             self._remove(left)
         scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
         tree = scratch / "tree"
+        held = os.open(scratch / _HELD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            fcntl.flock(held, fcntl.LOCK_EX)
             self._git("worktree", "add", "--detach", "--no-checkout", "--lock", "--reason", mark, str(tree))
             yield Worktree(self, tree)
         finally:
+            os.close(held)
             self._remove(tree)
 
-    def _marked(self, mark: str) -> list[Path]:
-        """The worktrees locked with a mark."""
+    def _left(self) -> list[Path]:
+        """The worktrees of searches that were killed."""
         found = []
         for entry in self._git("worktree", "list", "--porcelain").split("\n\n"):
             fields = dict(line.partition(" ")[::2] for line in entry.splitlines())
-            if fields.get("locked") == mark:
-                found.append(Path(fields["worktree"]))
+            tree = Path(fields.get("worktree", ""))
+            if fields.get("locked", "").startswith(_SCRATCH) and tree.parent.name.startswith(_SCRATCH):
+                found += [tree] * (not _is_held(tree.parent / _HELD))
         return found
 
     def _remove(self, tree: Path) -> None:

@@ -24,15 +24,15 @@ from parity.compare.reason import FLOORS
 from parity.errors import UnjudgedError, UsageError
 from parity.golden import Golden
 from parity.golden.disk.format import MANIFEST
+from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import StepRecords
-from parity.models.registry import family_of, make_case, resolve_model
-from parity.models.spec import GenerationSpec
-from parity.paths.inputs import make_inputs
-from parity.paths.loaded import Loaded
-from parity.paths.loop import LATENTS, State, denoise, prepare, state_of
+from parity.paths.plan import Plan, Source, Spec, State
+from parity.paths.side import Side
 from parity.runs.recording.record import RecordRequest, record
 from parity.runs.request import Request, Say
+from parity.runs.sides import Openers
+from parity.runs.stream import state_of
 from parity.settings import Settings, changed_by, parse
 
 
@@ -51,14 +51,14 @@ def steps_of(golden: Golden) -> int:
 
 @dataclass
 class StepsJudge:
-    """Runs single steps of a loaded candidate, or the free run.
+    """Runs single steps of a candidate, or the free run.
 
     Attributes:
         golden: of the reference. side: the candidate. carried: where the free run's latents are kept between steps.
     """
 
     golden: Golden
-    side: Loaded
+    side: Side
     carried: Carried
 
     def alone(self, step: int) -> tuple[Outcome, str]:
@@ -71,20 +71,15 @@ class StepsJudge:
         state = state_of(recorded, "before")
         if LATENTS not in state:
             raise UnjudgedError(f"'{self.golden.name}' holds no latents of step {step}: record it anew")
-        loop = prepare(self.side.with_fresh_sampler())
-        loop.continue_from(step, state)  # for what a feature cache holds by then
-        (made,) = denoise(loop, None, {step: state}.get, first=step, stop=step + 1)
-        self.side.reached.require()
+        # Forced, and so not rounded to the candidate's `latents_dtype`: what this step does to them shows after it.
+        (made,) = self.side.observe(Plan(), start={step: state}.get, steps=(step, step + 1))
         return self._judged(recorded, made)
 
     def free(self, known: int) -> Iterator[tuple[Outcome, str]]:
         """The free run from step `known` on, resumed where the latents after the step before are kept."""
-        loop = prepare(self.side.with_fresh_sampler())
         state = self.carried.load(known)
-        if state is not None:
-            loop.continue_from(known, state)
         first = known if state is not None else 0
-        for made in denoise(loop, None, first=first, stop=steps_of(self.golden)):
+        for made in self.side.observe(Plan(), start=state, steps=(first, steps_of(self.golden))):
             if made.step >= known:
                 outcome = self._judged(self.golden.read_step(made.step), made)
                 self.carried.save(made.step + 1, state_of(made, "after"))
@@ -100,6 +95,7 @@ class StepsJudge:
         return ("bad" if any(map(beyond, found)) else "good"), told(max(found, key=severity))
 
 
+LATENTS = "latents"
 _DAMAGED = (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile)
 """What a file that was cut off raises: the free run then begins anew."""
 
@@ -133,37 +129,36 @@ class Carried:
         self.path.unlink(missing_ok=True)
 
 
-def load_against(golden: Golden, model: str, settings: Settings, stage1: Path | None, prompt: str | None) -> Loaded:
+def open_against(
+    golden: Golden, model: str, settings: Settings, stage1: Path | None, prompt: str | None, openers: Openers
+) -> Side:
     """The candidate, for the run that a golden is of.
 
     Raises:
         UsageError: it would start from other inputs.
     """
     recorded = golden.provenance
-    folder = resolve_model(model)
-    spec = GenerationSpec.load(folder)
-    if prompt is not None:
-        spec = dataclasses.replace(spec, prompt=prompt)
-    case, family = make_case(model, folder, spec), family_of(folder)
+    source = Source(
+        model=model,
+        steps=max(recorded.steps, 1),
+        seed=recorded.seed,
+        prompt=prompt,
+        stage1=None if stage1 is None else str(stage1),
+    )
     kept = [f"{name}={recorded.settings[name]}" for name in changed_by("embeddings") if name in recorded.settings]
     theirs = parse("torch", kept)
-    _, inputs = make_inputs(
-        family, case, theirs, settings, steps=max(recorded.steps, 1), seed=recorded.seed, stage1=stage1
+    # The encoders' working dtype stays the reference's: a candidate's dtype must not change what it is given.
+    encode = {**theirs.as_text(), "text.byt5_dtype": settings.text("text.byt5_dtype")}
+    side = openers.of("candidate").open(
+        Spec(role="candidate", source=source, settings=settings.as_text(), encode=encode)
     )
-    from parity.paths.jax.candidate import load_candidate  # jax and torchax, only from here on
-
-    side = load_candidate(family, case, settings, inputs)
     if settings["text.byt5_dtype"] == theirs["text.byt5_dtype"]:
-        _require_inputs(golden, side)
+        _require_inputs(golden, side.facts())
     return side
 
 
-def _require_inputs(golden: Golden, side: Loaded) -> None:
-    ours = {
-        f"{branch}.{name}": fingerprint(np.asarray(x.float().numpy()))
-        for branch, condition in side.inputs.conditions.items()
-        for name, x in condition.items()
-    }
+def _require_inputs(golden: Golden, facts: Facts) -> None:
+    ours = {name: fingerprint(np.asarray(x)) for name, x in facts.inputs.items()}
     theirs = golden.provenance.inputs
     other = [name for name in sorted(set(ours) & set(theirs)) if ours[name] != theirs[name]]
     if other:

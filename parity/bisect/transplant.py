@@ -10,9 +10,10 @@ A wrong weight, which stops `parity run` in preflight, does not stop this: which
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.bisect.strategy import Outcome
@@ -20,15 +21,13 @@ from parity.compare.judge import Judge, beyond, severity
 from parity.compare.preflight import failed
 from parity.compare.result import SiteDiff
 from parity.errors import UnjudgedError, UsageError
-from parity.golden.records import LOOP, StepRecords
-from parity.paths.closer.graft import Activations, Grafted, activations_of, graft
-from parity.paths.closer.local import children_of
-from parity.paths.floors import make_variants, with_floors
-from parity.paths.loop import State, denoise, prepare, state_of
-from parity.paths.reference import TorchBackend
-from parity.runs.pairing import Pairing, pair
+from parity.golden.records import LOOP, Record, StepRecords
+from parity.hooks.sites import children_of
+from parity.paths.plan import DEFAULT_KINDS, Plan, State
+from parity.paths.side import Pair, Side
 from parity.runs.request import Request, Say
-from parity.runs.walk import stand_before
+from parity.runs.sides import Openers, ready
+from parity.runs.stream import counted, state_of
 from parity.settings import LAYOUT, Settings
 
 NOISE = "noise_pred"
@@ -74,21 +73,21 @@ def aligned(reference: Settings, candidate: Settings) -> Settings:
     return candidate.replace(**theirs) if theirs else candidate
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Transplant:
     """A pair ready to be probed.
 
     Attributes:
+        sides: both, open. step: that is probed. state: what it starts from. truth: its noise predictions with floors.
         modules: those that can be replaced, in the order in which the reference calls them. fixed: replaced always.
-        left_out: those that cannot, and why. backend: the candidate's, with its modules' errors.
+        left_out: those that cannot, and why.
         outside: a failing check of preflight other than of the weights, for messages; empty for none.
     """
 
-    pairing: Pairing
+    sides: Pair[Side]
     step: int
     state: State
     truth: StepRecords
-    backend: Grafted
     modules: tuple[str, ...]
     fixed: tuple[str, ...]
     left_out: dict[str, str]
@@ -96,25 +95,20 @@ class Transplant:
 
     def judge(self, replaced: tuple[str, ...]) -> tuple[Outcome, str]:
         """Run the step with these modules replaced: good where every noise prediction is within its floor."""
-        self.backend.replaced = frozenset((*replaced, *self.fixed))
-        found = Judge().step(self.truth, noise_of(self._run(self.state)))
+        (made,) = self._run(Plan(replaced=(*replaced, *self.fixed)))
+        found = Judge().step(self.truth, noise_of(made))
         worst = max(found, key=severity)
         return ("bad" if any(map(beyond, found)) else "good"), told(worst)
 
-    def _run(self, state: State) -> StepRecords:
-        loop = dataclasses.replace(
-            self.pairing.candidate, side=dataclasses.replace(self.pairing.candidate.side, backend=self.backend)
-        )
-        again = stand_before(loop, self.step, state)
-        (records,) = denoise(again, None, first=self.step, stop=self.step + 1)
-        return records
+    def _run(self, plan: Plan) -> Iterator[StepRecords]:
+        return self.sides.candidate.observe(plan, start=self.state, steps=(self.step, self.step + 1))
 
-    def learn(self, given: Activations) -> None:
+    def learn(self, given: tuple[Record, ...]) -> None:
         """Learn the modules' errors and leave out those that cannot be replaced."""
-        with self.backend.learning(given):
-            self._run(self.state)
-        self.pairing.candidate.side.reached.require()
-        self.left_out.update(self.backend.left_out)
+        _, last = self._run(Plan(taught=given))
+        for line in str(last.records[0].value).splitlines():
+            module, _, why = line.partition("=")
+            self.left_out[module] = why
         self.modules = tuple(m for m in self.modules if m not in self.left_out)
 
 
@@ -130,8 +124,9 @@ def noise_of(step: StepRecords) -> StepRecords:
     return StepRecords(step.step, records, step.floors)
 
 
-def transplant(request: Request, step: int, within: str, say: Say) -> Transplant:
-    """Load a pair and learn what is needed to replace the candidate's modules.
+@contextlib.contextmanager
+def transplant(request: Request, step: int, within: str, openers: Openers, say: Say) -> Iterator[Transplant]:
+    """Open a pair and learn what is needed to replace the candidate's modules.
 
     Args:
         step: that is probed.
@@ -141,52 +136,53 @@ def transplant(request: Request, step: int, within: str, say: Say) -> Transplant
     """
     ours = request.reference.neutral
     exact = dataclasses.replace(request, reference=ours, candidate=aligned(ours, request.candidate.neutral))
-    return prepared(pair(exact, say), step, within, say)
-
-
-def prepared(pairing: Pairing, step: int, within: str, say: Say) -> Transplant:
-    """The same, of a pair that is loaded."""
-    reference = pairing.reference.side
-    for side in (reference, pairing.candidate.side):
-        cache = side.settings.deep_cache
+    for side in (exact.reference, exact.candidate):
+        cache = side.deep_cache
         if cache is not None and not cache.full(step):
             raise UsageError(
-                f"the {side.settings.backend} path was given 'cache={side.settings.text('cache')}', which leaves "
+                f"the {side.backend} path was given 'cache={side.text('cache')}', which leaves "
                 f"blocks out at step {step}, so that they cannot be replaced: probe a multiple of {cache.interval}"
             )
-    level = level_of(tuple(reference.modules), within)
-    wanted = (*level.fixed, *level.searched)
-    backend = graft(pairing.candidate.side.backend, wanted)
-    if not isinstance(reference.backend, TorchBackend):
-        raise UsageError(f"a reference on '{reference.backend.name}' has no modules to take: it needs torch")
+    with ready(exact, openers, say) as pair:
+        made = prepared(pair.sides, pair.modules, step, within, say)
+        problem = failed([c for c in pair.checks if c.check != "weights"])
+        if problem is not None:
+            made.outside = f"; preflight: {problem.check}: {problem.detail}"
+        yield made
+
+
+def prepared(sides: Pair[Side], modules: Sequence[str], step: int, within: str, say: Say) -> Transplant:
+    """The same, of sides that are open."""
+    reference = sides.reference
+    level = level_of(modules, within)
     say("reference", 0, step + 1)
-    loop = prepare(reference.with_fresh_sampler())
-    for done in denoise(loop, None, stop=step):
-        say("reference", done.step + 1, step + 1)
-    with activations_of(reference.backend, wanted) as given:
-        (first,) = denoise(loop, None, first=step, stop=step + 1)
+    state: State | None = None
+    for done in counted(reference.observe(Plan(), steps=(0, step)) if step else (), "reference", step + 1, say):
+        state = state_of(done, "after")
+    here = (step, step + 1)
+    first, given = reference.observe(Plan(gives=(*level.fixed, *level.searched)), start=state, steps=here)
     state = state_of(first, "before")
     say("floors of the reference")
-    runs = [dataclasses.replace(v, loop=stand_before(v.loop, step, state, v.around)) for v in make_variants(reference)]
-    (truth,) = with_floors(iter([first]), runs, None, None, first=step)
-    called = list(dict.fromkeys(place[0] for branch in given.values() for place in branch))
-    problem = failed([c for c in pairing.checks if c.check != "weights"])
+    (truth,) = reference.observe(Plan(floors=DEFAULT_KINDS), start=state, steps=here)
+    called = list(dict.fromkeys(r.key.module for r in given.records))
     made = Transplant(
-        pairing,
-        step,
-        state,
-        noise_of(truth),
-        backend,
-        tuple(m for m in called if m in level.searched),
-        level.fixed,
-        {m: "the reference does not call it, or it gives no tensor" for m in level.searched if m not in called},
-        f"; preflight: {problem.check}: {problem.detail}" if problem is not None else "",
+        sides=sides,
+        step=step,
+        state=state,
+        truth=noise_of(truth),
+        modules=tuple(m for m in called if m in level.searched),
+        fixed=level.fixed,
+        left_out={m: _UNCALLED for m in level.searched if m not in called},
+        outside="",
     )
     say("candidate (tracing and compiling)")
-    made.learn(given)
+    made.learn(tuple(given.records))
     if not made.modules:
         raise UnjudgedError(f"no module below '{within}' can be replaced: {'; '.join(_reasons(made.left_out))}")
     return made
+
+
+_UNCALLED = "the reference does not call it, or it gives no tensor"
 
 
 def _reasons(left_out: dict[str, str]) -> list[str]:

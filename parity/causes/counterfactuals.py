@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
+from parity.bisect.swaps import Plan
 from parity.causes.machine import ExplainRequest, Machine
 from parity.causes.regress import common_keys, error_vector, noise_norm
 from parity.causes.shares import Share, shares
 from parity.compare.judge import L2_LIMIT
 from parity.compare.result import NAN, Cause, Witness
-from parity.errors import UsageError
+from parity.errors import ParityError, UsageError
 from parity.golden import Golden
-from parity.golden.records import PORT, Key, StepRecords
+from parity.golden.records import LOOP, PORT, Key, StepRecords
 from parity.settings import BITS, Settings, parse, remedy, sentence
 
 
@@ -40,7 +42,9 @@ def counterfactuals(
     def run(settings: Settings) -> np.ndarray:
         return error_vector(ours, machine.candidate(settings, step), keys)
 
-    shared = shares(searched, run, noise)
+    if machine.ports.candidate is not None:
+        searched = _obeyed(machine, searched, step, notes)
+    shared = shares(searched, run, noise) if searched.swaps else ()
     whole, half = sum(s.share for s in shared), sum(s.half for s in shared if not s.harmless)
     if any(not s.harmless for s in shared) and abs(1.0 - whole) > half:
         notes.append(
@@ -48,6 +52,35 @@ def counterfactuals(
         )
     found = [_swapped(share, own=machine.ports.candidate is not None) for share in shared]
     return [*found, *_neutralised(machine, request, candidate, ours, keys, step, notes)]
+
+
+def _obeyed(machine: Machine, searched: Plan, step: int, notes: list[str]) -> Plan:
+    """The swaps that a port takes and obeys: one that raises costs its value, one that changes nothing shows nothing.
+
+    It is run again as it was, unobserved as the others are: observing it may have moved a last bit.
+    """
+    names = tuple(s.setting for s in searched.swaps)
+    own = machine.again(searched.candidate, step)
+    taken = []
+    for swap in searched.swaps:
+        text = f"{swap.setting}={swap.without}"
+        try:
+            other = machine.candidate(searched.with_only(tuple(n for n in names if n != swap.setting)), step)
+        except ParityError as refused:
+            notes.append(f"{text} is not tried: the port refuses it: {refused}")
+            continue
+        if _same(own, other):
+            notes.append(f"{swap.setting} is not obeyed: the port computes the same to the bit with {text}")
+            continue
+        taken.append(swap)
+    return dataclasses.replace(searched, swaps=tuple(taken))
+
+
+def _same(one: StepRecords, other: StepRecords) -> bool:
+    """Whether the loop's own values are equal to the bit, of which a run that observed the modules too has more."""
+    theirs = {r.key: r for r in other.records}
+    common = [(r, theirs[r.key]) for r in one.records if r.key.module == LOOP and r.key in theirs]
+    return bool(common) and all(np.array_equal(np.asarray(a.value), np.asarray(b.value)) for a, b in common)
 
 
 def _judged_at(ours: StepRecords, theirs: StepRecords) -> tuple[Key, ...]:

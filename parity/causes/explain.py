@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from parity.causes.counterfactuals import counterfactuals
@@ -21,9 +21,9 @@ from parity.causes.gauges import dtype_gauge, gauges, reordered
 from parity.causes.machine import ExplainRequest, Machine
 from parity.causes.phantom_run import attention_values
 from parity.causes.schedule_gauge import schedule_gauge, step_gauge
-from parity.causes.signatures import signatures
-from parity.compare.detect.phantoms import count_phantoms, phantom_cause
-from parity.compare.diff import diff
+from parity.causes.signatures import UNKNOWN, signatures
+from parity.compare.detect.phantoms import Phantoms, count_phantoms, mask_causes, phantom_cause
+from parity.compare.diff import TO_COUNT, diff
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError, UsageError
@@ -31,6 +31,7 @@ from parity.files import read_text
 from parity.golden import Golden
 from parity.golden.records import Key, StepRecords
 from parity.hooks.sites import ATTENTION
+from parity.paths.plan import Role
 from parity.runs.kept import ports_of
 from parity.runs.request import Say
 from parity.runs.sides import Openers
@@ -42,11 +43,11 @@ _MOST_BYTES = 1 << 30
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
 
-def of_run(where: Path, openers: Openers) -> ExplainRequest:
+def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | None = None) -> ExplainRequest:
     """The request for a kept run (`parity run --out DIR`): its last round.
 
     Args:
-        openers: who imports its ports, once they are seen to be those that ran.
+        openers: who imports its ports, once they are seen to be those that ran. named: ports that the command names.
 
     Raises:
         UsageError: the folder is no kept run.
@@ -64,7 +65,7 @@ def of_run(where: Path, openers: Openers) -> ExplainRequest:
     stage = Path(stage1) if isinstance(stage1, str) else None
     given = prompt if isinstance(prompt, str) else None
     left = rounding if at == where else ()
-    model, inputs, ports = ports_of(told, openers)
+    model, inputs, ports = ports_of(told, openers, named)
     return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, model, stage, given, left, ports, inputs)
 
 
@@ -98,16 +99,29 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         notes.append(f"counterfactuals and signatures are skipped: {error}")
         return dataclasses.replace(found, causes=measured, notes=(*found.notes, *map(Note, notes)))
     said: list[str] = []
-    named = signatures(machine, ours, theirs, step, said)
+    declared = dict(Golden.open(request.candidate).provenance.settings)
+    uncounted: list[str] = []
+    looked_at = _looked_at(request, found.origin.key)
+    counted, masks = ([], ()) if _are_counted(found) else _attention(machine, request, looked_at, step, uncounted)
+    block = next((p.block for p in counted if p.block is not None), None)
+    if block is not None:
+        declared["attention.block_kv"] = str(block)
+    named = signatures(machine, ours, theirs, step, said, declared)
     swapped: list[Cause] = []
     if request.kept is not None:
         swapped = counterfactuals(machine, request, ours, step, notes)
     by_itself = "by signature alone: " if any(c.share > 0 for c in swapped) else ""
     notes += [f"{by_itself}{note}" if note.startswith("unknown") else note for note in said]
+    notes += uncounted
     merged = _merged(swapped, named)
-    counted = any("phantom keys" in c.cause for c in found.causes)
-    measured = (*(() if counted else _phantoms(machine, request, found.origin.key, step, notes)), *measured)
-    return dataclasses.replace(found, causes=_beside(merged, measured), notes=(*found.notes, *map(Note, notes)))
+    measured = (*(phantom_cause(p, looked_at.module) for p in counted), *masks, *measured)
+    held = (note for note in found.notes if not (counted and str(note).startswith(TO_COUNT)))
+    return dataclasses.replace(found, causes=_beside(merged, measured), notes=(*held, *map(Note, notes)))
+
+
+def _are_counted(found: Result) -> bool:
+    """Whether phantom keys were counted from what the goldens hold."""
+    return any("phantom keys" in c.cause for c in found.causes)
 
 
 def _gauges(found: Result, ours: StepRecords, theirs: StepRecords) -> tuple[Cause, ...]:
@@ -140,19 +154,37 @@ def _merged(swapped: Sequence[Cause], named: Sequence[Cause]) -> list[Cause]:
         witnesses = (*cause.witnesses, *(w for c in same for w in c.witnesses))
         merged.append(dataclasses.replace(cause, witnesses=witnesses))
     known = {(c.setting, c.candidate) for c in swapped}
-    # Where settings are known a signature only confirms them: another name for the same error is no second cause.
-    rest = [c for c in named if (c.setting, c.candidate) not in known] if not swapped else []
+    # Where settings that were swapped explain the error a signature only confirms them: another name for the same error
+    # is no second cause. What they leave, it names.
+    explained = sum(c.share for c in swapped if c.share > 0)
+    rest = [c for c in named if (c.setting, c.candidate) not in known] if explained < 1.0 - UNKNOWN else []
     return sorted([*merged, *rest], key=lambda c: -c.share)
 
 
-def _phantoms(machine: Machine, request: ExplainRequest, origin: Key, step: int, notes: list[str]) -> list[Cause]:
-    """Phantom keys, where the divergence is born in an attention call."""
+def _looked_at(request: ExplainRequest, origin: Key) -> Key:
+    """The first divergence; of a kept run the one inside it that the run came to when it looked closer."""
+    if request.kept is None:
+        return origin
+    try:
+        told = json.loads(read_text(request.kept / "result.json", _MOST_BYTES))["origin"]
+        site, step, call = str(told["site"]), int(told["step"]), int(told["call"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return origin
+    inside = not origin.module or site.startswith(f"{origin.module}.")
+    return dataclasses.replace(origin, site=site, call=call) if inside and step == origin.step else origin
+
+
+def _attention(
+    machine: Machine, request: ExplainRequest, origin: Key, step: int, notes: list[str]
+) -> tuple[list[Phantoms], tuple[Cause, ...]]:
+    """Phantom keys, or else a mistaken mask, where the divergence is born in an attention call."""
     if origin.module.rpartition(".")[2] != ATTENTION:
-        return []
+        return [], ()
     try:
         reference, candidate = attention_values(request, machine, origin.module, step)
     except ParityError as error:
         notes.append(f"phantom keys are not counted: {error}")
-        return []
+        return [], ()
     counted = count_phantoms(reference, candidate, origin.module)
-    return [phantom_cause(p, origin.module) for p in counted if p.is_certain]
+    certain = [p for p in counted if p.is_certain]
+    return certain, () if certain else mask_causes(reference, candidate, origin.module)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from parity.cache import cache_dir
+from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.golden.facts import Facts
 from parity.golden.records import Provenance, StepRecords
@@ -44,6 +45,27 @@ def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps
                 yield f"{setting.name}={value}"
 
 
+def beside(reference: Settings, candidate: Mapping[str, str]) -> dict[str, str]:
+    """What a candidate declares of its attention that is no fault and changes what one does: K-smooth, its blocks.
+
+    Args:
+        candidate: its settings as text, of which the reference takes those that it has code for.
+    """
+    found = {}
+    for setting in SETTINGS:
+        value = candidate.get(setting.name)
+        if not setting.innocent or value is None or "attention" not in setting.requires:
+            continue
+        if setting.name == "attention.kernel":  # which computes the same; the reference keeps its own
+            continue
+        try:
+            if setting.parse(value, "torch") != reference[setting.name]:
+                found[setting.name] = value
+        except UsageError:
+            continue  # a kernel that torch has not
+    return found
+
+
 def _same(name: str, value: str) -> bool:
     """Values that only spell the default of a float32 path."""
     return value == "float32" and name != "dtype"
@@ -55,6 +77,9 @@ class Simulated:
 
     Attributes:
         reference: this machine's. settings: its own. step: the one that is looked at. port: whether it is one.
+        beside: settings of the candidate's that are no faults and change what a fault does, which every fault is run
+            with.
+        place: `3 of 22`: which of the known faults is run, where they are run one after the other.
     """
 
     reference: Side
@@ -62,6 +87,8 @@ class Simulated:
     step: int
     port: bool
     say: Say
+    beside: Mapping[str, str] = field(default_factory=dict)
+    place: str = ""
     _steps: dict[frozenset[str], StepRecords] = field(default_factory=dict)
 
     def run(self, faults: frozenset[str]) -> StepRecords:
@@ -91,7 +118,8 @@ class Simulated:
             side.close()
 
     def _run(self, faults: frozenset[str], side: Side, facts: Facts, writer: GoldenWriter | None = None) -> StepRecords:
-        self.say(f"known fault: {', '.join(sorted(faults)) or 'none'}")
+        place = f" {self.place}" if self.place else ""
+        self.say(f"known fault{place}: {', '.join(sorted(faults)) or 'none'}")
         plan = Plan(sites=plan_sites(["", *modules_of(facts)], "blocks"))
         for step in side.observe(plan, steps=(0, self.step + 1)):
             if writer is not None:
@@ -101,6 +129,7 @@ class Simulated:
 
     def _with(self, faults: frozenset[str]) -> Settings:
         given = {name: value for name, _, value in (fault.partition("=") for fault in faults)}
+        given = {**self.beside, **given} if faults else {}
         typed = parse("torch", [f"{name}={value}" for name, value in given.items()])
         return Settings("torch", {**self.settings.values, **{name: typed[name] for name in given}})
 

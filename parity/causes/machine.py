@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from parity.bisect.swaps import Plan as Swaps
 from parity.bisect.swaps import plan
-from parity.causes.known_faults import Simulated
+from parity.causes.known_faults import Simulated, beside
 from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import Provenance, StepRecords
@@ -58,7 +60,7 @@ class Machine:
     facts: Facts
     settings: Settings
     say: Say
-    _simulated: dict[int, Simulated] = field(default_factory=dict)
+    _simulated: dict[object, Simulated] = field(default_factory=dict)
     _candidates: dict[object, StepRecords] = field(default_factory=dict)
 
     @classmethod
@@ -116,12 +118,18 @@ class Machine:
         except UsageError:
             return dict(candidate.values)
 
-    def simulated(self, step: int) -> Simulated:
-        """The reference under known faults, looked at in this step."""
-        if step not in self._simulated:
-            port = self.ports.reference is not None
-            self._simulated[step] = Simulated(self.reference, self.settings, step, port, self.say)
-        return self._simulated[step]
+    def simulated(self, step: int, candidate: Mapping[str, str] = MappingProxyType({})) -> Simulated:
+        """The reference under known faults, looked at in this step.
+
+        Args:
+            candidate: settings that the candidate says it has, some of which change what a fault does.
+        """
+        port = self.ports.reference is not None
+        own = {} if port or "attention" in self.facts.lacks else beside(self.settings, candidate)
+        key = (step, *own.items())
+        if key not in self._simulated:
+            self._simulated[key] = Simulated(self.reference, self.settings, step, port, self.say, own)
+        return self._simulated[key]
 
     def candidate_side(self, settings: Settings) -> Side:
         """Parity's candidate path with these settings, or the port."""
@@ -132,11 +140,18 @@ class Machine:
         """The loop's own records of a step of the candidate with these settings."""
         key = _run_of(settings, step)
         if key not in self._candidates:
-            self.say("candidate with swapped settings")
-            side = self.candidate_side(settings)
-            *_, self._candidates[key] = side.observe(Plan(), steps=(0, step + 1))
-            side.close()
+            self._candidates[key] = self.again(settings, step)
         return self._candidates[key]
+
+    def again(self, settings: Settings, step: int) -> StepRecords:
+        """The same, run now, whatever was recorded of it."""
+        self.say("candidate with swapped settings")
+        side = self.candidate_side(settings)
+        try:
+            *_, last = side.observe(Plan(), steps=(0, step + 1))
+        finally:
+            side.close()
+        return last
 
     def hold(self, settings: Settings, ran: StepRecords) -> None:
         """Take a step of the candidate with these settings that was recorded already, so that it is not run again."""

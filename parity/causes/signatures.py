@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -27,17 +28,34 @@ AS_LARGE = (0.6, 1.4)
 """And its coefficient, which falls with R2 (see `_rounded_alike`)."""
 
 
-def signatures(machine: Machine, ours: StepRecords, theirs: StepRecords, step: int, notes: list[str]) -> list[Cause]:
-    """Causes from the candidate's records alone."""
-    simulated = machine.simulated(step)
+def signatures(
+    machine: Machine,
+    ours: StepRecords,
+    theirs: StepRecords,
+    step: int,
+    notes: list[str],
+    declared: Mapping[str, str] = MappingProxyType({}),
+) -> list[Cause]:
+    """Causes from the candidate's records alone.
+
+    Args:
+        declared: settings that the candidate says it has: what is no fault among them is given to every simulated one.
+    """
+    simulated = machine.simulated(step, declared)
+    if simulated.beside:
+        given = ", ".join(f"{name}={value}" for name, value in simulated.beside.items())
+        notes.append(f"signatures: every known fault is run with what the candidate declares or shows: {given}")
     base = simulated.run(frozenset())
     runs = {}
     left = machine.provenance.steps - step - 1
-    for name in known_faults(machine.settings, machine.facts, machine.ports.reference, left):
+    faults = list(known_faults(machine.settings, machine.facts, machine.ports.reference, left))
+    for i, name in enumerate(faults):
+        simulated.place = f"{i + 1} of {len(faults)}"
         try:
             runs[name] = simulated.run(frozenset({name}))
         except ParityError as refused:
             notes.append(f"known fault {name} could not be run: {refused}")
+    simulated.place = ""
     keys = common_keys(ours, theirs, base)
     if not keys:
         notes.append("signatures are skipped: the goldens share no outputs with this machine's reference")

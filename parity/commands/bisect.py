@@ -160,7 +160,7 @@ def settings(
 def modules(
     *,
     generation: Generation,
-    sides: Chosen,
+    sides: Sides,
     step: Annotated[int, typer.Option(help="Step to probe, from the reference's latents.")] = 0,
     within: Annotated[
         str, typer.Option(metavar="MODULE", help="Search this module's children, not the top module's.")
@@ -173,14 +173,19 @@ def modules(
     The state file holds outcomes of today's code and weights: --restart after changing them.
     """
     from parity.bisect.modules import Modules
+    from parity.bisect.question import ports_by_content
     from parity.bisect.search import search
     from parity.bisect.strategy import strategy
 
-    reference, candidate = sides.settings()
+    quieten()
+    ports, reference, candidate = sides.load(generation.model)
+    generation = replace(generation, model=str(sides.reference_path)) if ports.alone else generation
     steps = generation.steps
     if not 0 <= step < steps:
         raise UsageError(f"--step must be from 0 to {steps - 1} (--steps {steps}), found {step}")
     question = {**_question(generation, reference, candidate), "step": str(step), "within": within}
+    if ports.any:
+        question["ports"] = ports_by_content(ports.reference, ports.candidate)
 
     def find(state: State, listen: _Listener) -> Report:
         aligned = [name for name in LAYOUT if reference[name] != candidate[name]]
@@ -188,10 +193,12 @@ def modules(
             tell(f"the reference's in every run: {', '.join(aligned)}")
         listen.load()
         from parity.bisect.transplant import transplant
+        from parity.runs.sides import Workers
 
-        pair = transplant(_request(generation, reference, candidate), step, within, listen.say)
-        subject = Modules(pair.modules, pair.judge, pair.outside)
-        return subject.report(search(subject, strategy("fewest"), state, listen), pair.left_out, aligned)
+        request = replace(_request(generation, reference, candidate), ports=ports)
+        with Workers() as workers, transplant(request, step, within, ports.openers or workers, listen.say) as pair:
+            subject = Modules(pair.modules, pair.judge, pair.outside)
+            return subject.report(search(subject, strategy("fewest"), state, listen), pair.left_out, aligned)
 
     return _search("modules", question, find, kept, output)
 
@@ -246,6 +253,7 @@ def steps(
     def find(state: State, listen: _Listener) -> Report:
         listen.load()
         from parity.bisect import steps_judge as judging
+        from parity.runs.sides import Workers
 
         beside = state.path.with_name
         where = beside(f"{state.path.name}.golden")
@@ -256,9 +264,10 @@ def steps(
             tell(f"'{truth.name}' is not complete: {plural(total, 'step')} of it")
         listen.say("loading the candidate")
         carried = judging.Carried(beside(f"{state.path.name}.latents"))
-        side = judging.load_against(truth, generation.name, candidate, stage1, prompt)
-        judge = judging.StepsJudge(truth, side, carried)
-        found = search_steps(total, judge, state, listen, every=every, free=free)
+        with Workers() as openers:
+            side = judging.open_against(truth, generation.name, candidate, stage1, prompt, openers)
+            judge = judging.StepsJudge(truth, side, carried)
+            found = search_steps(total, judge, state, listen, every=every, free=free)
         carried.forget()
         return found.report()
 

@@ -34,7 +34,7 @@ from parity.commands.parts.unfold import command
 from parity.report.document import Facts, Listing, Section
 
 DISTRIBUTION = "tpu-parity"
-EXTRAS = ("torch", "torchax", "tpu", "remote", "report", "test")
+EXTRAS = ("torch", "torchax", "tpu", "aot", "remote", "report", "test")
 NEEDED_TO_RUN = ("torch", "torchax")
 """The extras without which `parity run` cannot work."""
 
@@ -69,7 +69,7 @@ def doctor(
     ] = False,
 ) -> int:
     """Show which versions and devices this machine has, and what each extra lacks."""
-    with output.working("importing torch, jax and torchax"):
+    with output.working("importing torch, jax and torchax", quiet=output.quiet):
         findings = examine()
     output.show(Listing(document(findings), _sections(findings)))
     return int(strict and not findings.can_run)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.options import GoldensModel, Output, Prompt, Stage1
+from parity.commands.parts.options import CandidatePath, GoldensModel, Output, Prompt, ReferencePath, Stage1
 from parity.commands.parts.unfold import command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
@@ -24,17 +24,19 @@ def explain(
     model: GoldensModel = None,
     stage1: Stage1 = None,
     prompt: Prompt = None,
+    reference_path: ReferencePath = None,
+    candidate_path: CandidatePath = None,
 ) -> int:
     """Name the causes of a difference, with shares and evidence: of a kept run, or of two goldens.
 
-    Exit codes as of `parity diff`.
+    Exit codes as of `parity diff`. The ports of a run that was kept elsewhere must be named.
     """
     with output.sides(torchax=second is None) as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run
         from parity.causes.explain import explain as find_causes
 
         if second is None:
-            request = of_run(Path(first), openers)
+            request = of_run(Path(first), openers, {"reference": reference_path, "candidate": candidate_path})
         else:
             request = ExplainRequest(reference=first, candidate=second, model=model, stage1=stage1, prompt=prompt)
         result = find_causes(request, openers, say)

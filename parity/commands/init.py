@@ -1,7 +1,12 @@
-"""`parity init PORT.py`: writes a commented port that runs as it is, to be filled in."""
+"""`parity init PORT.py`: writes a commented port, or a script to be recorded, that runs as it is, to be filled in.
+
+With --model it holds what a port of that model needs to know: the transformer's class, its arguments with shapes and
+dtypes, the names of its modules.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -11,17 +16,34 @@ from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.report.output import printable, show
 
-TEMPLATE = Path(__file__).parent / "templates" / "port.py"
+TEMPLATES = Path(__file__).parent / "templates"
+KINDS = ("jax", "torchax", "nnx", "script")
+MOST_NAMES = 60
+"""Module names that are listed; a block's, once for all blocks."""
 
 
 @command
 def init(
     where: Annotated[Path, typer.Argument(metavar="PORT.py", help="File to write; never overwritten.")],
+    torchax: Annotated[bool, typer.Option("--torchax", help="A torch module that torchax runs.")] = False,
+    jax: Annotated[bool, typer.Option("--jax", help="A function in JAX, with taps; the default.")] = False,
+    nnx: Annotated[bool, typer.Option("--nnx", help="A module in Flax NNX.")] = False,
+    script: Annotated[bool, typer.Option("--script", help="A script with a loop of its own, recorded.")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Model that is ported: its class, arguments and module names are filled in.")
+    ] = None,
 ) -> None:
-    """Write a template of a port for --candidate-path and --reference-path."""
+    """Write a template of a port for --candidate-path and --reference-path, or of a script to be recorded."""
+    given = dict(zip(KINDS, (jax, torchax, nnx, script), strict=True))
+    chosen = [kind for kind, wanted in given.items() if wanted]
+    if len(chosen) > 1:
+        raise UsageError(f"--{chosen[0]} and --{chosen[1]} exclude each other")
     if where.suffix != ".py":
         raise UsageError(f"'{where}' is not the name of a Python file; name one as in my_port.py")
-    text = TEMPLATE.read_text(encoding="utf-8").replace("THIS_FILE", str(where))
+    kind = chosen[0] if chosen else "jax"
+    text = (TEMPLATES / f"port_{kind}.py").read_text(encoding="utf-8").replace("THIS_FILE", str(where))
+    if model is not None:
+        text = f"{_of_class(text, model) if kind == 'torchax' else text}\n\n{_about(model)}"
     try:
         with where.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -30,4 +52,80 @@ def init(
     except OSError as error:
         raise UsageError(f"cannot write '{where}': {error.strerror}") from None
     shown = printable(str(where), "utf-8")
-    show(f"wrote {shown}; try: parity run --reference-path {shown}:reference --candidate-path {shown}:build")
+    of_model = model is not None and kind == "torchax"
+    first = f"--model {model}" if of_model else f"--reference-path {shown}:reference"
+    run = f"parity run {first} --candidate-path {shown}:build"
+    show(f"wrote {shown}; try: {f'python {shown} golden' if kind == 'script' else run}")
+
+
+LOADS = "    return Port(module=Net().to("
+"""The line of the template that makes its module."""
+
+
+def _of_class(text: str, model: str) -> str:
+    """The template of a torch port with the model's own class in it."""
+    from parity.models.folder import class_of
+    from parity.models.registry import resolve_model
+
+    name = class_of(resolve_model(model), "transformer").__name__
+    loaded = f'    model = {name}.from_pretrained(case.folder / "transformer")\n    return Port(module=model.to('
+    text = text.replace("import torch\n", f"import torch\nfrom diffusers import {name}\n", 1).replace(LOADS, loaded)
+    return text[: text.index("\n\nclass Block")]  # its own small reference is not needed
+
+
+def _about(model: str) -> str:
+    """What is known of a model without its weights, as comments."""
+    from parity.paths.worker.extras import require_extras
+
+    require_extras(torchax=False)
+    lines = "\n".join(f"# {line}".rstrip() for line in described(model))
+    return printable(lines, "utf-8").replace("\\n", "\n") + "\n"
+
+
+def described(model: str) -> Iterator[str]:
+    """Lines about a model: its transformer's class, arguments and modules.
+
+    Raises:
+        UsageError: no such model, or one without a transformer.
+    """
+    from parity.hooks.attach import callable_modules
+    from parity.models.folder import class_of, read_config, skeleton
+    from parity.models.generic.inputs import make_arguments, signature_of
+    from parity.models.registry import family_of, resolve_model
+    from parity.models.spec import GenerationSpec
+
+    folder = resolve_model(model)
+    kind, config = class_of(folder, "transformer"), read_config(folder, "transformer")
+    skeletal, family = skeleton(folder, "transformer"), family_of(folder)
+    signature = signature_of(kind, config, skeletal)
+    latents = list(family.latent_shape(folder, GenerationSpec.load(folder)))
+    shapes = {
+        "hidden_states": f"{latents}: the latents; more channels where the pipeline joins a condition to them",
+        "timestep": "[1] of the run's dtype",
+    }
+    for stream in family.streams:
+        length = stream.length(config)
+        shapes[stream.argument] = f"[1, {length}, {config[stream.width]}] of the run's dtype"
+        if stream.masked:
+            shapes[stream.mask_argument] = f"[1, {length}] of the run's dtype, 0 or 1"
+    if not family.streams:
+        made = make_arguments(signature, {})
+        shapes |= {n: f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}" for n, x in made.tensors.items()}
+        shapes |= {name: repr(value) for name, value in made.static.items()}
+    yield f"The model: {kind.__module__.partition('.')[0]}.{kind.__name__}; for --model {model}"
+    yield ""
+    yield "Arguments of its forward, with a batch of one:"
+    for name in (*signature.required, *signature.optional):
+        optional = "" if name in signature.required else " (optional)"
+        yield f"    {name}{optional}: {shapes.get(name, 'see its forward')}"
+    names = _grouped([path for path in callable_modules(skeletal) if path])
+    yield ""
+    yield "Names of its modules, which `rename` maps yours onto (N: a block's number):"
+    yield from (f"    {name}" for name in names[:MOST_NAMES])
+    if len(names) > MOST_NAMES:
+        yield f"    and {len(names) - MOST_NAMES} more"
+
+
+def _grouped(paths: list[str]) -> list[str]:
+    """Paths with the numbers of list items as `N`, each once."""
+    return list(dict.fromkeys(".".join("N" if part.isdigit() else part for part in p.split(".")) for p in paths))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parity.commands.parts.like import LikeOption, alike
 from parity.commands.parts.options import Generation, InputsFile, Observed, OneSide, Output
 from parity.commands.parts.unfold import command
 from parity.commands.run import parse_stages
@@ -100,6 +101,7 @@ def record(
         typer.Option(metavar="FILE", help="Write the embeddings as a port's first stage does, for --stage1."),
     ] = None,
     inputs: InputsFile = None,
+    like: LikeOption = None,
     script: Annotated[
         Path | None,
         typer.Option(
@@ -111,8 +113,8 @@ def record(
 ) -> None:
     """Record one side to a golden, for `parity diff` on another machine."""
     if script is not None:
-        theirs = (generation, one, group, stages, stage1_out, inputs, resume)
-        if theirs != (Generation(), OneSide(), Group(), None, None, None, False):
+        theirs = (generation, one, group, stages, stage1_out, inputs, like, resume)
+        if theirs != (Generation(), OneSide(), Group(), None, None, None, None, False):
             raise UsageError(
                 "--script runs a script that has its own model, settings and steps: beside it only --sites, --values, "
                 "--floors and --overwrite are taken, and the script's own arguments behind --"
@@ -123,6 +125,7 @@ def record(
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other")
     generation.require_one_input()
+    generation, alike_to = alike(like, generation, {"--inputs": inputs})
     if group.processes is not None and one.side != "candidate":
         raise UsageError("--processes records a candidate (--side candidate): the reference runs in one process")
     if one.candidate_path is not None and one.side == "reference":
@@ -132,6 +135,8 @@ def record(
         raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
     if "text" in chosen and generation.stage1 is not None:
         raise UsageError("with text among the --stages the prompt is encoded here: leave --stage1 or text out")
+    if "text" in chosen and like is not None:
+        raise UsageError("with text among the --stages the prompt is encoded here: leave --like or text out")
     if group.processes is not None and chosen != ("transformer",):
         raise UsageError("several processes record the loop alone: leave --stages or --processes out")
     with Output().sides(torchax=one.side == "candidate" and not one.pythons) as say, group.joined(say):
@@ -154,6 +159,7 @@ def record(
             inputs=inputs,
             ports=ports,
             stages=chosen,
+            like=alike_to,
         )
         request = RecordRequest(
             where=where,

@@ -1,45 +1,87 @@
-"""`parity report`: a kept run as one HTML page."""
+"""`parity report`: a kept run, or any comparison's JSON, as one HTML page; two of them beside each other."""
 
 from __future__ import annotations
 
-import base64
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from parity.commands.parts.pictures import pictures
 from parity.commands.parts.unfold import command
-from parity.errors import UsageError
-from parity.files import read_bytes, read_text
-from parity.report.formats.html import DocumentError, Picture, to_html
+from parity.errors import ParityError, UsageError
+from parity.files import read_text
+from parity.golden import Golden
+from parity.golden.records import Provenance
 from parity.report.output import show, write
+from parity.report.page.build import DocumentError, Shown, Side, build
 
 MOST_BYTES = 1 << 30
 """Of a document; a site takes about a kilobyte."""
 
-MOST_PICTURE_BYTES = 1 << 23
-PICTURES = 3
-
 
 @command
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `parity run --out` kept.")],
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html.")] = None,
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A folder that `parity run --out` kept, or a file that `--json` wrote."),
+    ],
+    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="A second one, shown beside it.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html, or RUN.html.")
+    ] = None,
 ) -> None:
-    """Write a kept run as one HTML page, with its causes after `parity explain RUN`."""
-    document = read_document(run / "result.json")
-    if document is None:
-        raise UsageError(f"'{run}' is no kept run: it has no result.json (`parity run --out {run}` makes one)")
-    explained = read_document(run / "explain.json")
-    where = html or run / "report.html"
-    try:
-        causes = None if explained is None else explained["causes"]
-        page = to_html(document, causes, _pictures(run, document))
-    except (DocumentError, LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise UsageError(f"'{run}' cannot be shown, its documents are damaged: {error}") from None
-    write(where, page, "--html")
+    """Write a comparison as one HTML page, with its causes after `parity explain RUN`."""
+    kept = [run] if other is None else [run, other]
+    names = _names(kept)
+    where = html or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
+    shown = []
+    for folder, name in zip(kept, names, strict=True):
+        try:
+            shown.append(_shown(folder, name))
+            build(shown[-1:])  # one at a time, so that the message names the one that is damaged
+        except (DocumentError, LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise UsageError(f"'{folder}' cannot be shown, its documents are damaged: {error}") from None
+    write(where, build(shown, _version()), "--html")
     show(str(where))
+
+
+def _shown(run: Path, name: str) -> Shown:
+    """A kept run, or a document alone."""
+    alone = run.is_file()
+    document = read_document(run if alone else run / "result.json")
+    if document is None:
+        raise UsageError(
+            f"'{run}' is no kept run: it has no result.json (`parity run --out {run}` makes one); "
+            "a file that `parity diff --json` wrote is shown as well"
+        )
+    if "verdict" not in document:
+        raise UsageError(f"'{run}' cannot be shown: it is no comparison; --format markdown writes any other document")
+    if alone:
+        return Shown(document=document, causes=document["causes"] or None, name=name)
+    explained = read_document(run / "explain.json")
+    frames = pictures(run, document)
+    return Shown(
+        document=document,
+        causes=None if explained is None else explained["causes"],
+        name=name,
+        pictures=frames.shown,
+        pictures_are=frames.what,
+        pictures_missing=frames.missing,
+        sides=_sides(run),
+    )
+
+
+def _names(kept: list[Path]) -> list[str]:
+    """What two runs are called: by their folders, or as given where those are alike."""
+    names = [folder.resolve().name for folder in kept]
+    return (
+        names
+        if len(set(names)) == len(names)
+        else [f"{letter}: {path}" for letter, path in zip("AB", kept, strict=True)]
+    )
 
 
 def read_document(where: Path) -> dict[str, Any] | None:
@@ -61,30 +103,33 @@ def read_document(where: Path) -> dict[str, Any] | None:
     return document
 
 
-def _pictures(run: Path, document: dict[str, Any]) -> list[Picture]:
-    """The frames with the lowest PSNR, where both sides' pictures are kept."""
-
-    def psnr(frame: dict[str, Any]) -> float:
-        return float((frame["in_chain"] or frame)["psnr"])
-
-    frames = sorted(document["frames"], key=psnr)[:PICTURES]
-    found = []
-    for number in sorted(int(frame["frame"]) for frame in frames):
-        sides = [_picture(run, run / "frames" / side / f"{number:04d}.png") for side in ("reference", "candidate")]
-        if all(sides):
-            found.append(Picture(number, *sides))
-    return found
+def _sides(run: Path) -> list[Side]:
+    """What both sides were made with, as their goldens have it; of the last round that was kept."""
+    for folder in (run / "precision", run):
+        try:
+            found = [Golden.open(str(folder / role)).provenance for role in ("reference", "candidate")]
+        except ParityError:
+            continue
+        return [_side(role, facts) for role, facts in zip(("reference", "candidate"), found, strict=True)]
+    return []
 
 
-def _picture(run: Path, where: Path) -> str:
-    """A PNG as a `data:` URL; empty where there is none in the run's own folder, or none of a size for a page."""
+def _side(role: str, facts: Provenance) -> Side:
+    versions = ", ".join(f"{package} {version}" for package, version in facts.versions.items())
+    told = {
+        "command": facts.command,
+        "backend": facts.backend,
+        "model": facts.model,
+        "steps, seed": f"{facts.steps}, {facts.seed}",
+        "devices": ", ".join(facts.devices),
+        "versions": versions,
+        "code": facts.commit,
+    }
+    return Side(role, {name: text or "–" for name, text in told.items()}, facts.settings)
+
+
+def _version() -> str:
     try:
-        inside = where.resolve().is_relative_to(run.resolve())
-        if not inside:
-            return ""
-        content = read_bytes(where, MOST_PICTURE_BYTES)
-    except OSError:
+        return importlib.metadata.version("tpu-parity")
+    except importlib.metadata.PackageNotFoundError:
         return ""
-    if not content.startswith(b"\x89PNG"):
-        return ""
-    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from parity.commands.parts.like import LikeOption, alike
 from parity.commands.parts.options import Generation, InputsFile, Observed, Output, Sides, choose
 from parity.commands.parts.unfold import command
-from parity.compare.reason import Note
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
@@ -49,6 +48,7 @@ def run(
         typer.Option(metavar="FILE", help="Latents: a port's stage2_latents.safetensors, decoded on both sides."),
     ] = None,
     inputs: InputsFile = None,
+    like: LikeOption = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run in this folder.")] = None,
 ) -> int:
     """Run the reference and the candidate side by side: same or not, and where the first divergence is.
@@ -58,14 +58,16 @@ def run(
     chosen = parse_stages(stages, stage2)
     if "text" not in chosen:  # which judges the embeddings against the prompt's
         generation.require_one_input()
+    generation, alike_to = alike(like, generation, {"--inputs": inputs, "--stage2": stage2})
+    if like is not None and "text" in chosen:
+        raise UsageError("with text among the --stages the prompt is encoded here: leave --like or text out")
     choose("--forcing", forcing, FORCINGS)
     choose("--rounds", rounds, ROUNDS)
     if stage2 is not None and (generation.stage1 is not None or generation.prompt is not None):
         raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
     with output.sides(torchax=not sides.pythons) as say:
-        from parity.commands.parts.keep import KeepRun
+        from parity.face.verbs import executed
         from parity.runs.request import Request
-        from parity.runs.stages.run import run_stages
 
         ports, reference, candidate = sides.load(generation.model)
         for settings in (reference, candidate):
@@ -86,12 +88,9 @@ def run(
             ports=ports,
             stages=chosen,
             stage2=stage2,
+            like=alike_to,
         )
-        kept = None if out is None else KeepRun(out, request)
-        result = run_stages(request, say, kept)
-        if kept is not None:
-            result = replace(result, notes=(*result.notes, *map(Note, kept.notes)))
-            kept.result(result)
+        result = executed(request, say, out)
     output.show(Comparison(result, following=_following(result, out)))
     return result.exit_code
 

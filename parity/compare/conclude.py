@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare.detect.findings import Grid, findings
-from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
+from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, UNPAIRED, beyond, call_of, peak
+from parity.compare.many.sites import BORN, FAILED, INTRODUCED, Place, among, count
 from parity.compare.reason import Fed, Note, Output, Reason, worst_of
 from parity.compare.result import (
     NAN,
@@ -49,9 +50,18 @@ class Collected:
     steps: list[StepDiff] = field(default_factory=list)
     sites: list[SiteDiff] = field(default_factory=list)
 
+    @property
+    def found(self) -> Sequence[SiteDiff]:
+        """The sites so far, in execution order."""
+        return tuple(self.sites)
+
     def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
         self.sites += sites
+        self.add_step(reference, candidate, sites)
+
+    def add_step(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
+        """Take in the loop's values of a step, and no sites."""
         step = step_diff(reference, candidate, sites)
         if step is not None:
             self.steps.append(step)
@@ -112,7 +122,7 @@ def conclude(
     Args:
         failing: which round these steps belong to. grid: how the model's image tokens lie, for the findings.
     """
-    sites, steps = tuple(collected.sites), tuple(collected.steps)
+    sites, steps = collected.found, tuple(collected.steps)
     common = {
         "model": model,
         "differing_settings": tuple(differing),
@@ -123,11 +133,11 @@ def conclude(
     if not any(_compared(d) for d in sites):
         why = Reason(kind="unjudged", problem="no_tensor", detail="sides")
         return Result("unjudged", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
-    broken = next((d for d in sites if d.key.module == LOOP and d.nonfinite[0] and d.verdict != "apart"), None)
+    loop = [d for d in among(sites, which=_is_loop) if d.verdict != "apart"]
+    broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
-    judged = [d for d in sites if broken is None or _before(d, broken)]
-    outputs = [d for d in judged if d.key.module == LOOP and d.verdict != "apart" and beyond(d)]
-    births = [d for d in judged if d.verdict == "fail" and d.birth in ("input", "module")]
+    outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d)]
+    births = any(broken is None or _before(d, broken) for d in among(sites, verdicts=FAILED, births=INTRODUCED))
     if broken is not None and not outputs and not births:
         why = Reason(kind="unjudged", problem="not_finite", first=broken.key)
         return Result("unjudged", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
@@ -135,12 +145,12 @@ def conclude(
     if wide is not None:
         return Result("unjudged", None, wide, notes=tuple(notes), **common)  # type: ignore[arg-type]
     if not outputs and not births:
-        decided = sum(d.verdict in ("pass", "harmless") for d in sites)
+        decided = count(sites, frozenset({"pass", "harmless"}))
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
-        beside = (*_harmless(why, differing), *_grown(sites), *notes)
+        beside = (*_harmless(why, differing), *_grown(sites), *_unpaired(sites), *notes)
         return Result("pass", None, why, notes=beside, **common)  # type: ignore[arg-type]
     origin = _origin(sites, outputs)
-    at = next(d for d in sites if d.key == origin.key)
+    at = next(d for d in among(sites, step=origin.key.step) if d.key == origin.key)
     why = divergence(at, origin.birth, outputs_match=not outputs, after=agreeing(sites, at))
     found = findings(sites, origin, [d.setting for d in differing], grid)
     return Result("fail", failing, why, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
@@ -156,9 +166,13 @@ def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff]) -> Reason 
     hold what the loop has grown to."""
     if not steps or not steps[0].noise_pred.floor > WIDEST:
         return None
-    first = next((d for d in sites if d.key.step == steps[0].step and d.distance.floor > WIDEST), None)
+    first = next((d for d in among(sites, step=steps[0].step) if d.distance.floor > WIDEST), None)
     key = None if first is None else first.key
     return Reason(kind="unjudged", problem="wide_floor", first=key, distance=steps[0].noise_pred)
+
+
+def _is_loop(d: Place | SiteDiff) -> bool:
+    return d.key.module == LOOP
 
 
 def _before(d: SiteDiff, broken: SiteDiff) -> bool:
@@ -176,11 +190,11 @@ def _compared(d: SiteDiff) -> bool:
 
 def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin:
     """The first birth, one that no setting explains before one that a setting does, else where growth crossed."""
-    for verdicts in (("fail",), ("harmless",)):
-        for d in sites:
-            if d.verdict in verdicts and d.birth in ("input", "module"):
-                return Origin(d.key, d.birth)
-    first = next((d for d in sites if d.birth is not None), outputs[0])
+    for verdict in ("fail", "harmless"):
+        for d in among(sites, verdicts=frozenset({verdict}), births=INTRODUCED):
+            return Origin(d.key, d.birth or "amplified")
+    first = next(among(sites, births=BORN), outputs[0] if outputs else None)
+    assert first is not None  # else nothing failed
     return Origin(first.key, first.birth or "amplified")
 
 
@@ -197,9 +211,15 @@ def _harmless(why: Reason, differing: Sequence[SettingDifference]) -> Iterator[N
 
 
 def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
-    grown = sum(d.verdict == "fail" for d in sites)
+    grown = count(sites, FAILED)
     if grown:
         yield Note(f"{grown} sites are beyond their floors by growth alone; none of them is a birth")
+
+
+def _unpaired(sites: Sequence[SiteDiff]) -> Iterator[Note]:
+    many = sum(d.note.endswith(UNPAIRED) for d in sites)
+    if many:
+        yield Note(f"{many} sites have other numbers of rows on both sides, {UNPAIRED}: they were not compared")
 
 
 def divergence(
@@ -231,9 +251,13 @@ def divergence(
 
 def agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
     """The last sites seen to agree before the first that differs: the inputs of its call, else what came before it."""
-    if first not in sites:
+    same = list(among(sites, step=first.key.step))
+    at = next((i for i, d in enumerate(same) if d is first), None)
+    if at is None:  # read anew
+        at = next((i for i, d in enumerate(same) if d.key == first.key), None)
+    if at is None:
         return ()
-    before = [d for d in sites[: sites.index(first)] if d.key.step == first.key.step and d.verdict == "pass"]
+    before = [d for d in same[:at] if d.verdict == "pass"]
     inputs = [d.key for d in before if d.key.is_input and call_of(d.key) == call_of(first.key)]
     branches = (first.key.branch, "")
     return tuple(inputs or [d.key for d in before if d.key.branch in branches][-1:])
@@ -241,7 +265,7 @@ def agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
 
 def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
     """The line of a stage, for its worst output."""
-    outputs = [d for d in judged.sites if d.key.module == LOOP and d.key.stage == name and not d.key.is_padding]
+    outputs = [d for d in among(judged.sites, which=_is_loop) if d.key.stage == name and not d.key.is_padding]
     worst = max(outputs, key=lambda d: d.distance.ratio, default=None)
     nothing = Distance(NAN, NAN, NAN)
     by_itself = nothing if worst is None else worst.distance
@@ -254,7 +278,7 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
     of its own loop."""
     found = []
     for name in (BEFORE, AFTER):
-        sites = [d for d in result.sites if d.key.stage == name]
+        sites = list(among(result.sites, which=lambda d, name=name: d.key.stage == name))  # type: ignore[misc]
         if not sites:
             continue
         failed = _failed(sites)

@@ -18,7 +18,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from parity.compare.automap import Proposal, propose
@@ -27,13 +27,20 @@ from parity.compare.conclude import Collected, conclude, recorded_stages
 from parity.compare.detect.glue import Glue
 from parity.compare.detect.phantoms import count_phantoms, phantom_cause
 from parity.compare.judge import AFTER, Judge, excuses
+from parity.compare.many.judge import ManyJudge
+from parity.compare.many.meet import Counterparts, lean
+from parity.compare.many.sites import FAILED, VERDICTS, Sites, among, count, unjudged
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result, SiteDiff
 from parity.golden import Golden, Provenance, StepRecords
-from parity.golden.records import LOOP, PORT, Key
+from parity.golden.disk.table import Parts
+from parity.golden.records import PORT, Key
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.settings import NEUTRAL
+
+TO_COUNT = "to count zeroed or padded keys"
+"""How the note begins that says what a count needs."""
 
 
 class Say(Protocol):
@@ -97,6 +104,7 @@ class Sides:
 
     reference: Golden
     candidate: Golden
+    parts: tuple[Parts, Parts] = field(default_factory=lambda: (Parts(), Parts()))
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -115,8 +123,8 @@ class Sides:
 
     def read(self, step: int, pool: ThreadPoolExecutor) -> tuple[StepRecords, StepRecords]:
         """Both sides' records of a step; hashing lets the other thread run."""
-        ours = pool.submit(self.reference.read_step, step)
-        theirs = pool.submit(self.candidate.read_step, step)
+        ours = pool.submit(self.reference.read_step, step, self.parts[0])
+        theirs = pool.submit(self.candidate.read_step, step, self.parts[1])
         return ours.result(), theirs.result()
 
     def incomparable(self, findings: Sequence[Check], notes: Sequence[Note]) -> Result:
@@ -181,8 +189,19 @@ def _phantoms(sides: Sides, renamer: Renamer, origin: Key) -> tuple[tuple[Cause,
         reference, candidate = sides.read(origin.step, pool)
     found = count_phantoms(reference.records, renamer.step(candidate).records, origin.module)
     if not found:
-        return (), (Note(f"to count zeroed or padded keys, record both with the values of {origin.module}"),)
+        return (), (Note(f"{TO_COUNT}, record both with the values of {origin.module}"),)
     return tuple(phantom_cause(p, origin.module) for p in found if p.is_certain), ()
+
+
+@dataclass
+class Spilled(Collected):
+    """Sites of more steps than memory should hold."""
+
+    spilled: Sites = field(default_factory=Sites)
+
+    @property
+    def found(self) -> Sequence[SiteDiff]:
+        return self.spilled
 
 
 @dataclass
@@ -192,22 +211,21 @@ class Common:
     Attributes:
         tensors: records of tensors that both have. modules: those of them that are a module's.
         alone: tensors that only the reference has, and only the candidate. floors: those of the reference.
+        seen: what the step before had, where the next one is alike.
     """
 
     tensors: int = 0
     modules: int = 0
     alone: tuple[int, int] = (0, 0)
     floors: int = 0
+    seen: Counterparts = field(default_factory=Counterparts)
 
     def add(self, reference: StepRecords, candidate: StepRecords) -> None:
         """Count one step of both."""
-        x, y = (
-            {r.key for r in side.records if r.kind == "tensor" and not r.key.is_padding}
-            for side in (reference, candidate)
-        )
-        self.tensors += len(x & y)
-        self.modules += sum(key.module not in ("", LOOP) for key in x & y)
-        self.alone = self.alone[0] + len(x - y), self.alone[1] + len(y - x)
+        both, modules, ours, theirs = self.seen.of(reference.records, candidate.records)
+        self.tensors += both
+        self.modules += modules
+        self.alone = self.alone[0] + ours, self.alone[1] + theirs
         self.floors += len(reference.floors)
 
 
@@ -220,12 +238,16 @@ def judge_streams(
         glue: looks for causes around the model, from the first step that differs on.
         steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
     """
-    collected, common = Collected(), Common()
+    collected, common, many = Spilled(), Common(), ManyJudge(judge)
     for reference, candidate in steps:
         common.add(reference, candidate)
-        sites = judge.step(reference, candidate)
-        collected.add(reference, candidate, sites)
-        if glue is not None and any(d.verdict == "fail" for d in sites):
+        judged = many.step(reference, candidate)
+        if judged is None:
+            continue
+        reference, candidate = lean(reference), lean(candidate)
+        collected.spilled.add(judged.columns)
+        collected.add_step(reference, candidate, judged.loop)
+        if glue is not None and (judged.columns.verdicts == VERDICTS.index("fail")).any():
             glue.add(reference, candidate)
     return collected, common
 
@@ -260,20 +282,20 @@ def without_floors(result: Result) -> Result:
     """The verdict where the reference holds no floors at all: exact equality passes, anything else is unknown."""
     if result.verdict == "unjudged":
         return result
-    first = next((d for d in result.sites if d.verdict != "apart" and d.distance.rel_l2 != 0.0), None)
-    first = first or next((d for d in result.sites if d.verdict == "fail"), None)
+    first = next((d for d in among(result.sites, apart=True) if d.verdict != "apart"), None)
+    first = first or next(among(result.sites, verdicts=FAILED), None)
     if first is None:
         return result
     why = Reason(kind="unjudged", problem="no_floors", first=first.key, note=first.note, distance=first.distance)
-    return _unjudged(result, why, lambda d: d.verdict == "fail")
+    return _unjudged(result, why, lambda d: True)
 
 
 def partly_without_floors(result: Result) -> Result:
     """The verdict where nothing but sites whose floor was not measured is beyond it."""
-    failed = [d for d in result.sites if d.verdict == "fail"]
-    if result.verdict != "fail" or not failed or not all(_unknown(d) for d in failed):
+    first = next(among(result.sites, verdicts=FAILED), None)
+    if result.verdict != "fail" or first is None or not all(map(_unknown, among(result.sites, verdicts=FAILED))):
         return result
-    why = Reason(kind="unjudged", problem="some_floors", first=failed[0].key, sites=len(failed))
+    why = Reason(kind="unjudged", problem="some_floors", first=first.key, sites=count(result.sites, FAILED))
     return _unjudged(result, why, _unknown)
 
 
@@ -282,5 +304,5 @@ def _unknown(d: SiteDiff) -> bool:
 
 
 def _unjudged(result: Result, why: Reason, which: Callable[[SiteDiff], bool]) -> Result:
-    sites = tuple(replace(d, verdict="unjudged", birth=None) if which(d) else d for d in result.sites)
+    sites = unjudged(result.sites, which)
     return replace(result, verdict="unjudged", failed=None, why=why, sites=sites, origin=None)

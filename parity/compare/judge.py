@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, ratio
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
+from parity.compare.unlike import let_through, nothing, other_rows, unlike, what
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
@@ -145,19 +146,22 @@ class Judge:
     def step(self, reference: StepRecords, candidate: StepRecords) -> tuple[SiteDiff, ...]:
         """The sites of one step, in execution order, with births."""
         self.floors = reference.floors
-        diffs = [self._site(pair) for pair in align(reference.records, candidate.records)]
+        diffs = [self.site(pair) for pair in align(reference.records, candidate.records)]
         if not self.strict_sites:
             diffs = [d for d in diffs if d.note != ONE_SIDED]
-        judged = self._births(diffs)
+        judged = self.born(diffs, input_severities(diffs))
         self.dirty = self.dirty or any(d.key.site in _LATENTS and beyond(d) for d in judged)
         return tuple(judged)
 
-    def _site(self, pair: Pair) -> SiteDiff:
+    def site(self, pair: Pair) -> SiteDiff:
+        """One site, before it is known where a divergence starts."""
         a, b = pair.reference, pair.candidate
         if a is None or b is None:
             return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=ONE_SIDED)
         if a.kind != b.kind:
-            return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{_what(a)} against {_what(b)}")
+            if nothing(a) and nothing(b):
+                return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
+            return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{what(a)} against {what(b)}")
         if a.kind != "tensor":
             same = a.value == b.value or (
                 a.value != a.value and b.value != b.value
@@ -191,7 +195,11 @@ class Judge:
             return replace(diff, distance=Distance(0.0, 0.0, 0.0))
         if comparable_shapes(a, b):
             return self._moments_alone(diff, a, b, floor)
-        note = f"shape {list(a.shape)} against {list(b.shape)}"
+        if "mask" in a.key.port and let_through(a) == let_through(b) is not None:
+            return replace(diff, distance=Distance(0.0, 0.0, 0.0))
+        note = f"shape {list(a.shape)} against {list(b.shape)}" if a.shape != b.shape else unlike(a, b)
+        if not self.strict_sites and a.key.module != LOOP and other_rows(a.shape, b.shape):
+            return replace(diff, verdict="unjudged", note=f"{note}, {UNPAIRED}")
         return replace(diff, distance=Distance(NAN, NAN, math.inf), note=note)
 
     def _moments_alone(self, diff: SiteDiff, a: Record, b: Record, floor: Floor | None) -> SiteDiff:
@@ -201,8 +209,12 @@ class Judge:
             return replace(diff, distance=Distance(NAN, NAN, math.inf), note="their norms differ; no sketch is held")
         return replace(diff, verdict="unjudged", note="only moments are held")
 
-    def _births(self, diffs: Sequence[SiteDiff]) -> list[SiteDiff]:
-        inputs = input_severities(diffs)
+    def born(self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float]) -> list[SiteDiff]:
+        """Sites of one step with their verdicts and births; those within their floors may be left out.
+
+        Args:
+            inputs: the worst severity among the inputs of each call, of all sites.
+        """
         seen: dict[str, float] = {}
         inside: dict[object, float] = {}
         judged = []
@@ -229,6 +241,8 @@ class Judge:
         return max(seen.get(d.key.branch, 0.0), seen.get("", 0.0))
 
 
+UNPAIRED = "rows that no mask pairs"
+"""What the note of a port's site ends in that has another number of rows: nothing is known of it."""
 ONE_SIDED = "observed on one side only"
 
 
@@ -306,10 +320,6 @@ def call_of(key: Key) -> object:
     if key.module == LOOP:
         return (key.branch, key.site)
     return (key.branch, key.module, key.call)
-
-
-def _what(record: Record) -> str:
-    return "None" if record.kind == "none" else "a tensor" if record.kind == "tensor" else f"{record.value!r}"
 
 
 def _nonfinite(record: Record) -> int:

@@ -237,10 +237,21 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
     for side, schedule in (("reference", a), ("candidate", b)):
         if schedule.step_index not in (None, 0):
             detail = f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0"
-            checks.append(Check("scheduler state", "fail", detail + ": warm-up calls moved it; reset it after them"))
+            checks.append(Check("scheduler state", "fail", f"{detail}: {_moved(schedule)}"))
     if not any(c.check == "scheduler state" for c in checks):
         checks.append(Check("scheduler state", "pass", "both stand before step 0"))
     return checks
+
+
+def _moved(schedule: Schedule) -> str:
+    """What put a scheduler elsewhere than before its first step."""
+    same = int((schedule.timesteps == schedule.timesteps[:1]).sum())
+    if same > 1:
+        return (
+            f"its first {same} timesteps are equal, of which diffusers' schedulers begin at the second, and warm-up "
+            "calls move it further; give it sigmas in float32 and set_begin_index(0)"
+        )
+    return "warm-up calls moved it; reset it after them"
 
 
 def _walkable(side: str, schedule: Schedule) -> Check:

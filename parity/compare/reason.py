@@ -19,7 +19,7 @@ NAN = float("nan")
 
 Birth = Literal["input", "module", "amplified"]
 Kind = Literal["agrees", "preflight", "first_divergence", "output", "unjudged"]
-Fed = Literal["own", "reference", "recorded"]
+Fed = Literal["own", "reference", "recorded", "candidate"]
 Problem = Literal[
     "other",
     "no_tensor",
@@ -99,8 +99,8 @@ class Reason:
         element, part: ratio to its floor of the largest element, or of the worst row bin, where that is beyond its
             limit and the norm is not; NaN elsewhere.
         note: what stands in place of a number, such as `None against a tensor`.
-        fed: whose inputs the module was run on: its own side's, or alone on the reference's or on recorded ones, in
-            which case `distance` is its local error.
+        fed: whose inputs the module was run on: its own side's, or alone on the reference's or on recorded ones, or the
+            reference's module on the candidate's; in which cases `distance` is its local error.
         output: the worst output; None where it is not shown. outputs_match: whether noise_pred and latents match
             though a site does not.
         sites, steps: how many were decided.
@@ -174,7 +174,12 @@ def _preflight(reason: Reason) -> str:
 
 
 def _first_divergence(reason: Reason) -> str:
-    inputs = {"own": "inputs match", "reference": "on the reference's inputs", "recorded": "on the recorded inputs"}
+    inputs = {
+        "own": "inputs match",
+        "reference": "on the reference's inputs",
+        "recorded": "on the recorded inputs",
+        "candidate": "on the candidate's own values before it",
+    }
     how = {
         "module": f"{inputs[reason.fed]}, output" if inputs_compared(reason) else _interval(reason),
         "input": "everything before it matches, this input",

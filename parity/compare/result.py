@@ -5,6 +5,7 @@ The fields are those of the JSON document, which `parity.report.result_json` wri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -240,7 +241,7 @@ class Result:
     differing_settings: tuple[SettingDifference, ...] = ()
     preflight: tuple[Check, ...] = ()
     steps: tuple[StepDiff, ...] = ()
-    sites: tuple[SiteDiff, ...] = ()
+    sites: Sequence[SiteDiff] = ()
     origin: Origin | None = None
     causes: tuple[Cause, ...] = ()
     rounds: tuple[Round, ...] = ()

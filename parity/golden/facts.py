@@ -31,6 +31,10 @@ class Schedule:
     end: float = 0.0
 
 
+NO_SCHEDULE = Schedule(np.zeros(0), np.zeros(0), None)
+"""Of a stage outside the loop."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A side before its first forward.
@@ -38,8 +42,9 @@ class Facts:
     Attributes:
         weights: parameter name -> (shape, content fingerprint of its values widened to float32 or wider).
         dtypes: parameter name -> dtype the path computes with.
-        inputs: `cond.encoder_hidden_states` -> values, float32. noise: initial latents, float32.
-        tables: rotary tables by name. schedule: timesteps, sigmas, the scheduler's step counter.
+        inputs: `cond.encoder_hidden_states` -> values, float32. tables: rotary tables by name.
+        noise: initial latents, float32. schedule: timesteps, sigmas, the scheduler's step counter; neither for a stage
+            outside the loop.
         own: whether it is a port, which may name its parameters as it likes.
         encoded: whether its embeddings are those of its own text stage, which has been judged.
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
@@ -49,14 +54,15 @@ class Facts:
         cannot_call: why its modules cannot be called one at a time; empty where they can.
         lacks: setting -> why it has no meaning for this model.
         interpreted: whether kernels written for a TPU are interpreted there, so that their times say nothing.
+        trunk: the child of its module that holds the blocks; empty where the module itself does.
     """
 
     weights: Mapping[str, tuple[tuple[int, ...], str]]
     dtypes: Mapping[str, str]
     inputs: Mapping[str, np.ndarray]
-    noise: np.ndarray
     tables: Mapping[str, np.ndarray]
-    schedule: Schedule
+    noise: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    schedule: Schedule = NO_SCHEDULE
     own: bool = False
     encoded: bool = False
     placement: str = ""
@@ -69,3 +75,4 @@ class Facts:
     cannot_call: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
     interpreted: bool = False
+    trunk: str = ""

@@ -7,7 +7,7 @@ only where that was asked for. Everything later (comparing, judging, explaining)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -148,7 +148,7 @@ class StepRecords:
     """
 
     step: int
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     floors: Mapping[Key, Floor] = field(default_factory=dict)
 
 

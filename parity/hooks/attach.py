@@ -23,11 +23,12 @@ from parity.hooks.tap import Tap, single_output
 
 
 class _Active:
-    """The tap in use, None between two calls of a watched model, and the modules being called, innermost last."""
+    """The tap in use, None between two calls of a watched model, and the modules being called, innermost last: their
+    names, which call it is of each, and their attentions' names."""
 
     def __init__(self, tap: Tap | None) -> None:
         self.tap = tap
-        self.stack: list[tuple[str, int]] = []
+        self.stack: list[tuple[str, int, str]] = []
         self.own_attention = False
 
 
@@ -50,8 +51,9 @@ def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
     handles = []
     token = _ACTIVE.set(active)
     try:
-        for path, module in ((tap.named(p), m) for p, m in callable_modules(model).items()):
-            handles.append(module.register_forward_pre_hook(_before(active, path), with_kwargs=True))
+        for own, module in callable_modules(model).items():
+            path, attention = tap.named(own), tap.named(_attention_of(own))
+            handles.append(module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True))
             handles.append(module.register_forward_hook(_after(active, path), with_kwargs=True))
         with _AttentionMode(active), _replaced_attention(active):
             yield
@@ -59,6 +61,18 @@ def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
         _ACTIVE.reset(token)
         for handle in handles:
             handle.remove()
+
+
+def masks_given(masks: Mapping[str, Any]) -> None:
+    """Have the tap in use know masks that no module is given.
+
+    Args:
+        masks: module, as the reference names it -> mask [B, rows] of its valid rows.
+    """
+    active = _ACTIVE.get()
+    if active is not None and active.tap is not None:
+        for module, mask in masks.items():
+            active.tap.masked(module, {"mask": mask})
 
 
 class Listener(Protocol):
@@ -100,7 +114,8 @@ def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
     handles = [model.register_forward_pre_hook(before, with_kwargs=True)]
     try:
         for path, module in callable_modules(model).items():
-            handles.append(module.register_forward_pre_hook(_before(active, path), with_kwargs=True))
+            before_each = _before(active, path, _attention_of(path))
+            handles.append(module.register_forward_pre_hook(before_each, with_kwargs=True))
             handles.append(module.register_forward_hook(_after(active, path), with_kwargs=True))
         handles.append(model.register_forward_hook(after, with_kwargs=True, always_call=True))
         yield
@@ -138,14 +153,21 @@ def _unseen_globs(tap: Tap, expected: frozenset[str]) -> list[str]:
     ]
 
 
-def _before(active: _Active, path: str) -> Callable[..., None]:
+def _attention_of(module: str) -> str:
+    return f"{module}.{ATTENTION}" if module else ATTENTION
+
+
+def _before(active: _Active, path: str, attention: str) -> Callable[..., None]:
     def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if active.tap is None:
             return
         call = active.tap.begin(path)
-        active.stack.append((path, call))
-        if active.tap.plan.wants_module(path):
-            for name, value in named_arguments(module, args, kwargs).items():
+        active.stack.append((path, call, attention))
+        wanted = active.tap.plan.wants_module(path)
+        if wanted or active.tap.masks is not None:
+            named = named_arguments(module, args, kwargs)
+            active.tap.masked(path, named)
+            for name, value in named.items() if wanted else ():
                 active.tap.see(path, call, f"in.{name}", value)
 
     return hook
@@ -155,9 +177,10 @@ def _after(active: _Active, path: str) -> Callable[..., None]:
     def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if active.tap is None or not active.stack:
             return
-        _, call = active.stack.pop()
+        _, call, _ = active.stack.pop()
         if active.tap.plan.wants_module(path):
             active.tap.see(path, call, "out", single_output(output))
+        active.tap.hold(path, call, "out", single_output(output))
 
     return hook
 
@@ -210,8 +233,7 @@ def attention_call() -> Iterator[Callable[[Any, Any, Any, Any], None]]:
 def _attention_seen(active: _Active, tensors: Iterable[Any], function: Callable[..., Any] | str) -> None:
     """Record a call: query, key, value and output, each [B, rows, heads, head dim]; and what computed it."""
     assert active.tap is not None
-    owner = active.stack[-1][0] if active.stack else ""
-    path = f"{owner}.{ATTENTION}" if owner else ATTENTION
+    path = active.stack[-1][2] if active.stack else ATTENTION
     active.tap.ran.add(path, function)
     call = active.tap.begin(path)
     if active.tap.plan.wants_module(path):

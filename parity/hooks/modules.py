@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import torch
 
@@ -15,14 +15,20 @@ def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Where a model's tensors are; the CPU for one that has none."""
+    return next((x.device for _, x in named_tensors(model)), torch.device("cpu"))
+
+
 def module_tree(model: torch.nn.Module) -> dict[str, str]:
     """Path of each callable module -> path of the nearest callable module above it."""
     paths = callable_modules(model)
-    tree: dict[str, str] = {}
-    for path in paths:
-        parent = path.rpartition(".")[0]
-        while parent and parent not in paths:
-            parent = parent.rpartition(".")[0]
-        if path:
-            tree[path] = parent
-    return tree
+    return {path: nearest(path, paths) for path in paths if path}
+
+
+def nearest(path: str, paths: Container[str]) -> str:
+    """The nearest path above one among others; empty for none."""
+    above = path.rpartition(".")[0]
+    while above and above not in paths:
+        above = above.rpartition(".")[0]
+    return above

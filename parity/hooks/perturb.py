@@ -86,6 +86,15 @@ class _Run:
             return {k: self.move(v) for k, v in x.items()}
         return x
 
+    def given(self, x: Any) -> Any:
+        """Arguments moved; a list stays the very one: what a module writes into it (Wan's VAE keeps its frames and its
+        place in one) would be lost in a copy."""
+        if type(x) is tuple:
+            return tuple(self.given(item) for item in x)
+        if type(x) is dict:
+            return {k: self.given(v) for k, v in x.items()}
+        return x if type(x) is list else self.move(x)
+
     def ulp(self, x: torch.Tensor) -> torch.Tensor:
         with torch._C.DisableTorchFunction():
             up = torch.randint(0, 2, x.shape, generator=self.generator, device=x.device, dtype=torch.int8)
@@ -130,7 +139,7 @@ class _Run:
 
 def _before(run: _Run, own: bool) -> Callable[..., Any]:
     def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        moved = run.move(args), run.move(kwargs)
+        moved = run.given(args), run.given(kwargs)
         run.swap(module)
         if own:
             mode = _ElementaryFunctions(run)

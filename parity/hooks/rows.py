@@ -8,7 +8,7 @@ image tokens before the text tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,10 +55,25 @@ class RowRule(Protocol):
         ...
 
 
+class PairedRule(RowRule, Protocol):
+    """A row rule that places the rows of somebody's own code too."""
+
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Container[int]) -> tuple[Part, ...]:
+        """What `parts` says, where the streams may have other lengths.
+
+        Args:
+            masked: numbers of rows that it was given a mask for.
+        """
+        ...
+
+
 class NoRows:
     """The rule of a family whose tokens are all valid and always in one order."""
 
     def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        return WHOLE
+
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Container[int]) -> tuple[Part, ...]:
         return WHOLE
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.errors import UsageError
@@ -18,6 +18,9 @@ ATTENTION = "attention"
 """Last part of the pseudo-module that stands for one attention call: `<module>.attention` with ports `in.query`,
 `in.key`, `in.value` and `out`."""
 
+WHOLE = "whole"
+"""Start of the port of an output that is held as it is, all rows in the side's own order: `whole.out`."""
+
 _INDEX = re.compile(r"\d+")
 
 
@@ -25,6 +28,12 @@ def is_block(path: str) -> bool:
     """Whether a module is an item of one of the top module's lists: `transformer_blocks.3`."""
     parts = path.split(".")
     return len(parts) == 2 and _INDEX.fullmatch(parts[1]) is not None
+
+
+def _is_outermost(path: str) -> bool:
+    """Whether a module is an item of a list that lies in no other list's items: `vae.decoder.up_blocks.0`."""
+    *above, last = path.split(".")
+    return len(above) > 1 and _INDEX.fullmatch(last) is not None and not any(map(_INDEX.fullmatch, above))
 
 
 def block_of(path: str) -> str | None:
@@ -41,11 +50,14 @@ class SitePlan:
         choice: `blocks`, `all`, `none` or a glob over `module` or `module:port`.
         values: globs of the sites whose values are kept whole; empty for none.
         modules: the chosen modules; the top module is `""`.
+        whole: whether the outputs of all modules, chosen or not, are held as they are, within `parity.hooks.tap.MOST`:
+            for a reference that is to follow them (`parity.paths.closer.follow`).
     """
 
     choice: str
     values: tuple[str, ...]
     modules: frozenset[str]
+    whole: bool = False
 
     @property
     def must_fire(self) -> frozenset[str]:
@@ -93,7 +105,8 @@ def plan_sites(modules: Iterable[str], choice: str, values: tuple[str, ...] = ()
 
     Args:
         modules: paths of the modules that can be called (lists of modules are not), the top one `""`.
-        choice: `blocks`: the top module, its children, the items of its lists and their attention calls;
+        choice: `blocks`: the top module, its children, the items of its lists and their attention calls; where it has
+            no lists itself, as what wraps a model, the items of the outermost lists inside;
             `all`: every module; `none`: no module, only the loop's own values; else a glob.
         values: globs of sites to keep whole; each must match a module too.
         trunk: the child of the top module that holds its blocks (`decoder`); `""` where the top module does.
@@ -105,6 +118,8 @@ def plan_sites(modules: Iterable[str], choice: str, values: tuple[str, ...] = ()
     if choice == "blocks":
         inside = {p: p.removeprefix(f"{trunk}.") if trunk else p for p in paths}
         chosen = [p for p, q in inside.items() if q.count(".") == 0 or is_block(q)]
+        if not trunk and not any(map(is_block, paths)):
+            chosen += [p for p in paths if _is_outermost(p)]
     elif choice in ("all", "none"):
         chosen = paths if choice == "all" else []
     else:
@@ -152,3 +167,9 @@ def _expand(glob: str, paths: list[str]) -> list[str]:
         hint = f"; near: {', '.join(near)}" if near else ""
         raise UsageError(f"no module matches the site '{glob}'{hint}")
     return found
+
+
+def children_of(parent: str, modules: Sequence[str]) -> tuple[str, ...]:
+    """The callable modules directly below one, those inside its lists too; below the top one for `""`."""
+    inside = [m for m in modules if m and (not parent or m.startswith(parent + "."))]
+    return tuple(m for m in inside if not any(m != n and m.startswith(n + ".") for n in inside))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -22,12 +22,17 @@ import torch
 from parity.golden.records import PADDING, Kind, Scalar
 from parity.golden.sketch import geometry
 from parity.hooks.implementations import Seen
+from parity.hooks.masks import Masks, cut, frame_of
 from parity.hooks.rows import Part, RowRule, take
-from parity.hooks.sites import SitePlan
+from parity.hooks.sites import WHOLE, SitePlan
+
+EACH, MOST = 1 << 23, 1 << 28
+"""Bytes of one output that is held as it is, and of all of one call of the model: on a model of production size time
+embeddings and what is made of them, on a small one everything."""
 
 
 class Reducer(Protocol):
-    """What a backend does with a tensor: `parity.hooks.reducers` has torch's and torchax's."""
+    """What a backend does with a tensor: `parity.hooks.reduce` has torch's and torchax's."""
 
     def reduce(self, x: Any) -> Any:
         """Moments and sketch of x, still on the device."""
@@ -43,7 +48,7 @@ class Reduced:
     """What was taken of one tensor, on the device or as tracers.
 
     Attributes:
-        stats: the backend's moments and sketch.
+        stats: the backend's moments and sketch; None of an output that is only held.
         value: the tensor, where its value is kept.
     """
 
@@ -71,6 +76,10 @@ def _same(path: str) -> str:
     return path
 
 
+def _port(module: str, port: str) -> str:
+    return port
+
+
 def _nothing() -> None:
     return None
 
@@ -84,7 +93,8 @@ class Tap:
         branches: names of the guidance branches in the call's batch, in order.
         frames: branch -> frame name -> (index [F] int32, weight [F] float32), as tensors of the backend.
         entries: what was seen, in execution order.
-        named: a module's path -> the name it is observed under.
+        named: a module's path -> the name it is observed under. ports: a site -> the port that it is observed under.
+        masks: those of somebody's own code, whose rows they pair; None where the rule's frames are those of the code.
         attention: the function that an attention call of torch's runs on this backend; None for torch's own.
         ran: which functions computed the attention calls.
     """
@@ -97,9 +107,12 @@ class Tap:
     entries: list[Entry] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
     named: Callable[[str], str] = _same
+    ports: Callable[[str, str], str] = _port
+    masks: Masks | None = None
     attention: Callable[[], Callable[..., Any] | None] = _nothing
     ran: Seen = field(default_factory=Seen)
     _seen: dict[int, _Memo] = field(default_factory=dict)
+    _held: int = 0
 
     def begin(self, module: str) -> int:
         """Count a call of a module and return its number within this model call."""
@@ -107,11 +120,17 @@ class Tap:
         self.calls[module] += 1
         return call
 
+    def masked(self, module: str, named: Mapping[str, Any]) -> None:
+        """Take note of the masks among a call's arguments, before any of these is seen."""
+        if self.masks is not None:
+            self.masks.see(module, named)
+
     def see(self, module: str, call: int, port: str, value: Any) -> None:
         """Observe a value at a port: tensors, None and scalars, and those inside tuples, lists and dicts.
 
         A complex tensor [..., channels] is seen as [..., 2 * channels], real and imaginary parts in turn.
         """
+        port = self.ports(module, port)
         if isinstance(value, torch.Tensor):
             if self.plan.wants_port(module, port):
                 self._tensor(module, call, port, value)
@@ -127,25 +146,47 @@ class Tap:
             for branch in self.branches:
                 self.entries.append(Entry(branch, f"{module}:{port}", call, kind, dtype=dtype, scalar=value))
 
+    def hold(self, module: str, call: int, port: str, value: Any) -> None:
+        """Hold the tensors of an output as they are, branch by branch, where the plan wants that and there is room."""
+        if not self.plan.whole:
+            return
+        for name, x in tensors_of(port, value):
+            size = x.numel() * x.element_size()
+            if not (x.is_floating_point() or x.is_complex()) or size > EACH or self._held + size > MOST:
+                continue
+            self._held += size
+            dtype = str(x.dtype).removeprefix("torch.")
+            for branch, piece in by_branch(self.branches, x):
+                held = Reduced(None, self.reducer.value(piece))
+                site = f"{module}:{WHOLE}.{name}"
+                self.entries.append(Entry(branch, site, call, "tensor", tuple(piece.shape), dtype, reduced=held))
+
     def _tensor(self, module: str, call: int, port: str, x: torch.Tensor) -> None:
         memo = self._memo(x)
         keep = self.plan.wants_value(module, port)
         dtype = str(x.dtype).removeprefix("torch.")
         if x.is_complex():  # a rotary table; its real view is what can be sketched and stored
             x = torch.view_as_real(x).flatten(-2) if x.ndim else torch.view_as_real(x)
-        for branch, piece in self._by_branch(x):
-            for part in self.rule.parts(module, port, tuple(piece.shape)):
+        for branch, piece in by_branch(self.branches, x):
+            for part in self._parts(module, port, tuple(piece.shape)):
                 site = f"{module}:{port}" + (f"@{part.name}" if part.name else "")
                 self._part(Entry(branch, site, call, "tensor", tuple(piece.shape), dtype), piece, part, keep, memo)
 
-    def _by_branch(self, x: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """A batched tensor's branches by name; a tensor without the batch axis belongs to each of them."""
-        n = len(self.branches)
-        if n == 1:
-            return [(self.branches[0], x)]
-        if x.ndim == 0 or x.shape[0] != n:
-            return [(branch, x) for branch in self.branches]
-        return [(branch, x[i : i + 1]) for i, branch in enumerate(self.branches)]
+    def _parts(self, module: str, port: str, shape: tuple[int, ...]) -> tuple[Part, ...]:
+        if self.masks is None:
+            return self.rule.parts(module, port, shape)
+        return self.masks.parts(module, port, shape)
+
+    def _frame(self, entry: Entry, part: Part, rows: int) -> tuple[Any, Any]:
+        """Index and weight of a part's rows: those of the side's own frame, or what its mask says of so many rows."""
+        index, weight = self.frames[entry.branch][part.frame]
+        if self.masks is None:
+            return index, weight
+        valid = self.masks.of(entry.site.partition(":")[0], rows, part.start)
+        if valid is None:
+            return cut(index, weight, rows)
+        at = self.branches.index(entry.branch) if valid.shape[0] == len(self.branches) else 0
+        return frame_of(valid[at], int(index.shape[0]))
 
     def _part(self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any]) -> None:
         """Record one part of one branch: its valid rows, and apart from them its padded ones."""
@@ -154,8 +195,7 @@ class Tap:
             rows = x[:, part.start : part.stop] if part.name else x
             pieces = {"": rows}
             if part.frame:
-                index, weight = self.frames[entry.branch][part.frame]
-                valid, padded = take(rows, index, weight)
+                valid, padded = take(rows, *self._frame(entry, part, int(rows.shape[1])))
                 pieces = {part.frame: valid, PADDING: padded}
             stats = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()} if done is None else done
             memo[(entry.branch, part)] = done = stats
@@ -182,6 +222,25 @@ class Tap:
         if memo is None or not memo.holds(x):
             memo = self._seen[id(x)] = _Memo(weakref.ref(x), _version(x), {})
         return memo.done
+
+
+def by_branch(branches: Sequence[str], x: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """A batched tensor's branches by name; a tensor without the batch axis belongs to each of them."""
+    n = len(branches)
+    if n == 1:
+        return [(branches[0], x)]
+    if x.ndim == 0 or x.shape[0] != n:
+        return [(branch, x) for branch in branches]
+    return [(branch, x[i : i + 1]) for i, branch in enumerate(branches)]
+
+
+def tensors_of(port: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of an output in its tuples and lists, each with its port's name."""
+    if isinstance(value, torch.Tensor):
+        yield port, value
+    elif isinstance(value, (tuple, list)):
+        for i, item in enumerate(value):
+            yield from tensors_of(f"{port}.{i}", item)
 
 
 def single_output(output: Any) -> Any:

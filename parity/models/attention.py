@@ -33,7 +33,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from parity.hooks.attach import attention_call
 from parity.models import attention_kernels as kernels
 from parity.models.attention_kernels import Visible
-from parity.settings import SPLASH_BLOCK, Settings
+from parity.settings import Settings
 
 SETTLE: ContextVar[Callable[..., Any]] = ContextVar("parity_settle", default=lambda *tensors: tensors)
 """How a compiling backend pins query, key and value, observed or not: see `parity.paths.jax.candidate`."""
@@ -75,7 +75,7 @@ class AttentionSettings:
 
     def added_keys(self, length: int) -> int:
         """How many keys an unmasked filling adds to a sequence of this length: -length mod block."""
-        return -length % (self.block_kv or SPLASH_BLOCK) if self.block_padding == "unmasked" else 0
+        return -length % (self.block_kv or kernels.splash_block(length)) if self.block_padding == "unmasked" else 0
 
 
 def attend(

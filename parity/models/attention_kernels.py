@@ -18,8 +18,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
+from parity.settings import SPLASH_BLOCK
+
 QUERY_CHUNK = 4096
 """Query rows whose scores are held at once where scores are computed by hand."""
+
+MOST_BLOCKS = 1 << 16
+"""Entries of splash's table of blocks, two bytes each. A TPU core has 1 MiB for it and all else that a kernel is given
+as scalars: at 113,585 tokens the compiler refuses blocks of 128 (788,544 entries), and takes 256 (197,136)."""
 
 Result = tuple[torch.Tensor, torch.Tensor | None]
 """Attention in the dtype of value, and its log-sum-exp where that was wanted."""
@@ -43,6 +49,14 @@ class Visible:
         """bool, [B, 1, rows, keys] for a range of queries, or [B, 1, 1, keys] where it is the same for all."""
         keys = self.keys[:, None, None, :]
         return self.queries[:, None, start:stop, None] == keys if self.segments else keys
+
+
+def splash_block(tokens: int) -> int:
+    """Rows of splash's blocks where no setting says: 128, doubled until the table of blocks fits a TPU."""
+    block = SPLASH_BLOCK
+    while (-(-tokens // block)) ** 2 > MOST_BLOCKS:
+        block *= 2
+    return block
 
 
 def wide(x: torch.Tensor) -> torch.dtype:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.rows import RowFrame, RowRule
+from parity.hooks.rows import PairedRule, RowFrame
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.models.sampler import Sampler
@@ -38,7 +38,8 @@ class Family(Protocol):
         title: its name. batches: the guidance branches that its pipeline puts through one call, in its order.
     """
 
-    title: str
+    @property
+    def title(self) -> str: ...
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]: ...
@@ -96,9 +97,19 @@ class Family(Protocol):
         """Inputs by argument name that were given, not made."""
         return {}
 
+    @property
+    def shard(self) -> Mapping[str, tuple[Any, ...]]:
+        """Rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by dimension;
+        empty where a named rule set does."""
+        return {}
+
     def named(self, module: str) -> str:
         """The reference's name of a module."""
         return module
+
+    def named_port(self, module: str, port: str) -> str:
+        """The reference's name of an input or output of a module, which is named as the reference names it."""
+        return port
 
     def load(self, case: Case, settings: Settings) -> torch.nn.Module:
         """The transformer, on the CPU, in the dtype of the settings.
@@ -140,6 +151,10 @@ class Family(Protocol):
                 branch[stream.argument] = branch[stream.argument].to(stream.dtype(settings))
         dtype = DTYPES[settings.text("dtype")]
         return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in found.items()}
+
+    def text_lengths(self, case: Case) -> Mapping[str, int]:
+        """Argument of the transformer -> tokens of its embeddings [1, tokens, width], known without an encoder."""
+        return {}
 
     def text(self, case: Case) -> TextStage:
         """The text encoders, with the tokens of the case's prompts.
@@ -193,7 +208,7 @@ class Family(Protocol):
         """The model's rotary tables for these latents, for preflight; empty where it has none of its own."""
         return {}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
         """Which rows of which tensors are tokens that can be padded or reordered."""
         ...
 

@@ -29,8 +29,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from jax.sharding import Mesh, PartitionSpec
 from torchax import interop
 
-from parity.models.attention_kernels import Result, Visible
-from parity.settings import SPLASH_BLOCK
+from parity.models.attention_kernels import Result, Visible, splash_block
 
 _MESH: ContextVar[Mesh | None] = ContextVar("parity_splash_mesh", default=None)
 
@@ -61,16 +60,17 @@ def attention(
     """Splash on torchax tensors; arguments and results as in `attention_kernels`.
 
     Args:
-        block_q, block_kv: rows of a block, 0 for the kernel's own (128); keys in multiples of 128.
+        block_q, block_kv: rows of a block, 0 for `splash_block` of the keys; keys in multiples of 128.
     """
     ids = None if visible is None else _ids(visible)
+    own = splash_block(k.shape[2])
     out, sums = splash(
         interop.jax_view(q),
         interop.jax_view(k),
         interop.jax_view(v),
         ids,
-        block_q=block_q or SPLASH_BLOCK,
-        block_kv=block_kv or SPLASH_BLOCK,
+        block_q=block_q or own,
+        block_kv=block_kv or own,
         lse=lse,
     )
     return interop.torch_view(out), None if sums is None else interop.torch_view(sums)
@@ -130,12 +130,18 @@ def _local(
     q: jax.Array, k: jax.Array, v: jax.Array, *ids: jax.Array, block_q: int, block_kv: int, lse: bool
 ) -> tuple[jax.Array, ...]:
     """The kernel on what one device holds, batch element by batch element."""
-    call = _kernel(q.shape[1], q.shape[2], k.shape[2], block_q, block_kv, lse, jax.default_backend() != "tpu")
+    call = _kernel(q.shape[1], q.shape[2], k.shape[2], block_q, block_kv, lse, _platform() != "tpu")
     if ids:
         found = jax.vmap(lambda q, k, v, rows, keys: call(q, k, v, kernel.SegmentIds(rows, keys)))(q, k, v, *ids)
     else:
         found = jax.vmap(call)(q, k, v)
     return (found[0], found[1][0]) if lse else (found,)
+
+
+def _platform() -> str:
+    """Where the program goes: the mesh's devices, which may be no devices of this machine."""
+    mesh = _MESH.get()
+    return jax.default_backend() if mesh is None else str(mesh.devices.flat[0].platform)
 
 
 @functools.lru_cache(maxsize=16)

@@ -8,21 +8,18 @@ into one program, and one call of `decoder` does, so that is what the candidate 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from parity.errors import UsageError
 from parity.hooks.rows import WHOLE, Part
-from parity.models.folder import load_part, read_config
+from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
+from parity.models.vae_config import DIVIDES, vae_config
 from parity.reached import Reached
 from parity.settings import Settings
-
-DIVIDES: Mapping[str, bool] = {"AutoencoderKLHunyuanVideo15": True, "AutoencoderKLCogVideoX": False}
-"""Class -> whether its pipeline divides the latents by the scaling factor, or multiplies by its inverse."""
 
 
 class LatentDecoder(torch.nn.Module):
@@ -70,7 +67,7 @@ def load_decoder(
     Raises:
         UsageError: the VAE's class is not known.
     """
-    require_known(case)
+    vae_config(case.folder)
     given = DTYPES[settings.text("dtype")]
     vae = load_part(case.folder, "vae", torch_dtype=given).to(dtype or given).eval().requires_grad_(False)
     reached.mark("dtype")
@@ -92,23 +89,6 @@ def load_decoder(
     return LatentDecoder(vae, reached)
 
 
-def require_known(case: Case) -> dict[str, Any]:
-    """The VAE's config.
-
-    Raises:
-        UsageError: its class is not known, or its config has what the pipelines do not do.
-    """
-    config = read_config(case.folder, "vae")
-    name = str(config.get("_class_name", ""))
-    if name not in DIVIDES:
-        known = ", ".join(DIVIDES)
-        raise UsageError(f"'{case.folder}' holds a VAE '{name}', which no stage decodes yet (known: {known})")
-    other = [k for k in ("shift_factor", "latents_mean", "latents_std", "use_post_quant_conv") if config.get(k)]
-    if other:
-        raise UsageError(f"the VAE of '{case.folder}' has a {other[0]}, which its pipeline leaves out; not decoded yet")
-    return config
-
-
 def causal_mask(frames: int, pixels: int, dtype: torch.dtype, device: Any, batch_size: int | None = None) -> Any:
     """HunyuanVideo-1.5's mask of its mid block, bit for bit, without the class's Python loop over its rows.
 
@@ -119,14 +99,3 @@ def causal_mask(frames: int, pixels: int, dtype: torch.dtype, device: Any, batch
     size = (frames * pixels, frames * pixels)
     mask = torch.zeros(size, dtype=dtype, device=device).masked_fill(frame[None, :] > frame[:, None], float("-inf"))
     return mask if batch_size is None else mask[None].expand(batch_size, -1, -1)
-
-
-def expected_frames(config: Mapping[str, Any], latent_frames: int) -> int:
-    """How many frames a VAE makes of so many latent ones.
-
-    The first latent frame holds one. CogVideoX decodes pairs, and treats a first frame apart only where the number is
-    odd; its published sizes are all odd.
-    """
-    time = int(config["temporal_compression_ratio"])
-    paired = config.get("_class_name") == "AutoencoderKLCogVideoX" and latent_frames % 2 == 0
-    return latent_frames * time if paired else (latent_frames - 1) * time + 1

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.golden.values import value_record
 from parity.hooks.reduce.transfer import to_numpy
 from parity.models.stage2 import write_stage2
-from parity.paths.loop import STAGE, Loop
+from parity.paths.loaded import STAGE
+from parity.paths.loop import Loop
 from parity.paths.plan import ENDS, NAMES, RAN
 
 
-def ends(runs: Mapping[str, Loop], named: Iterable[str], ran: Mapping[str, str]) -> StepRecords:
+def ends(runs: Mapping[str, Loop]) -> StepRecords:
     """The final latents [B, C, T, H, W] as the VAE takes them, by run (`""`: the side's own), the modules named, and
     what computed the attention."""
+    own = runs[""].side
+    seen = own.backend.seen  # what a port named so far: some names show only when it is called
+    named = sorted(own.modules if seen is None else seen)
 
     def record(name: str, at: Loop) -> Record:
         side = at.side
@@ -23,7 +27,7 @@ def ends(runs: Mapping[str, Loop], named: Iterable[str], ran: Mapping[str, str])
         return value_record(Key(STAGE, ENDS, name, f"{LOOP}:latents"), to_numpy(x), str(x.dtype).removeprefix("torch."))
 
     names = Record(Key(STAGE, ENDS, "", f"{LOOP}:{NAMES}"), "scalar", value=",".join(named))
-    lines = "\n".join(f"{site}={function}" for site, function in ran.items())
+    lines = "\n".join(f"{site}={function}" for site, function in own.backend.ran.items())
     attention = Record(Key(STAGE, ENDS, "", f"{LOOP}:{RAN}"), "scalar", value=lines)
     return StepRecords(ENDS, (*(record(name, at) for name, at in runs.items()), names, attention))
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from parity.errors import UsageError
 from parity.golden.rename import Rename, decode_rename
 from parity.golden.strict import MalformedError
+from parity.hooks.modules import nearest
 from parity.hooks.sites import ATTENTION
+from parity.models.family import Family
 from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
-from parity.paths.loop import Loop
+from parity.paths.loop import Loop, call_model
 from parity.paths.port.inputs import PortInputs, case_of, inputs_of
 from parity.paths.port.load import Entry
-from parity.paths.port.ported import Ported
+from parity.paths.port.ported import Ported, built
 from parity.paths.reference import load_reference
 from parity.settings import Settings
 
@@ -26,7 +28,7 @@ from parity.settings import Settings
 def reference_case(entry: Entry, settings: Settings, inputs: Path | None) -> tuple[PortInputs, Case]:
     """Inputs and sizes of a reference port without a model: it is built once to be asked for its inputs."""
     nothing = Case(entry.text, entry.path.parent, {}, GenerationSpec(), ())
-    port = Ported(None, entry, "reference").build(nothing, settings)
+    port, _ = built(entry, "reference", nothing, settings, lambda _: None)
     family = inputs_of(entry, port, inputs)
     return family, case_of(entry, family)
 
@@ -37,7 +39,7 @@ def base_of(
     alone: Entry | None = None,
     prompt: str | None = None,
     inputs: Path | None = None,
-) -> tuple[Any, Case]:
+) -> tuple[Family, Case]:
     """The family and the sizes that both sides of a run stand on: of a checkpoint, or of a reference port's own inputs.
 
     Args:
@@ -54,33 +56,41 @@ def base_of(
     return base, make_case(model, folder, spec, inputs)
 
 
-def reference_family(base: Any, case: Case, port: Entry | None) -> Any:
-    """The reference's family: the base family, or the port that stands in for its transformer."""
-    return base if port is None else Ported(base, port, "reference", expected=base.output_shape(case))
+Loader = Callable[[Case, Settings, Inputs], Loaded]
+"""Loads a path of these sizes, settings and inputs."""
 
 
-def candidate_family(base: Any, case: Case, port: Entry | None, reference: Entry | None = None) -> Any:
-    """The candidate's: without a port of its own that of the reference, which torchax then runs."""
+def reference_of(base: Family, case: Case, port: Entry | None) -> tuple[Family, Loader]:
+    """The reference's family (the base family, or the port in its transformer's place), and its loader."""
+    family = base if port is None else Ported(base, port, "reference", expected=base.output_shape(case))
+    return family, partial(load_reference, family)
+
+
+def candidate_of(base: Family, case: Case, port: Entry | None, reference: Entry | None) -> tuple[Family, Loader]:
+    """The candidate's family and its loader; without a port of its own the reference's, which torchax then runs."""
     if port is not None:
-        return Ported(base, port, "candidate", lambda rules: _named(port, rules), base.output_shape(case))
-    return base if reference is None else Ported(base, reference, "candidate", expected=base.output_shape(case))
+        own = Ported(base, port, "candidate", lambda rules: Names(port, rules), base.output_shape(case))
+        return own, partial(_load_port, own)
+    if reference is not None:
+        base = Ported(base, reference, "candidate", expected=base.output_shape(case))
+    return base, partial(_load_compiled, base)
 
 
-def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
-    """Load the candidate: parity's own, or a port as its `runs` says."""
+def _load_compiled(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     from parity.paths.jax.candidate import load_candidate  # jax and torchax, only from here on
 
-    if not isinstance(family, Ported):
-        return load_candidate(family, case, settings, inputs)
-    if family.renames is None:  # the reference port's own torch module, compiled
-        return load_candidate(family, case, settings, inputs)
+    return load_candidate(family, case, settings, inputs)
+
+
+def _load_port(family: Ported, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+    """Load a candidate's port as its `runs` says."""
     port = family.build(case, settings)
     if port.runs == "jax":
         from parity.paths.port.jax_port import load_jax_port
 
         return load_jax_port(family, case, settings, inputs, port)
     family.keep(port)
-    load = load_reference if port.runs == "torch" else load_candidate
+    load = load_reference if port.runs == "torch" else _load_compiled
     side = load(family, case, settings, inputs)
     modules = {family.named(m): family.named(above) if above else "" for m, above in side.modules.items()}
     return dataclasses.replace(side, role="candidate", modules=modules)
@@ -88,23 +98,55 @@ def load_candidate_side(family: Any, case: Case, settings: Settings, inputs: Inp
 
 def with_names(loop: Loop) -> Loop:
     """A loop whose side knows the names that it will be observed under; those that a JAX port taps show in a trace."""
-    if loop.side.backend.seen is None:
+    side = loop.side
+    with side.backend.scope():
+        found = side.backend.names(lambda: call_model(loop, 0, None))
+    if found is None:
         return loop
-    from parity.paths.port.jax_port import names_of
+    paths = dict.fromkeys([*side.modules, *sorted(found)], "")
+    return dataclasses.replace(loop, side=dataclasses.replace(side, modules={p: nearest(p, paths) for p in paths if p}))
 
-    return dataclasses.replace(loop, side=dataclasses.replace(loop.side, modules=names_of(loop)))
 
+class Names:
+    """A port's `rename`: its modules' names and, where a rule has a colon, its arguments' in the reference's.
 
-def _named(entry: Entry, rules: Mapping[str, str]) -> Callable[[str], str]:
-    document = {"format": 1, "rules": [{"from": a, "to": b} for a, b in rules.items()]}
-    try:
-        rename: Rename = decode_rename(document)
-    except MalformedError as error:
-        raise UsageError(f"{entry.named}: `rename`: {error}") from None
+    Raises:
+        UsageError: a rule is none.
+    """
 
-    def named(path: str) -> str:
-        found = rename.module(path)
+    def __init__(self, entry: Entry, rules: Mapping[str, str]) -> None:
+        modules, ports = ([{"from": a, "to": b} for a, b in rules.items() if (":" in a) == of] for of in (False, True))
+        document = {"format": 1, "rules": modules, "ports": ports}
+        try:
+            self._rename: Rename = decode_rename(document)
+        except MalformedError as error:
+            raise UsageError(f"{entry.named}: `rename`: {error}") from None
+        for rule in self._rename.ports:
+            if ":" not in rule.target:
+                raise UsageError(
+                    f"{entry.named}: `rename`: {rule.pattern.pattern!r} is of an argument, module:in.name, and its "
+                    f"target {rule.target!r} is not"
+                )
+        self._own: dict[str, str] = {}
+
+    def module(self, path: str) -> str:
+        """The reference's name of a module of the port."""
+        found = self._rename.module(path)
         owner, _, last = path.rpartition(".")
-        return f"{rename.module(owner)}.{ATTENTION}" if found == path and last == ATTENTION else found
+        if found == path and owner and last == ATTENTION:
+            found = f"{self._rename.module(owner)}.{ATTENTION}"
+        self._own[found] = path
+        return found
 
-    return named
+    def port(self, module: str, port: str) -> str:
+        """The reference's name of an input or output of a module.
+
+        Args:
+            module: its name in the reference; rules may have either.
+        """
+        for rule in self._rename.ports:
+            for name in dict.fromkeys((module, self._own.get(module, module))):
+                renamed = rule.apply(f"{name}:{port}")
+                if renamed is not None:
+                    return renamed.partition(":")[2]
+        return port

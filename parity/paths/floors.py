@@ -24,6 +24,7 @@ import torch
 
 from parity.golden.floors import least, level, widen
 from parity.golden.records import Floor, Key, StepRecords
+from parity.hooks.modules import device_of
 from parity.hooks.perturb import perturbed
 from parity.hooks.sites import SitePlan
 from parity.paths.loaded import Loaded
@@ -78,7 +79,7 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
     for seed in range(seeds if "rounding" in kinds else 0):
 
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:
-            return perturbed(model, 1_000_003 * (seed + 1) + step)
+            return perturbed(model, 1_000_003 * (seed + 1) + step, device_of(model))
 
         name = f"rounding {seed}"
         own = dataclasses.replace(side.with_fresh_sampler(), inputs=side.inputs.of(name))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
+from parity.errors import UsageError
 from parity.models.family import Family, require_meaning
 from parity.models.feature_cache import require_cache
 from parity.models.spec import Case
@@ -48,6 +48,7 @@ class Inputs:
         noise: float32 CPU tensor of the case's latent shape, drawn from the seed.
         steps: denoising steps. seed: of the noise.
         encoded: where the conditions come from, if it is the side's own text stage.
+        start: the initial latents as they are, in place of the noise.
     """
 
     conditions: Conditions
@@ -55,50 +56,13 @@ class Inputs:
     steps: int
     seed: int
     encoded: Encoded | None = None
+    start: torch.Tensor | None = None
 
     def of(self, name: str) -> Inputs:
         """Those of a run of the reference that rounds otherwise: with the embeddings of its own text stage, if any."""
         if self.encoded is None or name not in self.encoded.beside:
             return self
         return replace(self, conditions=self.encoded.beside[name])
-
-
-def make_inputs(
-    family: Family,
-    case: Case,
-    reference: Settings,
-    candidate: Settings,
-    *,
-    steps: int,
-    seed: int,
-    stage1: Path | None,
-    other: Family | None = None,
-    encoded: tuple[Encoded, Encoded] | None = None,
-) -> tuple[Inputs, Inputs]:
-    """Inputs of both sides: the same objects, unless a setting of the text stage makes the candidate's its own.
-
-    Args:
-        other: the candidate's family where it is another: a port has a place for the settings that it declares.
-        encoded: each side's own embeddings, where the text stage has made them.
-
-    Raises:
-        UsageError: what `require_place` says, or a stage-1 file that does not fit the model.
-    """
-    require_place(family, case, reference, steps)
-    require_place(family if other is None else other, case, candidate, steps)
-    noise = draw_noise(case.latent_shape, seed)
-    if encoded is not None:
-        ours, theirs = (Inputs(side.own, noise, steps, seed, side) for side in encoded)
-        return ours, theirs
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    made = family.conditions(case, reference, stage1, device)
-    if candidate["text.byt5_dtype"] == reference["text.byt5_dtype"]:
-        changed = made
-    else:
-        # The encoders' working dtype stays the reference's: a candidate's dtype must not change what it is given.
-        own = reference.replace(text_byt5_dtype=candidate["text.byt5_dtype"])
-        changed = family.conditions(case, own, stage1, device)
-    return Inputs(made, noise, steps, seed), Inputs(changed, noise, steps, seed)
 
 
 def require_place(family: Family, case: Case, settings: Settings, steps: int) -> None:
@@ -109,6 +73,34 @@ def require_place(family: Family, case: Case, settings: Settings, steps: int) ->
     """
     require_meaning(family, case, settings)
     require_cache(settings, None if family.declares("cache") else int(case.config.get("num_layers", 0)), steps)
+
+
+def require_fit(family: Family, case: Case, conditions: Conditions, start: torch.Tensor) -> None:
+    """Refuse a golden's embeddings and noise that are not of this model's sizes.
+
+    Raises:
+        UsageError: naming the first that does not fit.
+    """
+    if tuple(start.shape) != tuple(case.latent_shape):
+        raise UsageError(
+            f"--like: the golden's noise has shape {list(start.shape)}, the latents of '{case.name}' "
+            f"{list(case.latent_shape)}: it was recorded with another model or size; give --model, or record it again"
+        )
+    branches = {branch for group in family.batches for branch in group}
+    if set(conditions) != branches:
+        raise UsageError(
+            f"--like: the golden holds embeddings of {', '.join(sorted(conditions)) or 'no branch'}, "
+            f"'{case.name}' takes {', '.join(sorted(branches))}: it was recorded with another model"
+        )
+    for stream in family.streams:
+        width = int(case.config[stream.width])
+        for branch, given in conditions.items():
+            found = given.get(stream.argument)
+            if found is None or found.ndim != 3 or found.shape[-1] != width:
+                shape = "none" if found is None else str(list(found.shape))
+                raise UsageError(
+                    f"--like: '{branch}.{stream.argument}' must be [1, L, {width}] for '{case.name}', found {shape}"
+                )
 
 
 def draw_noise(shape: tuple[int, ...], seed: int) -> torch.Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,25 +17,39 @@ from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.reduce.transfer import to_numpy
+from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
+from parity.paths.closer.follow import follow
 from parity.paths.closer.local import Rows, local_calls
 from parity.paths.closer.modules import Modules, cannot_call, local_modules, operations_of
+from parity.paths.closer.replaced import Replacing, giving
 from parity.paths.ends import ends, leave
 from parity.paths.facts import gather
-from parity.paths.families import base_of, candidate_family, load_candidate_side, reference_family, with_names
+from parity.paths.families import base_of, candidate_of, reference_of, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.inputs import Encoded, Inputs, draw_noise, require_place
+from parity.paths.inputs import Encoded, Inputs, draw_noise, require_fit, require_place
 from parity.paths.loaded import Loaded, frames_of, rules_of
 from parity.paths.loop import Loop, denoise, prepare, state_of
-from parity.paths.plan import Array, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
+from parity.paths.plan import (
+    LOOP_STAGE,
+    Array,
+    CallRecords,
+    Changes,
+    Forced,
+    ModuleCall,
+    Plan,
+    Spec,
+    State,
+)
 from parity.paths.port.inputs import from_tensors
-from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
+from parity.paths.port.load import Entry
 from parity.paths.port.replaced import check as replaced
-from parity.paths.port.settings import PortInfo, typed
+from parity.paths.port.settings import typed
 from parity.paths.provenance import provenance
-from parity.paths.reference import load_reference
-from parity.paths.side import Can
+from parity.paths.shared import Shared
+from parity.paths.side import can_of
+from parity.paths.stages.side import Runners, StageSide
 from parity.paths.worker.handing import one_at_a_time
 from parity.paths.worker.trees import nest, plain
 from parity.settings import LAYOUT, Backend, Settings
@@ -45,50 +58,27 @@ BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}
 
 
 @dataclass
-class Host:
-    """Loads sides in this process."""
+class Host(Shared):
+    """Loads sides in this process.
 
-    _ports: dict[tuple[str, str], Entry] = field(default_factory=dict)
-    _encoded: dict[object, Mapping[str, Mapping[str, torch.Tensor]]] = field(default_factory=dict)
+    Attributes:
+        runners: loaded stages outside the loop, shared by the sides that hold them.
+    """
 
-    def port(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> PortInfo:
-        """Import a port.
+    runners: Runners = field(default_factory=Runners)
 
-        Raises:
-            UsageError: see `parity.paths.port.load.load_entry`.
-        """
-        return self.entry(option, text, timeout).info
-
-    def entry(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
-        """An imported port; it is imported once."""
-        key = (option, text)
-        if key not in self._ports:
-            self._ports[key] = load_entry(option, text, timeout)
-        return self._ports[key]
-
-    def open(self, spec: Spec) -> LiveSide:
+    def open(self, spec: Spec) -> LiveSide | StageSide:
         """A side, loaded when it is first asked for something."""
-        return LiveSide(self, spec)
-
-    def encoded(
-        self, spec: Spec, family: Any, case: Case, settings: Settings
-    ) -> Mapping[str, Mapping[str, torch.Tensor]]:
-        """A prompt's embeddings, made once for each dtype of the encoders."""
-        source = spec.source
-        key = (source.model, source.prompt, source.stage1, settings.text("dtype"), settings.text("text.byt5_dtype"))
-        if key not in self._encoded:
-            stage1 = None if source.stage1 is None else Path(source.stage1)
-            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-            self._encoded[key] = family.conditions(case, settings, stage1, device)
-        return self._encoded[key]
+        return LiveSide(self, spec) if spec.source.stage == LOOP_STAGE else StageSide(spec, self.runners)
 
 
 class InProcess:
     """Opens the sides of both roles in this process: for the library form, benchmarks and tests; see
     `parity.runs.sides.Openers`. What one side's code changes, the other meets."""
 
-    def __init__(self) -> None:
-        self._host = Host()
+    def __init__(self, *ports: Entry) -> None:
+        """Openers of this process; `ports`: those that are imported already, or are no files."""
+        self._host = Host({(port.option, port.text): port for port in ports})
 
     def of(self, role: str) -> Host:
         """The host, for either role."""
@@ -102,16 +92,16 @@ class LiveSide:
         role, can: see `parity.paths.side.Side`. spec: what it is.
     """
 
-    def __init__(self, host: Host, spec: Spec, loaded: Loaded | None = None) -> None:
+    def __init__(self, host: Shared, spec: Spec, loaded: Loaded | None = None) -> None:
         """A side of a spec; `loaded`: the path that it names, where it is loaded already."""
         self.host, self.spec, self.role = host, spec, spec.role
-        floors = Can.FLOORS if spec.role == "reference" else Can.TIME
-        self.can = Can.OBSERVE | Can.CALL | Can.START | Can.PATCH | floors
+        self.can = can_of(spec)
         self._loaded = loaded
         self._first: Loop | None = None
         self._variants: dict[tuple[str, ...], list[Variant]] = {}
         self._modules: dict[object, Modules] = {}
         self._timer: Loop | None = None
+        self._replacing: Replacing | None = None
 
     # --- what it runs
 
@@ -122,26 +112,32 @@ class LiveSide:
             self._loaded = self._load()
         return self._loaded
 
+    @property
+    def replacing(self) -> Replacing:
+        """What calls it with modules replaced."""
+        if self._replacing is None:
+            self._replacing = Replacing(self.loaded)
+        return self._replacing
+
     def _load(self) -> Loaded:
         spec, source = self.spec, self.spec.source
         port = None if spec.port is None else self.host.entry(spec.option, spec.port)
         settings = typed(port, BACKENDS[spec.role], spec.settings)
         inputs = None if source.inputs is None else Path(source.inputs)
+        base: Family
         if spec.tensors is not None:
             base, case = from_tensors(source.model, {name: nest(x) for name, x in spec.tensors.items()})
         else:
             base, case = base_of(source.model, settings, port if source.alone else None, source.prompt, inputs)
         own = None if spec.option == "--reference-path" and spec.role == "candidate" else port
         if spec.role == "reference":
-            family = reference_family(base, case, port)
+            family, load = reference_of(base, case, port)
         else:
-            family = candidate_family(base, case, own, port)
+            family, load = candidate_of(base, case, own, port)
         require_place(family, case, settings, source.steps)
-        given = self._inputs(family, case, settings)
-        load = load_reference if spec.role == "reference" else load_candidate_side
-        return load(family, case, settings, given)
+        return load(case, settings, self._inputs(family, case, settings))
 
-    def _inputs(self, family: Any, case: Case, settings: Settings) -> Inputs:
+    def _inputs(self, family: Family, case: Case, settings: Settings) -> Inputs:
         spec, source = self.spec, self.spec.source
         if spec.inputs is None:
             backend: Backend = "torch"  # the encoders are torch's on both sides
@@ -153,7 +149,11 @@ class LiveSide:
         if spec.tokens:
             beside = {name: _by_branch(family, given) for name, given in spec.beside.items()}
             encoded = Encoded(conditions, beside, {name: nest(x) for name, x in spec.tokens.items()})
-        return Inputs(conditions, draw_noise(case.latent_shape, source.seed), source.steps, source.seed, encoded)
+        noise = draw_noise(case.latent_shape, source.seed)
+        start = None if spec.noise is None else nest(spec.noise)
+        if start is not None:
+            require_fit(family, case, conditions, start)
+        return Inputs(conditions, noise, source.steps, source.seed, encoded, start)
 
     def facts(self) -> Facts:
         loaded, loop = self.loaded, self._prepared()
@@ -196,14 +196,25 @@ class LiveSide:
             assert start is not None
             assert not callable(start)
             return one_at_a_time(lambda put: self._hand_over(plan, start, steps[0], put))
+        if plan.follow:
+            assert steps is not None
+            assert not callable(start)
+            return self._follow(plan, start, steps[0])
         if plan.timed:
             return self._timed(steps or (0, self.spec.source.steps))
+        if plan.gives:
+            plain_steps = self.observe(replace(plan, gives=()), start=start, steps=steps)
+            return giving(self.loaded, plan.gives, plain_steps)
+        if plan.taught or plan.replaced is not None:
+            first, stop = steps or (0, self.spec.source.steps)
+            return self.replacing.steps(plan, self._at(first, None if callable(start) else start), first, stop)
         return self._steps(plan, start, steps or (0, self.spec.source.steps))
 
     def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[StepRecords]:
         first, stop = steps
         forced = start if callable(start) else None
-        state = None if start is None or callable(start) else start
+        # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
+        state = (start(first) if first else None) if callable(start) else start
         loop = self._at(first, state)
         if plan.stage1 is not None and not loop.side.family.write_stage1(
             Path(plan.stage1), loop.side.inputs.conditions
@@ -225,12 +236,11 @@ class LiveSide:
         if plan.leave is not None:
             leave(Path(plan.leave), loop)
         if plan.ends:
-            yield ends({"": loop, **{v.name: v.loop for v in variants}}, self._names(), self.loaded.backend.ran)
+            yield ends({"": loop, **{v.name: v.loop for v in variants}})
 
-    def _names(self) -> list[str]:
-        """What a port named so far; some names show only when it is called."""
-        seen = self.loaded.backend.seen
-        return sorted(self.loaded.modules if seen is None else seen)
+    def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
+        variants = self._floors(plan.floors, step, state) if plan.floors else []
+        yield follow(self._at(step, state), variants, step, {name: nest(x) for name, x in plan.follow.items()})
 
     def _timed(self, steps: tuple[int, int]) -> Iterator[StepRecords]:
         from parity.paths.jax.cost import timed_step
@@ -310,14 +320,14 @@ class LiveSide:
     # --- others like it
 
     def patched(self, changes: Changes) -> LiveSide:
-        return self.host.open(changes.of(self.spec))
+        return LiveSide(self.host, changes.of(self.spec))
 
     def close(self) -> None:
-        self._loaded = self._first = self._timer = None
+        self._loaded = self._first = self._timer = self._replacing = None
         self._variants, self._modules = {}, {}
 
 
-def _by_branch(family: Any, inputs: Mapping[str, Array]) -> dict[str, dict[str, torch.Tensor]]:
+def _by_branch(family: Family, inputs: Mapping[str, Array]) -> dict[str, dict[str, torch.Tensor]]:
     """Explicit inputs by branch; a branch of the family may have none but latents and timestep."""
     found: dict[str, dict[str, torch.Tensor]] = {branch: {} for group in family.batches for branch in group}
     for name, x in inputs.items():

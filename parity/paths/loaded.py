@@ -14,20 +14,45 @@ import numpy as np
 import torch
 
 from parity.golden.records import Record
-from parity.hooks.rows import RowRule
+from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
 from parity.models.family import Family
 from parity.models.feature_cache import Features
 from parity.models.sampler import Sampler
 from parity.models.spec import Case
 from parity.paths.inputs import Inputs
+from parity.paths.plan import LOOP_STAGE
 from parity.reached import Reached
 from parity.settings import Settings
 
 Array = TypeVar("Array")
 
 
-class Backend(Protocol):
+STAGE = LOOP_STAGE
+
+
+class Caller(Protocol):
+    """Calls the transformer."""
+
+    def call(
+        self,
+        branches: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        plan: SitePlan | None,
+        step: int,
+        features: Features,
+    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+        """Noise predictions by branch, and the records of the calls.
+
+        Args:
+            branches: branch -> the arguments that differ between branches. shared: the others.
+            plan: what to observe; None for nothing.
+            features: what the loop's feature cache holds, read and replaced; empty before the first step.
+        """
+        ...
+
+
+class Backend(Caller, Protocol):
     """Where tensors live and how the transformer is called."""
 
     name: str
@@ -52,6 +77,16 @@ class Backend(Protocol):
         """The names that a port gave to values so far; None where modules are observed, all known beforehand."""
         ...
 
+    @property
+    def eager(self) -> Eager | None:
+        """This backend, where it runs a torch module eagerly; None where the module is compiled, or there is none."""
+        ...
+
+    def names(self, call: Callable[[], object]) -> Set[str] | None:
+        """The names that a port's values will be observed under, found by tracing a call of it, so that nothing is
+        computed; None where modules are observed, all known beforehand."""
+        ...
+
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which everything of the loop runs: precision, gradients, torchax environment."""
         ...
@@ -73,23 +108,6 @@ class Backend(Protocol):
         """What diffusers' schedulers take as a device."""
         ...
 
-    def call(
-        self,
-        branches: Mapping[str, Mapping[str, Any]],
-        shared: Mapping[str, Any],
-        plan: SitePlan | None,
-        step: int,
-        features: Features,
-    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
-        """Noise predictions by branch, and the records of the calls.
-
-        Args:
-            branches: branch -> the arguments that differ between branches. shared: the others.
-            plan: what to observe; None for nothing.
-            features: what the loop's feature cache holds, read and replaced; empty before the first step.
-        """
-        ...
-
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         """(name, dtype, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""
         ...
@@ -107,6 +125,31 @@ class Backend(Protocol):
         ...
 
 
+Listen = Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]]
+"""The branches of a call of the model -> the context in which it is made."""
+
+
+class Eager(Backend, Protocol):
+    """A backend that runs a torch module eagerly, so that hooks act in every call."""
+
+    @property
+    def model(self) -> torch.nn.Module: ...
+
+    @property
+    def rules(self) -> Mapping[str, PairedRule]:
+        """Which rows count at each site, by branch."""
+        ...
+
+    @property
+    def frames(self) -> Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]:
+        """The row frames by branch and name, on its device."""
+        ...
+
+    def listening(self, listen: Listen) -> contextlib.AbstractContextManager[None]:
+        """Within it, each call of the model, of these branches, is made in the context that `listen` gives."""
+        ...
+
+
 @dataclass
 class Loaded:
     """One path, loaded.
@@ -115,6 +158,7 @@ class Loaded:
         role: `reference` or `candidate`. family, case, settings, inputs: what it runs.
         backend: where. sampler: diffusers' own scheduler and guidance, of this side alone.
         reached: proof that settings took effect. modules: module path -> parent's path.
+        caller: what calls the transformer in the backend's place; None for the backend itself.
     """
 
     role: str
@@ -126,6 +170,7 @@ class Loaded:
     sampler: Sampler
     reached: Reached
     modules: Mapping[str, str]
+    caller: Caller | None = None
 
     def with_fresh_sampler(self) -> Loaded:
         """The same path with a sampler of its own, which keeps state."""
@@ -140,7 +185,7 @@ def batched(branches: list[Mapping[str, Any]], shared: Mapping[str, Any]) -> dic
     return {**both, **own}
 
 
-def rules_of(family: Family, case: Case, settings: Settings, inputs: Inputs) -> dict[str, RowRule]:
+def rules_of(family: Family, case: Case, settings: Settings, inputs: Inputs) -> dict[str, PairedRule]:
     """Which rows count at each site, by branch."""
     return {b: family.row_rule(case, settings, c) for b, c in inputs.conditions.items()}
 

@@ -21,9 +21,8 @@ from parity.golden.values import value_record
 from parity.hooks.sites import SitePlan
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
-from parity.paths.loaded import Loaded
+from parity.paths.loaded import STAGE, Loaded
 
-STAGE = "transformer"
 LATENTS = "latents"
 
 State = Mapping[str, np.ndarray]
@@ -105,6 +104,8 @@ def _initial_latents(side: Loaded) -> torch.Tensor:
     if side.settings.text("noise.device") == "device":
         noise = side.backend.draw(side.case.latent_shape, side.inputs.seed)
         side.reached.mark("noise.device")
+    elif side.inputs.start is not None:
+        return side.backend.tensor(side.inputs.start.to(_latents_dtype(side)))
     else:
         noise = side.backend.tensor(side.inputs.noise)
     return side.sampler.start(noise.to(_latents_dtype(side)))
@@ -178,7 +179,7 @@ def call_model(loop: Loop, step: int, plan: SitePlan | None) -> tuple[dict[str, 
         timestep = timestep.to(timestep_dtype)
         side.reached.mark("timestep_dtype")
     shared = side.family.model_arguments(side.case, side.settings, latents, timestep, side.backend.dtype)
-    return side.backend.call(_conditions(side), shared, plan, step, loop.features)
+    return (side.caller or side.backend).call(_conditions(side), shared, plan, step, loop.features)
 
 
 def state_of(step: StepRecords, when: str) -> State:

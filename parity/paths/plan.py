@@ -12,8 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from parity.golden.records import Scalar, StepRecords
+from parity.golden.records import Key, Record, Scalar, StepRecords
 from parity.hooks.sites import SitePlan
+
+LOOP_STAGE = "transformer"
+"""The stage that the denoising loop runs."""
 
 Role = Literal["reference", "candidate"]
 
@@ -44,6 +47,11 @@ Given = Mapping[str, Array]
 """Explicit inputs by name: `cond.encoder_hidden_states`."""
 
 
+def name_of(key: Key) -> str:
+    """What an output is called where it is handed from one side to the other: branch, site and call."""
+    return f"{key.branch} {key.site} {key.call}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Where both sides of a comparison come from.
@@ -54,6 +62,8 @@ class Source:
         prompt: in place of the model's own. stage1: a port's file of embeddings in place of a prompt.
         inputs: file of tensors by argument name, for a transformer that no family knows.
         alone: whether a reference port brings its own inputs, and no model stands behind it.
+        stage2: a port's file of latents, for the VAE.
+        stage, part: which stage of a generation is compared, and which encoder of a text stage.
     """
 
     model: str
@@ -63,6 +73,9 @@ class Source:
     stage1: str | None = None
     inputs: str | None = None
     alone: bool = False
+    stage2: str | None = None
+    stage: str = LOOP_STAGE
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +90,10 @@ class Spec:
         inputs: embeddings to start from, None to encode them. beside: embeddings of the runs that measured the floors
             of the text stage, by their names. tokens: what that stage encoded; both empty where it was not run.
         tensors: a reference port's own inputs by argument name, for a candidate that no model stands behind.
-        named: whether its facts hold the names that a port in JAX taps, which takes a trace.
+        noise: the initial latents to start from, None to draw them from the seed.
+        named: whether its facts hold what a golden's provenance needs beyond a comparison's: the names that a port in
+            JAX taps, which takes a trace; fingerprints of the weights of a stage outside the loop.
+        run: name of the run that measures floors which this side is; empty for none.
     """
 
     role: Role
@@ -90,7 +106,9 @@ class Spec:
     beside: Mapping[str, Given] = field(default_factory=dict)
     tokens: Given = field(default_factory=dict)
     tensors: Given | None = None
+    noise: Array | None = None
     named: bool = False
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +127,16 @@ class Plan:
             and, where known, `MEMORY`.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         stage1: file to which the side writes its embeddings as a port's first stage does, before its first step.
+        follow: outputs of the other side by `name_of` their keys: every output of this side, a reference, gives way to
+            the other's, in its step and in those that measure its floors, and what is handed out is how far each was
+            from it (`parity.paths.closer.follow`), in place of the step.
         operations: whether a call is observed operation by operation, at `MODULE:op.NUMBER.NAME`; a reference adds what
             they give in float64 and perturbed, as the branches of `OTHERS`.
+        gives: modules whose outputs follow the last step, as records of step `GIVEN`.
+        taught: such records of another side: in the steps of this plan each of those modules gives what is held there,
+            and what its own output lacks is kept; the modules that cannot be replaced follow, as `LEFT_OUT`.
+        replaced: modules that are given what was found lacking, the others run as they are; None for none, in the
+            program that is not made for it.
     """
 
     sites: SitePlan | None = None
@@ -122,7 +148,11 @@ class Plan:
     leave: str | None = None
     stage1: str | None = None
     timed: bool = False
+    follow: Given = field(default_factory=dict)
     operations: bool = False
+    gives: tuple[str, ...] = ()
+    taught: tuple[Record, ...] = ()
+    replaced: tuple[str, ...] | None = None
 
 
 STAGES_STEP = -1
@@ -134,7 +164,17 @@ KINDS = ("fp64", "rounding", "dtype", "kernel")
 DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 
 ENDS = -2
-"""The step of records of final latents [B, C, T, H, W]; they are no part of a golden."""
+"""The step of records of what a side came to, by the name of the run as branch: final latents [B, C, T, H, W], or the
+outputs of a stage outside the loop. They are no part of a golden."""
+
+GIVEN = -3
+"""The step of records of what modules gave whole, `MODULE:NUMBER` of the tensor in the output. No part of a golden."""
+
+LEFT_OUT = "left out"
+"""The loop's port, of step `GIVEN`, of modules that cannot be replaced and why, `MODULE=REASON` line by line."""
+
+BESIDE = "beside "
+"""Before the name of a run: what a stage outside the loop makes of that run's inputs (`Spec.beside`)."""
 
 SECONDS, MEMORY = "seconds", "memory"
 """The loop's ports of a timed step: seconds from latents to predictions; bytes that the largest program needs."""
@@ -197,5 +237,6 @@ class Changes:
             spec,
             settings={**spec.settings, **self.settings},
             inputs=inputs,
+            run=self.run or spec.run,
             encode=spec.encode if self.encode is None else self.encode,
         )

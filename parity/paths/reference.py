@@ -11,7 +11,8 @@ import torch
 
 from parity.golden.records import Record
 from parity.hooks.attach import attached, require_fired
-from parity.hooks.modules import module_tree, named_tensors
+from parity.hooks.masks import Masks
+from parity.hooks.modules import device_of, module_tree, named_tensors
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
@@ -20,12 +21,10 @@ from parity.models.feature_cache import Features, calling, given_at
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
-from parity.paths.loaded import Loaded, batched, frames_of, rules_of
+from parity.paths.loaded import STAGE, Listen, Loaded, batched, frames_of, rules_of
 from parity.paths.precision import rounded_matmuls
 from parity.reached import Reached
 from parity.settings import Settings
-
-STAGE = "transformer"
 
 
 def _unheard(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
@@ -47,15 +46,23 @@ class TorchBackend:
     ) -> None:
         self.model = model
         self.dtype = dtype
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
         self.reached = reached
         self.groups = family.batches
         self.may_be_silent, self.named, self.predict = family.may_be_silent, family.named, family.predict
-        self.listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]] = _unheard
+        self.ports, self.pairs_rows = family.named_port, family.runs_as_it_is
+        self.listen: Listen = _unheard
         self.ran: dict[str, str] = {}
         settings = reached.settings
         self.rules = rules_of(family, case, settings, inputs)
         self.frames = frames_of(family, case, settings, inputs, lambda x: torch.from_numpy(x).to(self.device))
+
+    @property
+    def eager(self) -> TorchBackend:
+        return self
+
+    def names(self, call: Callable[[], object]) -> None:
+        return None
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
         return torch_scope(self.reached)
@@ -102,11 +109,20 @@ class TorchBackend:
         return predictions, records
 
     def tap(self, plan: SitePlan, group: tuple[str, ...]) -> Tap:
-        return Tap(plan, TorchReducer(), self.rules[group[0]], group, self.frames, named=self.named)
+        masks = Masks(self.rules[group[0]]) if self.pairs_rows else None
+        return Tap(
+            plan,
+            TorchReducer(),
+            self.rules[group[0]],
+            group,
+            self.frames,
+            named=self.named,
+            ports=self.ports,
+            masks=masks,
+        )
 
     @contextlib.contextmanager
-    def listening(self, listen: Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
-        """Within it, each call of the model, of these branches, is made in the context that `listen` gives."""
+    def listening(self, listen: Listen) -> Iterator[None]:
         before, self.listen = self.listen, listen
         try:
             yield

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
-from parity.paths.plan import Changes, Forced, ModuleCall, Plan, State
+from parity.paths.plan import LOOP_STAGE, Changes, Forced, ModuleCall, Plan, Spec, State
 
 T = TypeVar("T")
 
@@ -32,6 +32,14 @@ class Can(Flag):
     START = auto()
     PATCH = auto()
     TIME = auto()
+
+
+def can_of(spec: Spec) -> Can:
+    """What a side of this spec, loaded here or elsewhere, is able to do."""
+    both = Can.OBSERVE | Can.CALL
+    if spec.source.stage == LOOP_STAGE:
+        both |= Can.PATCH | Can.START
+    return both | (Can.FLOORS if spec.role == "reference" else Can.TIME)
 
 
 class Side(Protocol):

@@ -27,6 +27,7 @@ from parity.hooks.perturb import perturbed
 from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.rerun import rerun
 from parity.hooks.tap import Tap
+from parity.recorder.draws import Drawn
 
 KINDS = ("fp64", "rounding")
 SEEDS = 3
@@ -121,13 +122,14 @@ class Carried:
         return mapped(move, given)
 
     def stepped(
-        self, before: Any, name: str, arguments: Mapping[str, Any], results: Sequence[torch.Tensor]
+        self, before: Any, name: str, arguments: Mapping[str, Any], results: Sequence[torch.Tensor], drawn: Drawn
     ) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
         """Take a step of the scheduler in each run: its name, and its guided prediction and latents around the step.
 
         Args:
             before: a copy of the scheduler as it stood. name: the method that was called. arguments: by name, with
-                `model_output` and `sample`. results: tensors that it returned, the latents first.
+                `model_output` and `sample`. results: tensors that it returned, the latents first. drawn: where torch's
+            generators stood before it.
         """
         guided = arguments["model_output"]
         weights = _combination(guided, self._outputs)
@@ -142,7 +144,8 @@ class Carried:
                     torch.zeros_like(guided, dtype=torch.float64),
                 )
                 given["model_output"] = (guided.to(torch.float64) + moved).to(variant.dtype or guided.dtype)
-            made = tensors_of(getattr(type(scheduler), name)(scheduler, **given))
+            with drawn.again(guided.dtype):
+                made = tensors_of(getattr(type(scheduler), name)(scheduler, **given))
             shifts.append([m.to(torch.float64) - r.to(torch.float64) for m, r in zip(made, results, strict=True)])
             yield variant.name, {"noise_pred": given["model_output"], "before": given["sample"], "after": made[0]}
         for variant, apart in zip(self.variants, shifts, strict=True):

@@ -22,6 +22,7 @@ from parity.golden.values import value_record
 from parity.hooks.perturb import perturbed
 from parity.port import listening
 from parity.recorder.branches import Branches
+from parity.recorder.draws import Drawn
 from parity.recorder.floors import SEEDS, Carried, same_draws, tensors_of
 from parity.recorder.methods import watched
 from parity.recorder.steps import STAGE, Steps
@@ -55,26 +56,24 @@ class Loop:
     @contextlib.contextmanager
     def stepping(self, scheduler: Any) -> Iterator[None]:
         """Within it, the scheduler's steps are recorded, and end the recording's."""
-        own = type(scheduler).step
+        names = _step_arguments(scheduler)
 
         def before(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             if not self.wanted():
                 return None
             with self.guard():
-                bound = inspect.signature(own).bind(scheduler, *args, **kwargs).arguments
-                arguments = {n: x for n, x in bound.items() if n != "self" and n != "kwargs"}
-                arguments |= bound.get("kwargs", {})
+                arguments = {**dict(zip(names, args, strict=False)), **kwargs}
                 kept = {n: x.detach().clone() if isinstance(x, torch.Tensor) else same_draws(x)
                         for n, x in arguments.items()}  # fmt: skip
-                return kept, None if self.carried is None else copy.deepcopy(scheduler)
+                return kept, None if self.carried is None else copy.deepcopy(scheduler), Drawn.now()
             return None
 
         def after(held: Any, args: Any, kwargs: Any, result: Any) -> None:
             if held is None or not self.wanted():
                 return
-            given, copied = held
+            given, copied, drawn = held
             with self.guard():
-                self._stepped(scheduler, given, copied, tensors_of(result))
+                self._stepped(scheduler, given, copied, tensors_of(result), drawn)
                 self.steps.end_step()
                 for branches in self.branches:
                     branches.step()
@@ -83,7 +82,9 @@ class Loop:
         with watched(scheduler, "step", before, after):
             yield
 
-    def _stepped(self, scheduler: Any, given: Mapping[str, Any], before: Any, results: list[torch.Tensor]) -> None:
+    def _stepped(
+        self, scheduler: Any, given: Mapping[str, Any], before: Any, results: list[torch.Tensor], drawn: Drawn
+    ) -> None:
         part = self.steps.part
         part.add(self._schedule(scheduler) if self.steps.number == 0 else ())
         part.add(self._place(scheduler, given["timestep"]))
@@ -92,7 +93,7 @@ class Loop:
         part.add(self._values({"noise_pred": guided, "before": sample, "after": after}, dtypes))
         self._latents = after.detach()
         if self.carried is not None:
-            for name, values in self.carried.stepped(before, "step", given, results):
+            for name, values in self.carried.stepped(before, "step", given, results, drawn):
                 part.add_beside(name, self._values(values, dtypes))
 
     def _values(self, values: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> list[Record]:
@@ -204,6 +205,19 @@ class Loop:
 
         with listening(named):
             yield
+
+
+_STEP = ("model_output", "timestep", "sample")
+
+
+def _step_arguments(scheduler: Any) -> tuple[str, ...]:
+    """What a scheduler's step takes in its places, by name; a subclass that hands `*args` on has no names for them."""
+    for kind in type(scheduler).__mro__:
+        step = vars(kind).get("step")
+        named = tuple(inspect.signature(step).parameters)[1:] if step is not None else ()
+        if set(_STEP) <= set(named):
+            return named
+    return _STEP
 
 
 def _scaled(z: torch.Tensor, latents: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:

@@ -34,7 +34,7 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
         rows.append(("first divergence", _origin(result.origin, result.inputs_compared)))
     if result.causes:
         more = len(result.causes) - 1
-        rows.append(("top cause", _cause(result.causes[0]) + (f" (and {more} more above)" if more else "")))
+        rows.append(("top cause", _cause(result.causes[0]) + (f" (and {more} more)" if more else "")))
     rows += [("round", _round(found)) for found in result.rounds]
     rows += [("next", command) for command in following]
     return Facts(tuple(rows))

@@ -8,10 +8,12 @@ Cost. One pass over the sites.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from parity.compare.many.sites import FAILED, INTRODUCED, Which, among, count, steps_of
 from parity.compare.result import (
     Check,
     Distance,
@@ -25,7 +27,7 @@ from parity.compare.result import (
 from parity.golden.records import LOOP
 from parity.report.card import card, context, place, site_name
 from parity.report.document import Cells, Facts, Json, Section, Table
-from parity.report.result_json import to_json
+from parity.report.result_json import written
 
 MOST_SITES = 12
 """Failed sites that are listed; `--json` has all."""
@@ -35,6 +37,9 @@ LEGEND = "floor: what rounding alone explains; ratio: difference to floor, fails
 
 MOST_FRAMES = 9
 """Frames that are listed; `--json` has all."""
+
+_INTRODUCED = frozenset({*INTRODUCED, None})
+"""Births, or none, of what is not only carried over."""
 
 TRUNKS = ("decoder", "text_encoder", "text_encoder_2")
 """Children of the stages' modules that hold their blocks."""
@@ -61,7 +66,7 @@ class Comparison:
         return f"## {_SIGNS[self.result.verdict]} parity: {self.result.verdict}{failed}"
 
     def json(self) -> Json:
-        return to_json(self.result)
+        return written(self.result)
 
     def conclusion(self) -> tuple[Section, ...]:
         return _filled(card(self.result, self.following), context(self.result))
@@ -70,7 +75,7 @@ class Comparison:
         result = self.result
         step = shown_step(result)
         outside = {s.stage for s in result.stages}
-        loop = tuple(s for s in result.sites if s.key.stage not in outside)
+        loop = among(result.sites, step=step, which=lambda s: s.key.stage not in outside)
         # A second look names modules where the first names blocks.
         failing = failures(result.closer or result.sites)
         return _filled(
@@ -121,13 +126,11 @@ def shown_step(result: Result) -> int | None:
     """The step whose blocks are shown: where the divergence starts, else the first with a failure, else the first."""
     if result.origin is not None and result.origin.key.stage not in {s.stage for s in result.stages}:
         return result.origin.key.step
-    failed = [site.key.step for site in result.sites if site.verdict == "fail"]
-    loop = [site.key.step for site in result.sites if site.key.step >= 0]
-    every = [site.key.step for site in result.sites]
-    return min(failed or loop or every, default=None)
+    failed, every = set(steps_of(result.sites, FAILED)), set(steps_of(result.sites))
+    return min(failed or {step for step in every if step >= 0} or every, default=None)
 
 
-def blocks_table(sites: Sequence[SiteDiff], step: int | None) -> Table:
+def blocks_table(sites: Iterable[SiteDiff], step: int | None) -> Table:
     """One row a block of one step: the worst of its outputs and of its inputs on each branch.
 
     The loop's own values are in the step table; padded rows never decide and are left out.
@@ -156,8 +159,12 @@ def stages_table(stages: Sequence[StageDiff]) -> Table:
 def stage_blocks(result: Result) -> Iterator[Table]:
     """The blocks of each stage outside the loop that does not pass."""
     for stage in (s.stage for s in result.stages if s.verdict != "pass"):
-        table = blocks_table([s for s in result.sites if s.key.stage == stage], -1)
+        table = blocks_table(among(result.sites, step=-1, which=_of(stage)), -1)
         yield replace(table, title=f"Blocks of the {stage} stage (worst ratio to the floor)")
+
+
+def _of(stage: str) -> Which:
+    return lambda s: s.key.stage == stage
 
 
 def _far(distance: Distance) -> Cells:
@@ -225,12 +232,13 @@ def failures(sites: Sequence[SiteDiff]) -> Table:
 
     What is only carried over from them says nothing new; it is listed where nothing was introduced.
     """
-    failed = [site for site in sites if site.verdict == "fail"]
-    introduced = [site for site in failed if site.birth != "amplified"]
-    listed = (introduced or failed)[:MOST_SITES]
+    failed = count(sites, FAILED)
+    carried = count(sites, FAILED, frozenset({"amplified"}))
+    births = _INTRODUCED if carried < failed else None
+    listed = tuple(itertools.islice(among(sites, verdicts=FAILED, births=births), MOST_SITES))
     columns = ("site", "where", "rel L2", "ratio", "remarks")
-    carried = len(failed) - len(introduced) if introduced else 0
-    more = len(failed) - len(listed) - carried
+    carried = carried if carried < failed else 0
+    more = failed - len(listed) - carried
     rest = [f"{more} more"] * (more > 0) + [f"{carried} carried over (grown, not introduced)"] * (carried > 0)
     foot = f"{' and '.join(rest)}: --json has all" if rest else ""
     rows = tuple(map(_failure_cells, listed))

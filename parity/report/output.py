@@ -11,12 +11,12 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from parity.errors import UsageError
-from parity.redact import without_secrets
+from parity.redact import printable, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,18 +30,25 @@ def consoles() -> tuple[Console, Console]:
     return tuple(Console(stderr=err, highlight=False, markup=False, emoji=False) for err in (False, True))  # type: ignore[return-value]
 
 
-def printable(text: str, encoding: str | None) -> str:
-    """The text with no character that controls a terminal or that its encoding lacks; such are written as escapes."""
-    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return shown.encode(encoding or "ascii", "backslashreplace").decode(encoding or "ascii")
+BLOCK = 1 << 18
+"""Characters of a result that are written at a time."""
 
 
-def show(text: str) -> None:
-    """Write a result to stdout, with a newline at its end.
+def show(text: str | Iterable[str]) -> None:
+    """Write a result, whole or in pieces, to stdout, with a newline at its end.
 
     The text is a rendered document: its own format has escaped what names hold.
     """
-    _write(sys.stdout, text if text.endswith("\n") else text + "\n")
+    held: list[str] = []
+    size, last = 0, ""
+    for piece in (text,) if isinstance(text, str) else text:
+        held.append(piece)
+        size, last = size + len(piece), piece or last
+        if size >= BLOCK:
+            if not _write(sys.stdout, "".join(held)):
+                return
+            held, size = [], 0
+    _write(sys.stdout, "".join(held) + ("" if last.endswith("\n") else "\n"))
 
 
 def tell(text: str) -> None:
@@ -51,8 +58,8 @@ def tell(text: str) -> None:
             _write(sys.stderr, printable(without_secrets(text), sys.stderr.encoding) + "\n")
 
 
-def _write(stream: TextIO | None, text: str) -> None:
-    """Write and flush.
+def _write(stream: TextIO | None, text: str) -> bool:
+    """Write and flush; returns whether somebody reads on.
 
     Raises:
         UsageError: the stream is closed, or takes no more.
@@ -65,9 +72,11 @@ def _write(stream: TextIO | None, text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         _discard(stream)
+        return False
     except OSError as error:
         _discard(stream)
         raise UsageError(f"the result cannot be written to stdout: {error.strerror}") from error
+    return True
 
 
 def _discard(stream: TextIO) -> None:

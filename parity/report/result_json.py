@@ -9,8 +9,8 @@ Cost. About 600 bytes a site; a site that does not pass carries its row bins too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from parity.compare.result import Cause, Distance, FrameDiff, Note, Origin, Result, Round, SiteDiff, StageDiff, StepDiff
@@ -32,6 +32,28 @@ def to_json(result: Result) -> dict[str, Any]:
     return {"format": FORMAT, **{key: _plain(getattr(result, key)) for key in KEYS}}
 
 
+@dataclass(frozen=True, slots=True)
+class Lines(Sequence[Any]):
+    """Sites in JSON's types, each made when it is read: a result may hold more than memory does."""
+
+    sites: Sequence[SiteDiff]
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_site, self.sites)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self.sites[index]
+        return list(map(_site, found)) if isinstance(index, slice) else _site(found)
+
+
+def written(result: Result) -> dict[str, Any]:
+    """`to_json`, its `sites` a sequence that is made as it is read."""
+    return {**to_json(replace(result, sites=())), "sites": Lines(result.sites)}
+
+
 def _plain(value: Any) -> Any:
     """A value of a result in JSON's types."""
     shape = _SHAPES.get(type(value))
@@ -39,7 +61,7 @@ def _plain(value: Any) -> Any:
         return shape(value)
     if isinstance(value, float):
         return number(value)
-    if isinstance(value, tuple | list):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}

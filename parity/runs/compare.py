@@ -23,7 +23,6 @@ from parity.compare.preflight import failed
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, Round
 from parity.errors import UsageError
-from parity.hooks.sites import plan_sites
 from parity.paths.side import Pair
 from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
@@ -92,7 +91,7 @@ def _compared(
             return Result("fail", "preflight", _of_check(problem), request.model, differing, checks), problem
         if request.forcing == "module" and pair.facts.candidate.cannot_call:
             raise UsageError(pair.facts.candidate.cannot_call)
-        plan_sites(["", *pair.modules], request.sites, request.values)  # refuses before anything runs
+        pair.plan(request)  # refuses before anything runs
         if exact == request:
             result, _ = structure(pair, request, sink, say)
             if request.rounds == "precision":

@@ -14,7 +14,6 @@ from parity.compare.judge import Judge, excuses
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.golden.floors import level, widen
 from parity.golden.records import Floor, Key, StepRecords
-from parity.hooks.sites import plan_sites
 from parity.paths.plan import DEFAULT_KINDS, Changes, Plan
 from parity.paths.side import Pair, Side
 from parity.runs.request import Request, Say
@@ -32,7 +31,7 @@ def truth_alone(pair: Ready, request: Request, say: Say) -> Truth:
     neutral = pair.settings.reference.neutral.as_text()
     side = pair.sides.reference.patched(Changes(settings=neutral, inputs=given_of(pair.facts.reference), run="float32"))
     truth = Truth()
-    plan = Plan(sites=plan_sites(["", *pair.modules], request.sites, request.values), floors=DEFAULT_KINDS, ends=True)
+    plan = Plan(sites=pair.plan(request), floors=DEFAULT_KINDS, ends=True, forced=request.by_itself)
     for step in counted(until_end(side.observe(plan), truth.ends), "truth and its floors", request.steps, say):
         truth.steps.append(step)
     side.close()
@@ -46,7 +45,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         coarse: the reference in the candidate's working dtype, where that is the coarser one and loaded already.
     """
     leave = sink.begin(pair.facts, "precision")
-    plan = plan_sites(["", *pair.modules], request.sites, request.values)
+    plan = pair.plan(request)
     judge = Judge(excuses(pair.differing), strict_sites=pair.strict)
     collected, ends = Collected(), [Ends() for _ in range(3)]
     local = LocalPass(pair, plan, say) if request.forcing == "module" else None
@@ -74,7 +73,9 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     for run in (*runs, candidate):
         exhaust(run)
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": ends[1].own})
-    sink.finish(Pair(Ends({**ends[0].latents, **beside}, ends[0].names), ends[2]))
+    if request.by_itself:
+        beside = {**truth.ends.beside, **({} if extra is None else ends[1].beside), **beside}
+    sink.finish(Pair(ends[0].joined(beside), ends[2]))
     if extra is not None and coarse is None:
         extra.close()
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.settings import PortInfo, settings_of
 from parity.settings import Settings, parse
 
 if TYPE_CHECKING:
+    from parity.runs.like import Like
     from parity.runs.sides import Openers
 
 
@@ -66,7 +68,9 @@ class Request:
         rounds: `structure`, `precision` or `both`.
         forcing: `none`, `step` or `module`. prompt: in place of the model's own, None to keep it.
         inputs: tensors by argument name, for a transformer that no family knows. ports: in place of parity's paths.
-        stages: parts of the generation (`parity.runs.stages.run`). stage2: a port's latents, for the VAE alone.
+        stages: parts of the generation (`parity.runs.stages.run`); `compare` runs one. part: which encoder of the text
+            stage it is. stage2: a port's latents, for the VAE alone.
+        like: embeddings and noise of a golden, in place of the prompt's and the seed's.
     """
 
     model: str
@@ -83,4 +87,17 @@ class Request:
     inputs: Path | None = None
     ports: Ports = NO_PORTS
     stages: tuple[str, ...] = ("transformer",)
+    part: str = ""
     stage2: Path | None = None
+    like: Like | None = None
+
+    @property
+    def stage(self) -> str:
+        """The one stage of a comparison."""
+        (stage,) = self.stages
+        return stage
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether the compared stage is outside the loop: the runs that measure its floors take the same inputs."""
+        return self.stage != LOOP_STAGE

@@ -14,10 +14,12 @@ from typing import Protocol
 
 from parity.compare.preflight import preflight
 from parity.compare.result import Check
+from parity.errors import UsageError
 from parity.golden.facts import Facts
-from parity.paths.plan import Array, Given, Role, Source, Spec
+from parity.hooks.sites import SitePlan, plan_sites
+from parity.paths.plan import LOOP_STAGE, Array, Given, Role, Source, Spec
 from parity.paths.port.settings import PortInfo
-from parity.paths.side import Pair, Side
+from parity.paths.side import Can, Pair, Side
 from parity.paths.worker.process import Worker
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
@@ -106,6 +108,19 @@ class Ready:
         """The reference's modules, in the order of its tree, without the top one."""
         return modules_of(self.facts.reference)
 
+    def plan(self, request: Request) -> SitePlan:
+        """The sites of a request.
+
+        Raises:
+            UsageError: a glob names no module.
+        """
+        return plan_sites(["", *self.modules], request.sites, request.values, trunk=self.facts.reference.trunk)
+
+    @property
+    def callable(self) -> bool:
+        """Whether modules of both sides can be called one at a time."""
+        return Can.CALL in self.sides.reference.can & self.sides.candidate.can
+
     @property
     def strict(self) -> bool:
         """Whether a site that only one side has is a difference: not for ports, which are built otherwise."""
@@ -130,7 +145,8 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Own] | None = 
         own: each side's own embeddings, where the text stage has made them.
     """
     ours, theirs = request.reference, request.candidate
-    say("loading the reference" if own is not None or request.stage1 is not None else "encoding the prompt")
+    encodes = own is None and request.stage1 is None and request.stage == LOOP_STAGE
+    say("encoding the prompt" if encodes else "loading the reference")
     openers.of("candidate")  # it imports its libraries meanwhile
     reference = openers.of("reference").open(reference_spec(request, None if own is None else own.reference))
     first = reference.facts()
@@ -149,7 +165,7 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Own] | None = 
             facts=Pair(first, second),
             settings=Pair(ours, theirs),
             differing=differing,
-            checks=(*ports, *rest, *preflight(first, second, known)),
+            checks=(*ports, *rest, *(preflight(first, second, known) if request.stage == LOOP_STAGE else ())),
             port=second.own,
         )
     finally:
@@ -167,6 +183,9 @@ def source_of(request: Request) -> Source:
         stage1=_text(request.stage1),
         inputs=_text(request.inputs),
         alone=request.ports.alone,
+        stage2=_text(request.stage2),
+        stage=request.stage,
+        part=request.part,
     )
 
 
@@ -176,7 +195,18 @@ def reference_spec(request: Request, own: Own | None = None) -> Spec:
     spec = Spec(role="reference", source=source_of(request), settings=request.reference.as_text())
     if port is not None:
         spec = replace(spec, port=port.text, option=port.option)
+    spec = like_of(request, spec)
     return spec if own is None else replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
+
+
+def like_of(request: Request, spec: Spec) -> Spec:
+    """The spec with embeddings and noise of the golden that the run is like, where it is like one."""
+    like = request.like
+    if like is None:
+        return spec
+    if request.ports.alone:
+        raise UsageError("--like is for a model: a reference port without --model brings its own inputs")
+    return replace(spec, inputs=like.inputs, noise=like.noise)
 
 
 def candidate_spec(request: Request, reference: Facts, own: Own | None = None) -> Spec:
@@ -190,11 +220,15 @@ def candidate_spec(request: Request, reference: Facts, own: Own | None = None) -
         spec = replace(spec, tensors=arrays(reference.tensors, reference.input_dtypes))
     if own is not None:
         return replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
-    if ours["text.byt5_dtype"] != theirs["text.byt5_dtype"]:
+    if request.like is not None and ours["text.byt5_dtype"] != theirs["text.byt5_dtype"]:
+        raise UsageError(
+            "text.byt5_dtype changes how a prompt is encoded: with --like nothing is encoded; leave it out"
+        )
+    if request.stage == LOOP_STAGE and ours["text.byt5_dtype"] != theirs["text.byt5_dtype"]:
         # The encoders' working dtype stays the reference's: a candidate's dtype must not change what it is given.
         encode = {"dtype": ours.text("dtype"), "text.byt5_dtype": theirs.text("text.byt5_dtype")}
         return replace(spec, encode=encode)
-    return replace(spec, inputs=given_of(reference))
+    return like_of(request, replace(spec, inputs=given_of(reference)))
 
 
 def given_of(facts: Facts) -> Given:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.golden.records import LOOP, StepRecords
-from parity.paths.plan import ENDS, NAMES, RAN, State
+from parity.paths.plan import ENDS, NAMES, RAN, Array, State
 from parity.runs.request import Say
 
 
@@ -18,26 +18,35 @@ def state_of(step: StepRecords, when: str) -> State:
     return {key.port.rpartition(".")[0]: np.asarray(x) for key, x in values if isinstance(x, np.ndarray)}
 
 
+Outputs = Mapping[str, Array]
+"""What a run came to: the loop's `latents`, or a stage's `cond.prompt_embeds`, `.frames`."""
+
+
 @dataclass
 class Ends:
     """What a stream ends in.
 
     Attributes:
-        latents: final latents [B, C, T, H, W] by run: `""` is the side's own, others measured its floors.
+        runs: what each run came to: `""` is the side's own, others measured its floors.
         names: modules that the side named. ran: attention site -> the function that computed it.
     """
 
-    latents: dict[str, np.ndarray] = field(default_factory=dict)
+    runs: dict[str, dict[str, Array]] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     ran: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def own(self) -> np.ndarray:
-        return self.latents[""]
+    def own(self) -> Outputs:
+        return self.runs[""]
 
     @property
-    def beside(self) -> Mapping[str, np.ndarray]:
-        return {name: x for name, x in self.latents.items() if name}
+    def beside(self) -> dict[str, Outputs]:
+        """Of the other runs."""
+        return {name: x for name, x in self.runs.items() if name}
+
+    def joined(self, beside: Mapping[str, Outputs]) -> Ends:
+        """The same with other runs beside its own."""
+        return Ends({**self.runs, **{name: dict(x) for name, x in beside.items()}}, self.names, self.ran)
 
 
 def until_end(steps: Iterable[StepRecords], ends: Ends) -> Iterator[StepRecords]:
@@ -52,7 +61,7 @@ def until_end(steps: Iterable[StepRecords], ends: Ends) -> Iterator[StepRecords]
             elif r.key.port == RAN:
                 ends.ran = dict(line.split("=", 1) for line in str(r.value).splitlines())
             else:
-                ends.latents[r.key.branch] = np.asarray(r.value)
+                ends.runs.setdefault(r.key.branch, {})[r.key.port] = Array(np.asarray(r.value), r.dtype)
 
 
 def counted(steps: Iterable[StepRecords], text: str, total: int, say: Say) -> Iterator[StepRecords]:

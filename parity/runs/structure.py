@@ -17,10 +17,11 @@ from parity.compare.reason import Note, Reason
 from parity.compare.result import Check, Result, SiteDiff
 from parity.golden.records import LOOP, StepRecords
 from parity.hooks.implementations import sentences
-from parity.hooks.sites import SitePlan, plan_sites
+from parity.hooks.sites import SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Plan, State
 from parity.paths.side import Pair
 from parity.reached import Reached
+from parity.runs.follow import Following, born, holding, without_outputs
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.sink import Sink
@@ -47,15 +48,15 @@ class Truth:
 def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, Truth]:
     """Judge a pair two ways, against the reference and its float32 floors; returns what the reference computed too."""
     leave = sink.begin(pair.facts, "structure")
-    plan = plan_sites(["", *pair.modules], request.sites, request.values)
+    plan = pair.plan(request)
     say("preparing the floors")
     truth, ends = Truth(), Ends()
     judged = _Judged(pair, request, plan, sink, say)
     forced = request.forcing == "step"
     states: dict[int, State] = {}
-    ours = Plan(sites=plan, floors=DEFAULT_KINDS, forced=forced, ends=True, leave=leave)
+    ours = Plan(sites=plan, floors=DEFAULT_KINDS, forced=forced or request.by_itself, ends=True, leave=leave)
     first = until_end(pair.sides.reference.observe(ours), truth.ends)
-    theirs = Plan(sites=plan, ends=True, leave=leave)
+    theirs = Plan(sites=holding(pair, plan, request.sites), ends=True, leave=leave)
     second = until_end(pair.sides.candidate.observe(theirs, start=states.get if forced else None), ends)
     for reference in counted(first, "reference and its floors", request.steps, say):
         states[reference.step] = state_of(reference, "before")
@@ -83,6 +84,7 @@ class _Judged:
     collected: Collected = field(default_factory=Collected)
     failing: State | None = None
     again: SecondLook | None = None
+    following: Following | None = None
 
     def __post_init__(self) -> None:
         self.judge = Judge(excuses(self.pair.differing), strict_sites=self.pair.strict)
@@ -91,6 +93,8 @@ class _Judged:
 
     def add(self, reference: StepRecords, candidate: StepRecords) -> None:
         """Judge one step of both sides."""
+        candidate, outputs = without_outputs(candidate)
+        self.following = self.following or Following.of(reference, outputs)
         self.sink.step(reference, candidate)
         sites = self.judge.step(reference, candidate)
         before = state_of(reference, "before")
@@ -98,12 +102,18 @@ class _Judged:
             sites = self.local.step(reference.step, before, sites, candidate)
         if self.failing is None and any(d.verdict == "fail" for d in sites):
             self.failing = before
-        if self.failing is None and self.again is None and self.local is None:
+        if self.pair.callable and self.failing is None and self.again is None and self.local is None:
             self.again = SecondLook.of(self.pair, reference, candidate, sites)
         self.collected.add(reference, candidate, sites)
 
     def look_again(self) -> None:
-        """Where all agreed and some modules are in doubt, run these on the reference's own inputs."""
+        """Where all agreed: the reference on the candidate's own values; modules that are in doubt and were not seen
+        so, on the reference's."""
+        if self.following is not None and self.local is None and not born(self.collected.sites):
+            self.collected.sites = self.following.settle(self.pair, self.collected.sites, self.say)
+            if self.following.failing:
+                self.failing = self.following.state
+            self.again = self.again and self.again.without(self.following.modules)
         if self.again is not None and self.failing is None:
             self.local, self.failing = LocalPass(self.pair, self.plan, self.say), self.again.state
             self.collected.sites = self.again.settle(self.collected.sites, self.local)
@@ -116,12 +126,18 @@ class _Judged:
 
     def closer(self, result: Result, request: Request) -> Result:
         """A failing result with its origin placed inside the block in which it lies."""
+        followed = self.following is not None and self.following.failing
+        if followed and result.origin is not None:
+            result = replace(result, why=replace(result.why, fed="candidate"))
         if self.failing is None or request.sites != "blocks" or result.verdict != "fail":
             return result
+        if followed:  # it is placed as closely as modules can
+            return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result
         result = descend(result, self.pair, self.failing, self.say)
         if self.local is not None:
             result = self.local.descend(result)
-        return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result
+        whole = self.pair.strict and self.pair.callable
+        return operations(result, self.pair, self.failing, self.say) if whole else result
 
 
 def reached(pair: Ready) -> Check:

@@ -10,7 +10,7 @@ candidate's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.conclude import agreeing, divergence
@@ -21,7 +21,7 @@ from parity.compare.reason import Note
 from parity.compare.result import UNKNOWN, Birth, Origin, Result, SiteDiff, SiteVerdict
 from parity.errors import ParityError
 from parity.golden.records import LOOP, Key, StepRecords
-from parity.hooks.sites import ATTENTION, SitePlan, block_of
+from parity.hooks.sites import ATTENTION, SitePlan, block_of, children_of
 from parity.paths.plan import DEFAULT_KINDS, OTHERS, CallRecords, ModuleCall, Plan, State
 from parity.paths.worker.process import RemoteError
 from parity.runs.request import Say
@@ -150,6 +150,11 @@ class SecondLook:
         modules = doubtful(sites, pair.modules)
         return cls(reference.step, state_of(reference, "before"), candidate, modules) if modules else None
 
+    def without(self, modules: Collection[str]) -> SecondLook | None:
+        """What is left when these were looked at; None for nothing."""
+        rest = tuple(m for m in self.modules if m not in modules)
+        return replace(self, modules=rest) if rest else None
+
     def settle(self, sites: Sequence[SiteDiff], local: LocalPass) -> list[SiteDiff]:
         """All judged sites, those of the modules in question with their local errors, which decide."""
         of_step = [d for d in sites if d.key.step == self.step]
@@ -164,12 +169,12 @@ def descend(result: Result, pair: Ready, state: State, say: Say) -> Result:
     Args:
         state: of the reference, before the step of the origin.
     """
-    block = block_of_origin(result)
+    block = block_of_origin(result, pair.facts.reference.trunk)
     plan = None if block is None else children_plan(block, pair.modules)
     if plan is None or result.origin is None:
         return result
     step = result.origin.key.step
-    say(f"looking closer at {block}")
+    say(f"verdict: {result.verdict} ({result.failed}), in {block} at step {step}; looking closer")
     steps = (step, step + 1)
     first = pair.sides.reference.observe(Plan(sites=plan, floors=DEFAULT_KINDS, forced=True), start=state, steps=steps)
     second = pair.sides.candidate.observe(Plan(sites=plan), start=state, steps=steps)
@@ -186,24 +191,25 @@ def descend(result: Result, pair: Ready, state: State, say: Say) -> Result:
     return replace(result, origin=Origin(at.key, birth), why=why)
 
 
-def block_of_origin(result: Result) -> str | None:
-    """The block (or child of the top module) in which the origin lies; None for no module."""
+def block_of_origin(result: Result, trunk: str = "") -> str | None:
+    """The block (or child of the module that holds the blocks) in which the origin lies; None for no module.
+
+    Args:
+        trunk: the child of the top module that holds its blocks; empty where the top module does.
+    """
     if result.failed != "structure" or result.origin is None or result.origin.key.module in ("", LOOP):
         return None
-    module = result.origin.key.module
-    return block_of(module) or module.split(".")[0]
+    before = f"{trunk}." if trunk else ""
+    inside = result.origin.key.module.removeprefix(before)
+    if before and inside == result.origin.key.module:
+        return None  # the stage's own ports
+    return before + (block_of(inside) or inside.split(".")[0])
 
 
 def children_plan(block: str, modules: Sequence[str]) -> SitePlan | None:
     """A plan of a module and all below it; None where there is nothing below."""
     inside = [m for m in modules if m == block or m.startswith(block + ".")]
     return SitePlan("all", (), frozenset(inside)) if len(inside) > 1 else None
-
-
-def children_of(parent: str, modules: Sequence[str]) -> tuple[str, ...]:
-    """The callable modules directly below one, those inside its lists too; below the top one for `""`."""
-    inside = [m for m in modules if m and (not parent or m.startswith(parent + "."))]
-    return tuple(m for m in inside if not any(m != n and m.startswith(n + ".") for n in inside))
 
 
 def operations(result: Result, pair: Ready, state: State, say: Say) -> Result:

@@ -154,7 +154,8 @@ SETTINGS: tuple[Setting, ...] = (
         advice=Advice("the rotary tables are in {value}", "keep them in float32"),
     ),
     Setting(
-        name="scheduler.warmup_steps", meaning="warm-up calls that share the scheduler's state", kind=Integer(),
+        name="scheduler.warmup_steps", meaning="warm-up calls that share the scheduler's state",
+        kind=Integer(most=10_000),
         default=0, requires=("step counter",), examples=("1",),
         advice=Advice("warm-up calls moved the scheduler", "reset the scheduler after warming up"),
         around_ports=True,

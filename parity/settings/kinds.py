@@ -50,15 +50,21 @@ MOST = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Integer(Enumerated):
-    """An integer that is not negative, below `MOST`."""
+    """An integer that is not negative.
+
+    Attributes:
+        most: the largest.
+    """
+
+    most: int = MOST - 1
 
     @property
     def form(self) -> str:
-        return "an integer of at least 0"
+        return "an integer of at least 0" + (f" and at most {self.most}" if self.most < MOST - 1 else "")
 
     def read(self, text: str) -> Value | None:
         value = int(text) if text.isdecimal() and len(text) <= 10 else MOST
-        return value if value < MOST else None
+        return value if value <= self.most else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

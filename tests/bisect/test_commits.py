@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -95,3 +100,44 @@ def test_a_state_file_that_tells_of_other_commits_is_refused(tangle: Tangle, tmp
     with pytest.raises(UsageError, match="a probe in it is of no commit between the two"):
         tangle.search(tmp_path / "s", 5)
     assert len(git(tangle.folder, "worktree", "list").splitlines()) == 1
+
+
+def test_what_a_killed_search_left_behind_is_cleaned_up(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "repo", [Made("one"), Made("two")])
+    code = (
+        "import sys; from pathlib import Path; from parity.bisect.repository import Repository; "
+        "from parity.bisect.shell import run\n"
+        "with Repository(Path(sys.argv[1])).worktree('parity-bisect-other') as tree:\n"
+        "    tree.checkout('HEAD'); run('echo $$ > ../pid; exec sleep 600', tree.path, Path(sys.argv[2]), {})\n"
+    )
+    search = subprocess.Popen([sys.executable, "-c", code, str(folder), str(tmp_path / "log")])
+    try:
+        left = wait_for(lambda: [t for t in worktrees(folder) if (t.parent / "running").exists()])
+        pid = int(wait_for(lambda: (left[0].parent / "pid").read_text() if (left[0].parent / "pid").exists() else ""))
+        with Repository(folder).worktree("parity-bisect-this"):
+            assert left[0].exists(), "it is still in use"
+    finally:
+        search.kill()
+        search.wait()
+    assert left[0].exists()
+    with Repository(folder).worktree("parity-bisect-this"):
+        assert not left[0].parent.exists()
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text())
+    assert worktrees(folder) == []
+
+
+def worktrees(folder: Path) -> list[Path]:
+    listed = git(folder, "worktree", "list", "--porcelain").split("\n\n")
+    return [Path(entry.split("\n")[0].partition(" ")[2]) for entry in listed if "\nlocked parity-bisect-" in entry]
+
+
+T = TypeVar("T")
+
+
+def wait_for(found: Callable[[], T]) -> T:
+    for _ in range(1200):
+        value = found()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")

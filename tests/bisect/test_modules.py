@@ -93,13 +93,21 @@ def weight(block: int) -> str:
     return f"transformer_blocks.{block}.ff.net.2.weight"
 
 
+def live(loaded: Any, role: Any) -> Any:
+    """A loaded path as a side of this process."""
+    from parity.models.registry import DEFAULT_MODEL
+    from parity.paths.live import Host, LiveSide
+    from parity.paths.plan import Source, Spec
+
+    source = Source(model=DEFAULT_MODEL)
+    return LiveSide(Host(), Spec(role=role, source=source, settings=loaded.settings.as_text()), loaded)
+
+
 def test_a_wrong_weight_and_a_pair_in_one_compiled_program(
     tmp_path: Path, tiny_side: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from parity.bisect.transplant import Transplant, prepared
-    from parity.paths.closer.graft import GraftedTorchax
-    from parity.paths.loop import prepare
-    from parity.runs.pairing import Pairing
+    from parity.paths.side import Pair
 
     given, learn = [], Transplant.learn
 
@@ -108,12 +116,12 @@ def test_a_wrong_weight_and_a_pair_in_one_compiled_program(
         learn(made, activations)
 
     monkeypatch.setattr(Transplant, "learn", kept)
-    candidate = tiny_side("torchax")
-    params = candidate.backend.params
-    pairing = Pairing(prepare(tiny_side("torch")), prepare(candidate), (), ())
+    reference, candidate = tiny_side("torch"), tiny_side("torchax")
+    params, modules = candidate.backend.params, tuple(m for m in reference.modules if m)
+    sides = Pair(live(reference, "reference"), live(candidate, "candidate"))
     with monkeypatch.context() as patch:
         patch.setitem(params, weight(2), params[weight(2)] * 1.01)
-        made = prepared(pairing, 0, "", lambda *a: None)
+        made = prepared(sides, modules, 0, "", lambda *a: None)
         found = culprits(tmp_path / "single", made.judge, made.modules)
         assert len(made.modules) == 13
         assert found.answer == ("transformer_blocks.2",)
@@ -128,8 +136,7 @@ def test_a_wrong_weight_and_a_pair_in_one_compiled_program(
         found = culprits(tmp_path / "pair", made.judge, made.modules)
         assert found.answer == ("transformer_blocks.1", "transformer_blocks.3")
         assert len(found.probes) <= 13
-    assert isinstance(made.backend, GraftedTorchax)
-    assert made.backend.compiled == 2  # one that learns, one for every probe of either search
+    assert sides.candidate.replacing.caller.compiled == 2  # one that learns, one for every probe of either search
     assert made.left_out == {}
 
 
@@ -140,9 +147,8 @@ def test_an_eager_torch_candidate_within_a_block(
 
     from parity.bisect.transplant import prepared
     from parity.models.registry import family_of
-    from parity.paths.loop import prepare
     from parity.paths.reference import load_reference
-    from parity.runs.pairing import Pairing
+    from parity.paths.side import Pair
     from parity.settings import parse
 
     other = load_reference(family_of(tiny_case.folder), tiny_case, parse("torch"), tiny_inputs())
@@ -151,7 +157,8 @@ def test_an_eager_torch_candidate_within_a_block(
         model.get_parameter(weight(2)).mul_(1.01)
         model.get_parameter(weight(1)).mul_(1.01)  # outside of what is searched: held right in every run
         model.get_submodule("transformer_blocks.2.attn.to_out.0").weight[0, 0] = float("nan")
-    pairing = Pairing(prepare(tiny_side("torch")), prepare(other), (), ())
-    made = prepared(pairing, 0, "transformer_blocks.2", lambda *a: None)
+    modules = tuple(m for m in other.modules if m)
+    sides = Pair(live(tiny_side("torch"), "reference"), live(other, "candidate"))
+    made = prepared(sides, modules, 0, "transformer_blocks.2", lambda *a: None)
     found = culprits(tmp_path / "state", made.judge, made.modules)
     assert found.answer == ("transformer_blocks.2.attn", "transformer_blocks.2.ff")

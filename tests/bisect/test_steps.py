@@ -97,6 +97,16 @@ class Late:
         return {b: x * 1.001 if step >= self.first else x for b, x in predictions.items()}, records
 
 
+def live(loaded: Any, steps: int = 1) -> Any:
+    """A loaded path as a side of this process."""
+    from parity.models.registry import DEFAULT_MODEL
+    from parity.paths.live import Host, LiveSide
+    from parity.paths.plan import Source, Spec
+
+    source = Source(model=DEFAULT_MODEL, steps=steps)
+    return LiveSide(Host(), Spec(role="candidate", source=source, settings=loaded.settings.as_text()), loaded)
+
+
 def recorded(side: Any, where: Path) -> Any:
     """A golden of the reference with floors, of the loop's own values alone."""
     from parity.golden import Golden, GoldenWriter
@@ -148,7 +158,8 @@ def test_a_fault_from_the_third_step_on_against_a_recorded_reference(
     golden = recorded(tiny_side("torch", steps=4), tmp_path / "golden")
     carried = Carried(tmp_path / "latents")
     late = Late(tiny_side("torchax", steps=4).backend, first=2)
-    judge = StepsJudge(golden, dataclasses.replace(tiny_side("torchax", steps=4), backend=late), carried)
+    loaded = dataclasses.replace(tiny_side("torchax", steps=4), backend=late)
+    judge = StepsJudge(golden, live(loaded, steps=4), carried)
     with State.open(tmp_path / "state", "steps", {}) as state:
         found = search_steps(4, judge, state, silent, every=False, free=True)
     assert (found.alone, found.free) == (2, 2)
@@ -167,12 +178,11 @@ def test_a_fault_from_the_third_step_on_against_a_recorded_reference(
     assert late.called == [0, 1, 2]
 
 
-def test_a_golden_without_floors_or_of_other_inputs(
-    tmp_path: Path, tiny_side: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from parity.bisect.steps_judge import Carried, StepsJudge, load_against, steps_of
+def test_a_golden_without_floors_or_of_other_inputs(tmp_path: Path, tiny_side: Callable[..., Any]) -> None:
+    from parity.bisect.steps_judge import Carried, StepsJudge, open_against, steps_of
     from parity.golden import Golden, GoldenWriter
     from parity.models.registry import DEFAULT_MODEL
+    from parity.paths.live import InProcess
     from parity.paths.loop import denoise, prepare
     from parity.paths.provenance import provenance
     from parity.settings import parse
@@ -184,12 +194,11 @@ def test_a_golden_without_floors_or_of_other_inputs(
         for step in denoise(loop, None):
             writer.write_step(step)
     golden = Golden.open(tmp_path / "golden")
-    judge = StepsJudge(golden, tiny_side("torchax"), Carried(tmp_path / "latents"))
+    judge = StepsJudge(golden, live(tiny_side("torchax")), Carried(tmp_path / "latents"))
     with pytest.raises(UnjudgedError, match="holds no floors of its noise predictions"):
         judge.alone(0)
-    monkeypatch.setattr("parity.paths.jax.candidate.load_candidate", lambda *a: tiny_side("torchax"))
-    assert load_against(golden, DEFAULT_MODEL, parse("torchax"), None, None) is tiny_side("torchax")
+    open_against(golden, DEFAULT_MODEL, parse("torchax"), None, None, InProcess())
     changed = dataclasses.replace(golden.provenance, inputs={name: "0" * 32 for name in golden.provenance.inputs})
     other = dataclasses.replace(golden, manifest=dataclasses.replace(golden.manifest, provenance=changed))
     with pytest.raises(UsageError, match=r"recorded from other inputs: 'cond\..*' differs; give --stage1"):
-        load_against(other, DEFAULT_MODEL, parse("torchax"), None, None)
+        open_against(other, DEFAULT_MODEL, parse("torchax"), None, None, InProcess())

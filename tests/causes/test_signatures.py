@@ -47,7 +47,7 @@ def step(records: list[Record], faults: frozenset[str] = frozenset()) -> StepRec
 def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`told(candidate)`: the causes and the notes."""
     machine: Any = SimpleNamespace(
-        simulated=lambda at: SimpleNamespace(run=run), settings=parse("torch"),
+        simulated=lambda *given: SimpleNamespace(run=run, beside={}), settings=parse("torch"),
         provenance=SimpleNamespace(steps=1), facts=None, ports=SimpleNamespace(reference=None),
     )  # fmt: skip
     monkeypatch.setattr(module, "known_faults", lambda *ignored: iter(KNOWN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -51,7 +52,9 @@ class Modules:
 
 def test_modules(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, seen = Modules({"blocks.2"}), list[Any]()
-    monkeypatch.setattr("parity.bisect.transplant.transplant", lambda *given: seen.append(given) or made)
+    monkeypatch.setattr(
+        "parity.bisect.transplant.transplant", lambda *given: seen.append(given) or contextlib.nullcontext(made)
+    )
     words = ("modules", "--candidate", "text.reorder=concatenate", "--steps", "3", "--step", "2", "--within", "blocks")
     code, out, err = call(*words)
     assert code == 0
@@ -98,7 +101,7 @@ def test_steps(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for step in range(4):
             writer.write_step(StepRecords(step, ()))
     loaded: list[Any] = []
-    monkeypatch.setattr("parity.bisect.steps_judge.load_against", lambda *given: loaded.append(given[1]))
+    monkeypatch.setattr("parity.bisect.steps_judge.open_against", lambda *given: loaded.append(given[1]))
     monkeypatch.setattr("parity.bisect.steps_judge.StepsJudge", Steps)
     words = ("steps", "--golden", f"{tmp_path}/golden")
     code, out, err = call(*words)

@@ -158,7 +158,7 @@ def test_every_extra_and_every_pin_of_the_project_is_understood() -> None:
     for extra, texts in EXTRAS_WRITTEN.items():
         for text in texts:
             requirement, asked_by = parse_requirement(f'{text}; extra == "{extra}"')
-            assert asked_by == extra
+            assert asked_by == ("?" if ";" in text else extra)  # of a platform only pip can judge
             satisfies("1.0", requirement.versions)
     if installed("tpu-parity"):
         assert check_extra("test").extra == "test"

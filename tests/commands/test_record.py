@@ -49,7 +49,7 @@ def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
 
 
 def parts(folder: Path) -> dict[str, bytes]:
-    return {f.name: f.read_bytes() for f in sorted(folder.iterdir()) if f.suffix == ".safetensors"}
+    return {f.name: f.read_bytes() for f in sorted(folder.iterdir()) if f.name.startswith(("step-", "before"))}
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -8,7 +8,6 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from parity.compare.diff import Auto, diff
@@ -16,6 +15,7 @@ from parity.compare.judge import Judge
 from parity.compare.reason import Note
 from parity.errors import UsageError
 from parity.golden import Golden, StepRecords
+from parity.golden.disk.table import Parts, Table
 from parity.golden.rename import decode_rename
 from tests.compare.make_goldens import CANDIDATE, REFERENCE, pair, renamed, walk, write
 from tests.compare.make_records import noise, none, tensor
@@ -188,16 +188,17 @@ def test_a_rule_that_matches_nothing_is_a_note(tmp_path: Path) -> None:
 
 def test_one_part_a_side_is_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference, candidate = pair(tmp_path, steps=6, candidate=replace(CANDIDATE, steps=2))
-    alive: list[weakref.ref[np.ndarray]] = []
+    alive: list[weakref.ref[Table]] = []
     most, threads = [], set()
     read = Golden.read_step
 
-    def watched(golden: Golden, step: int) -> StepRecords:
+    def watched(golden: Golden, step: int, parts: Parts) -> StepRecords:
         threads.add(threading.get_ident())
         gc.collect()
         most.append(sum(ref() is not None for ref in alive))
-        found = read(golden, step)
-        alive.append(weakref.ref(next(r.sketch for r in found.records if r.sketch is not None)))
+        found = read(golden, step, parts)
+        assert isinstance(found.records, Table)
+        alive.append(weakref.ref(found.records))
         return found
 
     monkeypatch.setattr(Golden, "read_step", watched)

@@ -22,8 +22,10 @@ def step(**values: np.ndarray) -> StepRecords:
     return StepRecords(0, tuple(records))
 
 
-def causes(ours: StepRecords, theirs: StepRecords) -> list[str]:
-    glue = Glue(({}, {}))
+def causes(
+    ours: StepRecords, theirs: StepRecords, settings: tuple[dict[str, str], dict[str, str]] = ({}, {})
+) -> list[str]:
+    glue = Glue(settings)
     glue.add(ours, theirs)
     return [cause.setting for cause in glue.found]
 
@@ -48,3 +50,41 @@ def test_predictions_that_are_not_finite_name_no_guidance(broken: str, bad: floa
     spoilt = whole | {broken: np.where(np.arange(SIZE) == 3, bad, whole[broken])}
     assert "guidance" not in causes(step(**whole), step(**spoilt))
     assert "guidance" not in causes(step(**spoilt), step(**whole))
+
+
+def test_a_guidance_that_is_lost_with_its_branch_is_named() -> None:
+    cond, uncond = np.random.default_rng(1).normal(size=(2, SIZE))
+    whole = {"cond": cond, "uncond": uncond, "guided": uncond + 6 * (cond - uncond)}
+    assert causes(step(**whole), step(cond=cond, guided=cond)) == ["guidance"]
+    assert causes(step(**whole), step(cond=cond, guided=1.1 * cond)) == []
+
+
+def sigmas(shift: float, steps: int = 8) -> StepRecords:
+    """As FlowMatchEuler sets them: spaced down to a least sigma that is itself shifted."""
+
+    def shifted(x: np.ndarray) -> np.ndarray:
+        return shift * x / (1 + (shift - 1) * x)
+
+    values = np.append(shifted(np.linspace(1.0, shifted(np.array(1e-3)), steps)), 0.0)
+    key = Key("transformer", 0, "", "schedule:sigmas")
+    return StepRecords(0, (value_record(key, values, "float64"),))
+
+
+def test_a_shift_of_the_config_is_named_where_it_makes_the_difference() -> None:
+    told = ({"scheduler.shift": "12.0"}, {"scheduler.shift": "3.0"})
+    assert causes(sigmas(12.0), sigmas(3.0), told) == ["shift"]
+    assert causes(sigmas(12.0), sigmas(5.0), told) == [], "another shift than the config's made that"
+    assert causes(sigmas(12.0), sigmas(3.0)) == []
+
+
+def test_latents_that_are_not_denormalised_by_channel_are_named() -> None:
+    rng = np.random.default_rng(2)
+    plain = rng.normal(size=(1, 4, 2, 4, 4))
+    mean, std = (rng.normal(size=(1, 4, 1, 1, 1)) for _ in range(2))
+
+    def decoded(z: np.ndarray) -> StepRecords:
+        key = Key("vae", -1, "", "decode:in.z")
+        return StepRecords(-1, (value_record(key, z.astype(np.float32), "float32"),))
+
+    assert causes(decoded(plain * std + mean), decoded(plain)) == ["vae.scaling_factor"]
+    assert causes(decoded(plain), decoded(plain + 0.1 * rng.normal(size=plain.shape))) == []

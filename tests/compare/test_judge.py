@@ -10,7 +10,7 @@ import pytest
 
 from parity.compare.judge import Judge, beyond, severity
 from parity.compare.result import NAN, Distance, SiteDiff
-from parity.golden import PADDING, Floor, Key, StepRecords
+from parity.golden import PADDING, Floor, Key, Record, StepRecords
 from tests.compare.make_records import FLOOR, Walk, births, measured_floor, moved, noise, none, scalar, step, tensor
 
 INF = float("inf")
@@ -546,3 +546,42 @@ def test_the_order_of_sites_is_the_reference_order() -> None:
     found = Judge().step(step(walk.reference), StepRecords(0, tuple(walk.candidate)))
     assert [d.key for d in found] == [r.key for r in walk.reference]
     assert all(not math.isnan(d.distance.ratio) for d in found)
+
+
+def test_none_and_rows_that_a_mask_lets_none_of_through_are_one() -> None:
+    """A port hands None where the reference has zeros behind a mask."""
+    masked = tensor("blocks.0:in.vision", np.zeros((1, 4, 2), np.float32))
+    masked = dataclasses.replace(masked, rows="vision")
+    (found,) = Judge().step(StepRecords(0, (masked,)), StepRecords(0, (none("blocks.0:in.vision"),)))
+    assert (found.verdict, found.note) == ("pass", "")
+    plain = dataclasses.replace(masked, rows="")
+    (found,) = Judge().step(StepRecords(0, (plain,)), StepRecords(0, (none("blocks.0:in.vision"),)))
+    assert (found.verdict, found.note) == ("fail", "a tensor against None")
+
+
+def test_masks_that_let_as_many_rows_through_are_one_whatever_is_padded() -> None:
+    def mask(valid: int, rows: int) -> Record:
+        return tensor("blocks.0:in.attention_mask", (np.arange(rows) < valid).astype(np.float32)[None])
+
+    (same,) = Judge().step(StepRecords(0, (mask(6, 12),)), StepRecords(0, (mask(6, 8),)))
+    assert (same.verdict, same.note) == ("pass", "")
+    (more,) = Judge().step(StepRecords(0, (mask(6, 12),)), StepRecords(0, (mask(7, 8),)))
+    assert (more.verdict, more.note) == ("fail", "shape [1, 12] against [1, 8]")
+
+
+def test_a_ports_rows_that_no_mask_pairs_are_no_origin() -> None:
+    ours, theirs = (tensor("embed:in.ids", np.zeros((1, n), np.float32)) for n in (64, 60))
+    (port,) = Judge(strict_sites=False).step(StepRecords(0, (ours,)), StepRecords(0, (theirs,)))
+    assert (port.verdict, port.note) == ("unjudged", "shape [1, 64] against [1, 60], rows that no mask pairs")
+    (own,) = Judge().step(StepRecords(0, (ours,)), StepRecords(0, (theirs,)))
+    assert own.verdict == "fail"
+
+
+def test_two_equal_shapes_are_never_printed_as_a_difference() -> None:
+    plain = tensor("blocks.0:in.text", np.ones((1, 4, 2), np.float32))
+    paired = dataclasses.replace(plain, rows="text")
+    for a, b in ((plain, paired), (paired, plain), (paired, dataclasses.replace(plain, rows="qwen"))):
+        (found,) = Judge().step(StepRecords(0, (a,)), StepRecords(0, (b,)))
+        assert found.verdict == "fail"
+        assert "[1, 4, 2]" not in found.note
+        assert found.note

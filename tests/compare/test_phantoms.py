@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,7 @@ def test_the_count_is_exact(valid: int, phantoms: int) -> None:
 def test_the_count_is_matched_with_padding_and_blocks() -> None:
     (padded,) = count_phantoms(*records(10, 14), MODULE)
     assert padded.meaning() == "its 14 padded text tokens"
+    assert padded.block is None
     (block,) = count_phantoms(*records(24, 64), MODULE)
     assert block.meaning() == "what fills 64 tokens to blocks of 128"
     (odd,) = count_phantoms(*records(24, 5), MODULE)
@@ -61,6 +64,34 @@ def test_keys_that_were_smoothed_before_they_were_padded() -> None:
     (found,) = count_phantoms(reference, candidate, MODULE)
     assert (found.is_certain, round(found.count), found.smooth) == (True, 88, True)
     assert found.meaning() == "what fills 40 tokens to blocks of 128, with the keys' mean subtracted"
+
+
+def test_zeroed_text_and_what_fills_a_block_are_counted_together_of_the_candidates_own_tokens() -> None:
+    """58 tokens of its own, 6 of them padded, filled up to 128: 6 + 70."""
+    reference, candidate = records(12, 6 + 70)
+    shorter = [dataclasses.replace(r, shape=(1, 58, HEADS, DIM)) for r in candidate]
+    (found,) = count_phantoms(reference, shorter, MODULE)
+    assert (found.is_certain, round(found.count), found.padded, found.tokens) == (True, 76, 6, 58)
+    assert found.meaning() == "its 6 padded text tokens and the 70 that fill 58 tokens to blocks of 128"
+    assert found.block == 128
+    joined = tensor(f"{MODULE}:out", np.concatenate([np.asarray(r.value) for r in candidate], axis=1), held=True)
+    (same,) = count_phantoms(reference, [joined], MODULE)
+    assert (same.is_certain, round(same.count)) == (True, 76)
+
+
+def test_zeroed_keys_whose_mean_is_subtracted_are_counted_beside_what_fills_a_block() -> None:
+    rng = np.random.default_rng(4)
+    q, k, v = (rng.standard_normal((IMAGE + TEXT, HEADS, DIM)) + shift for shift in (0.5, 0.5, 0.0))
+    keep = np.arange(IMAGE + TEXT) < IMAGE + 18
+    zeroed, gone = k * keep[:, None, None], v * keep[:, None, None]
+    smooth = zeroed - zeroed.mean(axis=0)
+    filled = [np.concatenate([x, np.zeros((64, HEADS, DIM))]) for x in (smooth, gone)]
+    made = {"in.query": q, "in.key": zeroed, "out": attention(q, k[keep], v[keep])}
+    reference = [tensor(f"{MODULE}:{port}", x[None].astype(np.float32), held=True) for port, x in made.items()]
+    out = tensor(f"{MODULE}:out", attention(q, *filled)[None].astype(np.float32), held=True)
+    (found,) = count_phantoms(reference, [out], MODULE)
+    assert (found.is_certain, round(found.count), found.smooth) == (True, 70, True)
+    assert "its 6 padded text tokens and the 64 that fill 64 tokens to blocks of 128" in found.meaning()
 
 
 def test_no_phantoms_where_there_are_none_or_where_it_is_another_fault() -> None:
@@ -81,3 +112,21 @@ def test_a_half_key_is_no_key() -> None:
 
 def test_nothing_without_values() -> None:
     assert count_phantoms([], [], MODULE) == ()
+
+
+def test_keys_of_grouped_attention_are_those_that_each_head_reads() -> None:
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((IMAGE, heads, DIM)) for heads in (4, 2, 2))
+    wide = [np.repeat(x, 2, axis=1) for x in (k, v)]
+    values = {"in.query": q, "in.key": k, "out": attention(q, *wide)}
+    reference = [tensor(f"{MODULE}:{port}", x[None].astype(np.float32), held=True) for port, x in values.items()]
+    candidate = [tensor(f"{MODULE}:out", attention(q, *wide, 24)[None].astype(np.float32), held=True)]
+    (found,) = count_phantoms(reference, candidate, MODULE)
+    assert (found.is_certain, round(found.count)) == (True, 24)
+
+
+def test_keys_that_fit_no_head_are_not_counted() -> None:
+    q, k = np.ones((IMAGE, 4, DIM)), np.ones((IMAGE, 3, DIM))
+    values = {"in.query": q, "in.key": k, "out": q}
+    records = [tensor(f"{MODULE}:{port}", x[None].astype(np.float32), held=True) for port, x in values.items()]
+    assert count_phantoms(records, records, MODULE) == ()

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, Provenance, StepRecords, strict, verify
-from parity.golden.disk.format import own_checksum
+from parity.golden.disk.codec import encode_step
+from parity.golden.disk.format import Manifest, decode_manifest, encode_manifest, own_checksum
+from parity.golden.strict import MalformedError
 
 Make = Callable[..., StepRecords]
 PART = "step-0000.safetensors"
@@ -457,3 +459,24 @@ def test_what_would_fill_the_memory_is_refused() -> None:
 def test_a_value_is_shown_short_whatever_it_is() -> None:
     for value in ([[]] * 10**6, {str(i): 1 for i in range(10**5)}, "x" * 10**6, 10**9999):
         assert len(strict.shown(value)) <= 82
+
+
+def test_a_step_that_no_reader_would_take_is_not_written(monkeypatch: pytest.MonkeyPatch, make_step: Make) -> None:
+    monkeypatch.setattr(strict, "MAX_VALUES", 100)
+    with pytest.raises(strict.MalformedError, match="observe fewer sites"):
+        encode_step(make_step(0, sites=8))
+
+
+def test_a_golden_cannot_ask_for_a_schedule_larger_than_memory() -> None:
+    with pytest.raises(MalformedError, match="outside 0 to 1000000"):
+        encode_manifest(Manifest(Provenance("reference", "torch", "tiny", {}, 0, 10**9)))
+
+
+def test_a_password_in_a_models_url_goes_no_further() -> None:
+    made = Manifest(Provenance("reference", "torch", "https://me:secret@host/m", {}, 0, 1))
+    assert "secret" not in decode_manifest(encode_manifest(made), "golden.json").provenance.model
+    document = json.loads(encode_manifest(made))
+    document["provenance"]["model"] = "https://me:secret@host/m"  # of an older parity
+    document["sha256"] = own_checksum(document)
+    read = decode_manifest(json.dumps(document).encode(), "golden.json")
+    assert read.provenance.model == "https://***@host/m"

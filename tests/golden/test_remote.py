@@ -155,7 +155,6 @@ def test_file_urls_are_paths(tmp_path: Path, provenance: Provenance, make_step: 
 
 
 def test_a_refused_connection_is_not_an_absent_golden() -> None:
-    pytest.importorskip("aiohttp")
     with pytest.raises(
         UsageError, match=r"http://\*\*\*@127\.0\.0\.1:1/run\?\*\*\*/golden\.json: Cannot connect.*check the URL"
     ) as error:

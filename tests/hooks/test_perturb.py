@@ -272,3 +272,36 @@ def test_the_tiny_models_prediction_moves_by_rounding_only(tiny_side: Callable[.
     assert 1e-8 < float((moved - exact).norm() / exact.norm()) < 1e-4
     assert torch.equal(again, exact)
     assert all(p is parameters[name] for name, p in model.named_parameters())
+
+
+class Remembers(torch.nn.Module):
+    """Keeps its place, and what it saw, in lists that it is given: as the convolutions of Wan's VAE do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, cache: list[torch.Tensor | None], place: list[int]) -> torch.Tensor:
+        at = place[0]
+        place[0] += 1
+        before, cache[at] = cache[at], x
+        return self.mix(x if before is None else x + before)
+
+
+def test_what_a_module_writes_into_a_list_that_it_is_given_stays_written() -> None:
+    net = torch.nn.ModuleList(Remembers() for _ in range(2))
+
+    def run() -> torch.Tensor:
+        cache: list[torch.Tensor | None] = [None, None]
+        for frame in range(2):
+            place, x = [0], torch.full((3, 4), 1.0 + frame)
+            for module in net:
+                x = module(x, cache, place)
+            assert place == [2]
+        return x
+
+    with torch.no_grad():
+        plain = run()
+        with perturbed(net, 1):
+            moved = run()
+    assert 0 < (moved - plain).norm() / plain.norm() < 1e-5

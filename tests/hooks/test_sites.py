@@ -145,3 +145,10 @@ def test_an_unknown_glob_is_an_error_with_near_names(glob: str) -> None:
 def test_a_glob_like_nothing_is_an_error_without_names() -> None:
     with pytest.raises(UsageError, match=r"no module matches the site 'xyzzy'$"):
         plan_sites(MODULES, "xyzzy")
+
+
+def test_blocks_of_what_wraps_a_model_are_those_of_the_model() -> None:
+    inside = ["vae", "vae.conv", "vae.decoder", "vae.decoder.up_blocks.0", "vae.decoder.up_blocks.0.resnets.0"]
+    plan = plan_sites(["", *inside], "blocks")
+    assert plan.modules == {"", "vae", "vae.decoder.up_blocks.0"}
+    assert plan_sites(["", *inside, "blocks.0"], "blocks").modules == {"", "vae", "blocks.0"}

@@ -22,6 +22,7 @@ from torchax import interop
 
 from parity.models import splash
 from parity.models.attention import AttentionSettings, Mark, attend
+from parity.models.attention_kernels import splash_block
 from parity.paths.jax.safe_attention import use_safe_attention
 
 B, L, H, D = 3, 37, 2, 16
@@ -374,3 +375,11 @@ def test_splash_on_a_mesh_is_splash_on_one_device() -> None:
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["ok"] * 2), done.stderr
+
+
+@pytest.mark.parametrize(("tokens", "block"), [(1, 128), (32768, 128), (32769, 256), (113585, 512)])
+def test_splash_s_own_blocks_follow_from_the_sequence(tokens: int, block: int) -> None:
+    assert splash_block(tokens) == block
+    filled = AttentionSettings("splash", block_padding="unmasked").added_keys(tokens) + tokens
+    assert filled % block == 0
+    assert splash_block(filled) == block

@@ -14,11 +14,12 @@ from parity.errors import UsageError
 from parity.hooks.sites import plan_sites
 from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
-from parity.paths.inputs import Inputs, make_inputs, require_place
+from parity.paths.inputs import Inputs, require_place
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.settings import parse
+from tests.inputs import make_inputs
 from tests.paths.sides import apart, walk
 
 STEPS = 4
@@ -33,8 +34,7 @@ def side(model: str, backend: str, *settings: str) -> Loaded:
     folder = resolve_model(model)
     case, family = make_case(model, folder, GenerationSpec.load(folder)), family_of(folder)
     if model not in _INPUTS:
-        given = parse("torch")
-        _INPUTS[model], _ = make_inputs(family, case, given, given, steps=STEPS, seed=0, stage1=None)
+        _INPUTS[model] = make_inputs(family, case, parse("torch"), steps=STEPS)
     if backend == "torch":
         return load_reference(family, case, parse("torch", settings), _INPUTS[model])
     from parity.paths.jax.candidate import load_candidate

@@ -11,18 +11,17 @@ import numpy as np
 
 from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
-from parity.paths.inputs import make_inputs
 from parity.paths.jax.candidate import load_candidate
 from parity.settings import parse
 from tests.conftest import TINY
+from tests.inputs import make_inputs
 from tests.paths.observing import step_of
 
 
 def main(folder: Path, meshes: list[str]) -> None:
     checkpoint = resolve_model(TINY)
     case, family = make_case(TINY, checkpoint, GenerationSpec.load(checkpoint)), family_of(checkpoint)
-    reference = parse("torch")
-    inputs, _ = make_inputs(family, case, reference, reference, steps=1, seed=0, stage1=None)
+    inputs = make_inputs(family, case, parse("torch"))
     for i, mesh in enumerate(meshes):
         side = load_candidate(family, case, parse("torchax", [f"mesh={mesh}"]), inputs)
         records = list(step_of(side, "blocks").values())

@@ -13,11 +13,12 @@ from parity.golden import Record, StepRecords
 from parity.models.family import Family
 from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
-from parity.paths.inputs import Inputs, make_inputs
+from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference
 from parity.settings import parse
+from tests.inputs import make_inputs
 
 
 @dataclass(frozen=True)
@@ -35,20 +36,17 @@ def tiny() -> Tiny:
 
 
 @functools.cache
-def _inputs(reference: tuple[str, ...], candidate: tuple[str, ...]) -> tuple[Inputs, Inputs]:
+def _inputs(settings: tuple[str, ...]) -> Inputs:
     made = tiny()
-    ours, theirs = parse("torch", reference), parse("torchax", candidate)
-    return make_inputs(made.family, made.case, ours, theirs, steps=1, seed=0, stage1=None)
+    return make_inputs(made.family, made.case, parse("torch", settings))
 
 
 def inputs(backend: str, settings: Sequence[str] = (), steps: int = 1) -> Inputs:
     """What a side with these settings starts from beside a partner with none; only the text stage's settings count."""
-    text = tuple(s for s in settings if s.startswith(("text.byt5_dtype=", "dtype=")) and s != "dtype=float32")
     # A candidate is fed what the reference's dtype gives, so its own counts for nothing here.
-    ours = text if backend == "torch" else ()
-    theirs = tuple(s for s in text if s.startswith("text.")) if backend == "torchax" else ()
-    made = _inputs(ours, theirs)
-    return replace(made[0] if backend == "torch" else made[1], steps=steps)
+    counts = ("text.byt5_dtype=", "dtype=") if backend == "torch" else ("text.byt5_dtype=",)
+    text = tuple(s for s in settings if s.startswith(counts) and s != "dtype=float32")
+    return replace(_inputs(text), steps=steps)
 
 
 def side(backend: str, *settings: str, steps: int = 1) -> Loaded:

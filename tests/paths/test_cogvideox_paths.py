@@ -20,7 +20,7 @@ from parity.models.cogvideox import transformer as cogvideox
 from parity.models.cogvideox.sampler import CogVideoXSampler
 from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
-from parity.paths.inputs import Inputs, make_inputs
+from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare, state_of
 from parity.paths.reference import load_reference
@@ -28,6 +28,7 @@ from parity.runs.request import Request
 from parity.settings import parse
 from tests import faulty
 from tests.faulty import Fault, nothing
+from tests.inputs import make_inputs
 from tests.paths.sides import apart, walk
 
 STEPS = 4
@@ -46,7 +47,7 @@ def made(name: str) -> Case:
 @functools.cache
 def inputs(name: str, dtype: str = "float32") -> Inputs:
     given = parse("torch", [f"dtype={dtype}"])
-    return make_inputs(family_of(made(name).folder), made(name), given, given, steps=1, seed=0, stage1=None)[0]
+    return make_inputs(family_of(made(name).folder), made(name), given)
 
 
 def reference(name: str, *settings: str, steps: int = 2) -> Loaded:

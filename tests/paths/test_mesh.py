@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from parity.errors import UsageError
-from parity.paths.jax.mesh import AXES, RULES, Devices, make_devices
+from parity.paths.jax.mesh import AXES, RULES, Devices, make_devices, use_compilation_cache
 from parity.settings import SETTINGS, parse
 
 WEIGHTS = {
@@ -98,3 +98,14 @@ def test_the_cache_is_kept_on_a_mesh() -> None:
     far, told = done.stdout.splitlines()
     assert float(far) < 1e-5
     assert "are split over tp=2" in told
+
+
+def test_a_user_s_own_cache_of_compiled_programs_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        for variable, where in (("PARITY_CACHE", tmp_path / "jax"), ("JAX_COMPILATION_CACHE_DIR", tmp_path)):
+            monkeypatch.setenv(variable, str(tmp_path))
+            use_compilation_cache()
+            assert jax.config.jax_compilation_cache_dir == str(where)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)

@@ -78,6 +78,8 @@ index, how = int(sys.argv[1]), sys.argv[2]
 with together(Processes(2, index, sys.argv[3], 4.0)):
     if index == 1 and how == "raise":
         raise UnjudgedError("the site was not reached")
+    if index == 1 and how == "unforeseen":
+        raise ValueError("nobody thought of it")
     if index == 1 and how == "die":
         os.kill(os.getpid(), 9)
     time.sleep(200)
@@ -88,6 +90,7 @@ with together(Processes(2, index, sys.argv[3], 4.0)):
     ("how", "codes", "message"),
     [
         ("raise", [125, 125], "parity: process 1 stopped: the site was not reached"),
+        ("unforeseen", [125, 125], "parity: process 1 stopped: this is a defect of parity: ValueError"),
         ("die", [125, -9], "parity: process 1 has not been heard of for 4 s (--process-timeout)"),
         ("absent", [125], "parity: all 2 processes did not meet at"),
     ],

@@ -5,8 +5,8 @@ Small latents: a decode takes a tenth of a second, and each program is compiled 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from dataclasses import replace
 
 import diffusers
 import numpy as np
@@ -20,13 +20,14 @@ from parity.models.folder import load_part
 from parity.models.registry import make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
 from parity.models.vae import causal_mask
-from parity.paths.stage import TorchStage
+from parity.paths.plan import Array
+from parity.paths.side import Pair
 from parity.runs.request import Request
 from parity.runs.sink import NoSink
-from parity.runs.stages import vae as vae_module
-from parity.runs.stages.stage import StagePair, load_stage
-from parity.runs.stages.vae import Ends, decode_round, vae_stage
+from parity.runs.stages.vae import LATENTS, decode_round
+from parity.runs.stream import Ends
 from parity.settings import parse
+from tests.paths.stages import OPENERS, loaded_stage
 
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"
 SHAPES = {HUNYUAN: (1, 32, 3, 1, 2), COG: (1, 16, 5, 2, 3)}
@@ -45,18 +46,31 @@ def latents(name: str, shape: tuple[int, ...] | None = None, seed: int = 0) -> n
     return np.random.default_rng(seed).standard_normal(given).astype(np.float32)
 
 
-@functools.cache
-def pair(name: str, *settings: str) -> StagePair:
-    return load_stage(vae_stage(made(name)), parse("torch", settings), parse("torchax", settings))
+def held(x: np.ndarray) -> Array:
+    return Array(x, "float32")
+
+
+def chain(ours: np.ndarray, theirs: np.ndarray, **beside: np.ndarray) -> Pair[Ends]:
+    """What two loops came to, and the reference's other runs."""
+    others = {name.replace("_", " "): {"latents": held(x)} for name, x in beside.items()}
+    return Pair(Ends({"": {"latents": held(ours)}, **others}), Ends({"": {"latents": held(theirs)}}))
 
 
 def decode(
-    name: str, ends: Ends, monkeypatch: pytest.MonkeyPatch, loaded: StagePair | None = None, sites: str = "blocks"
+    name: str,
+    start: np.ndarray | Pair[Ends],
+    reference: tuple[str, ...] = (),
+    candidate: tuple[str, ...] = (),
+    sites: str = "blocks",
+    forcing: str = "none",
 ) -> Result:
-    """One structure round, on the pair that is loaded already."""
-    monkeypatch.setattr(vae_module, "load_stage", lambda *_: loaded or pair(name))
-    request = Request(name, parse("torch"), parse("torchax"))
-    return decode_round(made(name), request, ends, (sites, ()), "structure", lambda *_: None, NoSink())
+    """One structure round, on the decoders that are loaded already: of latents, or of what two loops came to."""
+    loaded_stage("reference", name, "vae", "", *reference), loaded_stage("candidate", name, "vae", "", *candidate)
+    request = Request(name, parse("torch", reference), parse("torchax", candidate), stages=("vae",), sites=sites)
+    request = dataclasses.replace(request, forcing=forcing)
+    loops = start if isinstance(start, Pair) else None
+    given = None if isinstance(start, Pair) else {LATENTS: held(start)}
+    return decode_round(request, "structure", loops, given, OPENERS, lambda *_: None, NoSink())
 
 
 @pytest.mark.parametrize("name", [HUNYUAN, COG])
@@ -70,12 +84,14 @@ def test_the_reference_is_the_pipelines_own_decode_bit_for_bit(name: str) -> Non
             expected = pipeline.decode_latents(x.permute(0, 2, 1, 3, 4))
         else:
             expected = vae.decode(x / vae.config.scaling_factor, return_dict=False)[0]
-    assert np.array_equal(pair(name).truth.run({"latents": x}, None).outputs["frames"], expected.numpy())
+    assert np.array_equal(
+        loaded_stage("reference", name, "vae").run({"latents": x}, None).outputs["frames"], expected.numpy()
+    )
 
 
 @pytest.mark.parametrize("name", [HUNYUAN, COG])
-def test_both_sides_agree_and_every_frame_is_accounted_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = decode(name, Ends(latents(name)), monkeypatch)
+def test_both_sides_agree_and_every_frame_is_accounted_for(name: str) -> None:
+    result = decode(name, latents(name))
     assert result.verdict == "pass", result.reason
     assert [f.frame for f in result.frames] == list(range(FRAMES[name]))
     assert all(0 < f.by_itself.distance.rel_l2 < 1e-4 for f in result.frames)
@@ -91,10 +107,10 @@ def test_both_sides_agree_and_every_frame_is_accounted_for(name: str, monkeypatc
 
 @pytest.mark.parametrize("name", [HUNYUAN, COG])
 def test_observing_changes_no_bit(name: str) -> None:
-    loaded = pair(name)
-    plan = plan_sites(["", *loaded.candidate.modules], "blocks", trunk="decoder")
+    runners = [loaded_stage(role, name, "vae") for role in ("reference", "candidate")]
+    plan = plan_sites(["", *runners[1].modules], "blocks", trunk="decoder")
     x = {"latents": torch.from_numpy(latents(name))}
-    for runner in (loaded.truth, loaded.candidate):
+    for runner in runners:
         seen, plain = runner.run(x, plan), runner.run(x, None)
         assert len(plain.records) == 1
         assert np.array_equal(seen.outputs["frames"], plain.outputs["frames"])
@@ -102,10 +118,10 @@ def test_observing_changes_no_bit(name: str) -> None:
 
 def test_a_fault_inside_the_decoder_has_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "decoder.up_blocks.2.resnets.0.conv1"
-    params = pair(HUNYUAN).candidate.params  # type: ignore[attr-defined]
+    params = loaded_stage("candidate", HUNYUAN, "vae").params  # type: ignore[attr-defined]
     wrong = next(n for n in params if n.startswith(module) and n.endswith("weight"))
     monkeypatch.setitem(params, wrong, params[wrong] * 1.01)
-    result = decode(HUNYUAN, Ends(latents(HUNYUAN)), monkeypatch)
+    result = decode(HUNYUAN, latents(HUNYUAN))
     assert (result.verdict, result.failed) == ("fail", "structure")
     assert result.origin is not None
     assert (result.origin.key.stage, result.origin.birth) == ("vae", "module")
@@ -114,24 +130,37 @@ def test_a_fault_inside_the_decoder_has_an_origin(monkeypatch: pytest.MonkeyPatc
     assert result.frames[-1].by_itself.distance.ratio > 3
 
 
-def test_the_chain_is_judged_by_the_frames_of_each_sides_own_latents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_run_alone_on_the_references_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "decoder.mid_block.resnets.0"
+    params = loaded_stage("candidate", HUNYUAN, "vae").params  # type: ignore[attr-defined]
+    innocent = decode(HUNYUAN, latents(HUNYUAN), sites=f"{module}:*", forcing="module")
+    monkeypatch.setitem(params, f"{module}.conv2.conv.weight", params[f"{module}.conv2.conv.weight"] * (1 + 1e-4))
+    faulty = decode(HUNYUAN, latents(HUNYUAN), sites=f"{module}:*", forcing="module")
+    (before,), (after,) = ([d for d in r.sites if d.key.site == f"{module}:out"] for r in (innocent, faulty))
+    assert (before.verdict, after.verdict) == ("pass", "fail")
+    assert before.local is not None
+    assert after.local is not None
+    assert before.local.ratio < 3 < after.local.ratio
+    assert after.birth == "module"
+
+
+def test_the_chain_is_judged_by_the_frames_of_each_sides_own_latents() -> None:
     start = latents(HUNYUAN)
     moved = start + 1e-3 * latents(HUNYUAN, seed=1)
-    beside = {"rounding 0": start + 1e-3 * latents(HUNYUAN, seed=2)}
-    far, near = Ends(start, moved), Ends(start, moved, beside)
-    result = decode(HUNYUAN, far, monkeypatch)
+    far, near = chain(start, moved), chain(start, moved, rounding_0=start + 1e-3 * latents(HUNYUAN, seed=2))
+    result = decode(HUNYUAN, far)
     (stage,) = result.stages
     assert (result.verdict, result.failed, stage.verdict) == ("fail", "structure", "fail")
     assert "the frames of the whole chain differ by" in result.reason
     assert stage.by_itself.ratio < 3 < stage.in_chain.ratio
     assert all(f.in_chain is not None and f.in_chain.distance.rel_l2 > 1e-4 for f in result.frames)
-    result = decode(HUNYUAN, near, monkeypatch)
+    result = decode(HUNYUAN, near)
     assert result.verdict == "pass", result.reason
     assert 0.1 < result.stages[0].in_chain.ratio < 3
 
 
-def test_latents_in_another_layout_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = decode(COG, Ends(latents(COG), latents(COG).transpose(0, 2, 1, 3, 4)), monkeypatch)
+def test_latents_in_another_layout_are_not_decoded() -> None:
+    result = decode(COG, chain(latents(COG), latents(COG).transpose(0, 2, 1, 3, 4)))
     assert (result.verdict, result.failed, result.frames) == ("fail", "preflight", ())
     assert "they are laid out [B, T, C, H, W]" in result.reason
 
@@ -141,22 +170,22 @@ def test_tiles_and_slices_are_taken_on_both_sides(monkeypatch: pytest.MonkeyPatc
     # Tiles of 4 x 5 latents in place of the class's 4 x 6: two of them, blended, of different widths.
     monkeypatch.setattr(diffusers.AutoencoderKLCogVideoX, "enable_tiling", lambda vae: enable(vae, 32, 40))
     given = latents(COG, (2, 16, 1, 2, 6))
-    loaded = pair(COG, "vae.tiling=true", "vae.slicing=true")
-    result = decode(COG, Ends(given), monkeypatch, loaded, sites="none")
+    chosen = ("vae.tiling=true", "vae.slicing=true")
+    result = decode(COG, given, chosen, chosen, sites="none")
     assert result.verdict == "pass", result.reason
     assert len(result.frames) == 2
     assert all(0 < f.by_itself.distance.rel_l2 < 1e-4 for f in result.frames)
-    assert loaded.candidate.reached.marks.keys() >= {"vae.tiling", "vae.slicing"}
+    assert loaded_stage("candidate", COG, "vae", "", *chosen).reached.marks.keys() >= {"vae.tiling", "vae.slicing"}
     x = {"latents": torch.from_numpy(given)}
-    whole, tiled = (p.truth.run(x, None).outputs["frames"] for p in (pair(COG), loaded))
+    whole, tiled = (
+        loaded_stage("reference", COG, "vae", "", *which).run(x, None).outputs["frames"] for which in ((), chosen)
+    )
     assert not np.allclose(whole, tiled, atol=1e-2)
 
 
-def test_a_setting_that_is_never_reached_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    truth = TorchStage(vae_stage(made(COG)), parse("torch", ["vae.slicing=true"]))
-    loaded = replace(pair(COG), truth=truth)
+def test_a_setting_that_is_never_reached_is_no_pass() -> None:
     with pytest.raises(UnjudgedError, match=r"vae\.slicing"):  # one video: there is nothing to slice
-        decode(COG, Ends(latents(COG)), monkeypatch, loaded)
+        decode(COG, latents(COG), ("vae.slicing=true",))
 
 
 def test_the_mask_is_the_classes_own() -> None:

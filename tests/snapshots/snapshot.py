@@ -93,7 +93,7 @@ def reduce(command: Command, captured: Captured, folder: Path) -> Snapshot:
     """The snapshot of a capture made in `folder`."""
     failed = captured.code in (2, 125) and not captured.document
     error = [line for line in captured.stderr.splitlines() if line.startswith("parity: ")]
-    stderr = captured.stderr.splitlines() if command.stderr else error if failed else []
+    stderr = list(_stages(captured.stderr)) if command.stderr else error if failed else []
     terminal = [_place(line, folder) for line in captured.stdout.splitlines() if not _elsewhere(line)]
     if command.kept == "labels":
         terminal = [line.partition(":")[0] for line in terminal]
@@ -109,6 +109,16 @@ def reduce(command: Command, captured: Captured, folder: Path) -> Snapshot:
         stderr=[_place(line, folder) for line in stderr],
         document=_reduced(command, captured.document, folder),
     )
+
+
+PLACE = re.compile(r"^\d+ of \d+  |  \d+:\d\d(:\d\d)?, about \S+ left$")
+
+
+def _stages(stderr: str) -> Iterator[str]:
+    """Lines of progress without what only an earlier run of this machine tells: place, time and what is left."""
+    for line in stderr.splitlines():
+        if not line.startswith("finished in "):
+            yield PLACE.sub("", line)
 
 
 def _elsewhere(item: Json) -> bool:

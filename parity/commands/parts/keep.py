@@ -31,6 +31,8 @@ from parity.paths.side import Pair
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import write
+from parity.runs.kept import SEAL, seal
+from parity.runs.like import carry
 from parity.runs.request import Request
 from parity.runs.stream import Ends
 
@@ -59,10 +61,12 @@ class KeepRun:
             self.where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--out: cannot make '{self.where}': {error.strerror}") from None
-        write(self.out / "request.json", json.dumps(_request(self.request)) + "\n", "--out")
+        request: dict[str, str | None] = _request(self.request, self.out)
+        write(self.out / "request.json", json.dumps({**request, SEAL: seal(request)}) + "\n", "--out")
         for role, side in (("reference", facts.reference), ("candidate", facts.candidate)):
             assert side.provenance is not None
             self.writers[role] = GoldenWriter(self.where / role, side.provenance)
+            carry(str(self.where / role), side, side.provenance)
         return str(self.where.resolve())
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
@@ -83,7 +87,7 @@ class KeepRun:
         write(self.out / "result.json", render(Comparison(result), "json"), "--out")
 
 
-def _request(request: Request) -> dict[str, str | None]:
+def _request(request: Request, out: Path) -> dict[str, str | None]:
     """What `parity explain` needs beside the records to run the sides again."""
 
     def path(file: Path | None) -> str | None:
@@ -94,7 +98,8 @@ def _request(request: Request) -> dict[str, str | None]:
 
     ports = request.ports
     return {
-        "stage1": path(request.stage1),
+        # Of a run that was like a golden the embeddings are those that its sides leave here.
+        "stage1": path(request.stage1 if request.like is None else out / "reference_embeddings.safetensors"),
         "prompt": request.prompt,
         "model": None if ports.alone else request.model,
         "inputs": path(request.inputs),

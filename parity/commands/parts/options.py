@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from parity.commands.parts.checks import check_range, check_seconds, check_text, choose
+from parity.commands.parts.running import COMMAND
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.worker.extras import check_extras, quieten, require_extras
@@ -82,6 +84,7 @@ class Generation:
 
     def __post_init__(self) -> None:
         check_range(self.steps, self.seed)
+        check_text("--prompt", self.prompt)
         if self.model is not None and not self.model.strip():
             raise UsageError(f"--model is empty: name a model, or leave it out for {DEFAULT_MODEL}")
 
@@ -147,6 +150,7 @@ class Sides(Chosen):
     path_timeout: PathTimeout = 60.0
 
     def __post_init__(self) -> None:
+        check_seconds("--path-timeout", self.path_timeout)
         if not self.ported:  # a port's settings are known once its file is imported
             self.settings()
 
@@ -276,28 +280,24 @@ class Output:
 
     @property
     def quiet(self) -> bool:
-        """Whether a program reads the result, so that stderr stays empty."""
+        """Whether a program reads the result, and short commands leave stderr empty."""
         return self.name != "text"
 
     def show(self, document: Document) -> None:
         """Print a result."""
-        show(formats.render(document, self.name))
+        show(formats.pieces(document, self.name))
 
     @contextlib.contextmanager
-    def working(self, stage: str, *, quiet: bool | None = None) -> Iterator[Say]:
-        """Report progress on stderr while the block runs.
-
-        Args:
-            stage: that begins. quiet: no progress; None as the format wants it.
-        """
+    def working(self, stage: str, *, quiet: bool = False) -> Iterator[Say]:
+        """Report progress on stderr while the block runs, whatever the format; `stage` begins; `quiet`: none."""
         from parity.report.progress import progress
 
-        with progress(consoles()[1], quiet=self.quiet if quiet is None else quiet) as say:
+        with progress(consoles()[1], quiet=quiet, command=COMMAND.get()) as say:
             say(stage)
             yield say
 
     @contextlib.contextmanager
-    def sides(self, *, torchax: bool = True, quiet: bool | None = None) -> Iterator[Say]:
+    def sides(self, *, torchax: bool = True, quiet: bool = False) -> Iterator[Say]:
         """`working`, for a command whose sides have processes of their own; a reference alone needs no torchax."""
         quieten()
         check_extras(torchax=torchax)
@@ -305,7 +305,7 @@ class Output:
             yield say
 
     @contextlib.contextmanager
-    def torch(self, *, torchax: bool = True, quiet: bool | None = None) -> Iterator[Say]:
+    def torch(self, *, torchax: bool = True, quiet: bool = False) -> Iterator[Say]:
         """`working`, with the libraries of both sides imported; a reference alone needs no torchax."""
         quieten()
         with self.working("loading torch and diffusers", quiet=quiet) as say:
@@ -324,27 +324,3 @@ def interpreters(candidate: Path | None) -> dict[str, str]:
     if candidate.is_dir() or not os.access(candidate, os.X_OK):
         raise UsageError(f"--candidate-python: '{candidate}' is no Python that can be run")
     return {"candidate": str(candidate)}
-
-
-MOST_STEPS = 100_000
-"""Denoising steps, at most: schedules are made whole."""
-
-
-def check_range(steps: int, seed: int) -> None:
-    """Raise UsageError unless there is a step, and the seed is one that torch takes."""
-    if not 1 <= steps <= MOST_STEPS:
-        bound = "at least 1" if steps < 1 else f"at most {MOST_STEPS}"
-        raise UsageError(f"--steps must be {bound}, found {str(steps)[:20]}")
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {seed}")
-
-
-def choose(option: str, value: str, values: tuple[str, ...]) -> str:
-    """The value, which must be one of the values.
-
-    Raises:
-        UsageError: it is another.
-    """
-    if value not in values:
-        raise UsageError(f"{option} takes {', '.join(values)}, found '{value}'")
-    return value

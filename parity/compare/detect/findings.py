@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.compare.judge import BIN_LIMIT
+from parity.compare.many.sites import among
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
 from parity.golden.sketch import Geometry
@@ -51,7 +52,7 @@ def _branches(sites: Sequence[SiteDiff], origin: Origin | None) -> str:
     """Which guidance branches are hit, where not all are."""
     if origin is None or not origin.key.branch:
         return ""
-    at = [d for d in sites if d.key.step == origin.key.step and d.key.branch]
+    at = [d for d in among(sites, step=origin.key.step) if d.key.branch]
     every = list(dict.fromkeys(d.key.branch for d in at))
     hit = [b for b in every if any(d.verdict == "fail" for d in at if d.key.branch == b)]
     clean = [b for b in every if b not in hit]
@@ -60,7 +61,9 @@ def _branches(sites: Sequence[SiteDiff], origin: Origin | None) -> str:
 
 def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: Grid | None) -> str:
     """Where in the rows of the origin the difference lies, where it is not everywhere."""
-    at = next((d for d in sites if origin is not None and d.key == origin.key), None)
+    if origin is None:
+        return ""
+    at = next((d for d in among(sites, step=origin.key.step) if d.key == origin.key), None)
     if at is None or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):
         return ""
     hit = [i for i, ratio in enumerate(at.bins) if ratio > BIN_LIMIT]
@@ -107,26 +110,35 @@ def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
     """One sentence for all sites whose floating dtype differs, unless a declared dtype explains them."""
     if "dtype" in set(declared):
         return ""
-    other = [d for d in sites if d.dtypes[0] != d.dtypes[1] and set(d.dtypes) <= set(_FLOATS)]
-    if not other:
+    pairs: dict[tuple[str, str], None] = {}
+    modules: dict[str, None] = {}
+    first = ""
+    for d in among(sites, which=lambda d: d.dtypes[0] != d.dtypes[1] and set(d.dtypes) <= set(_FLOATS)):
+        first = first or d.key.site
+        pairs[d.dtypes] = modules[d.key.module or "(model)"] = None
+    if not modules:
         return ""
-    kinds = ", ".join(sorted({f"{a} against {b}" for a, b in (d.dtypes for d in other)}))
-    modules = list(dict.fromkeys(d.key.module or "(model)" for d in other))
+    kinds = ", ".join(sorted(f"{a} against {b}" for a, b in pairs))
     count = f"{len(modules)} modules have" if len(modules) > 1 else "1 module has"
-    return f"dtype map: {count} another dtype ({kinds}), first {other[0].key.site}"
+    return f"dtype map: {count} another dtype ({kinds}), first {first}"
 
 
 def _nonfinite(sites: Sequence[SiteDiff]) -> str:
     """The first producer and the first consumer of values that are NaN or infinite on the candidate alone."""
-    bad = [d for d in sites if d.nonfinite[1] > d.nonfinite[0] and not d.key.is_padding]
-    if not bad:
+
+    def bad() -> Iterator[SiteDiff]:
+        return (d for d in among(sites, worse=True) if not d.key.is_padding)
+
+    producer = next((d for d in bad() if not d.key.is_input), next(bad(), None))
+    if producer is None:
         return ""
-    producer = next((d for d in bad if not d.key.is_input), bad[0])
-    taker = next(_after(bad, producer), None)
+    taker = next(_after(bad(), producer), None)
     taken = f", first taken in by {taker.key}" if taker is not None else ""
     return f"NaN or Inf: {producer.nonfinite[1]} values, first produced by {producer.key}{taken}"
 
 
-def _after(bad: Sequence[SiteDiff], producer: SiteDiff) -> Iterator[SiteDiff]:
-    start = next(i for i, d in enumerate(bad) if d is producer)
-    return (d for d in bad[start + 1 :] if d.key.is_input and d.key.branch == producer.key.branch)
+def _after(bad: Iterator[SiteDiff], producer: SiteDiff) -> Iterator[SiteDiff]:
+    for d in bad:
+        if d.key == producer.key:
+            break
+    return (d for d in bad if d.key.is_input and d.key.branch == producer.key.branch)

@@ -28,6 +28,9 @@ EXACT = 2e-3
 SAME = 1e-4
 """Relative difference up to which values of the loop count as equal here; the judge has said whether they are."""
 
+CLOSER = 0.1
+"""Share of the difference of two schedules that may be left where another shift is said to make it."""
+
 Values = Mapping[tuple[str, str], np.ndarray]
 """(branch, site) -> a value that is held whole, in float64."""
 
@@ -83,7 +86,7 @@ def _cause(text: str, setting: str, reference: float | str, candidate: float | s
     return Cause(text, setting, shown(reference), shown(candidate), NAN, (Witness("gauge", value, text),))
 
 
-def _schedule(ours: Values, theirs: Values, settings: object) -> Iterator[Cause]:
+def _schedule(ours: Values, theirs: Values, settings: tuple[Mapping[str, str], Mapping[str, str]]) -> Iterator[Cause]:
     """The schedule as it was set: shifted once more, rounded, with repeats."""
     sigmas, times = _pair(ours, theirs, "schedule:sigmas"), _pair(ours, theirs, "schedule:timesteps")
     if _differ(sigmas):
@@ -97,10 +100,35 @@ def _schedule(ours: Values, theirs: Values, settings: object) -> Iterator[Cause]
             yield _cause(text, "shift", 1.0, factor, factor)
         elif np.array_equal(b, bfloat16(a)):
             yield _cause("the schedule's sigmas are rounded to bfloat16", "schedule_dtype", "float32", "bfloat16", 0.0)
+        else:
+            yield from _shift_of_the_config(a, b, settings)
     if times is not None and _differ(times) and np.array_equal(times[1], bfloat16(times[0])):
         repeats = int(np.sum(np.diff(times[1]) == 0))
         text = f"the schedule's timesteps are rounded to bfloat16: {repeats} of {times[1].size} repeat the one before"
         yield _cause(text, "timesteps", "float32", "bfloat16", float(repeats))
+
+
+def _shift_of_the_config(
+    a: np.ndarray, b: np.ndarray, settings: tuple[Mapping[str, str], Mapping[str, str]]
+) -> Iterator[Cause]:
+    """Two schedulers whose configs differ in their shift, and whose sigmas without it are alike.
+
+    Their last ones differ still: the least sigma is itself shifted, and the others are spaced down to it.
+    """
+    shifts = [_number(side, "scheduler.shift") or _number(side, "scheduler.flow_shift") for side in settings]
+    first, second = shifts
+    if first is None or second is None or first == second or first <= 0 or second <= 0:
+        return
+    plain, other = (x / (s - (s - 1) * x) for x, s in ((a, first), (b, second)))
+    if _apart(plain, other) <= CLOSER * _apart(a, b):
+        yield _cause(f"the schedule's shift is {second:.4g}, not {first:.4g}", "shift", first, second, second)
+
+
+def _number(settings: Mapping[str, str], name: str) -> float | None:
+    try:
+        return float(settings[name])
+    except (KeyError, ValueError):
+        return None
 
 
 def _place(ours: Values, theirs: Values, settings: object) -> Iterator[Cause]:
@@ -145,6 +173,10 @@ def _guidance(ours: Values, theirs: Values, settings: object) -> Iterator[Cause]
         text = "the branches are swapped: the candidate's cond is the reference's uncond (negative and positive prompt)"
         yield _cause(text, "guidance", "cond, uncond", "uncond, cond", swapped)
         return
+    if first is not None and _unguided(ours, theirs):
+        text = f"the guidance scale of {first[0]:.4g} is lost: the candidate runs one branch alone, cond"
+        yield _cause(text, "guidance", first[0], 1.0, 1.0)
+        return
     if first is None or second is None or not _branches_agree(ours, theirs):
         return
     (scale, size), (other, other_size) = first, second
@@ -160,6 +192,15 @@ def _guidance(ours: Values, theirs: Values, settings: object) -> Iterator[Cause]
             "guidance_rescale"
         )
         yield _cause(text, "guidance_rescale", size, other_size, other_size)
+
+
+def _unguided(ours: Values, theirs: Values) -> bool:
+    """Whether the candidate has no uncond branch, and predicts what the reference's cond does."""
+    site = f"{LOOP}:noise_pred"
+    cond, alone = ours.get(("cond", site)), theirs.get(("", site))
+    if ("uncond", site) in theirs or cond is None or alone is None or cond.shape != alone.shape:
+        return False
+    return _apart(cond, alone) <= EXACT
 
 
 def _combined(values: Values) -> tuple[float, float] | None:
@@ -208,7 +249,15 @@ def _decoded(ours: Values, theirs: Values, settings: tuple[Mapping[str, str], Ma
     if not _differ((a, b)):
         return
     factor = float(np.vdot(a, b) / np.vdot(a, a))
-    if abs(factor - 1) <= EXACT or np.linalg.norm(b - factor * a) > EXACT * np.linalg.norm(b):
+    if np.linalg.norm(b - factor * a) > EXACT * np.linalg.norm(b):
+        if _by_channel(a, b):
+            text = (
+                "what the VAE decodes is the reference's by another scale and offset in each channel: latents_mean and "
+                "latents_std are left out, or applied twice"
+            )
+            yield _cause(text, "vae.scaling_factor", "", "", factor)
+        return
+    if abs(factor - 1) <= EXACT:
         return
     text = f"what the VAE decodes is {factor:.4g} times the reference's"
     for name, scale in _factors(settings):
@@ -217,6 +266,19 @@ def _decoded(ours: Values, theirs: Values, settings: tuple[Mapping[str, str], Ma
         elif abs(factor * scale - 1) <= EXACT:
             text += f": the latents are divided by {name} {scale:.4g} twice"
     yield _cause(text, "vae.scaling_factor", 1.0, factor, factor)
+
+
+def _by_channel(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether each channel [B, C, ...] of the candidate's is a scale and an offset of the reference's."""
+    if a.ndim < 4 or a[0, 0].size < 8:
+        return False
+    x, y = (np.moveaxis(z, 1, 0).reshape(z.shape[1], -1) for z in (a, b))
+    x, y = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
+    square = (x * x).sum(axis=1)
+    if not (square > 0).all():
+        return False
+    left = y - x * ((x * y).sum(axis=1) / square)[:, None]
+    return bool(np.linalg.norm(left) <= EXACT * np.linalg.norm(y))
 
 
 def _factors(settings: tuple[Mapping[str, str], Mapping[str, str]]) -> Iterator[tuple[str, float]]:

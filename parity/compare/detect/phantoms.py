@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
+from parity.compare.detect.masks import mask_cause
 from parity.compare.result import Cause, Witness
 from parity.golden.records import Record
 
@@ -31,7 +33,8 @@ class Phantoms:
 
     Attributes:
         branch: guidance branch. count: the median over queries and heads. spread: 95 % half width of the median.
-        share: of queries and heads whose output is a multiple of the reference's. padded, tokens: of the call.
+        share: of queries and heads whose output is a multiple of the reference's. padded, tokens: of the candidate's
+            call, which may keep fewer padded tokens than the reference's.
         smooth: whether the candidate subtracts the keys' mean first (K-smooth): exact without phantoms, which then
             stand among other logits.
     """
@@ -52,13 +55,25 @@ class Phantoms:
         constant = self.spread <= 5e-3 * whole and self.share > 0.95
         return whole >= 1 and constant and abs(self.count - whole) <= max(3 * self.spread, 2e-3 * whole)
 
+    @property
+    def block(self) -> int | None:
+        """The block that the keys are filled up to, where that many are counted; None for none."""
+        whole = round(self.count)
+        fills = ((b, -self.tokens % b) for b in BLOCKS)
+        return next((b for b, fill in fills if fill and fill in (whole, whole - self.padded)), None)
+
     def meaning(self) -> str:
         """What that many keys are: padded text tokens, or what fills a block."""
         whole = round(self.count)
         found = []
         if whole == self.padded:
             found.append(f"its {self.padded} padded text tokens")
-        found += [f"what fills {self.tokens} tokens to blocks of {b}" for b in BLOCKS if -self.tokens % b == whole]
+        fills = {b: -self.tokens % b for b in BLOCKS}
+        found += [f"what fills {self.tokens} tokens to blocks of {b}" for b in BLOCKS if fills[b] == whole]
+        if 0 < self.padded < whole:
+            own = f"its {self.padded} padded text tokens"
+            both = [b for b in BLOCKS if self.padded + fills[b] == whole]
+            found += [f"{own} and the {fills[b]} that fill {self.tokens} tokens to blocks of {b}" for b in both]
         known = " or ".join(found) or "no count that is known here"
         return f"{known}, with the keys' mean subtracted" if self.smooth else known
 
@@ -75,10 +90,32 @@ def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], mod
         theirs = _values(candidate, module, branch)
         if not ({"in.query", "in.key", "out"} <= ours.keys() and "out" in theirs):
             continue
-        if ours["out"].shape == theirs["out"].shape:
-            counts = [_count(branch, ours, theirs["out"], smooth) for smooth in (False, True)]
+        keys = _of_every_head(ours["in.key"], ours["in.query"])
+        fits = keys is not None and keys.shape[2] == ours["in.query"].shape[2]
+        if fits and ours["out"].shape == theirs["out"].shape:
+            assert keys is not None
+            held, tokens = {**ours, "in.key": keys}, _tokens(candidate, module, branch)
+            counts = [_count(branch, held, theirs["out"], tokens, how) for how in ("plain", "smooth", "zeroed")]
             found.append(next((c for c in counts if c.is_certain), counts[0]))
     return tuple(found)
+
+
+def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Cause, ...]:
+    """What was mistaken with the mask of an attention call, of the first branch that shows it.
+
+    Args:
+        reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`.
+    """
+    for branch in dict.fromkeys(r.key.branch for r in reference):
+        ours, theirs = _values(reference, module, branch), _values(candidate, module, branch)
+        if not ({"in.query", "in.key", "in.value", "out"} <= ours.keys() and "out" in theirs):
+            continue
+        wide = {port: _of_every_head(ours[port], ours["in.query"]) for port in ("in.key", "in.value")}
+        repeated = {port: x for port, x in wide.items() if x is not None}
+        found = mask_cause({**ours, **repeated}, theirs["out"], module)
+        if found is not None:
+            return (found,)
+    return ()
 
 
 def phantom_cause(found: Phantoms, module: str) -> Cause:
@@ -104,21 +141,45 @@ def _values(records: Sequence[Record], module: str, branch: str) -> Mapping[str,
     return {port: np.concatenate([held[name] for name in sorted(held)]) for port, held in parts.items()}
 
 
-def _count(branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, smooth: bool) -> Phantoms:
+def _of_every_head(x: np.ndarray, queries: np.ndarray) -> np.ndarray | None:
+    """The keys or values that each head of the queries reads: grouped ones repeated; None where they do not fit."""
+    few, heads = x.shape[1], queries.shape[1]
+    return np.repeat(x, heads // few, axis=1) if few and heads % few == 0 else None
+
+
+def _tokens(records: Sequence[Record], module: str, branch: str) -> int:
+    """Tokens of the call as its own code has them: a part's record has the whole tensor's shape."""
+    own = [r for r in records if (r.key.module, r.key.branch, r.key.call) == (module, branch, 0)]
+    outs = [r for r in own if r.key.port.partition("@")[0] == "out" and not r.key.is_padding]
+    rows = [(r.shape[1], int(np.asarray(r.value).shape[1])) for r in outs]
+    return next((whole for whole, held in rows if whole != held), sum(held for _, held in rows))
+
+
+How = Literal["plain", "smooth", "zeroed"]
+"""How the candidate treats its keys: as they are; their mean subtracted; the same after padded ones were zeroed, whose
+logit is then that of the negative mean."""
+
+
+def _count(branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, tokens: int, how: How) -> Phantoms:
     q, k, ref = ours["in.query"], ours["in.key"], ours["out"]
     # Rows of a frame that are padding are held as zeros.
     true = np.abs(k).sum(axis=(1, 2)) > 0
     asks = np.abs(ref).sum(axis=(1, 2)) > 0
     q, k, ref, out = q[asks], k[true], ref[asks], out[asks]
+    padded, smooth = tokens - int(true.sum()), how != "plain"
+    mean = k.sum(axis=0) / (len(k) + (padded if how == "zeroed" else 0))
     if smooth:
-        k = k - k.mean(axis=0)
+        k = k - mean
     logits = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(q.shape[-1])
     z = np.exp(logits).sum(axis=-1).T  # [rows, heads]
     square, dot = (ref * ref).sum(-1), (out * ref).sum(-1)
     cosine = dot / np.sqrt(square * (out * out).sum(-1))
     parallel = cosine > PARALLEL
-    counts = (z * (square / dot - 1.0))[parallel]
-    padded, tokens = int((~true).sum()), int(true.size)
+    counts = z * (square / dot - 1.0)
+    if how == "zeroed":
+        weight = np.exp(-np.einsum("qhd,hd->qh", q, mean) / np.sqrt(q.shape[-1]))
+        counts = counts - padded * weight + padded
+    counts = counts[parallel]
     if counts.size == 0:
         return Phantoms(branch, 0.0, np.inf, 0.0, padded, tokens, smooth)
     middle = float(np.median(counts))

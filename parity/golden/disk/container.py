@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.golden.strict import MalformedError, as_int, as_list, as_object, as_text, parse, shown
+from parity.golden.strict import MalformedError, as_int, as_list, as_object, as_text, has_too_many, parse, shown
 
 MAX_HEADER = 100_000_000
 """Bytes of a header at most: the safetensors library's own limit."""
@@ -55,6 +55,13 @@ _STORAGE = {
     "I64": np.dtype("<i8"),
     "F64": np.dtype("<f8"),
 }
+
+
+def storage(dtype: str) -> np.dtype[Any]:
+    """How values of a safetensors dtype lie in a file; of `BF16` the raw bits."""
+    return _STORAGE[dtype]
+
+
 _TENSOR = frozenset({"dtype", "shape", "data_offsets"})
 _NAMES = {dtype.name: name for name, dtype in _STORAGE.items() if name != BFLOAT16}
 
@@ -151,7 +158,7 @@ def header(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     """The file's bytes before the data.
 
     Raises:
-        MalformedError: the header is longer than readers accept.
+        MalformedError: the header is longer, or holds more values, than readers accept.
     """
     entries: dict[str, Any] = {METADATA: metadata}
     offset = 0
@@ -163,6 +170,8 @@ def header(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise MalformedError(f"the step's records need a header of {len(text)} bytes, more than {MAX_HEADER}")
+    if has_too_many(text):
+        raise MalformedError("the step has more records than readers take (some 100,000): observe fewer sites")
     return len(text).to_bytes(8, "little") + text
 
 

@@ -27,7 +27,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.errors import UsageError
+from parity.golden.disk.inputs import FILE, MOST, put_inputs, read_inputs
 from parity.golden.disk.read import Golden
+from parity.golden.disk.store import open_store
 from parity.golden.disk.write import GoldenWriter, first_difference
 from parity.golden.records import Floor, Key, Moments, Provenance, Record, StepRecords
 
@@ -122,6 +124,8 @@ def merge(out: str | os.PathLike[str], parts: Sequence[str | os.PathLike[str]]) 
     with GoldenWriter(out, plan.provenance) as writer:
         for step in plan.steps:
             writer.write_step(merged(step))
+        if goldens[0].store.read(FILE, MOST) is not None:
+            put_inputs(open_store(out), plan.provenance, read_inputs(goldens[0]))
 
 
 def merge_step(shards: Sequence[StepRecords], names: Sequence[str]) -> StepRecords:

@@ -24,6 +24,7 @@ from parity.errors import UsageError
 from parity.golden.disk.codec import decode_step
 from parity.golden.disk.format import MANIFEST, MAX_MANIFEST, Manifest, Part, damaged, decode_manifest
 from parity.golden.disk.store import Store, explained, open_store
+from parity.golden.disk.table import Parts
 from parity.golden.records import Provenance, StepRecords
 from parity.golden.strict import MalformedError
 
@@ -100,11 +101,14 @@ class Golden:
         """Size of all parts together."""
         return sum(part.bytes for part in self.manifest.parts)
 
-    def read_step(self, step: int) -> StepRecords:
+    def read_step(self, step: int, parts: Parts | None = None) -> StepRecords:
         """The records and floors of one step.
 
         Sketches and values are read-only views of the mapped part. A bfloat16 value comes as a float32 copy, exact,
         with `dtype` `bfloat16` on its record.
+
+        Args:
+            parts: of this golden, where many steps are read: records are then made when they are asked for.
 
         Raises:
             UsageError: the step is not held, or its part is missing, damaged or another's.
@@ -113,7 +117,7 @@ class Golden:
         try:
             buffer = map_part(self.store, part)
             with explained(f"{self.name}/{part.file}: widening its bfloat16 values in the temporary folder"):
-                records = decode_step(buffer, step)
+                records = decode_step(buffer, step) if parts is None else parts.decode(buffer, step)
         except MalformedError as error:
             raise damaged(f"{self.name}/{part.file}", error) from None
         if len(records.records) != part.records:

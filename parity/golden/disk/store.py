@@ -19,18 +19,21 @@ import contextlib
 import errno
 import mmap
 import os
+import queue
 import stat
 import tempfile
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parity.errors import ParityError, UsageError
 from parity.golden.disk.format import damaged
 from parity.redact import secrets_of, without_secrets
 
+T = TypeVar("T")
 INSTALL = "install it with: pip install 'tpu-parity[remote]'"
 
 
@@ -222,6 +225,34 @@ def _refusal(error: FileNotFoundError) -> BaseException | None:
     return cause if lost or getattr(cause, "status", 404) not in (404, 410) else None
 
 
+ANSWER = 20.0
+"""Seconds that a service has to say how large a file is; libraries try again for a minute where there is no network."""
+
+
+def within(seconds: float, function: Callable[[], T]) -> T:
+    """What a function returns, where it does in time; else its thread is left to itself, and ends with the process.
+
+    Raises:
+        TimeoutError: it did not. Whatever else it raises.
+    """
+    found: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            found.put((function(), None))
+        except BaseException as error:
+            found.put((None, error))
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        value, error = found.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:.0f} s") from None
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
+
+
 class RemoteStore(Store):
     """A folder behind an fsspec URL."""
 
@@ -234,7 +265,7 @@ class RemoteStore(Store):
         except ImportError:
             raise UsageError(f"{self.name}: {scheme}:// needs fsspec; {INSTALL}") from None
         try:
-            self._fs, path = fsspec.core.url_to_fs(url.rstrip("/"))
+            self._fs, path = within(ANSWER, lambda: fsspec.core.url_to_fs(url.rstrip("/")))
         except ImportError as error:
             raise UsageError(f"{self.name}: {error}; {INSTALL}") from None
         except Exception as error:  # each backend has its own
@@ -274,7 +305,7 @@ class RemoteStore(Store):
 
     def _size(self, file: str) -> int:
         try:
-            return int(self._fs.info(self._path(file))["size"])
+            return int(within(ANSWER, lambda: self._fs.info(self._path(file)))["size"])
         except FileNotFoundError as error:
             refused = _refusal(error)
             if refused is None:

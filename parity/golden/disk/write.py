@@ -31,7 +31,7 @@ from parity.golden.disk.store import open_store
 from parity.golden.records import Provenance, StepRecords
 from parity.golden.strict import MalformedError, shown
 
-_OURS = re.compile(r"\.?(golden\.json|before\.safetensors|step-\d{4,7}\.safetensors)(\.tmp)?")
+_OURS = re.compile(r"\.?(golden\.json|inputs\.safetensors|before\.safetensors|step-\d{4,7}\.safetensors)(\.tmp)?")
 """What a golden's folder may lose when it is overwritten: never a file that parity did not name."""
 
 

@@ -2,7 +2,8 @@
 
 A reduction is some thirty operations, and XLA compiles each one it is given: observing every module of a small model
 would compile minutes for milliseconds of work. Small tensors of one shape and dtype are therefore stacked when the
-trace ends and reduced together. Large ones are reduced where they occur, so that no activation outlives its use.
+trace ends and reduced together. Large ones are reduced where they occur; `settled` bounds how long the compiler may put
+that off, and so keep them.
 
 Cost: a copy of each small tensor, at most `SMALL` elements.
 """
@@ -38,12 +39,14 @@ class BatchingReducer:
     keys: dict[GroupKey, int] = field(default_factory=dict)
     members: list[list[jax.Array]] = field(default_factory=list)
     alone: dict[int, Any] = field(default_factory=dict)
+    pending: list[int] = field(default_factory=list)
 
     def reduce(self, x: Any) -> Slot:
         a = array_of(x)
         if a.size > SMALL or a.size == 0:
             self.members.append([])
             self.alone[len(self.members) - 1] = reduce_jax.reduce(a)
+            self.pending.append(len(self.members) - 1)
             return Slot(len(self.members) - 1, -1)
         key = (a.shape, str(a.dtype))
         if key not in self.keys:
@@ -55,6 +58,16 @@ class BatchingReducer:
 
     def value(self, x: Any) -> jax.Array:
         return array_of(x)
+
+    def settled(self, arrays: list[jax.Array]) -> list[jax.Array]:
+        """These arrays, which are there once the large tensors seen so far are reduced: a barrier in a trace."""
+        if not self.pending:
+            return arrays
+        waiting = {i: self.alone[i] for i in self.pending}
+        arrays, waiting = jax.lax.optimization_barrier((arrays, waiting))
+        self.alone.update(waiting)
+        self.pending.clear()
+        return arrays
 
     def finish(self) -> list[Any]:
         """The reductions of each group, a leading axis over its members; of a tensor reduced alone without it."""

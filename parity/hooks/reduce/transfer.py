@@ -16,8 +16,16 @@ from parity.hooks.tap import Entry
 def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Record]:
     """Records of entries that were reduced by `reduce_torch`, with one transfer for all their reductions."""
     tensors = [e for e in entries if e.reduced is not None]
-    reduced = reduce_torch.to_host_many([e.reduced.stats for e in tensors if e.reduced is not None])
-    values = [None if e.reduced is None or e.reduced.value is None else to_numpy(e.reduced.value) for e in tensors]
+    stats = [e.reduced.stats for e in tensors if e.reduced is not None and e.reduced.stats is not None]
+    numbers = iter(reduce_torch.to_host_many(stats))
+    reduced = [None if e.reduced is None or e.reduced.stats is None else next(numbers) for e in tensors]
+    # What is held as it is stays on the device after the first step, the one in which it is looked at.
+    values = [
+        None
+        if e.reduced is None or e.reduced.value is None or (e.reduced.stats is None and step != 0)
+        else to_numpy(e.reduced.value)
+        for e in tensors
+    ]
     return to_records(entries, reduced, values, stage, step)
 
 
@@ -31,7 +39,7 @@ def to_numpy(x: torch.Tensor) -> np.ndarray:
 
 def to_records(
     entries: Sequence[Entry],
-    reduced: Sequence[tuple[Moments, np.ndarray]],
+    reduced: Sequence[tuple[Moments, np.ndarray] | None],
     values: Sequence[np.ndarray | None],
     stage: str,
     step: int,
@@ -39,7 +47,8 @@ def to_records(
     """Records of entries whose reductions have reached the host.
 
     Args:
-        reduced, values: for the tensor entries, in their order.
+        reduced, values: for the tensor entries, in their order; what is only held has no reductions, and is left out
+            where its value was not brought to the host.
     """
     records = []
     numbers = iter(zip(reduced, values, strict=True))
@@ -48,7 +57,12 @@ def to_records(
         if e.kind != "tensor":
             records.append(Record(key, e.kind, dtype=e.dtype, value=e.scalar))
             continue
-        (moments, sketch), value = next(numbers)
+        pair, value = next(numbers)
+        if pair is None:
+            if value is not None:
+                records.append(Record(key, "tensor", e.shape, e.dtype, value=value))
+            continue
+        moments, sketch = pair
         held = None if key.is_padding else sketch
         records.append(Record(key, "tensor", e.shape, e.dtype, e.rows, e.frame, moments, held, value))
     return records

@@ -17,12 +17,9 @@ from parity.hooks.tap import Entry, Reduced, Tap
 
 def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
     """What a tap saw inside a trace: the entries, which stay outside it, and the reductions that it returns."""
-    slots = [e.reduced.stats if e.reduced is not None else None for e in tap.entries]
     values = [e.reduced.value for e in tap.entries if e.reduced is not None]
     # What stays of an entry outside the trace is where its reductions will be found.
-    static = tuple(
-        replace(e, reduced=None if slot is None else Reduced(slot)) for e, slot in zip(tap.entries, slots, strict=True)
-    )
+    static = tuple(replace(e, reduced=None if e.reduced is None else Reduced(e.reduced.stats)) for e in tap.entries)
     return static, (reducer.finish(), values)
 
 
@@ -30,9 +27,11 @@ def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str 
     """Records of what a tap saw, its reductions brought to the host in one transfer."""
     if not entries:
         return []
-    groups, values = jax.device_get(reduced)
-    slots: list[Slot] = [e.reduced.stats for e in entries if e.reduced is not None]
-    numbers = [reduce_jax.to_host(gather(groups, slot)) for slot in slots]
+    slots: list[Slot | None] = [e.reduced.stats for e in entries if e.reduced is not None]
+    # What is held as it is stays on the device after the first step, the one in which it is looked at.
+    wanted = [v if slot is not None or step == 0 else None for slot, v in zip(slots, reduced[1], strict=True)]
+    groups, values = jax.device_get((reduced[0], wanted))
+    numbers = [None if slot is None else reduce_jax.to_host(gather(groups, slot)) for slot in slots]
     held = [None if v is None else widen16(np.asarray(v)) for v in values]
     return to_records(entries, numbers, held, stage, step)
 

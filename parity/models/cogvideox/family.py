@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.rows import RowRule
+from parity.hooks.rows import PairedRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.cogvideox import transformer as cogvideox
@@ -60,6 +60,9 @@ class CogVideoX(Family):
         frames = frames_of(spec, "model", space * int(config["patch_size"]), int(vae["temporal_compression_ratio"]))
         return (1, -(-frames // patch_t) * patch_t, channels, spec.height // space, spec.width // space)
 
+    def text_lengths(self, case: Case) -> Mapping[str, int]:
+        return {T5.argument: case.spec.tokenizer_max_length}
+
     def text(self, case: Case) -> TextStage:
         return text_stage(case)
 
@@ -107,7 +110,7 @@ class CogVideoX(Family):
         patch, patch_t = int(case.config["patch_size"]), int(case.config.get("patch_size_t") or 1)
         return frames // patch_t, height // patch, width // patch
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
         image = math.prod(self.token_grid(case))
         return cogvideox.CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
 

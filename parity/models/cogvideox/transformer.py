@@ -7,7 +7,7 @@ are observed, perturbed and set like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,9 @@ class CogVideoXRows:
         if len(shape) < 3 or module == "" or shape[1] != self.text + self.image:
             return WHOLE
         return (Part("image", self.text), Part("text", 0, self.text))
+
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Container[int]) -> tuple[Part, ...]:
+        return self.parts(module, port, shape)
 
 
 class Rotary(torch.nn.Module):

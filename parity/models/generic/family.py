@@ -7,6 +7,7 @@ transformer's own code runs as diffusers wrote it on both sides. See `parity.mod
 from __future__ import annotations
 
 import functools
+import math
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +17,20 @@ from typing import Any, Self
 import torch
 
 from parity.errors import ParityError, UnjudgedError, UsageError
-from parity.hooks.rows import NoRows, RowRule
+from parity.hooks.rows import NoRows, PairedRule, RowFrame
 from parity.models.family import Condition, Family, Said
 from parity.models.folder import class_of, is_drawn, read_config, skeleton
-from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, make_arguments, read_inputs, signature_of
+from parity.models.generic.inputs import (
+    GRID,
+    LATENT,
+    TIMESTEP,
+    Made,
+    Signature,
+    make_arguments,
+    read_inputs,
+    signature_of,
+)
+from parity.models.generic.rows import TEXT_FRAME, TextRows, frame_of_mask, text_mask
 from parity.models.generic.sampler import EulerSampler
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
 from parity.models.spec import Case, GenerationSpec
@@ -140,8 +151,14 @@ class Generic(Family):
     ) -> dict[str, Any]:
         return {LATENT: latents.to(dtype), TIMESTEP: timestep}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
-        return NoRows()
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
+        mask = text_mask(condition)
+        image = () if LATENT in self.given else (math.prod(GRID), math.prod(GRID[1:]))
+        return NoRows() if mask is None else TextRows(mask.size, image)
+
+    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
+        mask = text_mask(condition)
+        return {} if mask is None else {TEXT_FRAME: frame_of_mask(mask)}
 
 
 def _guarded(forward: Any, family: Generic, traced: bool) -> Any:

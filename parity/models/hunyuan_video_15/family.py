@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName
 
-from parity.hooks.rows import RowFrame, RowRule
+from parity.hooks.rows import PairedRule, RowFrame
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.family import Condition, Constrain, Family
@@ -44,6 +45,9 @@ class HunyuanVideo15(Family):
         space, time = int(vae["spatial_compression_ratio"]), int(vae["temporal_compression_ratio"])
         frames = frames_of(spec, "VAE", space, time)
         return (1, int(vae["latent_channels"]), frames, spec.height // space, spec.width // space)
+
+    def text_lengths(self, case: Case) -> Mapping[str, int]:
+        return {QWEN.argument: case.spec.tokenizer_max_length, BYT5.argument: case.spec.tokenizer_2_max_length}
 
     def text(self, case: Case) -> TextStage:
         return text_stage(case)
@@ -100,7 +104,7 @@ class HunyuanVideo15(Family):
         cos, sin = model.rope(latents)
         return {"cos": cos, "sin": sin}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
         return hunyuan.HunyuanRows(self._lengths(case, settings, condition))
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:

@@ -12,7 +12,7 @@ The forward's order of operations follows diffusers' HunyuanVideo15Transformer3D
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,28 @@ class HunyuanRows:
             return (Part("image", 0, n.image), Part("text", n.image, None, "text"))
         if rows == n.text and (n.text != n.image or _is_text_site(module, port)):
             return (Part(frame="text"),)
+        return WHOLE
+
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Container[int]) -> tuple[Part, ...]:
+        """See `parts`; its text may be shorter, and without the vision tokens, which are padding throughout."""
+        found = self.parts(module, port, shape)
+        if found != WHOLE or module == "" or len(shape) < 2:
+            return found
+        n, rows, head = self.lengths, shape[1], module.split(".")[0]
+        if len(shape) == 2 and "mask" not in port:
+            return WHOLE
+        if head == "context_embedder" and rows in masked and "mask" not in port:
+            return (Part(frame="qwen"),)
+        if head != "transformer_blocks":
+            return WHOLE
+
+        def is_text(length: int) -> bool:
+            return length in masked or length in (n.text, n.byt5 + n.qwen)
+
+        if is_text(rows) and (rows != n.image or _is_text_site(module, port)):
+            return (Part(frame="text"),)
+        if rows > n.image and (is_text(rows - n.image) or rows in masked):
+            return (Part("image", 0, n.image), Part("text", n.image, None, "text"))
         return WHOLE
 
 

@@ -34,8 +34,7 @@ from parity.hooks.attach import callable_modules
 from parity.hooks.graft import Change, Place, changed_outputs, error_of, finite, without_error
 from parity.hooks.sites import SitePlan
 from parity.models.feature_cache import Features
-from parity.paths.loaded import Backend, batched
-from parity.paths.reference import TorchBackend
+from parity.paths.loaded import Backend, Eager, batched
 
 Activations = Mapping[str, Mapping[Place, torch.Tensor]]
 """Branch -> place -> what the reference's module gave, on the CPU."""
@@ -43,8 +42,8 @@ Activations = Mapping[str, Mapping[Place, torch.Tensor]]
 
 @dataclass
 class Grafted:
-    """A loaded backend whose modules can be replaced; see `parity.paths.loaded.Backend`. Nothing is observed in it,
-    and a feature cache is not read: it is for steps at which all blocks run.
+    """Calls a loaded transformer with modules replaced; see `parity.paths.loaded.Caller`. Nothing is observed, and a
+    feature cache is not read: it is for steps at which all blocks run.
 
     Attributes:
         backend: the candidate's own. modules: names of those that may be replaced.
@@ -58,15 +57,11 @@ class Grafted:
     _given: Activations | None = None
     _errors: dict[tuple[str, ...], Any] = field(default_factory=dict)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "backend":
-            raise AttributeError(name)
-        return getattr(self.backend, name)
-
     @contextlib.contextmanager
     def learning(self, given: Activations) -> Iterator[None]:
         """Within it, each call gives the reference's activations, and the errors of the modules are kept."""
         self._given = given
+        self.left_out.clear()
         try:
             yield
         finally:
@@ -210,7 +205,7 @@ class GraftedTorchax(Grafted):
         from torchax import interop
 
         from parity.hooks.reduce.batch_jax import array_of
-        from parity.paths.jax.candidate import signature_of
+        from parity.paths.jax.tracing import signature_of
 
         backend, targets = self.backend, self._targets()
 
@@ -245,9 +240,9 @@ def graft(backend: Backend, modules: Sequence[str]) -> Grafted:
     Raises:
         UsageError: it runs no torch module.
     """
-    if isinstance(backend, TorchBackend):
+    if backend.eager is not None:
         return GraftedTorch(backend, tuple(modules))
-    if hasattr(backend, "unobserved"):
+    if backend.seen is None:
         return GraftedTorchax(backend, tuple(modules))
     raise UsageError(
         f"modules of a candidate on '{backend.name}' cannot be replaced: only those of a torch module can, run by "
@@ -262,7 +257,7 @@ def targets_of(backend: Any, modules: Sequence[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def activations_of(backend: TorchBackend, modules: Sequence[str]) -> Iterator[dict[str, dict[Place, torch.Tensor]]]:
+def activations_of(backend: Eager, modules: Sequence[str]) -> Iterator[dict[str, dict[Place, torch.Tensor]]]:
     """Within it, what these modules give is kept, by branch, in execution order."""
     kept: dict[str, dict[Place, torch.Tensor]] = {}
     targets = targets_of(backend, modules)

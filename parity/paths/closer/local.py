@@ -14,10 +14,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from parity.errors import UsageError
 from parity.golden.floors import least, level, widen
 from parity.golden.records import Floor, Key, Record, StepRecords
 from parity.hooks.calls import Call, calls_of, mapped, retyped
@@ -29,9 +30,8 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, single_output
 from parity.paths.closer.stepwise import Stepwise
 from parity.paths.floors import SEEDS
-from parity.paths.loaded import Loaded
+from parity.paths.loaded import STAGE, Loaded
 from parity.paths.loop import State, denoise, prepare
-from parity.paths.reference import STAGE, TorchBackend
 
 Take = Callable[[Call, StepRecords], None]
 """Takes one call of the reference, with its inputs in the candidate's dtypes, and the truth's records of its outputs,
@@ -46,16 +46,20 @@ def local_calls(side: Loaded, step: int, state: State, targets: Sequence[str], t
 
     Args:
         state: what the step starts from. dtypes: empty where both sides work in one dtype.
+
+    Raises:
+        UsageError: it is not run by torch.
     """
     again = prepare(side.with_fresh_sampler())
     again.continue_from(step, state)
-    backend = side.backend
-    assert isinstance(backend, TorchBackend)
+    backend = side.backend.eager
+    if backend is None:
+        raise UsageError(f"a reference on '{side.backend.name}' has no modules to call: it needs torch")
 
     def handle(call: Call) -> None:
         module = backend.model.get_submodule(call.module)
         theirs = retyped(module, call, dtypes) if dtypes else call
-        take(theirs, _truth(backend, module, call, theirs, step, side.settings.exact))
+        take(theirs, truth_of(backend, module, call, theirs, step, exact=side.settings.exact))
 
     def listen(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
         return calls_of(backend.model, targets, branches, handle)
@@ -65,13 +69,34 @@ def local_calls(side: Loaded, step: int, state: State, targets: Sequence[str], t
             pass
 
 
-def _truth(
-    backend: TorchBackend, module: torch.nn.Module, call: Call, theirs: Call, step: int, exact: bool
+class Ordered(Protocol):
+    """In which order token rows stand, and which count.
+
+    Attributes:
+        rules: by branch. frames: by branch and name, (index, weight) of tokens; see `parity.hooks.tap`.
+    """
+
+    @property
+    def rules(self) -> Mapping[str, RowRule]: ...
+
+    @property
+    def frames(self) -> Mapping[str, Mapping[str, tuple[Any, Any]]]: ...
+
+
+class Placed(Ordered, Protocol):
+    """Who runs modules in torch: the same, and where its tensors are."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+def truth_of(
+    backend: Placed, module: torch.nn.Module, call: Call, theirs: Call, step: int, *, exact: bool, stage: str = STAGE
 ) -> StepRecords:
     """What the module gives in float32 (what it gave, where it is exact), with the floors of this call."""
 
     def seen(output: Any) -> list[Record]:
-        return observe(backend, call, output, step)
+        return observe(backend, call, output, step, stage)
 
     given = seen(call.output)
     wide = None if exact else torch.float32
@@ -102,28 +127,18 @@ def _coarsest(call: Call) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Rows:
-    """In which order token rows stand, and which count.
-
-    Attributes:
-        rules: by branch. frames: by branch and name, (index, weight) as CPU tensors; see `parity.hooks.tap`.
-    """
+    """See `Ordered`; frames are CPU tensors."""
 
     rules: Mapping[str, RowRule]
     frames: Mapping[str, Mapping[str, tuple[Any, Any]]]
 
 
-def observe(backend: Rows | TorchBackend, call: Call, output: Any, step: int) -> list[Record]:
+def observe(backend: Ordered, call: Call, output: Any, step: int, stage: str = STAGE) -> list[Record]:
     """Records of a module's outputs, under the keys that the free run gives them."""
     plan = SitePlan("all", (), frozenset({call.module}))
     tap = Tap(plan, TorchReducer(), backend.rules[call.branches[0]], call.branches, backend.frames)
     tap.see(call.module, call.number, "out", single_output(output))
-    return torch_records(tap.entries, STAGE, step)
-
-
-def children_of(parent: str, modules: Sequence[str]) -> tuple[str, ...]:
-    """The callable modules directly below one, those inside its lists too; below the top one for `""`."""
-    inside = [m for m in modules if m and (not parent or m.startswith(parent + "."))]
-    return tuple(m for m in inside if not any(m != n and m.startswith(n + ".") for n in inside))
+    return torch_records(tap.entries, stage, step)
 
 
 def targets_of(plan: SitePlan, modules: Sequence[str]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,10 +16,9 @@ from parity.hooks.operations import Operation, Operations
 from parity.hooks.perturb import perturbed
 from parity.hooks.reduce import on_torch as reduce_torch
 from parity.hooks.rerun import rerun
-from parity.paths.closer.local import Rows, observe
-from parity.paths.loaded import Loaded
+from parity.paths.closer.local import Ordered, Rows, observe
+from parity.paths.loaded import STAGE, Eager, Loaded
 from parity.paths.port.load import Entry, failures
-from parity.paths.reference import STAGE, TorchBackend
 
 
 class Modules(Protocol):
@@ -68,15 +67,15 @@ def local_modules(side: Loaded, rows: Rows | None = None) -> Modules:
     family: Any = side.family
     backend: Any = side.backend
     if not family.is_own:
-        if isinstance(backend, TorchBackend):
+        if backend.eager is not None:
             paths = {path: path for path, _ in backend.module().named_modules() if path}
-            return _Eager(backend, paths, rows or backend)
+            return _Alone(backend, paths, rows or backend)
         from parity.paths.jax.local import LocalModules
 
         return LocalModules(backend, rows=rows)
     paths = {family.named(path): path for path, _ in backend.module().named_modules() if path}
-    if isinstance(backend, TorchBackend):
-        return _Guarded(family.entry, _Eager(backend, paths, rows or backend), paths)
+    if backend.eager is not None:
+        return _Guarded(family.entry, _Alone(backend, paths, rows or backend), paths)
     from parity.paths.jax.local import LocalModules
 
     return _Guarded(family.entry, LocalModules(backend, paths, rows), paths)
@@ -88,21 +87,32 @@ def operations_of(side: Loaded, call: Call, step: int) -> StepRecords:
     A reference adds what they give in float64 and perturbed, as branches of their own (`parity.paths.plan.OTHERS`).
     """
     backend: Any = side.backend
-    if not isinstance(backend, TorchBackend):
+    if backend.eager is None:
         from parity.paths.jax.local import LocalModules
 
-        found = LocalModules(backend).operations(call)
-        return StepRecords(step, tuple(_operation(call, step, "", i, o) for i, o in enumerate(found)))
-    module = backend.model.get_submodule(call.module)
+        return operation_records(call, step, {"": LocalModules(backend).operations(call)})
     with backend.scope():
-        own, exact = (_eager_operations(module, call, dtype) for dtype in (None, torch.float64))
-        with perturbed(module, SEED, backend.device):
-            moved = _eager_operations(module, call, None)
+        return reference_operations(backend.model.get_submodule(call.module), call, step, backend.device)
+
+
+def reference_operations(
+    module: torch.nn.Module, call: Call, step: int, device: torch.device, stage: str = STAGE
+) -> StepRecords:
+    """A reference's operations of a module, as they are, in float64 and perturbed."""
+    own, exact = (_eager_operations(module, call, dtype) for dtype in (None, torch.float64))
+    with perturbed(module, SEED, device):
+        moved = _eager_operations(module, call, None)
     # Casting to float64 comes before the module's own operations.
     runs = {"": own, "float64": exact[-len(own) :] if own else [], "moved": moved}
-    return StepRecords(
-        step, tuple(_operation(call, step, b, i, o) for b, run in runs.items() for i, o in enumerate(run))
-    )
+    return operation_records(call, step, runs, stage)
+
+
+def operation_records(
+    call: Call, step: int, runs: Mapping[str, Sequence[Operation]], stage: str = STAGE
+) -> StepRecords:
+    """Records of the operations of a call, of each run under its name as branch."""
+    made = (_operation(call, step, b, i, o, stage) for b, run in runs.items() for i, o in enumerate(run))
+    return StepRecords(step, tuple(made))
 
 
 SEED = 104_729
@@ -116,19 +126,19 @@ def _eager_operations(module: torch.nn.Module, call: Call, dtype: torch.dtype | 
     return [replace(o, reduced=sketch) for o, (_, sketch) in zip(seen.found, reduced, strict=True)]
 
 
-def _operation(call: Call, step: int, branch: str, number: int, found: Operation) -> Record:
+def _operation(call: Call, step: int, branch: str, number: int, found: Operation, stage: str) -> Record:
     g = geometry(found.shape)
-    key = Key(STAGE, step, branch, f"{call.module}:op.{number}.{found.name}", call.number)
+    key = Key(stage, step, branch, f"{call.module}:op.{number}.{found.name}", call.number)
     return Record(key, "tensor", found.shape, "", "", (g.rows, g.channels), None, found.reduced)
 
 
 @dataclass
-class _Eager:
-    """The modules of a torch port; `like` is the backend in whose order the rows stand."""
+class _Alone:
+    """The modules of a torch port; `like` is in whose order the rows stand."""
 
-    backend: TorchBackend
+    backend: Eager
     paths: Mapping[str, str]
-    like: Rows | TorchBackend
+    like: Ordered
 
     def has(self, module: str) -> bool:
         return module in self.paths

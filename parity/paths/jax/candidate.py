@@ -25,23 +25,25 @@ from torchax.ops import mappings
 
 from parity.golden.records import Record
 from parity.hooks.attach import attached, require_fired
+from parity.hooks.masks import Masks
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
-from parity.hooks.rows import RowRule
+from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap
 from parity.models import splash
-from parity.models.attention import SETTLE
 from parity.models.family import Family
 from parity.models.feature_cache import Features, Kept, calling, given_at
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
+from parity.paths.jax.lifetimes import bounded
 from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
 from parity.paths.jax.safe_attention import attention_of, is_torchax_own, use_safe_attention
-from parity.paths.loaded import Loaded, batched, frames_of, rules_of
+from parity.paths.jax.tracing import pinned_attention, scoped, signature_of, to_jax
+from parity.paths.loaded import Eager, Loaded, batched, frames_of, rules_of
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
 from parity.settings import Settings
@@ -72,7 +74,7 @@ class TorchaxBackend:
         settings = reached.settings
         self.env = torchax.default_env()
         self.model, self.reached, self.devices = model, reached, devices
-        self.interpreted = jax.default_backend() != "tpu"
+        self.interpreted = devices.platform != "tpu"
         self.dtype = DTYPES[settings.text("dtype")]
         self.jit = bool(settings["jit"])
         every = tuple(branch for group in family.batches for branch in group)
@@ -82,14 +84,15 @@ class TorchaxBackend:
         reached.mark("mesh")
         reached.mark("sharding")
         self.rules = rules_of(family, case, settings, inputs)
-        self.frames = frames_of(family, case, settings, inputs, self._put)
+        self.frames = frames_of(family, case, settings, inputs, self.put)
         self.programs: dict[Any, Program] = {}
         self.may_be_silent, self.predict = family.may_be_silent, family.predict
-        self.named: Callable[[str], str] = family.named
-        self.safe_attention = not family.runs_as_it_is and is_torchax_own(self.env)
+        self.named, self.ports, self.pairs_rows = family.named, family.named_port, family.runs_as_it_is
+        self.as_it_is = family.runs_as_it_is
+        self.safe_attention = not self.as_it_is and is_torchax_own(self.env)
         self.ran: dict[str, str] = {}
 
-    def _put(self, x: np.ndarray) -> jax.Array:
+    def put(self, x: np.ndarray) -> jax.Array:
         return self.devices.put(jnp.asarray(x), self.devices.replicated)
 
     def _place_weight(self, name: str, x: torch.Tensor) -> jax.Array:
@@ -143,7 +146,7 @@ class TorchaxBackend:
     def _program(
         self, group: tuple[str, ...], arguments: Any, frames: Any, kept: Kept | None, plan: SitePlan | None
     ) -> Program:
-        """The program for this group and these shapes, compiled (or, without jit, run eagerly at each call)."""
+        """The program for this group and these shapes, compiled; run eagerly at each call without jit."""
         signature = (len(group), plan, signature_of((arguments, kept)), signature_of(list(frames.values())))
         rule = self.rules[group[0]]
         if not self.jit:
@@ -152,16 +155,8 @@ class TorchaxBackend:
         names = group if len(group) > 1 else ("",)
         frames = dict(zip(names, frames.values(), strict=True))
         if signature not in self.programs:
-            seen: list[Entry] = []
-
-            def traced(params: Any, given: Any, rows: Any, before: Any) -> Any:
-                seen.clear()
-                out, after, entries, reduced = self._forward(params, given, rows, before, names, plan, rule)
-                seen.extend(entries)
-                return out, after, reduced
-
-            compiled = jax.jit(traced).lower(self.params, arguments, frames, kept).compile()
-            self.programs[signature] = Program(compiled, tuple(seen))
+            lowered, seen = self.lowered(names, rule, arguments, frames, kept, plan)
+            self.programs[signature] = Program(lowered.compile(), seen)
         known = self.programs[signature]
         entries = tuple(e if len(group) > 1 else replace(e, branch=group[0]) for e in known.entries)
 
@@ -170,6 +165,30 @@ class TorchaxBackend:
 
         return Program(run, entries)
 
+    def lowered(
+        self,
+        names: tuple[str, ...],
+        rule: PairedRule,
+        arguments: Any,
+        frames: Any,
+        kept: Kept | None,
+        plan: SitePlan | None,
+    ) -> tuple[jax.stages.Lowered, tuple[Entry, ...]]:
+        """The program of a call, not compiled yet, and the static half of what it observes; arrays may be abstract.
+
+        Args:
+            names: of the branches in its batch, `("",)` for one of any. frames: by these names.
+        """
+        seen: list[Entry] = []
+
+        def traced(params: Any, given: Any, rows: Any, before: Any) -> Any:
+            seen.clear()
+            out, after, entries, reduced = self._forward(params, given, rows, before, names, plan, rule)
+            seen.extend(entries)
+            return out, after, reduced
+
+        return jax.jit(traced).lower(self.params, arguments, frames, kept), tuple(seen)
+
     def _eager(
         self,
         group: tuple[str, ...],
@@ -177,7 +196,7 @@ class TorchaxBackend:
         frames: Any,
         kept: Kept | None,
         plan: SitePlan | None,
-        rule: RowRule,
+        rule: PairedRule,
     ) -> Program:
         out, after, entries, reduced = self._forward(self.params, arguments, frames, kept, group, plan, rule)
         return Program(lambda *ignored: (out, after, reduced), entries)
@@ -190,12 +209,13 @@ class TorchaxBackend:
         kept: Kept | None,
         group: tuple[str, ...],
         plan: SitePlan | None,
-        rule: RowRule,
+        rule: PairedRule,
     ) -> tuple[jax.Array, Kept, tuple[Entry, ...], Any]:
         """One call of the model on jax arrays, traced or not: prediction, features, static entries, reductions."""
         tensors = interop.torch_view(arguments)
         with (
             pinned_attention(),
+            contextlib.nullcontext() if self.as_it_is else scoped(self.model),
             splash.on_mesh(self.devices.mesh),
             self.env,
             torch.no_grad(),
@@ -206,10 +226,9 @@ class TorchaxBackend:
                 out = self.predict(self.model, tensors)
                 return array_of(out), tuple(map(array_of, cached.kept)), (), ()
             reducer = BatchingReducer()
-            tap = Tap(
-                plan, reducer, rule, group, interop.torch_view(frames), named=self.named, attention=self._attention
-            )
-            with attached(self.model, tap):
+            tap = self._tap(plan, reducer, rule, group, frames)
+            tap.attention = self._attention
+            with attached(self.model, tap), self._bounded(reducer):
                 out = self.predict(self.model, tensors)
             if plan.choice != "blocks" and not self.may_be_silent and kept is None:
                 # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
@@ -218,14 +237,29 @@ class TorchaxBackend:
         static, reduced = split(tap, reducer)
         return array_of(out), tuple(map(array_of, cached.kept)), static, reduced
 
+    def _tap(
+        self, plan: SitePlan, reducer: BatchingReducer, rule: PairedRule, names: tuple[str, ...], rows: Any
+    ) -> Tap:
+        masks = Masks(rule) if self.pairs_rows else None
+        frames = interop.torch_view(rows)
+        return Tap(plan, reducer, rule, names, frames, named=self.named, ports=self.ports, masks=masks)
+
+    def _bounded(self, reducer: BatchingReducer) -> contextlib.AbstractContextManager[None]:
+        # For a TPU alone: a CPU computes in the order of the trace, and what it fuses across blocks stays as it is.
+        on_tpu = self.devices.platform == "tpu" and not self.as_it_is
+        return bounded(self.model, reducer) if on_tpu else contextlib.nullcontext()
+
+    eager: Eager | None = None
+
     @property
     def seen(self) -> Set[str] | None:
-        """See `parity.paths.loaded.Backend`."""
+        return None
+
+    def names(self, call: Callable[[], object]) -> Set[str] | None:
         return None
 
     def _attention(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = attention_of(self.env)
-        return function
+        return attention_of(self.env)
 
     def unobserved_memory(self) -> int | None:
         """Bytes that the largest program without observers needs on a device; None where XLA does not tell."""
@@ -264,60 +298,20 @@ class TorchaxBackend:
         return self._forward(params, arguments, {}, None, group, None, self.rules[group[0]])[0]
 
 
-@contextlib.contextmanager
-def pinned_attention() -> Iterator[None]:
-    """Within it, query, key and value are computed before they are used, whether they are observed or not.
-
-    Otherwise XLA fuses the rotary embedding into what reads it, and compiles it again, with other fused
-    multiply-adds, where a reduction reads it too: observing would move the result by an ulp.
-    """
-
-    def pin(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        pinned: tuple[torch.Tensor, ...] = interop.torch_view(
-            jax.lax.optimization_barrier(tuple(map(array_of, tensors)))
-        )
-        return pinned
-
-    token = SETTLE.set(pin)
-    try:
-        yield
-    finally:
-        SETTLE.reset(token)
-
-
-def signature_of(tree: Any) -> tuple[Any, ...]:
-    leaves, structure = jax.tree.flatten(tree)
-    return (structure, tuple((x.shape, str(x.dtype)) for x in leaves))
-
-
-def to_jax(x: torch.Tensor) -> jax.Array:
-    """A CPU tensor as a jax array, bfloat16 included; float64 and int64 become 32 bits wide, as JAX has them. One of
-    torchax's is an array already."""
-    if isinstance(x, torchax.tensor.Tensor):
-        return array_of(x)
-    x = x.detach().cpu().contiguous()
-    if x.dtype == torch.bfloat16:
-        return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16.dtype))
-    return jnp.asarray(x.numpy())
-
-
 def load_candidate(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     """Load the candidate path.
 
     Raises:
         UsageError: the mesh is larger than the devices.
     """
-    devices = make_devices(settings)
+    devices = make_devices(settings).ruled_by(family.shard)
     use_compilation_cache()
     reached = Reached(settings)
     dtype = DTYPES[settings.text("dtype")]
     model = _in_dtype(family.load(case, settings), dtype).eval()
     reached.mark("dtype")
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
-    with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(backend.params)):
-        family.adapt(model, case, reached, traced=True, first=inputs.conditions[BRANCHES[0]])
-    if settings.changed("mesh"):
-        family.constrain(model, lambda x: _constrained(x, devices))
+    adapt(backend, family, case, inputs, backend.params)
     mark_text_settings(reached, inputs)
     return Loaded(
         "candidate",
@@ -330,6 +324,15 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
         reached,
         module_tree(model),
     )
+
+
+def adapt(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, weights: Any) -> None:
+    """Apply the settings to a loaded model, with these weights in it, and place its activations on the mesh."""
+    model, devices = backend.model, backend.devices
+    with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(weights)):
+        family.adapt(model, case, backend.reached, traced=True, first=inputs.conditions[BRANCHES[0]])
+    if backend.reached.settings.changed("mesh"):
+        family.constrain(model, lambda x: _constrained(x, devices))
 
 
 def _in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:

@@ -9,7 +9,8 @@ import jax
 
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.hooks.reduce.batch_jax import array_of
-from parity.paths.loop import STAGE, Loop, call_model
+from parity.paths.loaded import STAGE
+from parity.paths.loop import Loop, call_model
 from parity.paths.plan import MEMORY, SECONDS
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
+import numpy as np
 import torch
+import torchax
 from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 from torchax import interop
@@ -22,13 +24,43 @@ from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, single_output
 from parity.models import splash
-from parity.paths.closer.local import Rows
-from parity.paths.jax.candidate import TorchaxBackend, pinned_attention, signature_of, to_jax
+from parity.paths.closer.local import Ordered, Rows
+from parity.paths.jax.mesh import Devices
+from parity.paths.jax.tracing import pinned_attention, signature_of, to_jax
+from parity.paths.loaded import STAGE
 
 MOST_PROGRAMS = 128
 """Programs that are kept. On a CPU each takes about a hundred mappings of memory, and Linux gives a process 65,530:
 beyond that LLVM ends the process. An older one is compiled again, from JAX's cache on disk, where a later step needs
 it."""
+
+
+class Home(Ordered, Protocol):
+    """Who has the modules, loaded through torchax.
+
+    Attributes:
+        env, model, params: torchax's environment, the module, its weights by name. jit: whether programs are compiled.
+    """
+
+    env: torchax.tensor.Environment
+    model: torch.nn.Module
+    params: dict[str, jax.Array]
+    jit: bool
+
+    @property
+    def devices(self) -> Devices: ...
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Settings of the path that hold for a call."""
+        ...
+
+    def put(self, x: np.ndarray) -> jax.Array:
+        """An array on all devices."""
+        ...
+
+    def tensor(self, x: torch.Tensor) -> torch.Tensor:
+        """A CPU tensor on all devices."""
+        ...
 
 
 @dataclass
@@ -38,11 +70,13 @@ class LocalModules:
     Attributes:
         backend: the candidate's. paths: the reference's name of a module -> the candidate's own; None where they are
             the same. rows: the order in which the rows of the calls stand; None for the candidate's own.
+        stage: of the records.
     """
 
-    backend: TorchaxBackend
+    backend: Home
     paths: Mapping[str, str] | None = None
     rows: Rows | None = None
+    stage: str = STAGE
     _programs: dict[Any, tuple[Callable[..., Any], tuple[Entry, ...]]] = field(default_factory=dict)
 
     def has(self, module: str) -> bool:
@@ -59,8 +93,8 @@ class LocalModules:
 
     def _frames(self, branch: str) -> dict[str, tuple[jax.Array, jax.Array]]:
         if self.rows is None:
-            return self.backend.frames[branch]
-        put = self.backend._put
+            return dict(self.backend.frames[branch])
+        put = self.backend.put
         return {n: (put(i.cpu().numpy()), put(w.cpu().numpy())) for n, (i, w) in self.rows.frames[branch].items()}
 
     def records(self, call: Call, step: int) -> list[Record]:
@@ -89,7 +123,7 @@ class LocalModules:
                 reduced = run(*arguments)
         if len(names) == 1:
             entries = tuple(replace(e, branch=call.branches[0]) for e in entries)
-        return jax_records(entries, reduced, step)
+        return jax_records(entries, reduced, step, self.stage)
 
     def _program(
         self, call: Call, names: tuple[str, ...], leaves: list[Any], structure: Any, arguments: tuple[Any, Any, Any]

@@ -8,9 +8,11 @@ A dimension that a mesh axis does not divide is replicated instead.
 from __future__ import annotations
 
 import functools
+import math
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -23,8 +25,10 @@ from parity.settings import Settings
 
 AXES = ("dp", "sp", "tp")
 
-Rule = tuple[str, tuple[str | None, ...]]
-"""A pattern over parameter names, and the mesh axis of each dimension."""
+Axis = str | tuple[str, ...] | None
+Spec = tuple[Axis, ...]
+Rule = tuple[str, Spec]
+"""A pattern over parameter names, and the mesh axis (or axes) of each dimension."""
 
 _ANYWHERE = r"(.*\.)?"
 
@@ -70,13 +74,31 @@ class Devices:
     """
 
     mesh: Mesh
-    rules: tuple[tuple[re.Pattern[str], tuple[str | None, ...]], ...]
+    rules: tuple[tuple[re.Pattern[str], Spec], ...]
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(dp, sp, tp)."""
         dp, sp, tp = (int(self.mesh.shape[axis]) for axis in AXES)
         return dp, sp, tp
+
+    def ruled_by(self, rules: Mapping[str, tuple[Any, ...]]) -> Devices:
+        """The same mesh with other rules; with its own where there are none.
+
+        Raises:
+            UsageError: a pattern is no regular expression, or names an axis that the mesh has not.
+        """
+        if not rules:
+            return self
+        known = {None, *AXES}
+        for pattern, spec in rules.items():
+            named = {axis for each in spec for axis in (each if isinstance(each, tuple) else (each,))}
+            if named - known:
+                raise UsageError(f"`shard`: '{pattern}' names the axis {named - known}; the mesh has {', '.join(AXES)}")
+        try:
+            return replace(self, rules=tuple((re.compile(pattern), tuple(spec)) for pattern, spec in rules.items()))
+        except re.error as error:
+            raise UsageError(f"`shard`: {error}") from None
 
     def weight(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
         """Where a parameter lies."""
@@ -102,7 +124,8 @@ class Devices:
             rule = next((r for r in self.rules if r[0].fullmatch(name)), None)
             if rule is not None:
                 used.add(rule[0].pattern)
-                fits = "tp" in self._sharding(shape, rule[1]).spec
+                spec = self._sharding(shape, rule[1]).spec
+                fits = any("tp" in (axis if isinstance(axis, tuple) else (axis,)) for axis in spec)
                 split, whole = split + fits, whole + (not fits)
         idle = [pattern.pattern.removeprefix(_ANYWHERE) for pattern, _ in self.rules if pattern.pattern not in used]
         if not used:
@@ -124,6 +147,11 @@ class Devices:
     def tokens(self, shape: tuple[int, ...]) -> NamedSharding:
         """Where a [batch, tokens, channels] activation lies: batch over dp, tokens over sp."""
         return self._sharding(shape, ("dp", "sp"))
+
+    @property
+    def platform(self) -> str:
+        """Of its devices (`tpu`, `cpu`), which may be no devices of this machine."""
+        return str(self.mesh.devices.flat[0].platform)
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -153,12 +181,14 @@ class Devices:
     def replicated(self) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec())
 
-    def _sharding(self, shape: tuple[int, ...], spec: tuple[str | None, ...]) -> NamedSharding:
-        fits = [
-            axis if axis is not None and i < len(shape) and shape[i] % self.mesh.shape[axis] == 0 else None
-            for i, axis in enumerate(spec[: len(shape)])
-        ]
+    def _sharding(self, shape: tuple[int, ...], spec: Spec) -> NamedSharding:
+        fits = [axis if shape[i] % self._ways(axis) == 0 else None for i, axis in enumerate(spec[: len(shape)])]
         return NamedSharding(self.mesh, PartitionSpec(*fits))
+
+    def _ways(self, axis: Axis) -> int:
+        """Into how many parts a dimension falls."""
+        names = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
+        return math.prod(int(self.mesh.shape[name]) for name in names)
 
 
 @functools.cache
@@ -187,16 +217,24 @@ def make_devices(settings: Settings) -> Devices:
             f"mesh={settings.text('mesh')} has {need} devices, and {jax.process_count()} processes have {have}: each "
             "process must have a part of the mesh; make it as large as all devices"
         )
+    return Devices(make_mesh(settings, jax.devices()[:need]), rules_of(settings))
+
+
+def make_mesh(settings: Settings, devices: Sequence[jax.Device]) -> Mesh:
+    """The mesh that the settings name, over as many devices."""
     # Auto: the compiler propagates shardings, as it does for a port that annotates its weights alone.
     auto = (AxisType.Auto,) * len(AXES)
-    mesh = jax.make_mesh(shape, AXES, axis_types=auto, devices=jax.devices()[:need])
-    rules = RULES[settings.text("sharding")]
-    return Devices(mesh, tuple((re.compile(pattern), spec) for pattern, spec in rules))
+    return jax.make_mesh(settings.mesh_shape, AXES, axis_types=auto, devices=devices)
+
+
+def rules_of(settings: Settings) -> tuple[tuple[re.Pattern[str], Spec], ...]:
+    """The set of sharding rules that the settings name, compiled."""
+    return tuple((re.compile(pattern), spec) for pattern, spec in RULES[settings.text("sharding")])
 
 
 def use_compilation_cache() -> None:
-    """Keep every compiled program in parity's cache folder."""
-    folder = cache_dir() / "jax"
+    """Keep every compiled program: where JAX_COMPILATION_CACHE_DIR says, else in parity's cache folder."""
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or cache_dir() / "jax"
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

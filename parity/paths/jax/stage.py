@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,18 +23,23 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.errors import UnjudgedError
-from parity.golden.records import Record
+from parity.golden.records import Record, StepRecords
 from parity.hooks.attach import attached
+from parity.hooks.calls import Call
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
+from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap
-from parity.paths.jax.candidate import pinned_attention, signature_of, to_jax
+from parity.paths.closer.local import Rows
+from parity.paths.closer.modules import Modules, operation_records
+from parity.paths.jax.local import LocalModules
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
 from parity.paths.jax.safe_attention import use_safe_attention
-from parity.paths.stage import STEP, Inputs, Seen, Stage
+from parity.paths.jax.tracing import pinned_attention, signature_of, to_jax
+from parity.paths.stages.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -56,7 +61,7 @@ class Program:
 
 
 class TorchaxStage:
-    """A stage through torchax; see `parity.paths.stage.Runner`.
+    """A stage through torchax; see `parity.paths.stages.stage.Runner`.
 
     Raises:
         UsageError: the mesh is larger than the devices.
@@ -67,22 +72,21 @@ class TorchaxStage:
         self.stage, self.env, self.devices = stage, torchax.default_env(), make_devices(settings)
         self.reached = Reached(settings, stage.place or stage.name)
         self.jit, self.precision = bool(settings["jit"]), settings.text("matmul_precision")
-        self.root = stage.load(settings, self.reached, traced=True)
+        self.root = self.model = stage.load(settings, self.reached, traced=True)
         self.modules = module_tree(self.root)
         self.params = {
             name: jax.device_put(to_jax(x), self.devices.weight(name, tuple(x.shape)))
             for name, x in named_tensors(self.root)
         }
         self.programs: dict[Any, Program] = {}
+        self.rules: Mapping[str, RowRule] = {}
+        self.frames: Mapping[str, Mapping[str, tuple[Any, Any]]] = {}
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
-        given = {k: interop.torch_view(jax.device_put(to_jax(x), self.devices.replicated)) for k, x in inputs.items()}
-        frames = {
-            name: (jax.device_put(f.index, self.devices.replicated), jax.device_put(f.weight, self.devices.replicated))
-            for name, f in self.stage.frames(inputs).items()
-        }
+        given = {k: self.tensor(x) for k, x in inputs.items()}
+        frames = {name: (self.put(f.index), self.put(f.weight)) for name, f in self.stage.frames(inputs).items()}
         outer = _Outer(self.stage, plan, branch, frames)
-        with self._scope(), self._routed(outer):
+        with self.scope(), self._routed(outer):
             outer.see("in", given)
             out = self.root(**given)
             outer.see("out", out)
@@ -96,8 +100,21 @@ class TorchaxStage:
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         return ((name, widen16(np.asarray(x))) for name, x in self.params.items())
 
+    def alone(self, rows: Rows) -> Modules:
+        return LocalModules(self, rows=rows, stage=self.stage.name)
+
+    def operations(self, call: Call, step: int) -> StepRecords:
+        found = LocalModules(self, stage=self.stage.name).operations(call)
+        return operation_records(call, step, {"": found}, self.stage.name)
+
+    def put(self, x: np.ndarray) -> jax.Array:
+        return jax.device_put(x, self.devices.replicated)
+
+    def tensor(self, x: torch.Tensor) -> torch.Tensor:
+        return interop.torch_view(jax.device_put(to_jax(x), self.devices.replicated))
+
     @contextlib.contextmanager
-    def _scope(self) -> Iterator[None]:
+    def scope(self) -> Iterator[None]:
         with self.env, torch.no_grad(), products(self.precision), use_safe_attention(self.env):
             self.reached.mark("matmul_precision")
             yield

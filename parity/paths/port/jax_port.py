@@ -20,10 +20,11 @@ from torchax import interop
 
 from parity.errors import UsageError
 from parity.golden.records import Record
+from parity.hooks.modules import nearest
 from parity.hooks.objects import objects_of, watched
 from parity.hooks.reduce.batch_jax import BatchingReducer
 from parity.hooks.reduce.transfer_jax import split, widen16
-from parity.hooks.rows import RowRule
+from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry as Seen
 from parity.hooks.tap import Tap
@@ -35,7 +36,6 @@ from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import TorchaxBackend
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
-from parity.paths.loop import Loop, call_model
 from parity.paths.port.load import PassingError
 from parity.paths.port.ported import Ported, check_output, guarded, moved, wrong_output
 from parity.port import Port, listening
@@ -64,11 +64,11 @@ class JaxPort(TorchaxBackend):
         self.groups = family.batches
         self.params = jax.tree.map(jax.numpy.asarray, port.weights)
         self.rules = rules_of(family, case, settings, inputs)
-        self.frames = frames_of(family, case, settings, inputs, self._put)
+        self.frames = frames_of(family, case, settings, inputs, self.put)
         self.programs = {}
         self.heard: set[str] = set()
         self.tracing = False
-        self.named = family.named
+        self.named, self.ports, self.pairs_rows = family.named, family.named_port, True
         self.safe_attention = False
         self.ran = {}
 
@@ -97,6 +97,14 @@ class JaxPort(TorchaxBackend):
     def seen(self) -> Set[str]:
         return self.heard
 
+    def names(self, call: Callable[[], object]) -> Set[str]:
+        self.tracing = True
+        try:
+            call()
+        finally:
+            self.tracing = False
+        return self.heard
+
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
             yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
@@ -109,14 +117,14 @@ class JaxPort(TorchaxBackend):
         kept: Kept | None,
         group: tuple[str, ...],
         plan: SitePlan | None,
-        rule: RowRule,
+        rule: PairedRule,
     ) -> tuple[jax.Array, Kept, tuple[Seen, ...], Any]:
         if plan is None:
             with calling(self.model, kept) as cached:
                 return self._call(params, arguments, None), cached.kept, (), ()
         for inlined in (False, True):
             reducer = BatchingReducer()
-            tap = Tap(plan, reducer, rule, group, interop.torch_view(frames), named=self.family.named)
+            tap = self._tap(plan, reducer, rule, group, frames)
             heard = _Heard(self, tap, arguments, inlined)
             try:
                 with jax.disable_jit() if inlined else contextlib.nullcontext(), calling(self.model, kept) as cached:
@@ -140,12 +148,14 @@ class JaxPort(TorchaxBackend):
                 stack.enter_context(listening(heard.named))
                 if port.module is not None:
                     stack.enter_context(watched(port.module, heard.see))
+                for module, mask in (port.padded(given) if port.padded is not None else {}).items():
+                    heard.tap.masked(module, {"mask": interop.torch_view(mask)})
             passed = (given,) if port.weights is None else (params, given)
             out = self.family.called(call, *passed)
         if not isinstance(out, jax.Array):
             raise wrong_output(entry, out, "a jax array")
         out = moved(out, port, rank, -1, 1)
-        check_output(entry, out, self.family.expected)
+        check_output(entry, out, self.family.expected_of(int(arguments[LATENT].shape[0])))
         return out
 
 
@@ -181,10 +191,14 @@ class _Heard:
         self.backend.heard.add(path)
         call = self.calls[path, port]
         self.calls[path, port] += 1
-        if self.tap.plan.wants_module(path):
-            arrays = jax.tree.map(self._given, value)
-            with self.backend.env:
-                self.tap.see(path, call, port, interop.torch_view(arrays))
+        arrays = interop.torch_view(jax.tree.map(self._given, value))
+        with self.backend.env:
+            if port.startswith("in."):
+                self.tap.masked(path, {port.removeprefix("in."): arrays})
+            if self.tap.plan.wants_module(path):
+                self.tap.see(path, call, port, arrays)
+            if port.split(".")[0] == "out":
+                self.tap.hold(path, call, port, arrays)
 
     def _given(self, x: Any) -> Any:
         if isinstance(x, np.ndarray):
@@ -199,31 +213,6 @@ def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs
     family.watch(reached)
     backend = JaxPort(port, family, case, inputs, reached)
     paths = {} if port.module is None else {family.named(p): "" for p in objects_of(port.module)}
-    modules = {p: _above(p, paths) for p in paths if p}
-    any_family: Any = family  # the protocol asks for attributes that can be set
-    return Loaded(
-        "candidate", any_family, case, settings, inputs, backend, family.sampler(case, inputs.seed), reached, modules
-    )
-
-
-def names_of(loop: Loop) -> dict[str, str]:
-    """What a JAX port names, path -> parent's path, found by tracing it once; nothing is computed."""
-    side = loop.side
-    backend = side.backend
-    assert isinstance(backend, JaxPort)
-    backend.tracing = True
-    try:
-        with backend.scope():
-            call_model(loop, 0, None)
-    finally:
-        backend.tracing = False
-    paths = dict.fromkeys([*side.modules, *sorted(backend.seen)], "")
-    return {p: _above(p, paths) for p in paths if p}
-
-
-def _above(path: str, paths: Mapping[str, str]) -> str:
-    """The nearest module above."""
-    above = path.rpartition(".")[0]
-    while above and above not in paths:
-        above = above.rpartition(".")[0]
-    return above
+    modules = {p: nearest(p, paths) for p in paths if p}
+    sampler = family.sampler(case, inputs.seed)
+    return Loaded("candidate", family, case, settings, inputs, backend, sampler, reached, modules)

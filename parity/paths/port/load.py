@@ -23,7 +23,7 @@ from typing import Any, get_args
 
 import torch
 
-from parity.errors import ParityError, UsageError
+from parity.errors import ParityError, UsageError, summary
 from parity.paths.port.settings import PortInfo
 from parity.paths.port.state import kept
 from parity.port import Case, Layout, Port, Runs
@@ -73,11 +73,13 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
     build = getattr(module, function)
     if not callable(build):
         raise UsageError(f"{option}: '{function}' in '{name}' is of type {type(build).__name__}, not a function")
+    with failures(f"{option}: reading SETTINGS in '{file.name}'", file):
+        settings = _settings(option, name, getattr(module, "SETTINGS", {}))
     return Entry(
         option=option,
         text=text,
         file=str(file),
-        settings=_settings(option, name, getattr(module, "SETTINGS", {})),
+        settings=settings,
         digest=hashlib.sha256(file.read_bytes()).hexdigest()[:16],
         said=tuple(said),
         function=build,
@@ -148,14 +150,16 @@ def failures(doing: str, file: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (ParityError, KeyboardInterrupt, PassingError):
+    except (ParityError, PassingError):
         raise
     except BaseException as error:
+        # A side's process ignores interrupts: one that comes up there was raised by the port.
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            raise
         if os.environ.get("PARITY_DEBUG") == "1":
             traceback.print_exc()
-        lines = str(error).strip().splitlines()
-        said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise UsageError(f"{doing} raised at {_line(error, file)}: {said} (PARITY_DEBUG=1: traceback)") from error
+        said = f"{summary(error)} (PARITY_DEBUG=1: traceback)"
+        raise UsageError(f"{doing} raised at {_line(error, file)}: {said}") from error
 
 
 def _line(error: BaseException, file: Path) -> str:
@@ -192,7 +196,7 @@ def build(entry: Entry, case: Case) -> Port:
     where = f"{entry.named}: {entry.function.__name__}(case)"
     with failures(where, entry.path):
         made = entry.function(case)
-    return checked(made, where)
+        return checked(made, where)
 
 
 def checked(made: Any, where: str) -> Port:
@@ -232,7 +236,12 @@ def _fault(port: Port, runs: str, is_torch: bool) -> str | None:
         return f"`weights` are given with runs={runs!r}; a torch module holds its own"
     if port.layout not in get_args(Layout):
         return f"`layout` is {port.layout!r}; it takes {', '.join(get_args(Layout))}"
-    for name in ("rename", "inputs"):
+    if not isinstance(port.branches, (tuple, list)) or not all(isinstance(b, str) for b in port.branches):
+        return f"`branches` is {_a(port.branches)}, not a tuple of names"
+    for name in ("schedule", "loop", "padded"):
+        if getattr(port, name) is not None and not callable(getattr(port, name)):
+            return f"`{name}` is {_a(getattr(port, name))}, not a function"
+    for name in ("rename", "inputs", "shard"):
         if not isinstance(getattr(port, name), Mapping):
             return f"`{name}` is {_a(getattr(port, name))}, not a mapping"
     return None

@@ -9,24 +9,44 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.attach import masks_given
 from parity.hooks.calls import prediction_of
 from parity.models.family import Condition, Constrain, Said
 from parity.models.feature_cache import CALL
 from parity.models.generic.inputs import LATENT
+from parity.models.sampler import Sampler
 from parity.models.spec import Case
 from parity.paths.port.load import Entry, build, failures
+from parity.paths.port.over import Over
+from parity.paths.port.schedule import OwnSampler
 from parity.paths.port.state import kept
 from parity.port import Case as PortCase
 from parity.port import Port
 from parity.reached import Reached
 from parity.settings import Settings
 
-Named = Callable[[str], str]
+
+class Names(Protocol):
+    """A port's names in the reference's; see `parity.paths.families.Names`."""
+
+    def module(self, path: str) -> str: ...
+
+    def port(self, module: str, port: str) -> str: ...
+
+
+class OwnNames:
+    """Those of a port whose names are the reference's."""
+
+    def module(self, path: str) -> str:
+        return path
+
+    def port(self, module: str, port: str) -> str:
+        return port
 
 
 class Read(Mapping[str, str]):
@@ -48,36 +68,30 @@ class Read(Mapping[str, str]):
 
 
 @dataclass
-class Ported:
-    """See `parity.models.family.Family`; attributes it lacks are the base family's.
+class Ported(Over):
+    """See `parity.models.family.Family`; `base` is the family of the inputs, schedule and rows.
 
     Attributes:
-        base: family of the inputs, schedule and rows. entry: the port's function. role: which side it is.
-        renames: makes `named` of a port's rules; None where its names are the reference's.
-        named: a module of the port -> the reference's name. said: what its code changed for the process, put back.
+        entry: the port's function. role: which side it is.
+        renames: makes `names` of a port's rules; None where its names are the reference's. names: those.
+        said: what its code changed for the process, put back.
         expected: shape of a prediction, where known. read: settings that the port has read. channels_last: its layout,
             once it is built. keeps: whether it keeps features between steps (its own `cache`).
     """
 
-    base: Any
     entry: Entry
     role: str
-    renames: Callable[[Mapping[str, str]], Named] | None = None
+    renames: Callable[[Mapping[str, str]], Names] | None = None
     expected: tuple[int, ...] | None = None
-    named: Named = str
+    names: Names = field(default_factory=OwnNames)
     said: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     reached: Reached | None = None
-    may_be_silent: bool = True
     channels_last: bool = False
     keeps: bool = False
+    _own: Port | None = None
     _built: Port | None = None
     _ports: weakref.WeakKeyDictionary[Any, Port] = field(default_factory=weakref.WeakKeyDictionary)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "base":
-            raise AttributeError(name)
-        return getattr(self.base, name)
 
     def checks(self, case: Case, role: str) -> tuple[Said, ...]:
         """What the port changed for the process, which was put back; then what the base family says."""
@@ -91,8 +105,17 @@ class Ported:
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:
-        """One branch a call: what `Port.call` takes."""
-        return tuple((branch,) for group in self.base.batches for branch in group)
+        """One branch a call, unless the port takes several at once."""
+        every = tuple(branch for group in self.base.batches for branch in group)
+        own = () if self._own is None else tuple(self._own.branches)
+        if own and sorted(own) != sorted(every):
+            raise UsageError(f"{self.entry.named}: `branches` is {own}; this model has {', '.join(every)}, each once")
+        return (own,) if own else tuple((branch,) for branch in every)
+
+    @property
+    def may_be_silent(self) -> bool:
+        """A port may name modules that it never calls."""
+        return True
 
     @property
     def runs_as_it_is(self) -> bool:
@@ -107,6 +130,12 @@ class Ported:
     def repeatable(self) -> bool:
         """A port may be edited between two runs."""
         return False
+
+    def named(self, module: str) -> str:
+        return self.names.module(module)
+
+    def named_port(self, module: str, port: str) -> str:
+        return self.names.port(module, port)
 
     def knows(self, setting: str) -> bool:
         """See `parity.paths.port.load.Entry`."""
@@ -126,19 +155,24 @@ class Ported:
         Raises:
             UsageError: see `parity.paths.port.load.build`.
         """
-        said: list[str] = []
-        texts = settings.as_text()
-        known = Read({name: texts[name] for name in self.entry.settings}, self._mark)
-        shape = tuple(case.latent_shape) or None
-        told = PortCase(self.role, case.name if case.config else "", case.folder, case.config, shape, known)
-        with kept(said):
-            port = build(self.entry, told)
+        port, said = built(self.entry, self.role, case, settings, self._mark)
         self.keeps = self.declares("cache") and settings.deep_cache is not None
+        self._own = port
         self.channels_last = port.layout == "channels_last"
         self.said |= {f"{self.entry.function.__name__} {x}" for x in said}
         if self.renames is not None:
-            self.named = self.renames(port.rename)
+            self.names = self.renames(port.rename)
         return port
+
+    def sampler(self, case: Case, seed: int) -> Sampler:
+        base, own = self.base.sampler(case, seed), self._own
+        if own is None or (own.schedule is None and own.loop is None):
+            return base
+        return OwnSampler(base, self.entry, own.schedule, own.loop)
+
+    @property
+    def shard(self) -> Mapping[str, tuple[Any, ...]]:
+        return {} if self._own is None else self._own.shard
 
     def keep(self, port: Port) -> None:
         """Have the next `load` take this port, which was built for it."""
@@ -163,12 +197,18 @@ class Ported:
         rank = arguments[LATENT].ndim
         with guarded(self.entry):
             given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
+            if port.padded is not None:
+                masks_given(port.padded(given))
             out = prediction_of(self.called(call, given))
         if not isinstance(out, torch.Tensor):
             raise wrong_output(self.entry, out, "a torch.Tensor")
         out = moved(out, port, rank, -1, 1)
-        check_output(self.entry, out, self.expected)
+        check_output(self.entry, out, self.expected_of(int(arguments[LATENT].shape[0])))
         return out
+
+    def expected_of(self, batch: int) -> tuple[int, ...] | None:
+        """Shape of a prediction of so many branches, where known."""
+        return None if self.expected is None else (batch, *self.expected[1:])
 
     def called(self, call: Callable[..., Any], *passed: Any) -> Any:
         """The prediction of a port's `call`; where it keeps features between steps, they are handed in and taken out.
@@ -207,6 +247,26 @@ class Ported:
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         return {}
+
+
+def built(
+    entry: Entry, role: str, case: Case, settings: Settings, mark: Callable[[str], None]
+) -> tuple[Port, list[str]]:
+    """A port of these settings, and what its code changed for the process, which was put back.
+
+    Args:
+        mark: is given the name of each setting that the port reads.
+
+    Raises:
+        UsageError: see `parity.paths.port.load.build`.
+    """
+    said: list[str] = []
+    texts = settings.as_text()
+    known = Read({name: texts[name] for name in entry.settings}, mark)
+    shape = tuple(case.latent_shape) or None
+    with kept(said):
+        port = build(entry, PortCase(role, case.name if case.config else "", case.folder, case.config, shape, known))
+    return port, said
 
 
 def uncompiled(module: torch.nn.Module) -> torch.nn.Module:

@@ -11,10 +11,9 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from parity.errors import ParityError, UsageError
+from parity.errors import ParityError, UsageError, summary
 from parity.models.registry import tiny_names
 from parity.paths.plan import Source
-from parity.paths.worker.serve import summary
 
 
 @contextlib.contextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
 import warnings
 
 from parity.errors import UsageError
+
+CHIPS = ("/dev/accel*", "/dev/vfio/[0-9]*")
+"""Device files of TPU chips."""
 
 
 def quieten() -> None:
@@ -15,6 +19,11 @@ def quieten() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+    if not any(glob.glob(pattern) for pattern in CHIPS):
+        # With the TPU compiler installed (extra `aot`) JAX looks for chips: not in a service that is not there, and
+        # without waiting for another process that does the same.
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     warnings.filterwarnings("ignore")
 
 

@@ -30,8 +30,9 @@ from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.paths.plan import Changes, Forced, ModuleCall, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
-from parity.paths.side import Can
+from parity.paths.side import can_of
 from parity.paths.worker import wire
+from parity.redact import printable
 
 GRACE = 10.0
 """Seconds that a worker has beyond a time limit before it is taken to hang in native code."""
@@ -197,7 +198,7 @@ class Worker:
             self._said.append(line)
             quiet = quiet or line.startswith("Fatal Python error")
             if not quiet:
-                shown = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in line)
+                shown = "\t".join(printable(part, "utf-8") for part in line.split("\t"))
                 print(f"{self.role}: {shown}", file=sys.stderr, flush=True)
 
     def _ended(self) -> UsageError:
@@ -250,8 +251,7 @@ class ProcessSide:
 
     def __init__(self, worker: Worker, spec: Spec, number: int) -> None:
         self.worker, self.spec, self.role, self._number = worker, spec, spec.role, number
-        floors = Can.FLOORS if spec.role == "reference" else Can.TIME
-        self.can = Can.OBSERVE | Can.CALL | Can.START | Can.PATCH | floors
+        self.can = can_of(spec)
         self._facts: Facts | None = None
         self._asked: int | None = None
 

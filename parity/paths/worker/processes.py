@@ -207,7 +207,7 @@ class _Watch:
             code, text = 125, f"a program of all processes broke off, as where one of them died: {_first_line(error)}"
         else:
             traceback.print_exc()
-            code, text = 1, f"{type(error).__name__}: {error}"
+            code, text = 125, f"this is a defect of parity: {type(error).__name__}: {error}"
         print(f"parity: {text}", file=sys.stderr, flush=True)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self.client.key_value_set(f"parity/stopped/{self.index}", f"{code} {text}", allow_overwrite=True)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from parity.errors import ParityError, UsageError
+from parity.errors import ParityError, UsageError, summary
 from parity.paths.worker import wire
 from parity.paths.worker.extras import quieten, require_extras
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from parity.golden.records import StepRecords
     from parity.paths.live import Host, LiveSide
     from parity.paths.plan import ModuleCall, Plan, Spec, State
+    from parity.paths.stages.side import StageSide
 
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
@@ -46,7 +47,7 @@ class Server:
     """
 
     host: Host
-    sides: dict[int, LiveSide] = field(default_factory=dict)
+    sides: dict[int, LiveSide | StageSide] = field(default_factory=dict)
     streams: dict[int, Iterator[StepRecords]] = field(default_factory=dict)
     states: dict[int, dict[int, State]] = field(default_factory=dict)
 
@@ -57,13 +58,10 @@ class Server:
         return self.host.port(option, text, timeout)
 
     def open(self, side: int, spec: Spec) -> None:
-        from parity.paths.worker.checkpoint import checkpoint  # torch, which is imported by now
-
-        with checkpoint(spec.source):
-            self.sides[side] = self.host.open(spec)
+        self.sides[side] = self.host.open(spec)
 
     def facts(self, side: int) -> object:
-        from parity.paths.worker.checkpoint import checkpoint
+        from parity.paths.worker.checkpoint import checkpoint  # torch, which is imported by now
 
         with checkpoint(self.sides[side].spec.source):
             return self.sides[side].facts()
@@ -155,12 +153,6 @@ def _error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, MemoryError) or "Unable to initialize backend" in text:  # the machine's, or its environment's
         return {"error": {"code": UsageError.exit_code, "text": text}}
     return {"error": {"code": 0, "text": text, "trace": traceback.format_exc()}}
-
-
-def summary(error: BaseException) -> str:
-    """An exception in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _tell_exits(replies: BinaryIO) -> Callable[[int], NoReturn]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from parity.errors import UsageError
 from parity.report.document import Document
 
-Renderer = Callable[[Document], str]
+Renderer = Callable[[Document], str | Iterable[str]]
+"""Gives the text, or pieces of it where it may be larger than memory."""
 
 NAMES: tuple[str, ...] = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 """The formats there are."""
@@ -47,6 +48,12 @@ def render(document: Document, name: str) -> str:
     Raises:
         UsageError: no such format, or one that cannot show this document.
     """
+    return "".join(pieces(document, name))
+
+
+def pieces(document: Document, name: str) -> Iterable[str]:
+    """`render`, piece by piece."""
     require(name)
     importlib.import_module(f"{__name__}.{name}")
-    return _RENDERERS[name](document)
+    text = _RENDERERS[name](document)
+    return (text,) if isinstance(text, str) else text

@@ -14,9 +14,10 @@ Cost. One pass over the sites; a few hundred bytes a case.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
+from parity.compare.many.sites import by_step
 from parity.compare.result import Result, SiteDiff
 from parity.errors import UsageError
 from parity.report.comparison import Comparison, block_of, distance_cells, remarks
@@ -41,7 +42,7 @@ def junit(document: Document) -> str:
     if not isinstance(document, Comparison):
         raise UsageError("--format junit lists the blocks of a comparison; --format json has any document")
     result = document.result
-    cases = [_verdict_case(result), *(_case(result, group, sites) for group, sites in groups(result.sites).items())]
+    cases = [_verdict_case(result), *(_case(result, group, sites) for group, sites in grouped(result))]
     failures = sum("<failure " in case for case in cases)
     errors = sum("<error " in case for case in cases)
     name = quoted(f"parity {result.model}".strip())
@@ -49,6 +50,11 @@ def junit(document: Document) -> str:
     head = '<?xml version="1.0" encoding="UTF-8"?>\n'
     body = "".join(cases)
     return f"{head}<testsuites {counts}>\n<testsuite name={name} {counts}>\n{body}</testsuite>\n</testsuites>\n"
+
+
+def grouped(result: Result) -> Iterator[tuple[Group, list[SiteDiff]]]:
+    """The groups of all steps, those of one step at a time."""
+    return (item for sites in by_step(result.sites) for item in groups(sites).items())
 
 
 def groups(sites: Sequence[SiteDiff]) -> dict[Group, list[SiteDiff]]:

@@ -22,12 +22,13 @@ from parity.golden import Golden
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import DEFAULT_KINDS, KINDS, STAGES_STEP, CallRecords, Plan, Role, Spec, State
+from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, CallRecords, Plan, Role, Spec, State
 from parity.paths.side import Side
+from parity.runs.like import carry
 from parity.runs.recording.writer import Silent, Writer, require_alike, writer_of
 from parity.runs.replay.inputs import recorded_calls
 from parity.runs.request import Request, Say
-from parity.runs.sides import Openers, Own, Workers, arrays, reference_spec, source_of
+from parity.runs.sides import Openers, Own, Workers, arrays, like_of, reference_spec, source_of
 from parity.runs.stream import Ends, exhaust, state_of, until_end
 from parity.settings import DeepCache, Settings
 
@@ -75,7 +76,7 @@ def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> 
     """
     with contextlib.ExitStack() as stack:
         openers = openers or request.run.ports.openers or stack.enter_context(Workers())
-        chain = _chain(request, say)
+        chain = _chain(request, openers, say)
         own = None if chain is None or "text" not in request.run.stages else chain.encode(say)
         say("encoding the prompt" if own is None and request.run.stage1 is None else f"loading the {request.side}")
         side = openers.of(request.side).open(_spec(request, openers, own))
@@ -83,19 +84,19 @@ def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> 
         return _recorded(request, side, side.facts(), chain, say)
 
 
-def _chain(request: RecordRequest, say: Say) -> Chain | None:
+def _chain(request: RecordRequest, openers: Openers, say: Say) -> Chain | None:
     """The stages outside the loop; None where the loop alone is recorded."""
     if request.run.stages == ("transformer",):
         return None
     from parity.runs.recording.stages import Chain  # torch and transformers, only from here on
 
     say("preparing the checkpoint")
-    return Chain.of(request.run, request.side, request.settings, request.floors)
+    return Chain.of(request.run, request.side, request.settings, request.floors, openers)
 
 
 def _spec(request: RecordRequest, openers: Openers, own: Own | None) -> Spec:
     """What the side is; it encodes the prompt itself, unless its text stage has done so."""
-    run = request.run
+    run = replace(request.run, stages=(LOOP_STAGE,))
     if request.side == "reference":
         return replace(reference_spec(run, own), named=True)
     port = run.ports.candidate or run.ports.reference
@@ -105,6 +106,7 @@ def _spec(request: RecordRequest, openers: Openers, own: Own | None) -> Spec:
     if run.ports.alone and run.ports.candidate is not None:
         facts = openers.of("reference").open(reference_spec(run)).facts()
         spec = replace(spec, tensors=arrays(facts.tensors, facts.input_dtypes))
+    spec = like_of(run, spec)
     return spec if own is None else replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
 
 
@@ -114,7 +116,7 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
     plan = plan_sites(["", *(m for m in facts.provenance.modules if m)], *choice)
     weights = dict(facts.provenance.weights) | ({} if chain is None else chain.weights)
     provenance = replace(facts.provenance, command=request.command, weights=weights)
-    written, ends = 0, Ends()
+    written, carried, ends = 0, False, Ends()
     with writer_of(request.where, provenance, resume=request.resume, overwrite=request.overwrite) as writer:
         if STAGES_STEP in writer.steps_done:
             return 0  # it is the last to be written
@@ -125,6 +127,10 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
             if step.step == done > 0 and (held := _like(request.settings.deep_cache, done)) is not None:
                 require_alike(request.where, Golden.open(request.where).read_step(held), step)
             written += _write(writer, step, done)
+            if step.step >= done and not carried and not isinstance(writer, Silent):
+                carried = carry(request.where, facts, provenance, resumed=done > 0)
+        if not carried and not isinstance(writer, Silent):  # it may have been killed before it could
+            carry(request.where, facts, provenance, resumed=done > 0)
         if chain is not None and "vae" in request.run.stages:
             chain.decode(ends, say)
         if chain is not None and chain.records:

@@ -87,7 +87,7 @@ def _called(side: Side, call: ModuleCall, step: int, where: str) -> tuple[Record
         UsageError: it does not take the recorded inputs.
     """
     try:
-        return side.call(call, Plan()).records
+        return tuple(side.call(call, Plan()).records)
     except RemoteError as error:
         raise UsageError(
             f"'{where}': this machine's {call.module} does not take its recorded inputs (step {step}): {error}; was "

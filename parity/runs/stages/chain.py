@@ -1,107 +1,102 @@
-"""A run of several stages, in their order: text, transformer, vae; each judged by itself and in the chain.
+"""A run of several stages, in their order: text, transformer, vae; each compared by itself and in the chain.
 
-The transformer stage is `parity.runs.run`. The others are `parity.paths.stage.Stage`s, judged round by round as it
-is: in float32 first, then as given. The VAE starts from the latents that the loops came to, which are taken from the
-run as it ends. The verdict is that of the first stage that fails.
+Each stage is a comparison of its own (`parity.runs.compare`), its sides in the same two processes. The loops start from
+what the encoders gave, the VAE from the latents that the loops came to. The verdict is that of the first stage that
+fails.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
-from parity.compare.reason import Note
+from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
-from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
-from parity.hooks.modules import module_tree
 from parity.hooks.sites import split_sites
-from parity.models.family import Family
-from parity.models.folder import read_config, skeleton
-from parity.models.registry import family_of, make_case, resolve_model
-from parity.models.spec import Case, GenerationSpec
-from parity.models.stage2 import read_stage2
-from parity.paths.inputs import Conditions, Encoded, make_inputs
-from parity.paths.loop import denoise, prepare
-from parity.paths.plan import Array
-from parity.paths.reference import load_reference
+from parity.paths.plan import Given, Plan, Source
 from parity.paths.side import Pair
-from parity.paths.worker.trees import array
-from parity.reached import Reached
-from parity.runs.compare import run
+from parity.runs.compare import Encodings, run
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own
+from parity.runs.sides import Openers, Workers, reference_spec, source_of
 from parity.runs.sink import NoSink, Sink
 from parity.runs.stages.merged import merged
-from parity.runs.stages.text import judge_text, text_modules
-from parity.runs.stages.vae import Ends, decode_round, reference_latents, vae_stage
-from parity.runs.stream import Ends as StreamEnds
-from parity.settings import parse
+from parity.runs.stages.vae import LATENTS, decode_round
+from parity.runs.stream import Ends, Outputs, counted, until_end
 
 STAGES = ("text", "transformer", "vae")
 
-Choices = Mapping[str, tuple[str, tuple[str, ...]]]
-"""Stage -> its own sites and values."""
+Choice = tuple[str, tuple[str, ...]]
+"""Sites and values of a stage."""
 
 
-def run_chain(request: Request, say: Say, sink: Sink | None = None) -> Result:
+def run_chain(request: Request, say: Say, sink: Sink | None = None, openers: Openers | None = None) -> Result:
     """Run the stages of a request that names others than the transformer.
 
     Raises:
         UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting's code was not reached.
     """
+    with contextlib.ExitStack() as stack:
+        openers = openers or request.ports.openers or stack.enter_context(Workers())
+        openers.of("reference"), openers.of("candidate")  # they import their libraries meanwhile
+        return _run(request, openers, say, sink or NoSink())
+
+
+def _run(request: Request, openers: Openers, say: Say, sink: Sink) -> Result:
     say("preparing the checkpoint")
-    case, family = case_of(request)
-    given = _stage2(case, request) if request.stage2 is not None else None
-    choices = split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
+    choices = _choices(request)
     found: dict[str, Result] = {}
-    ends = _Ends(sink or NoSink())
-    own: Encoded_ = {}
-    told: list[str] = []
+    ends = _Loops(sink)
+    own: Encodings = {}
+    notes: list[Note] = []
     if "text" in request.stages:
-        texts = judge_text(request, case, family, _rounds(request), choices["text"], say)
-        found["text"], own = texts.result, texts.own
-        told = [_embeddings_used(request, own)] if "transformer" in request.stages else []
+        found["text"], own = _text(request, choices["text"], openers, say)
+        notes = [Note(_embeddings_used(request, own))] if "transformer" in request.stages else []
     if "transformer" in request.stages:
-        sites, values = choices["transformer"]
-        found["transformer"] = run(dataclasses.replace(request, sites=sites, values=values), say, ends, encodings(own))
-    if "vae" in request.stages:
-        rounds = ends.rounds or _rounds_alone(request, case, family, given, say)
-        if "transformer" in found and found["transformer"].failed == "preflight":
-            rounds = {}
-        decoded = _decode(case, request, rounds, choices["vae"], say, ends.inner)
-        if decoded is not None:
-            found["vae"] = decoded
+        found["transformer"] = run(_of(request, "transformer", choices), say, ends, own, openers)
+    if "vae" in request.stages and found.get("transformer", _AGREES).failed != "preflight":
+        found["vae"] = _vae(_of(request, "vae", choices), request, ends, openers, say)
     result = merged([(name, found[name]) for name in STAGES if name in found], request)
-    return dataclasses.replace(result, notes=(*map(Note, told), *result.notes))
+    return dataclasses.replace(result, notes=(*notes, *result.notes))
 
 
-Encoded_ = Mapping[str, tuple[Encoded, Encoded]]
-"""Round -> what each side's text stage made."""
+_AGREES = Result("pass", None, Reason(kind="agrees"))
 
 
-def encodings(own: Encoded_) -> dict[str, Pair[Own]]:
-    """Both sides' embeddings of each round, as they are handed to the loops."""
+def _choices(request: Request) -> dict[str, Choice]:
+    """Stage -> its own sites and values: a glob goes to the stages that have a module it names."""
+    if request.sites in ("blocks", "all", "none") and not request.values:
+        return {name: (request.sites, ()) for name in request.stages}
+    from parity.paths.stages.known import case_of, stage_modules  # torch, to name what no config names
 
-    return {name: Pair(*map(handed, both)) for name, both in own.items()}
-
-
-def handed(encoded: Encoded) -> Own:
-    """A side's embeddings, as they are handed to its loop."""
-
-    def given(conditions: Conditions) -> dict[str, Array]:
-        return {f"{b}.{name}": array(x) for b, arguments in conditions.items() for name, x in arguments.items()}
-
-    beside = {name: given(conditions) for name, conditions in encoded.beside.items()}
-    return Own(given(encoded.own), beside, {name: array(x) for name, x in encoded.tokens.items()})
+    case, family = case_of(_source(request))
+    return split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
 
 
-def _embeddings_used(request: Request, own: Encoded_) -> str:
+def _source(request: Request) -> Source:
+    return source_of(dataclasses.replace(request, stages=("transformer",)))
+
+
+def _of(request: Request, stage: str, choices: Mapping[str, Choice]) -> Request:
+    """The request of one stage."""
+    sites, values = choices[stage]
+    return dataclasses.replace(request, sites=sites, values=values, stages=(stage,))
+
+
+def _text(request: Request, choice: Choice, openers: Openers, say: Say) -> tuple[Result, Encodings]:
+    from parity.paths.stages.known import case_of  # torch and transformers, only from here on
+    from parity.runs.stages.text import compare_text
+
+    case, family = case_of(_source(request))
+    texts = compare_text(request, case, family, _rounds(request), choice, openers, say)
+    return texts.result, texts.own
+
+
+def _embeddings_used(request: Request, own: Encodings) -> str:
     """Which embeddings the loops were given, as the reader has to know what a difference in them would mean."""
     if request.stage1 is None:
         each, both = "each its own encoders'", "the reference's"
@@ -113,109 +108,62 @@ def _embeddings_used(request: Request, own: Encoded_) -> str:
     return f"embeddings of the loops: {each}{also if len(_rounds(request)) > 1 else ''}"
 
 
-def case_of(request: Request) -> tuple[Case, Family]:
-    """The sizes and the family of the model whose stages are run."""
-    folder = resolve_model(request.model)
-    spec = GenerationSpec.load(folder)
-    if request.prompt is not None:
-        spec = dataclasses.replace(spec, prompt=request.prompt)
-    return make_case(request.model, folder, spec), family_of(folder)
-
-
-def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[str, list[str]]:
-    """The module paths of each stage, known from the configs alone (as far as the classes make them)."""
-    found: dict[str, list[str]] = {}
-    if "text" in stages:
-        modules = text_modules(case, family.text(case))
-        found["text"] = list(dict.fromkeys(name for names in modules.values() for name in names))
-    if "transformer" in stages:
-        found["transformer"] = ["", *module_tree(skeleton(case.folder, "transformer")), "rope"]
-    if "vae" in stages:
-        settings = parse("torch")
-        root = vae_stage(case).load(settings, Reached(settings, "vae"))
-        found["vae"] = ["", *module_tree(root)]
-    return found
-
-
-def _stage2(case: Case, request: Request) -> np.ndarray:
-    """A port's latents, float32 [B, C, T, H, W]."""
-    assert request.stage2 is not None
-    latents, _ = read_stage2(request.stage2)
-    channels = int(read_config(case.folder, "vae")["latent_channels"])
-    if latents.shape[1] != channels:
-        other = "; they are laid out [B, T, C, H, W], permute them" if latents.shape[2] == channels else ""
-        raise UsageError(
-            f"{request.stage2}: tensor 'latents': expected [B, {channels}, T, H, W] for the VAE of '{case.name}', "
-            f"found {list(latents.shape)}{other}"
-        )
-    return latents.to(torch.float32).numpy()
-
-
-@dataclass
-class _Ends:
-    """A sink that keeps the final latents of each round, and hands everything on.
+class _Loops:
+    """A sink that keeps what the loops of each round came to, and hands everything on.
 
     Attributes:
-        inner: the sink of the run. rounds: name -> what the round came to.
+        inner: the sink of the run. rounds: name -> what both loops came to.
     """
 
-    inner: Sink
-    rounds: dict[str, Ends] = field(default_factory=dict)
-    name: str = ""
+    def __init__(self, inner: Sink) -> None:
+        self.inner, self.rounds, self._name = inner, dict[str, Pair[Ends]](), ""
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
-        self.name = name
+        self._name = name
         return self.inner.begin(facts, name)
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
         self.inner.step(reference, candidate)
 
-    def finish(self, ends: Pair[StreamEnds]) -> None:
+    def finish(self, ends: Pair[Ends]) -> None:
         self.inner.finish(ends)
-        self.rounds[self.name] = Ends(ends.reference.own, ends.candidate.own, ends.reference.beside)
+        self.rounds[self._name] = ends
 
     def frames(self, name: str, frames: np.ndarray) -> None:
         self.inner.frames(name, frames)
 
 
-def _rounds_alone(request: Request, case: Case, family: Family, given: np.ndarray | None, say: Say) -> dict[str, Ends]:
-    """Rounds of the VAE without a transformer stage: from a port's latents, or those of the reference's own loop."""
-    latents = given if given is not None else _reference_latents(request, case, family, say)
-    return {name: Ends(latents) for name in _rounds(request)}
-
-
 def _rounds(request: Request) -> tuple[str, ...]:
-    """The rounds of a stage outside the loop, as `parity.runs.run` has them."""
+    """The rounds of a stage outside the loop, as `parity.runs.compare` has them."""
     exact = dataclasses.replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
     if exact == request:
         return ("structure",)
     return ("structure", "precision") if request.rounds == "both" else (request.rounds,)
 
 
-def _reference_latents(request: Request, case: Case, family: Family, say: Say) -> np.ndarray:
-    stage1 = None if "text" in request.stages else request.stage1  # there it is the candidate's
-    say("encoding the prompt" if stage1 is None else "reading the embeddings")
-    ours = request.reference.neutral
-    inputs, _ = make_inputs(family, case, ours, ours, steps=request.steps, seed=request.seed, stage1=stage1)
-    loop = prepare(load_reference(family, case, ours, inputs))
-    for step in denoise(loop, None):
-        say("the reference's latents", step.step, request.steps)
-    return reference_latents(case, loop.side.backend.to_torch(loop.latents), family)
-
-
-def _decode(
-    case: Case, request: Request, rounds: Mapping[str, Ends], choice: tuple[str, tuple[str, ...]], say: Say, sink: Sink
-) -> Result | None:
+def _vae(request: Request, whole: Request, loops: _Loops, openers: Openers, say: Say) -> Result:
     """The rounds of the VAE stage: the first that fails, else the last."""
-    result = None
-    for name, ends in rounds.items():
-        neutral = name == "structure"
-        settings = (s.neutral if neutral else s for s in (request.reference, request.candidate))
-        ours, theirs = settings
-        these = dataclasses.replace(request, reference=ours, candidate=theirs)
-        failing = "precision" if not neutral or request.rounds == "precision" else "structure"
-        last = name == list(rounds)[-1]
-        result = decode_round(case, these, ends, choice, failing, say, sink if last else NoSink())  # type: ignore[arg-type]
+    start: Given | None = None
+    chained = loops.rounds
+    names = tuple(chained) or _rounds(request)
+    if not chained and request.stage2 is None:
+        start = {LATENTS: _reference_latents(whole, openers, say)["latents"]}
+    result = _AGREES
+    for name in names:
+        last = loops.inner if name == names[-1] else NoSink()
+        result = decode_round(request, name, chained.get(name), start, openers, say, last)
         if result.verdict != "pass":
             return result
     return result
+
+
+def _reference_latents(request: Request, openers: Openers, say: Say) -> Outputs:
+    """The latents of the reference's own loop, in float32."""
+    stage1 = None if "text" in request.stages else request.stage1  # there it is the candidate's
+    alone = dataclasses.replace(request, reference=request.reference.neutral, stages=("transformer",), stage1=stage1)
+    say("encoding the prompt" if stage1 is None else "reading the embeddings")
+    side, ends = openers.of("reference").open(reference_spec(alone)), Ends()
+    for _ in counted(until_end(side.observe(Plan(ends=True)), ends), "the reference's latents", request.steps, say):
+        continue
+    side.close()
+    return ends.own

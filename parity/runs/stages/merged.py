@@ -41,7 +41,7 @@ def merged(found: Sequence[tuple[str, Result]], request: Request) -> Result:
         closer=decides.closer,
         differing_settings=differences(request.reference, request.candidate),
         preflight=joined(lambda r: r.preflight),
-        sites=joined(lambda r: r.sites),
+        sites=joined(lambda r: tuple(r.sites)),
         stages=joined(lambda r: r.stages),
         frames=joined(lambda r: r.frames),
         notes=tuple(notes),

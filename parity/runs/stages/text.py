@@ -1,6 +1,6 @@
-"""The text stage of a run: both sides encode the prompts, each encoder judged by itself on the same token ids.
+"""The text stage of a run: both sides encode the prompts, each encoder compared by itself on the same token ids.
 
-What each side encoded is then what its transformer is fed (`Encoded`), and what the runs encoded that measured the
+What each side encoded is then what its transformer is fed (`Own`), and what the runs encoded that measured the
 floors is what the loop's runs of the same names are fed, so that the floors of the transformer hold what the encoders'
 rounding grows to. With a port's stage-1 file the file stands in the candidate's place.
 """
@@ -9,40 +9,40 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
 from parity.compare.conclude import stage_diff
 from parity.compare.reason import Note, Reason
-from parity.compare.result import Check, Failed, Result
+from parity.compare.result import Check, Result
 from parity.errors import UnjudgedError
 from parity.hooks.modules import module_tree
 from parity.hooks.sites import split_sites
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.models.text import TEXT, Encoder, TextStage, divided, load_encoder, skeleton
-from parity.paths.inputs import Conditions, Encoded
-from parity.paths.stage import Stage, TorchStage
-from parity.paths.stage_file import HeldStage, held_dtype
+from parity.models.text import TEXT, Encoder, TextStage, skeleton
+from parity.paths.plan import Given
+from parity.paths.side import Pair
+from parity.paths.stages.file import held_dtype
+from parity.paths.stages.known import conditions_of
+from parity.paths.worker.trees import array
+from parity.runs.precision import coarse_settings
 from parity.runs.request import Request, Say
+from parity.runs.sides import Openers, Own
+from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.merged import merged
-from parity.runs.stages.stage import (
-    Branches,
-    Judged,
-    StagePair,
-    coarse_runs,
-    judge_stage,
-    load_stage,
-    with_checks,
-)
 from parity.runs.stages.text_checks import file_checks, token_checks
+from parity.runs.stream import Ends, Outputs
 from parity.settings import BITS, Settings
 
 Choice = tuple[str, tuple[str, ...]]
+Encodings = Mapping[str, Pair[Own]]
+"""Round -> each side's own embeddings, as they are handed to the loops."""
+
+Came = Mapping[str, dict[str, Pair[Ends]]]
+"""An encoder's part -> round -> what both sides came to."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,25 +54,16 @@ class Texts:
     """
 
     result: Result
-    own: Mapping[str, tuple[Encoded, Encoded]]
+    own: Encodings
 
 
-def text_modules(case: Case, text: TextStage) -> dict[str, list[str]]:
-    """Part -> the module paths of its encoder's stage, known from the configs alone."""
-    return {e.part: ["", *module_tree(skeleton(case, e))] for e in text.encoders}
-
-
-def encoder_stage(case: Case, encoder: Encoder) -> Stage:
-    """The stage that runs one encoder; its records have the branch of the prompt."""
-    place = "text.byt5" if encoder.byt5 else TEXT
-    load: Any = partial(load_encoder, case, encoder)
-    return Stage(TEXT, encoder.part, load, encoder.rule, encoder.frames, encoder.divide, place)
-
-
-def judge_text(
-    request: Request, case: Case, family: Family, rounds: tuple[str, ...], choice: Choice, say: Say
+def compare_text(
+    request: Request, case: Case, family: Family, rounds: tuple[str, ...], choice: Choice, openers: Openers, say: Say
 ) -> Texts:
-    """Judge the encoders of a run, round by round; the first round that fails is the last.
+    """Compare the encoders of a run.
+
+    Args:
+        rounds: of the run, in their order. choice: sites and values of the stage.
 
     Raises:
         UsageError: the family's encoders are not known, the checkpoint lacks one, a stage-1 file does not fit.
@@ -80,40 +71,79 @@ def judge_text(
     """
     text = family.text(case)
     for encoder in text.encoders:
-        given = (request.reference, request.candidate)
-        if encoder.byt5 and not encoder.tokens and any(s.changed("text.byt5_dtype") for s in given):
+        both = (request.reference, request.candidate)
+        if encoder.byt5 and not encoder.tokens and any(s.changed("text.byt5_dtype") for s in both):
             raise UnjudgedError(
                 "text.byt5_dtype is never reached: neither prompt quotes anything, so ByT5 is not called"
             )
     say("text: tokens")
     checks = token_checks(text, family.text(case))
+    file = None
     if request.stage1 is not None:
-        return _judge_file(request, case, text, rounds, checks, say)
-    own: dict[str, tuple[Encoded, Encoded]] = {}
+        file = text.read(request.stage1, case.config)
+        checks = (*checks, *file_checks(text, file))
     result = with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, TEXT)
+    if result.verdict != "pass":
+        return Texts(result, {})
     choices = split_sites(text_modules(case, text), *choice)
-    for name in rounds if result.verdict == "pass" else ():
-        ours, theirs = request.reference, request.candidate
-        if name == "structure":
-            ours, theirs = ours.neutral, theirs.neutral
-        failing: Failed = "precision" if name != "structure" or request.rounds == "precision" else "structure"
-        judged = {}
-        for encoder in text.encoders:
-            if not encoder.tokens:
-                continue
-            say(f"text: loading {encoder.part}")
-            pair = load_stage(encoder_stage(case, encoder), encoder.settings(ours), encoder.settings(theirs))
-            judged[encoder.part] = judge_stage(pair, encoder.tokens, choices[encoder.part], request.model, failing, say)
-        result = _joined(judged, request, checks)
-        if result.verdict != "pass":
-            return Texts(result, {})
-        own[name] = _encoded(text, judged, ours, theirs)
+    came: dict[str, dict[str, Pair[Ends]]] = {}
+    results: dict[str, Result] = {}
+    notes: list[str] = []
+    for encoder in (e for e in text.encoders if e.tokens):
+        theirs, one = encoder.settings(request.candidate), request.rounds
+        sites = choices[encoder.part]
+        if file is not None:
+            # The file is one set of numbers, so that there is one round: in the dtype that the candidate's settings
+            # say, or the file's own where that is coarser.
+            theirs, note = _of_file(encoder, theirs, [file[branch][encoder.argument] for branch in encoder.tokens])
+            notes += [note] if note else []
+            one, sites = ("precision" if _coarse(encoder, request, theirs) else "structure"), ("none", ())
+        alone = dataclasses.replace(
+            request,
+            reference=encoder.settings(request.reference),
+            candidate=theirs,
+            sites=sites[0],
+            values=sites[1],
+            rounds=one,
+            stages=(TEXT,),
+            part=encoder.part,
+            forcing="module" if request.forcing == "module" and file is None else "none",
+            stage2=None,
+        )
+        results[encoder.part], came[encoder.part] = compare_stage(alone, openers, say, {})
+    result = _joined(results, request, checks)
+    result = dataclasses.replace(result, notes=(*result.notes, *map(Note, notes)))
+    if result.verdict != "pass":
+        return Texts(result, {})
+    coarse = file is not None and any("precision" in ends for ends in came.values())
+    own: dict[str, Pair[Own]] = {}
+    for name in rounds:
+        if coarse and name == "structure":
+            continue  # rounded embeddings are no float32 candidate: both sides take the file there
+        settings = _settings(request, name)
+        pair = _encoded(text, family, case, came, name, settings)
+        if file is not None:
+            dtype = DTYPES[request.candidate.text("dtype")]
+            given = {f"{b}.{k}": array(x.to(dtype)) for b, c in file.items() for k, x in c.items()}
+            pair = Pair(pair.reference, dataclasses.replace(pair.candidate, inputs=given))
+        own[name] = pair
     return Texts(result, own)
 
 
-def _joined(judged: Mapping[str, Judged], request: Request, checks: tuple[Check, ...]) -> Result:
+def text_modules(case: Case, text: TextStage) -> dict[str, list[str]]:
+    """Part -> the module paths of its encoder's stage, known from the configs alone."""
+    return {e.part: ["", *module_tree(skeleton(case, e))] for e in text.encoders}
+
+
+def _settings(request: Request, name: str) -> Pair[Settings]:
+    """Both sides' settings of a round."""
+    ours, theirs = request.reference, request.candidate
+    return Pair(ours.neutral, theirs.neutral) if name == "structure" else Pair(ours, theirs)
+
+
+def _joined(results: Mapping[str, Result], request: Request, checks: tuple[Check, ...]) -> Result:
     """One result of the encoders, with the line of the stage."""
-    each = [(part, j.result) for part, j in judged.items()]
+    each = list(results.items())
     found = with_checks(merged(each, request), checks, TEXT)
     if found.verdict == "pass":
         encoders = tuple(dataclasses.replace(result.why, encoder=part) for part, result in each)
@@ -121,89 +151,62 @@ def _joined(judged: Mapping[str, Judged], request: Request, checks: tuple[Check,
     return dataclasses.replace(found, stages=(stage_diff(found, TEXT),))
 
 
-def _judge_file(
-    request: Request, case: Case, text: TextStage, rounds: tuple[str, ...], checks: tuple[Check, ...], say: Say
-) -> Texts:
-    """A port's embeddings in the candidate's place. The file is one set of numbers, so that there is one round: in the
-    dtype that the candidate's settings say, or the file's own where that is coarser."""
-    assert request.stage1 is not None
-    given = text.read(request.stage1, case.config)
-    checks = (*checks, *file_checks(text, given))
-    result = with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, TEXT)
-    if result.verdict != "pass":
-        return Texts(result, {})
-    judged, notes = {}, []
-    coarse = False
-    for encoder in text.encoders:
-        held = {branch: given[branch][encoder.argument] for branch in encoder.tokens}
-        if not held:
-            continue
-        theirs, note = _of_file(encoder, encoder.settings(request.candidate), held)
-        notes += [note] if note else []
-        runs = coarse_runs(encoder.settings(request.reference), theirs)
-        coarse = coarse or bool(runs)
-        stage = encoder_stage(case, encoder)
-        rows = dataclasses.replace(stage, divide=partial(_file_rows, encoder, given))
-        outputs = {branch: {encoder.output: x} for branch, x in held.items()}
-        say(f"text: loading {encoder.part}")
-        truth = TorchStage(stage, encoder.settings(request.reference.neutral))
-        pair = StagePair(stage, truth, HeldStage(rows, outputs), runs)
-        failing: Failed = "precision" if runs else "structure"
-        nothing: Choice = ("none", ())
-        judged[encoder.part] = judge_stage(pair, encoder.tokens, nothing, request.model, failing, say)
-    result = _joined(judged, request, checks)
-    result = dataclasses.replace(result, notes=(*result.notes, *map(Note, notes)))
-    if result.verdict != "pass":
-        return Texts(result, {})
-    own = {}
-    for name in rounds:
-        if coarse and name == "structure":
-            continue  # rounded embeddings are no float32 candidate: both sides take the file there
-        ours, theirs = request.reference, request.candidate
-        encoded = _encoded(text, judged, ours if coarse else ours.neutral, theirs)
-        file = {b: {k: x.to(DTYPES[theirs.text("dtype")]) for k, x in c.items()} for b, c in given.items()}
-        own[name] = (encoded[0], dataclasses.replace(encoded[1], own=file))
-    return Texts(result, own)
+def _coarse(encoder: Encoder, request: Request, theirs: Settings) -> bool:
+    """Whether a file is judged in a working dtype coarser than float32."""
+    ours = encoder.settings(request.reference)
+    return min(ours.working_bits, theirs.working_bits, coarse_settings(ours, theirs).working_bits) < BITS["float32"]
 
 
-def _of_file(encoder: Encoder, said: Settings, held: Mapping[str, torch.Tensor]) -> tuple[Settings, str]:
+def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tuple[Settings, str]:
     """The settings that a file's embeddings are judged with, and what is to be said of them."""
-    found = held_dtype(list(held.values()))
+    found = held_dtype(held)
     if BITS[found] >= said.working_bits:
         return said, ""
     return said.replace(dtype=found), f"the file's {encoder.output} are {found} numbers, and are judged as such"
 
 
-def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
-    if not encoder.masked:
-        return {"": (x, "")}
-    return divided(given[branch][encoder.mask_argument][0].to(torch.float32).numpy() > 0, x)
+def _encoded(text: TextStage, family: Family, case: Case, came: Came, name: str, settings: Pair[Settings]) -> Pair[Own]:
+    """Both sides' own embeddings of a round, and those of the runs beside them."""
+    runs = {part: _runs(rounds, name) for part, rounds in came.items()}
+
+    def given(run: str, dtype: torch.dtype) -> Given:
+        near = (run, *(("reference",) if run == "coarse" else ()), "float32")
+        return embeddings(family, case, runs, near, dtype)
+
+    names = dict.fromkeys(n for of in runs.values() for n in of if n not in ("reference", "candidate"))
+    beside = {n: given(n, torch.float64 if n == "float64" else torch.float32) for n in names}
+    tokens = {n: array(x) for n, x in text.tokens().items()}
+    ours = given("reference", DTYPES[settings.reference.text("dtype")])
+    theirs = given("candidate", DTYPES[settings.candidate.text("dtype")])
+    return Pair(Own(ours, beside, tokens), Own(theirs, {}, tokens))
 
 
-def _encoded(
-    text: TextStage, judged: Mapping[str, Judged], reference: Settings, candidate: Settings
-) -> tuple[Encoded, Encoded]:
-    """Both sides' own embeddings, and those of the runs beside them."""
+def embeddings(
+    family: Family, case: Case, runs: Mapping[str, Mapping[str, Outputs]], near: tuple[str, ...], dtype: torch.dtype
+) -> Given:
+    """What the transformer is given of one run of the encoders.
 
-    def run(name: str) -> dict[str, Branches]:
-        """Of the runs of one name; an encoder that was not run so has its nearest."""
-        return {p: j.others.get(name) or (j.others.get("reference") if name == "coarse" else None) or j.truth
-                for p, j in judged.items()}  # fmt: skip
-
-    names = dict.fromkeys(name for j in judged.values() for name in j.others)
-    beside = {n: conditions_of(text, run(n), torch.float64 if n == "float64" else torch.float32) for n in names}
-    beside["float32"] = conditions_of(text, {p: j.truth for p, j in judged.items()}, torch.float32)
-    ours = conditions_of(text, run("reference"), DTYPES[reference.text("dtype")])
-    theirs = conditions_of(text, {p: j.candidate for p, j in judged.items()}, DTYPES[candidate.text("dtype")])
-    tokens = text.tokens()
-    return Encoded(ours, beside, tokens), Encoded(theirs, {}, tokens)
+    Args:
+        runs: an encoder's part -> run -> what it came to. near: names of the run, the first that an encoder has counts.
+        dtype: of floats.
+    """
+    outputs = {part: _by_branch(next(of[n] for n in near if n in of)) for part, of in runs.items()}
+    made = conditions_of(family, case, outputs, dtype)
+    return {f"{b}.{k}": array(x) for b, arguments in made.items() for k, x in arguments.items()}
 
 
-def conditions_of(text: TextStage, runs: Mapping[str, Branches], dtype: torch.dtype) -> Conditions:
-    """What the encoders gave, as the transformer takes it. `runs`: an encoder's part -> branch -> its run."""
-    outputs = {e.part: e.output for e in text.encoders}
-    made: dict[str, dict[str, torch.Tensor]] = {part: {} for part in outputs}
-    for part, branches in runs.items():
-        for branch, seen in branches.items():
-            made[part][branch] = torch.from_numpy(np.array(seen.outputs[outputs[part]]))
-    return text.conditions(made, dtype)
+def _runs(rounds: Mapping[str, Pair[Ends]], name: str) -> dict[str, Outputs]:
+    """What an encoder came to in a round, by run: `reference`, `candidate`, `float32` (the truth) and those beside."""
+    at = rounds.get(name) or rounds[next(iter(rounds))]
+    first = next(iter(rounds.values())).reference
+    runs: dict[str, Outputs] = {**first.beside, **at.reference.beside}
+    runs.setdefault("float32", first.own)
+    return {**runs, "reference": at.reference.own, "candidate": at.candidate.own}
+
+
+def _by_branch(outputs: Outputs) -> dict[str, dict[str, np.ndarray]]:
+    made: dict[str, dict[str, np.ndarray]] = {}
+    for key, x in outputs.items():
+        branch, _, name = key.partition(".")
+        made.setdefault(branch, {})[name] = x.values
+    return made

@@ -9,12 +9,9 @@ float32, and those of the reference in a coarser working dtype, decoded in that.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 
 from parity.compare.conclude import stage_diff
 from parity.compare.detect.frames import frame_diffs, frame_errors, frames_of, spread
@@ -22,102 +19,124 @@ from parity.compare.judge import L2_LIMIT
 from parity.compare.metrics import ratio
 from parity.compare.preflight import failed
 from parity.compare.reason import Output, Reason
-from parity.compare.result import Check, Distance, Failed, FrameError, Result
-from parity.models.spec import Case
-from parity.models.vae import CacheRows, expected_frames, load_decoder, require_known
-from parity.paths.stage import Stage, TorchStage, host_tensor
+from parity.compare.result import Check, Distance, FrameError, Result
+from parity.models.registry import resolve_model
+from parity.models.vae_config import expected_frames, vae_config
+from parity.paths.plan import BESIDE, Given
+from parity.paths.side import Pair
 from parity.runs.request import Request, Say
+from parity.runs.sides import Openers, Own, given_of, reference_spec
 from parity.runs.sink import Sink
+from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.latents import latent_checks
-from parity.runs.stages.stage import Judged, StagePair, judge_stage, load_stage, with_checks
+from parity.runs.stream import Ends, Outputs
 
-FRAMES = "frames"
-
-
-@dataclass(frozen=True)
-class Ends:
-    """Final latents [B, C, T, H, W] of a round.
-
-    Attributes:
-        reference, candidate: of the two sides; the candidate's is None where there is no chain.
-        beside: of the runs that measured floors, by name; `float32` the truth's in a precision round.
-    """
-
-    reference: np.ndarray
-    candidate: np.ndarray | None = None
-    beside: Mapping[str, np.ndarray] = field(default_factory=dict)
+VAE = "vae"
+FRAMES = ".frames"
+LATENTS = ".latents"
+CHAIN = "chain"
+"""The run whose latents a candidate decodes in the chain: its own loop's."""
 
 
-def vae_stage(case: Case) -> Stage:
-    """The stage of a checkpoint.
-
-    Raises:
-        UsageError: its VAE's class is not known.
-    """
-    require_known(case)
-    return Stage("vae", "decoder", partial(load_decoder, case), CacheRows())
-
-
-def decode_round(case: Case, request: Request, ends: Ends, choice: tuple[str, tuple[str, ...]], failing: Failed,
-                 say: Say, sink: Sink) -> Result:  # fmt: skip
+def decode_round(
+    request: Request, name: str, loops: Pair[Ends] | None, start: Given | None, openers: Openers, say: Say, sink: Sink
+) -> Result:
     """Decode both sides of a round and judge them.
 
     Args:
-        request: its settings, neutralised in a structure round.
+        request: of the VAE alone. name: of the round. loops: what the loops came to; None where there is no chain.
+        start: the latents to decode where there is none; None to read a port's file.
     """
-    config = require_known(case)
-    checks = latent_checks(config, ends.reference, ends.reference if ends.candidate is None else ends.candidate)
-    if failed(checks[:2]) is not None or failed(latent_checks(config, ends.reference, ends.reference)) is not None:
-        nothing = Result("pass", None, Reason(kind="agrees"), request.model)
-        return with_checks(nothing, checks, "vae")
-    say("vae: loading")
+    neutral = name == "structure"
+    sides = (s.neutral if neutral else s for s in (request.reference, request.candidate))
     # One text encoder's dtype is none of the decoder's.
-    settings = (s.replace(text_byt5_dtype="same") for s in (request.reference, request.candidate))
-    pair = load_stage(vae_stage(case), *settings)
-    inputs = {"": {"latents": host_tensor(ends.reference)}}
-    judged = judge_stage(pair, inputs, choice, request.model, failing, say)
-    ours, theirs = judged.truth[""].outputs[FRAMES], judged.candidate[""].outputs[FRAMES]
-    checks = (*checks, frames_check(config, ends.reference.shape, ours, theirs))
+    ours, theirs = (s.replace(text_byt5_dtype="same") for s in sides)
+    forcing = "module" if request.forcing == "module" else "none"  # there is one step: nothing to be forced
+    alone = dataclasses.replace(request, reference=ours, candidate=theirs, rounds=name, stage1=None, forcing=forcing)
+    config = vae_config(resolve_model(request.model))
+    own = None if loops is None else Pair(_of_loop(loops.reference), _of_chain(loops))
+    if own is None and start is not None:
+        own = Pair(Own(start), Own(start))
+    first = own.reference.inputs if own is not None else _of_file(alone, openers)
+    latents = first[LATENTS].values
+    theirs_start = latents if loops is None else loops.candidate.own["latents"].values
+    checks = latent_checks(config, latents, theirs_start)
+    if failed(checks[:2]) is not None or failed(latent_checks(config, latents, latents)) is not None:
+        return with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, VAE)
+    result, came = compare_stage(alone, openers, say, {} if own is None else {name: own})
+    if result.failed is not None and request.rounds == "precision":
+        result = dataclasses.replace(result, failed="precision")
+    return _judged(result, came[next(reversed(came))], config, latents, loops is not None, checks, sink)
+
+
+def _of_loop(reference: Ends) -> Own:
+    """The reference's latents, and those of its loop's other runs."""
+    beside = {name: {LATENTS: x["latents"]} for name, x in reference.beside.items()}
+    return Own({LATENTS: reference.own["latents"]}, beside)
+
+
+def _of_chain(loops: Pair[Ends]) -> Own:
+    """The candidate's start by itself, which is the reference's, and in the chain."""
+    return Own({LATENTS: loops.reference.own["latents"]}, {CHAIN: {LATENTS: loops.candidate.own["latents"]}})
+
+
+def _of_file(request: Request, openers: Openers) -> Given:
+    side = openers.of("reference").open(reference_spec(request))
+    facts = side.facts()
+    side.close()
+    return given_of(facts)
+
+
+def _judged(
+    result: Result,
+    came: Pair[Ends],
+    config: Mapping[str, object],
+    latents: np.ndarray,
+    chained: bool,
+    checks: tuple[Check, ...],
+    sink: Sink,
+) -> Result:
+    """The result with its frames, by themselves and in the chain."""
+    runs = came.reference.runs
+    ours, theirs = _frames(runs.get("float32", runs[""])), _frames(came.candidate.own)
+    checks = (*checks, frames_check(config, latents.shape, ours, theirs))
     sink.frames("reference", ours)
     sink.frames("candidate", theirs)
-    result = with_checks(judged.result, checks, "vae")
+    failing = result.failed or ("structure" if "float32" not in runs else "precision")
+    result = with_checks(result, checks, VAE)
     if ours.shape != theirs.shape:
-        return dataclasses.replace(result, stages=(stage_diff(result, "vae"),))
-    floors = np.max([spread(frames_of(ours), frames_of(o[""].outputs[FRAMES])) for o in judged.others.values()], axis=0)
-    floors = np.maximum(floors, _least(ours))
+        return dataclasses.replace(result, stages=(stage_diff(result, VAE),))
+    others = [_frames(x) for name, x in runs.items() if not name.startswith(BESIDE) and name != "float32"]
+    floors = np.maximum(np.max([spread(frames_of(ours), frames_of(x)) for x in others], axis=0), _least(ours))
     own = frame_errors(frames_of(ours), frames_of(theirs), floors)
-    if ends.candidate is None:
-        return dataclasses.replace(result, stages=(stage_diff(result, "vae"),), frames=frame_diffs(own, None))
-    far, chain = _chain(pair, judged, ends, floors, sink, say)
+    if not chained:
+        return dataclasses.replace(result, stages=(stage_diff(result, VAE),), frames=frame_diffs(own, None))
+    last = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
+    sink.frames("candidate_in_chain", last)
+    far, chain = _chain(came.reference, ours, last, floors)
     if result.verdict == "pass" and not far.ratio <= L2_LIMIT:
-        why = Reason(kind="output", stage="vae", output=Output(FRAMES, far))
+        why = Reason(kind="output", stage=VAE, output=Output(FRAMES.strip("."), far))
         result = dataclasses.replace(result, verdict="fail", failed=failing, why=why)
-    frames = frame_diffs(own, chain)
-    return dataclasses.replace(result, stages=(stage_diff(result, "vae", far),), frames=frames)
+    return dataclasses.replace(result, stages=(stage_diff(result, VAE, far),), frames=frame_diffs(own, chain))
+
+
+def _frames(outputs: Outputs) -> np.ndarray:
+    return outputs[FRAMES].values
 
 
 def _chain(
-    pair: StagePair, judged: Judged, ends: Ends, own_floors: np.ndarray, sink: Sink, say: Say
+    reference: Ends, alone: np.ndarray, theirs: np.ndarray, own_floors: np.ndarray
 ) -> tuple[Distance, tuple[FrameError, ...]]:
     """Each side's own latents through its own decoder: the distance of all frames and of each.
 
     Args:
+        alone: the truth's frames of the reference's latents. theirs: the candidate's of its own.
         own_floors: of each frame by itself, which no floor of the chain is below.
     """
-    say("vae: each side's own latents")
-    assert ends.candidate is not None
-    # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
-    theirs = pair.candidate.run({"latents": host_tensor(ends.candidate)}, judged.plan).outputs[FRAMES]
-    sink.frames("candidate_in_chain", theirs)
-    start = ends.beside.get("float32", ends.reference)
-    whole = start is ends.reference
-    truth = judged.truth[""] if whole else pair.truth.run({"latents": host_tensor(start)}, None)
-    ours = truth.outputs[FRAMES]
-    spreads = [own_floors]
-    decoders = {name: TorchStage(pair.stage, settings) for name, settings in pair.coarse}
-    for name, latents in {**ends.beside, "reference": ends.reference}.items():
-        other = decoders.get(name, pair.truth).run({"latents": host_tensor(latents)}, None).outputs[FRAMES]
-        spreads.append(spread(frames_of(ours), frames_of(other)))
+    beside = {name.removeprefix(BESIDE): _frames(x) for name, x in reference.runs.items() if name.startswith(BESIDE)}
+    ours = beside.get("float32", alone)
+    others: Sequence[np.ndarray] = [*beside.values(), _frames(reference.own)]
+    spreads = [own_floors, *(spread(frames_of(ours), frames_of(x)) for x in others)]
     chain = frame_errors(frames_of(ours), frames_of(theirs), np.max(spreads, axis=0))
     with np.errstate(invalid="ignore", over="ignore"):
         l2 = float(np.linalg.norm(theirs.astype(np.float64) - ours))
@@ -141,9 +160,3 @@ def frames_check(config: Mapping[str, object], latents: tuple[int, ...], ours: n
     if bad:
         return Check("frames", "fail", f"{len(bad)} of the candidate's frames hold NaN or Inf; first: {bad[0]}")
     return Check("frames", "pass", f"{ours.shape[0] * expected} of {ours.shape[0] * expected} on both sides")
-
-
-def reference_latents(side_case: Case, latents: torch.Tensor, family: object) -> np.ndarray:
-    """A loop's final latents as the VAE takes them, [B, C, T, H, W], in float32 or wider."""
-    out: torch.Tensor = family.stage2(side_case, latents)  # type: ignore[attr-defined]
-    return out.to(torch.float32).numpy() if out.dtype in (torch.bfloat16, torch.float16) else out.numpy()

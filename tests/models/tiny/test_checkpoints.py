@@ -198,7 +198,11 @@ def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PARITY_CACHE", "~/elsewhere")
     assert cache_dir() == pathlib.Path.home() / "elsewhere"
     monkeypatch.setenv("PARITY_CACHE", "")
-    assert cache_dir() == pathlib.Path.home() / ".cache" / "parity"
+    for users in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", users)
+        assert cache_dir() == pathlib.Path.home() / ".cache" / "parity"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/users/own")
+    assert cache_dir() == pathlib.Path("/users/own/parity")
 
 
 def test_parity_json_has_every_default_but_guidance(folder: pathlib.Path) -> None:

@@ -1,0 +1,84 @@
+"""REAL-40: changes from the history of public repositories, each run through parity as it is.
+
+    python benchmarks/history [--only NAME]... [--state FILE] [--markdown FILE]
+
+Where each change lies and why is written down beside it (`*_faults.py`), before it was run. Rows are kept in the state
+file as they come, so that a stopped run goes on. A few seconds a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # before torch is imported
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+warnings.filterwarnings("ignore")
+
+import diffusers  # noqa: E402
+
+from parity.paths.worker.extras import quieten  # noqa: E402
+
+quieten()
+diffusers.utils.logging.set_verbosity_error()
+
+import judge  # noqa: E402
+import rivals  # noqa: E402
+from change import Change  # noqa: E402
+from every_change import CHANGES  # noqa: E402
+from table import line, markdown, summary  # noqa: E402
+
+
+def row(change: Change) -> dict[str, Any]:
+    """Everything that is told of a change."""
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, _silent():
+        found = judge.row(change, Path(folder) / "run")
+        measured = rivals.effect(change)
+    right = {"placed": judge.placed(change, found), "named": judge.named(change, found)}
+    return {**found, **right, **measured, "seconds": round(time.perf_counter() - began, 1)}
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """What a recording says on stderr is of its script, not of this bench."""
+    kept, sys.stderr = sys.stderr, open(os.devnull, "w")  # noqa: SIM115
+    try:
+        yield
+    finally:
+        sys.stderr.close()
+        sys.stderr = kept
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--state", type=Path, default=Path(".history.json"))
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    rows: dict[str, dict[str, Any]] = json.loads(options.state.read_text()) if options.state.exists() else {}
+    for name, change in CHANGES.items():
+        if options.only and name not in options.only:
+            continue
+        if name not in rows:
+            rows[name] = row(change)
+            options.state.write_text(json.dumps(rows, indent=1))
+        print(line(change, rows[name]), flush=True)
+    print()
+    for text in summary(rows):
+        print(text)
+    if options.markdown is not None:
+        options.markdown.write_text(markdown(rows))
+
+
+if __name__ == "__main__":
+    main()

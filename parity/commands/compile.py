@@ -1,0 +1,77 @@
+"""`parity compile`: the candidate's program for a TPU that is not here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from parity.commands.parts.compiled import listing
+from parity.commands.parts.options import Candidate, Model, Output
+from parity.commands.parts.unfold import command
+from parity.errors import UsageError
+from parity.models.registry import DEFAULT_MODEL
+from parity.paths.worker.extras import check_extras
+from parity.tpu.compiled import compile_candidate
+from parity.tpu.request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What is compiled, and for what; see `parity.tpu.request.Request`.
+
+    Raises:
+        UsageError: a size below one.
+    """
+
+    topology: Annotated[str, typer.Option(metavar="CHIP:AxB", help="TPU topology: v6e:2x4, v5e:2x2, v5p:2x2x1, ...")]
+    model: Model = None
+    candidate: Candidate = field(default_factory=list)
+    height: Annotated[int | None, typer.Option(help="Height of the video, pixels; default: the model's.")] = None
+    width: Annotated[int | None, typer.Option(help="Width of the video, pixels; default: the model's.")] = None
+    frames: Annotated[int | None, typer.Option(help="Frames of the video; default: the model's.")] = None
+    sites: Annotated[
+        str,
+        typer.Option(help="Sites of the observed program beside it: blocks, all, a glob; none for no such program."),
+    ] = "blocks"
+
+    def __post_init__(self) -> None:
+        for name, value in (("height", self.height), ("width", self.width), ("frames", self.frames)):
+            if value is not None and value < 1:
+                raise UsageError(f"--{name} must be at least 1, found {value}")
+
+    @property
+    def request(self) -> Request:
+        return Request(
+            model=self.model or DEFAULT_MODEL,
+            topology=self.topology,
+            candidate=tuple(self.candidate),
+            sites=self.sites,
+            height=self.height,
+            width=self.width,
+            frames=self.frames,
+        )
+
+
+@command
+def compile(
+    target: Target,
+    output: Output,
+    against: Annotated[
+        list[str], typer.Option(metavar="K=V", help="Setting of a second program to compare with; repeatable.")
+    ] = [],  # noqa: B006  (typer copies it)
+    timeout: Annotated[float, typer.Option(help="Seconds that the compiler may take for a program.")] = 1800.0,
+) -> int:
+    """Compile the candidate for a TPU that is not here: does it fit, how does it multiply, what does observing cost.
+
+    From configs alone; no weights are read. Exit code 0: it compiles, 1: the compiler refuses it, 2: bad input, 125:
+    it could not be told.
+    """
+    if not timeout > 0:
+        raise UsageError(f"--timeout must be above 0, found {timeout:g}")
+    check_extras()
+    with output.working("asking the TPU compiler") as say:
+        made = compile_candidate(target.request, against, timeout, say)
+    output.show(listing(made))
+    return made.exit_code

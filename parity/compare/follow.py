@@ -1,0 +1,68 @@
+"""Local errors of a step in which the reference followed the candidate, and the divergences that they decide.
+
+At each output the reference computed its own from the candidate's values before it, so that nothing is inherited: what
+differs there is the module's own code, or its parent's between the values that are named. numpy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from parity.compare.judge import BIN_LIMIT, L2_LIMIT, Excuse, above, excused
+from parity.compare.local import Local
+from parity.compare.metrics import ratio
+from parity.compare.result import UNKNOWN, Distance, SiteDiff, SiteVerdict
+from parity.golden.records import LOOP, Key, StepRecords
+
+
+def followed_errors(step: StepRecords) -> dict[Key, Local]:
+    """The local errors of a followed step, in execution order; its records hold norms of differences by row bin."""
+    found: dict[Key, Local] = {}
+    for record in step.records:
+        floor, moments = step.floors[record.key], record.moments
+        apart = np.asarray(record.value, np.float64)
+        scale = moments.l2 if moments is not None and moments.l2 > 0 else 1.0
+        far = float(np.sqrt((apart**2).sum()))
+        distance = Distance(far / scale, floor.l2 / scale, ratio(far, floor.l2))
+        bins = [] if floor.bins is None else [ratio(float(v), float(f)) for v, f in zip(apart, floor.bins, strict=True)]
+        inside = distance.ratio <= L2_LIMIT and not any(b > BIN_LIMIT for b in bins)
+        found[record.key] = Local(distance, not inside)
+    return found
+
+
+def with_followed(
+    sites: Sequence[SiteDiff], found: Mapping[Key, Local], excuses: Sequence[Excuse] = ()
+) -> tuple[SiteDiff, ...]:
+    """The judged sites of an agreeing step, with those that differ by themselves, each in its place.
+
+    Args:
+        sites: in execution order, none of them a birth. found: in that order too, of more sites or of fewer.
+    """
+    known = {d.key for d in sites}
+    behind: dict[Key, list[SiteDiff]] = {}
+    waiting: list[SiteDiff] = []
+    for key, local in found.items():
+        if key in known:
+            behind[key], waiting = waiting, []
+        elif local.beyond:
+            waiting.append(SiteDiff(key, UNKNOWN, local=local.distance, birth="module", verdict=_verdict(key, excuses)))
+    judged: list[SiteDiff] = []
+    for d in sites:
+        judged += behind.get(d.key, ())
+        if waiting and d.key.module == LOOP and d.key.port == "noise_pred":
+            judged += waiting
+            waiting = []
+        mine = found.get(d.key)
+        if mine is not None and mine.beyond and d.verdict in ("pass", "fail"):
+            d = replace(d, local=mine.distance, birth="module", verdict=_verdict(d.key, excuses))
+        judged.append(d)
+    return tuple(judged)
+
+
+def _verdict(key: Key, excuses: Sequence[Excuse]) -> SiteVerdict:
+    """An output inside a module that a declared difference changes is explained with it."""
+    places = [key, *(replace(key, site=f"{module}:out") for module in above(key.module) if module)]
+    return "harmless" if any(excused(place, excuses) for place in places) else "fail"

@@ -1,0 +1,1 @@
+"""Comparisons of many sites and steps: columns in place of objects."""

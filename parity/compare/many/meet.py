@@ -1,0 +1,165 @@
+"""How two layouts meet: which records stand against each other, and where their sketches lie.
+
+Found once for as long as neither side's layout changes; `parity.compare.many.judge` judges by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from parity.compare.judge import Pair, align, call_of
+from parity.compare.many.sites import Place, Places, place_of
+from parity.compare.metrics import comparable_shapes
+from parity.compare.result import NAN, Distance, SiteDiff
+from parity.golden.disk.table import Layout, Table
+from parity.golden.records import LOOP, Record, StepRecords
+from parity.golden.sketch import Geometry
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Group:
+    """Sites whose sketches lie alike.
+
+    Attributes:
+        view: of their tensors. at: int64, positions among the sites. spans: first bytes of (reference, candidate).
+        floors: int64, position of the reference's floor, -1 without. bins: first byte of the floor's bins, -1 without
+            bins or where there are others than the sketch has.
+    """
+
+    view: Geometry
+    at: np.ndarray
+    spans: tuple[np.ndarray, np.ndarray]
+    floors: np.ndarray
+    bins: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Meeting:
+    """How two layouts meet.
+
+    Attributes:
+        layouts: of reference and candidate. pairs: positions on both sides, -1 where there is none. places: one a pair.
+        groups: of pairs that meet as sketches. others: of those that do not. moments: int64 [pairs, 2], -1 without.
+        padding, loop: bool [pairs]. calls: by position of an input, its call's number. numbers: of the calls.
+    """
+
+    layouts: tuple[Layout, Layout]
+    pairs: tuple[tuple[int, int], ...]
+    places: Places
+    groups: tuple[Group, ...]
+    others: tuple[int, ...]
+    moments: np.ndarray
+    padding: np.ndarray
+    loop: np.ndarray
+    inputs: np.ndarray
+    calls: np.ndarray
+    numbers: Mapping[object, int]
+
+
+def meet(ours: Layout, theirs: Layout, *, strict: bool) -> Meeting:
+    at = [{r.key: i for i, r in enumerate(layout.records)} for layout in (ours, theirs)]
+    every = align(ours.records, theirs.records)
+    pairs = [p for p in every if strict or (p.reference is not None and p.candidate is not None)]
+    found = tuple((at[0].get(p.key, -1), at[1].get(p.key, -1)) for p in pairs)
+    places = tuple(map(_place, pairs))
+    groups: dict[tuple[int, int], list[int]] = {}
+    others = []
+    for i, (pair, (a, b)) in enumerate(zip(pairs, found, strict=True)):
+        alike = pair.reference is not None and pair.candidate is not None and _sketched(pair, ours, theirs, a, b)
+        if alike:
+            groups.setdefault(places[i].frame, []).append(i)
+        else:
+            others.append(i)
+    none = [[-1 if i < 0 else int(x.moments[i]) for x, i in zip((ours, theirs), sides, strict=True)] for sides in found]
+    calls: dict[object, int] = {}
+    inputs = [i for i, p in enumerate(places) if p.key.is_input and p.key.module != LOOP and not p.key.is_padding]
+    return Meeting(
+        layouts=(ours, theirs),
+        pairs=found,
+        places=places,
+        groups=tuple(_group(Geometry(*frame), here, found, ours, theirs) for frame, here in groups.items()),
+        others=tuple(others),
+        moments=np.array(none, np.int64).reshape(-1, 2),
+        padding=np.array([p.key.is_padding for p in places], bool),
+        loop=np.array([p.key.module == LOOP for p in places], bool),
+        inputs=np.array(inputs, np.int64),
+        calls=np.array([calls.setdefault(call_of(places[i].key), len(calls)) for i in inputs], np.int64),
+        numbers=calls,
+    )
+
+
+def _place(pair: Pair) -> Place:
+    a, b = pair.reference, pair.candidate
+    if a is None or b is None or a.kind != "tensor" or b.kind != "tensor":
+        return place_of(SiteDiff(pair.key, Distance(NAN, NAN, NAN)))
+    return Place(pair.key, (a.shape, b.shape), (a.dtype, b.dtype), a.frame, a.rows)
+
+
+def _sketched(pair: Pair, ours: Layout, theirs: Layout, a: int, b: int) -> bool:
+    """Whether two records are compared by their sketches."""
+    x, y = pair.reference, pair.candidate
+    if x is None or y is None or not x.kind == y.kind == "tensor" or not comparable_shapes(x, y):
+        return False
+    held = ours.values[a] is not None and theirs.values[b] is not None
+    drawn = ours.sketches[a] is not None and theirs.sketches[b] is not None
+    return drawn and not held and x.frame[0] * x.frame[1] > 0
+
+
+def _group(
+    view: Geometry, here: Sequence[int], found: Sequence[tuple[int, int]], ours: Layout, theirs: Layout
+) -> Group:
+    def first(layout: Layout, i: int) -> int:
+        span = layout.sketches[i]
+        assert span is not None
+        return span[2]
+
+    floors = [ours.floors.get(ours.records[found[i][0]].key, -1) for i in here]
+    spans = [None if f < 0 else ours.bins[f] for f in floors]
+    return Group(
+        view=view,
+        at=np.array(here, np.int64),
+        spans=(
+            np.array([first(ours, found[i][0]) for i in here]),
+            np.array([first(theirs, found[i][1]) for i in here]),
+        ),
+        floors=np.array(floors, np.int64),
+        bins=np.array([-1 if s is None or s[1] != (view.bins,) else s[2] for s in spans], np.int64),
+    )
+
+
+class Counterparts:
+    """Counts what two sides have in common, once for as long as their layouts stay."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[Layout, Layout], tuple[int, int, int, int]] | None = None
+
+    def of(self, reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[int, int, int, int]:
+        """See `counterparts`."""
+        if not (isinstance(reference, Table) and isinstance(candidate, Table)):
+            return counterparts(reference, candidate)
+        layouts = (reference.layout, candidate.layout)
+        if self._last is None or self._last[0] != layouts:
+            self._last = layouts, counterparts(reference.layout.records, candidate.layout.records)
+        return self._last[1]
+
+
+def counterparts(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[int, int, int, int]:
+    """(tensors that both have, those of modules, alone on the reference, alone on the candidate); no padding."""
+    x, y = ({r.key for r in side if _counts(r)} for side in (reference, candidate))
+    return len(x & y), sum(key.module not in ("", LOOP) for key in x & y), len(x - y), len(y - x)
+
+
+def _counts(r: Record) -> bool:
+    return r.kind == "tensor" and not r.key.is_padding
+
+
+def lean(step: StepRecords) -> StepRecords:
+    """Those of a step's records that causes and the loop's figures are read from: values, and 8-bit frames."""
+    if not isinstance(step.records, Table):
+        return step
+    records, layout = step.records, step.records.layout
+    held = [i for i, r in enumerate(layout.records) if layout.values[i] or r.key.module == LOOP or r.dtype == "uint8"]
+    return StepRecords(step.step, tuple(records[i] for i in held), step.floors)

@@ -1,0 +1,337 @@
+"""The judged sites of many steps in little memory: columns, spilled to a temporary file.
+
+Problem. Two goldens of 5,000 sites and 50 steps give 250,000 `SiteDiff`s of 2.8 KB each, and a report reads a handful.
+
+How. What a site is called and how its tensors lie is the same at every step and is held once (`Places`). Its numbers
+become columns of a file without a name, in memory while that is small. A byte each for verdict, birth and what is
+asked for most stays in memory, so that `among` finds the sites that a reader wants without reading the others. Who
+iterates over all of them gets the same `SiteDiff`s as were added, in their order.
+
+Cost. 4 bytes of memory a site and step; some 100 bytes, and 8 a row bin, in the file.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, overload
+
+import numpy as np
+
+from parity.compare.reason import Birth
+from parity.compare.result import Distance, SiteDiff, SiteVerdict
+from parity.golden.disk.store import explained
+from parity.golden.records import Key
+
+IN_MEMORY = 32 << 20
+"""Bytes of columns that are held in memory before they go to the temporary folder."""
+VERDICTS: tuple[SiteVerdict, ...] = ("pass", "fail", "harmless", "apart", "unjudged")
+BIRTHS: tuple[Birth | None, ...] = (None, "input", "module", "amplified")
+NUMBERS = 9
+"""rel_l2, floor and ratio; cosine, max_abs and linf_ratio; the local rel_l2, floor and ratio."""
+_WORSE, _APART = 1, 2
+_BLOCK, _SHOWN = 512, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a site is at every step.
+
+    Attributes:
+        key: of step 0. shapes, dtypes, frame, rows: as a `SiteDiff` has them.
+    """
+
+    key: Key
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    dtypes: tuple[str, str]
+    frame: tuple[int, int]
+    rows: str
+
+
+Places = tuple[Place, ...]
+Which = Callable[[Place | SiteDiff], bool]
+"""Asks for what does not depend on the step: `key` but for its step, shapes, dtypes, frame, rows."""
+
+
+def place_of(d: SiteDiff) -> Place:
+    return Place(replace(d.key, step=0), d.shapes, d.dtypes, d.frame, d.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Judged sites of one step.
+
+    Attributes:
+        step: of them. places: one a site. verdicts, births: uint8 [sites], indices into VERDICTS and BIRTHS.
+        numbers: float64 [sites, 9]. nonfinite: int64 [sites, 2]. counts: int64 [sites], row bins of each.
+        bins: float64 [sum of counts]. notes: by position, where there is one.
+    """
+
+    step: int
+    places: Places
+    verdicts: np.ndarray
+    births: np.ndarray
+    numbers: np.ndarray
+    nonfinite: np.ndarray
+    counts: np.ndarray
+    bins: np.ndarray
+    notes: Mapping[int, str]
+
+
+def columns_of(diffs: Sequence[SiteDiff]) -> Columns:
+    """Sites of one step as columns."""
+    numbers = [
+        (d.distance.rel_l2, d.distance.floor, d.distance.ratio, d.cosine, d.max_abs, d.linf_ratio,
+         d.local.rel_l2, d.local.floor, d.local.ratio)
+        for d in diffs
+    ]  # fmt: skip
+    return Columns(
+        step=diffs[0].key.step,
+        places=tuple(map(place_of, diffs)),
+        verdicts=np.array([VERDICTS.index(d.verdict) for d in diffs], np.uint8),
+        births=np.array([BIRTHS.index(d.birth) for d in diffs], np.uint8),
+        numbers=np.array(numbers, np.float64),
+        nonfinite=np.array([d.nonfinite for d in diffs], np.int64),
+        counts=np.array([len(d.bins) for d in diffs], np.int64),
+        bins=np.array([b for d in diffs for b in d.bins], np.float64),
+        notes={i: d.note for i, d in enumerate(diffs) if d.note},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Sites of one step, in the file from `start` on."""
+
+    step: int
+    places: Places
+    verdicts: np.ndarray
+    births: np.ndarray
+    flags: np.ndarray
+    notes: Mapping[int, str]
+    start: int
+
+    def positions(self, verdicts: frozenset[str] | None, births: frozenset[str | None] | None, flag: int) -> np.ndarray:
+        mask = np.ones(len(self.places), bool)
+        if verdicts is not None:
+            mask &= np.isin(self.verdicts, [i for i, v in enumerate(VERDICTS) if v in verdicts])
+        if births is not None:
+            mask &= np.isin(self.births, [i for i, b in enumerate(BIRTHS) if b in births])
+        if flag:
+            mask &= (self.flags & flag) != 0
+        return np.flatnonzero(mask)
+
+
+def _spool() -> IO[bytes]:
+    return tempfile.SpooledTemporaryFile(IN_MEMORY, prefix="parity-")
+
+
+@dataclass(eq=False, repr=False)
+class Sites(Sequence[SiteDiff]):
+    """Judged sites, step by step, as a sequence that is not held."""
+
+    _file: IO[bytes] = field(default_factory=_spool)
+    _chunks: list[_Chunk] = field(default_factory=list)
+    _known: dict[Places, Places] = field(default_factory=dict)
+    _end: int = 0
+
+    def add(self, step: Columns) -> None:
+        """Take in the sites of one step.
+
+        Raises:
+            UsageError: the temporary folder is full.
+        """
+        counts = step.counts.astype(np.int64)
+        parts = (step.numbers, step.nonfinite, np.concatenate([[0], np.cumsum(counts)]), step.bins)
+        with explained(f"{tempfile.gettempdir()}: keeping what was found"):
+            self._file.seek(self._end)
+            for part in parts:
+                self._file.write(np.ascontiguousarray(part).tobytes())
+        flags = _WORSE * (step.nonfinite[:, 1] > step.nonfinite[:, 0]) + _APART * (step.numbers[:, 0] != 0.0)
+        places = self._shared(step.places)
+        notes = dict(step.notes)
+        chunk = _Chunk(step.step, places, step.verdicts, step.births, flags.astype(np.uint8), notes, self._end)
+        self._chunks.append(chunk)
+        self._end = self._file.tell()
+
+    def _shared(self, places: Places) -> Places:
+        """The equal one that is held already, so that it is held once."""
+        if self._chunks and self._chunks[-1].places is places:
+            return places
+        return self._known.setdefault(places, places)
+
+    def select(
+        self,
+        *,
+        verdicts: frozenset[str] | None = None,
+        births: frozenset[str | None] | None = None,
+        step: int | None = None,
+        which: Which | None = None,
+        flag: int = 0,
+    ) -> Iterator[SiteDiff]:
+        """See `among`."""
+        asked: dict[int, np.ndarray] = {}
+        for chunk in self._chunks:
+            if step is not None and chunk.step != step:
+                continue
+            at = chunk.positions(verdicts, births, flag)
+            if which is not None and at.size:
+                if id(chunk.places) not in asked:
+                    asked[id(chunk.places)] = np.fromiter(map(which, chunk.places), bool, len(chunk.places))
+                at = at[asked[id(chunk.places)][at]]
+            for start in range(0, at.size, _BLOCK):
+                yield from self._read(chunk, at[start : start + _BLOCK])
+
+    def count(self, verdicts: frozenset[str], births: frozenset[str | None] | None = None) -> int:
+        return sum(chunk.positions(verdicts, births, 0).size for chunk in self._chunks)
+
+    def steps(self, verdicts: frozenset[str] | None = None) -> Iterator[int]:
+        """The steps with such a site."""
+        return (chunk.step for chunk in self._chunks if chunk.positions(verdicts, None, 0).size)
+
+    def by_step(self) -> Iterator[Sequence[SiteDiff]]:
+        """Sites that stand together, at most those of one step at a time."""
+        for chunk in self._chunks:
+            yield self._read(chunk, np.arange(len(chunk.places)))
+
+    def unjudged(self, which: Callable[[SiteDiff], bool]) -> Sites:
+        """The same with those that failed and are asked for unjudged, and without a birth."""
+        changed = []
+        for chunk in self._chunks:
+            verdicts, births = chunk.verdicts.copy(), chunk.births.copy()
+            at = chunk.positions(frozenset({"fail"}), None, 0)
+            for start in range(0, at.size, _BLOCK):
+                some = at[start : start + _BLOCK]
+                hit = some[[which(d) for d in self._read(chunk, some)]]
+                verdicts[hit], births[hit] = VERDICTS.index("unjudged"), 0
+            changed.append(replace(chunk, verdicts=verdicts, births=births))
+        return Sites(self._file, changed, self._known, self._end)
+
+    def _array(self, start: int, count: int, dtype: str) -> np.ndarray:
+        self._file.seek(start)
+        return np.frombuffer(self._file.read(8 * count), dtype)
+
+    def _read(self, chunk: _Chunk, at: np.ndarray) -> list[SiteDiff]:
+        """The sites at rising positions of a chunk."""
+        if not at.size:
+            return []
+        every, first, last = len(chunk.places), int(at[0]), int(at[-1]) + 1
+        nonfinite = chunk.start + 8 * NUMBERS * every
+        ends = nonfinite + 8 * 2 * every
+        numbers = self._array(chunk.start + 8 * NUMBERS * first, NUMBERS * (last - first), "f8")
+        found = self._array(nonfinite + 16 * first, 2 * (last - first), "i8")
+        edges = self._array(ends + 8 * first, last - first + 1, "i8")
+        bins = self._array(ends + 8 * (every + 1) + 8 * int(edges[0]), int(edges[-1] - edges[0]), "f8").tolist()
+        rows, held = numbers.reshape(-1, NUMBERS)[at - first].tolist(), found.reshape(-1, 2)[at - first].tolist()
+        spans = (edges - edges[0]).tolist()
+        return [
+            _made(chunk, i, row, bad, tuple(bins[spans[i - first] : spans[i - first + 1]]))
+            for i, row, bad in zip(at.tolist(), rows, held, strict=True)
+        ]
+
+    @overload
+    def __getitem__(self, index: int) -> SiteDiff: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[SiteDiff, ...]: ...
+    def __getitem__(self, index: int | slice) -> SiteDiff | tuple[SiteDiff, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        at = index + len(self) if index < 0 else index
+        for chunk in self._chunks if at >= 0 else ():
+            if at < len(chunk.places):
+                return self._read(chunk, np.array([at]))[0]
+            at -= len(chunk.places)
+        raise IndexError(index)
+
+    def __iter__(self) -> Iterator[SiteDiff]:
+        return self.select()
+
+    def __repr__(self) -> str:
+        more = f" and {len(self) - _SHOWN} more" if len(self) > _SHOWN else ""
+        return f"{self[:_SHOWN]!r}{more}"
+
+    def __len__(self) -> int:
+        return sum(len(chunk.places) for chunk in self._chunks)
+
+
+def _made(chunk: _Chunk, i: int, row: list[float], bad: list[int], bins: tuple[float, ...]) -> SiteDiff:
+    place = chunk.places[i]
+    key = place.key
+    return SiteDiff(
+        Key(key.stage, chunk.step, key.branch, key.site, key.call),
+        Distance(row[0], row[1], row[2]),
+        cosine=row[3],
+        max_abs=row[4],
+        linf_ratio=row[5],
+        shapes=place.shapes,
+        dtypes=place.dtypes,
+        nonfinite=(bad[0], bad[1]),
+        bins=bins,
+        frame=place.frame,
+        rows=place.rows,
+        local=Distance(row[6], row[7], row[8]),
+        birth=BIRTHS[chunk.births[i]],
+        verdict=VERDICTS[chunk.verdicts[i]],
+        note=chunk.notes.get(i, ""),
+    )
+
+
+FAILED, UNJUDGED = frozenset({"fail"}), frozenset({"unjudged"})
+INTRODUCED: frozenset[str | None] = frozenset({"input", "module"})
+BORN: frozenset[str | None] = frozenset({"input", "module", "amplified"})
+
+
+def among(
+    sites: Iterable[SiteDiff],
+    *,
+    verdicts: frozenset[str] | None = None,
+    births: frozenset[str | None] | None = None,
+    step: int | None = None,
+    which: Which | None = None,
+    worse: bool = False,
+    apart: bool = False,
+) -> Iterator[SiteDiff]:
+    """The sites that are asked for, in execution order; of spilled ones, only those are read.
+
+    Args:
+        verdicts, births: any of these. step: of this step. which: what holds at every step.
+        worse: with more NaN and Inf on the candidate. apart: whose distance is not 0, or unknown.
+    """
+    if isinstance(sites, Sites):
+        flag = _WORSE * worse + _APART * apart
+        return sites.select(verdicts=verdicts, births=births, step=step, which=which, flag=flag)
+    return (
+        d
+        for d in sites
+        if (verdicts is None or d.verdict in verdicts)
+        and (births is None or d.birth in births)
+        and (step is None or d.key.step == step)
+        and (which is None or which(d))
+        and not (worse and d.nonfinite[1] <= d.nonfinite[0])
+        and not (apart and d.distance.rel_l2 == 0.0)
+    )
+
+
+def count(sites: Iterable[SiteDiff], verdicts: frozenset[str], births: frozenset[str | None] | None = None) -> int:
+    """How many sites have one of these verdicts, and of these births."""
+    if isinstance(sites, Sites):
+        return sites.count(verdicts, births)
+    return sum(1 for _ in among(sites, verdicts=verdicts, births=births))
+
+
+def steps_of(sites: Iterable[SiteDiff], verdicts: frozenset[str] | None = None) -> Iterator[int]:
+    """The steps of sites with one of these verdicts."""
+    return sites.steps(verdicts) if isinstance(sites, Sites) else (d.key.step for d in among(sites, verdicts=verdicts))
+
+
+def by_step(sites: Sequence[SiteDiff]) -> Iterator[Sequence[SiteDiff]]:
+    """Sites in order, spilled ones a step at a time, others all at once."""
+    return sites.by_step() if isinstance(sites, Sites) else iter((sites,))
+
+
+def unjudged(sites: Sequence[SiteDiff], which: Callable[[SiteDiff], bool]) -> Sequence[SiteDiff]:
+    """The sites with those that failed and are asked for unjudged, and without a birth."""
+    if isinstance(sites, Sites):
+        return sites.unjudged(which)
+    change = (d.verdict == "fail" and which(d) for d in sites)
+    return tuple(replace(d, verdict="unjudged", birth=None) if c else d for c, d in zip(change, sites, strict=True))

@@ -1,0 +1,36 @@
+"""Records of one site that do not line up: what each is, whether that can matter, and why they do not."""
+
+from __future__ import annotations
+
+from parity.golden.records import Record
+
+
+def what(record: Record) -> str:
+    """A record in a word or two."""
+    return "None" if record.kind == "none" else "a tensor" if record.kind == "tensor" else f"{record.value!r}"
+
+
+def nothing(record: Record) -> bool:
+    """Whether a record is of None, or of rows that a mask lets none of through: what is behind it is nobody's."""
+    if record.kind != "tensor":
+        return record.kind == "none"
+    return record.rows != "" and record.moments is not None and record.moments.l2 == 0.0
+
+
+def other_rows(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether two shapes differ in their rows alone."""
+    return len(a) == len(b) >= 2 and a[:1] + a[2:] == b[:1] + b[2:]
+
+
+def let_through(record: Record) -> int | None:
+    """How many rows a mask of zeros and ones lets through, however many are padding."""
+    m = record.moments
+    return None if m is None or m.nan or m.inf or m.min < 0.0 or m.max > 1.0 else round(m.mean * m.count)
+
+
+def unlike(a: Record, b: Record) -> str:
+    """Why tensors of one shape do not line up."""
+    if bool(a.rows) != bool(b.rows):
+        known, other = ("reference", "candidate") if a.rows else ("candidate", "reference")
+        return f"the {known}'s padded rows are known from a mask, the {other}'s are not"
+    return f"rows of '{a.rows}', {a.frame} of them, against rows of '{b.rows}', {b.frame}"

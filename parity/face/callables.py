@@ -1,0 +1,345 @@
+"""Somebody's function or module as a port, as it is: which library runs it, what is observed of it, how it is called.
+
+Nothing of the caller's is changed: of a module a copy is run, whose parameters share their memory until it is cast.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.errors import UsageError
+from parity.face.arguments import Nest, leaves, to_torch
+from parity.face.functions import Function, JaxFunction
+from parity.hooks.modules import named_tensors
+from parity.models.generic.inputs import LATENT
+from parity.paths.port.load import Entry
+from parity.paths.port.ported import moved, uncompiled
+from parity.port import Case, Layout, Port, Runs, tap
+
+IN = "in."
+"""Before a caller's argument names, so that none is taken for the loop's own."""
+
+Invoke = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+_JAX, _TORCH = {"jax", "jaxlib", "flax", "equinox", "haiku"}, {"torch", "diffusers", "transformers"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callee:
+    """One side's code.
+
+    Attributes:
+        port: as it was given, or made of what was given. invoke: (weights, args, kwargs) -> output; None for a torch
+            module that is called as it is. runs: the library that runs it. name: for people.
+        nest: of the arguments. tensors: by name, as they were given. file: that it is written in.
+    """
+
+    port: Port
+    invoke: Invoke | None
+    runs: Runs
+    name: str
+    nest: Nest
+    tensors: Mapping[str, torch.Tensor]
+    file: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it works in: its weights' first floating dtype, else that of its arguments."""
+        weights = (x for m in self._held.values() for _, x in named_tensors(m))
+        for x in (*weights, *self.tensors.values()):
+            if x.is_floating_point() and x.dtype != torch.float64:
+                return x.dtype
+        return torch.float32
+
+    @property
+    def _held(self) -> dict[str, torch.nn.Module]:
+        module = self.port.module
+        if isinstance(module, torch.nn.Module):
+            return {"model": module}
+        return {} if self.runs == "jax" else held_modules(self.port.call)
+
+    def entry(self, role: str) -> Entry:
+        """As a port of this role."""
+        function = self._reference if role == "reference" else self._candidate
+        return Entry(option=role, text=self.name, file=self.file, settings={}, digest="", function=function)
+
+    def changed(self, rename: Mapping[str, str] | None, layout: Layout | None) -> Callee:
+        """With other names or another layout, where they are given."""
+        port = self.port
+        return replace(self, port=replace(port, rename=rename or port.rename, layout=layout or port.layout))
+
+    # --- as either side
+
+    def _reference(self, case: Case) -> Port:
+        module: torch.nn.Module
+        if self.runs == "jax":
+            invoke, weights = self._invoked(), self.port.weights
+            module = JaxFunction(lambda *a, **k: invoke(weights, a, k))
+        elif self.port.module is None:
+            module = self._function()
+        else:
+            # The first time it is asked for its inputs alone.
+            module = self.port.module if case.latent_shape is None else _copied(self.port.module, plain=True)
+        return replace(self._as_torch(module), runs="torch", inputs=self._inputs(), rename={}, weights=None)
+
+    def _candidate(self, case: Case) -> Port:
+        if self.runs == "jax":
+            return self._in_jax()
+        module = self._function() if self.port.module is None else _copied(self.port.module, plain=False)
+        return replace(self._as_torch(module), runs=self.runs)
+
+    def _as_torch(self, module: torch.nn.Module) -> Port:
+        whole = self.port.module is None or self.invoke is None or self.runs == "jax"
+
+        def call(given: Mapping[str, torch.Tensor]) -> torch.Tensor:
+            args, kwargs = self.nest.fill(_own(given))
+            if whole or self.invoke is None:
+                return _prediction(self, module(*args, **kwargs), given[LATENT].ndim)
+            return _prediction(self, self.invoke(None, args, kwargs), given[LATENT].ndim)
+
+        return replace(self.port, module=module, call=call)
+
+    def _in_jax(self) -> Port:
+        invoke = self._invoked()
+
+        def call(*passed: Any) -> Any:
+            weights, given = passed if self.port.weights is not None else (None, passed[0])
+            args, kwargs = self.nest.fill(_own(given))
+            out = invoke(weights, args, kwargs)
+            if self.port.module is None:
+                tap(":out", _observed(out))
+            return _prediction(self, out, given[LATENT].ndim)
+
+        return replace(self.port, call=call, runs="jax")
+
+    def _invoked(self) -> Invoke:
+        module = self.port.module
+        return self.invoke or (lambda weights, args, kwargs: module(*args, **kwargs))
+
+    def _function(self) -> Function:
+        held = self._held
+        first = next(iter(self.tensors.values()))
+        device = torch.device("cpu") if first.device.type == "jax" else first.device
+        where = next((x.device for m in held.values() for _, x in named_tensors(m)), device)
+        invoke = self._invoked()
+        return Function(lambda *a, **k: invoke(None, a, k), held, self.dtype, where)
+
+    def _inputs(self) -> dict[str, torch.Tensor]:
+        rank = max([3, *(x.ndim for x in self.tensors.values())])
+        given = {f"{IN}{name}": x for name, x in self.tensors.items()}
+        return {LATENT: torch.zeros([1] * rank), **given}  # no loop goes round a function: nothing reads them
+
+
+def callee(given: object, nest: Nest, tensors: Mapping[str, torch.Tensor], runs: Runs | None, role: str) -> Callee:
+    """What the caller gave as a side.
+
+    Args:
+        given: a function, a module of torch's, torchax's or Flax NNX', or a `parity.port.Port`. runs: the library that
+            runs it; None to find it out.
+
+    Raises:
+        UsageError: it cannot be called, or nobody knows which library's arrays it takes.
+    """
+    invoke: Invoke | None = None
+    if isinstance(given, Port):
+        port, invoke = given, _of_port(given)
+    elif isinstance(given, torch.nn.Module):
+        port = Port(module=uncompiled(given))
+    elif not callable(given):
+        raise UsageError(
+            f"the {role} is of type {type(given).__name__}: give a function, a module or a parity.port.Port"
+        )
+    elif _is_flax(given):
+        port, invoke = _of_nnx(given)
+    else:
+        function: Callable[..., Any] = given
+        port, invoke = Port(call=given), lambda weights, args, kwargs: function(*args, **kwargs)
+    own = given.call or given.module if isinstance(given, Port) else given
+    kind = runs or port.runs or _runs(port, nest, tensors)
+    if kind != "jax" and port.module is not None and not isinstance(port.module, torch.nn.Module):
+        raise UsageError(f"the {role} runs in {kind} and its module is of type {type(port.module).__name__}")
+    return Callee(port=port, invoke=invoke, runs=kind, name=_name(own), nest=nest, tensors=tensors, file=_file(own))
+
+
+# --- how it is called
+
+
+def _of_port(port: Port) -> Invoke | None:
+    call, weights = port.call, port.weights
+    if call is None:
+        return None
+    function: Callable[..., Any] = call
+    if weights is None:
+        return lambda weights, args, kwargs: function(kwargs)
+    return lambda weights, args, kwargs: function(weights, kwargs)
+
+
+def _of_nnx(module: Any) -> tuple[Port, Invoke]:
+    """A Flax NNX module: its state is an argument of the compiled program, its modules are observed."""
+    from flax import nnx
+
+    graph, state = nnx.split(module)
+
+    def invoke(weights: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return nnx.merge(graph, weights)(*args, **kwargs)
+
+    return Port(module=module, weights=state), invoke
+
+
+def _own(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(IN): x for name, x in given.items() if name.startswith(IN)}
+
+
+def _prediction(side: Callee, output: Any, rank: int) -> Any:
+    """The output that is compared as the prediction, as one item of a batch: the first array, of any shape."""
+    first = next((x for _, x in leaves(output)), None)
+    if first is None:
+        raise UsageError(f"{side.name} returned {type(output).__name__}, which holds no array to compare")
+    if isinstance(first, np.ndarray):
+        raise UsageError(f"{side.name} returned a numpy array; return an array of {side.runs}'s")
+    first = moved(first, side.port, rank, -1, 1)
+    if "float" not in str(first.dtype):
+        first = first.float() if isinstance(first, torch.Tensor) else first.astype("float32")
+    return first[None]
+
+
+def _observed(output: Any) -> Any:
+    """A function's output as a module's would be observed."""
+    found = [x for _, x in leaves(output)]
+    return found[0] if len(found) == 1 else found
+
+
+def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:
+    """A copy that can be cast and hooked without a trace on the caller's; parameters share their memory.
+
+    Args:
+        plain: torchax's tensors become torch's.
+    """
+    memo: dict[int, Any] = {}
+    for _, x in named_tensors(module):
+        if plain and type(x).__module__.startswith("torchax"):
+            memo[id(x)] = torch.nn.Parameter(to_torch(x), requires_grad=False)
+        elif type(x).__module__.startswith("torchax"):
+            memo[id(x)] = x
+        elif isinstance(x, torch.nn.Parameter):
+            memo[id(x)] = torch.nn.Parameter(x.detach(), requires_grad=False)
+        else:
+            memo[id(x)] = x.detach().clone()
+    try:
+        made: torch.nn.Module = copy.deepcopy(module, memo)
+    except Exception as error:
+        raise UsageError(
+            f"{type(module).__name__} cannot be copied ({type(error).__name__}: {error}); give a function that calls it"
+        ) from error
+    return made
+
+
+# --- what it is
+
+
+def held_modules(function: Any) -> dict[str, torch.nn.Module]:
+    """The torch modules that a function calls: in its closure, its globals, its `partial`, or whose method it is."""
+    found: dict[str, torch.nn.Module] = {}
+    for name, x in _reached(function):
+        if isinstance(x, torch.nn.Module) and not any(x is other for other in found.values()):
+            found[name.replace(".", "_")] = uncompiled(x)
+    return found
+
+
+def _reached(function: Any) -> Iterator[tuple[str, Any]]:
+    """What a function's code can name: its closure and globals, of a method its object, of a partial its arguments."""
+    if isinstance(function, functools.partial):
+        yield from _reached(function.func)
+        yield from function.keywords.items()
+        yield from ((f"argument{i}", x) for i, x in enumerate(function.args))
+        return
+    if inspect.ismethod(function):
+        yield "model", function.__self__
+        yield from vars(function.__self__).items() if hasattr(function.__self__, "__dict__") else ()
+        function = function.__func__
+    if inspect.isfunction(function):
+        named = inspect.getclosurevars(function)
+        yield from named.nonlocals.items()
+        yield from named.globals.items()
+    elif hasattr(function, "__dict__") and not isinstance(function, type):
+        yield from vars(function).items()
+
+
+def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> Runs:
+    """The library whose arrays it takes."""
+    if isinstance(port.module, torch.nn.Module):
+        return "torchax" if _on_jax(port.module) else "torch"
+    if port.module is not None or port.weights is not None:
+        return "jax"
+    function = port.call
+    if _library(type(function)) in ("jax", "jaxlib"):  # jax.jit's
+        return "jax"
+    held = held_modules(function)
+    if held:
+        return "torchax" if any(map(_on_jax, held.values())) else "torch"
+    named = {_library(item) for _, x in _reached(function) for item in (x, *(y for _, y in leaves(x)))}
+    if bool(named & _JAX) != bool(named & _TORCH):
+        return "jax" if named & _JAX else "torch"
+    return "jax" if _traces(function, nest, tensors) else "torch"
+
+
+def _traces(function: Any, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Whether JAX can trace it on these arguments; nothing is computed."""
+    if "jax" not in sys.modules:
+        return False
+    import jax
+
+    arrays = {name: jax.ShapeDtypeStruct(x.shape, np.float32) for name, x in tensors.items()}
+
+    def traced(given: Any) -> Any:
+        args, kwargs = nest.fill(given)
+        return [x for _, x in leaves(function(*args, **kwargs))]
+
+    try:
+        jax.eval_shape(traced, arrays)
+    except Exception:
+        return False
+    return True
+
+
+def _library(x: object) -> str:
+    """The top package of a module, or of a class, a function or an array; empty where there is none."""
+    if inspect.ismodule(x):
+        return x.__name__.partition(".")[0]
+    own = x if isinstance(x, type) or inspect.isfunction(x) else type(x)
+    return str(getattr(own, "__module__", "")).partition(".")[0]
+
+
+def _on_jax(module: torch.nn.Module) -> bool:
+    return any(type(x).__module__.startswith("torchax") for _, x in named_tensors(module))
+
+
+def _is_flax(x: object) -> bool:
+    return "flax" in sys.modules and any(k.__module__.startswith("flax.nnx") for k in type(x).__mro__)
+
+
+def _name(x: object) -> str:
+    while isinstance(x, functools.partial):
+        x = x.func
+    named = x if inspect.isroutine(x) or hasattr(x, "__wrapped__") else type(x)
+    return str(getattr(named, "__name__", type(x).__name__)).strip("<>") or type(x).__name__
+
+
+def _file(x: object) -> str:
+    """The file that it is written in, so that an error names a line of it; the working folder where nobody knows."""
+    while isinstance(x, functools.partial):
+        x = x.func
+    try:
+        return str(Path(inspect.getsourcefile(x if inspect.isroutine(x) else type(x)) or "").resolve())
+    except (TypeError, OSError):
+        return str(Path.cwd() / "script.py")

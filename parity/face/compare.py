@@ -1,0 +1,146 @@
+"""`parity.compare` and `parity.assert_parity`: two functions or modules, in the caller's own process.
+
+    result = parity.compare(torch_block, jax_block, {"x": x, "temb": temb})
+    parity.assert_parity(model, compiled, inputs)          # in a test: AssertionError with the verdict's card
+
+The judge, the floors and the search for the origin are those of `parity run`; what a module of the reference computes
+is its `module` for a port. Both sides share this process: what one patches in a library, the other meets; a port that
+patches is compared by `parity run`, where each has a process of its own.
+
+Cost. The reference as given, in float64 and perturbed (six calls of it), the candidate once or compiled and once; a
+copy of the reference's weights in float64. Where either works in 16 bits the two rounds double that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import torch
+
+from parity.face.arguments import split
+from parity.face.callables import Callee, callee
+from parity.face.result import Result
+from parity.face.texts import Settings, texts
+from parity.paths.live import InProcess
+from parity.port import Layout, Runs
+from parity.runs import compare as runs_compare
+from parity.runs.request import Ports, Request
+from parity.runs.sink import NoSink
+
+Rounds = Literal["structure", "precision", "both"]
+
+
+def _quiet(text: str, done: int | None = None, total: int | None = None) -> None:
+    del text, done, total
+
+
+def compare(
+    reference: object,
+    candidate: object,
+    inputs: object,
+    *,
+    rename: Mapping[str, str] | None = None,
+    runs: Runs | None = None,
+    layout: Layout | None = None,
+    sites: str = "blocks",
+    values: tuple[str, ...] = (),
+    forcing: Literal["none", "module"] = "none",
+    rounds: Rounds | None = None,
+    reference_settings: Settings | None = None,
+    candidate_settings: Settings | None = None,
+) -> Result:
+    """Compare what two functions or modules compute for the same inputs.
+
+    The first array of what each returns is compared as its prediction (`noise_pred` in the result), whatever its shape;
+    the modules of both by their names, and further arrays of the output at `:out.1` and so on.
+
+    Args:
+        reference: a torch module (observed module by module), a torch function, or a function of JAX's (its output
+            alone). Its floors are measured here. candidate: the same, or a module moved to torchax, or a Flax NNX
+            module. Either may be a `parity.port.Port`.
+        inputs: keyword arguments as a mapping, positional ones as a tuple, or one array; of any library.
+        rename: the candidate's module names in the reference's, as in `parity.port.Port`.
+        runs: the library that runs the candidate, where it is not to be found out: `torchax` compiles a torch module.
+        layout: `channels_last` where the candidate's arrays of the highest rank have their channels last.
+        sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept.
+        rounds: `structure`, `precision` or `both`; by default both, but precision alone where the candidate's weights
+            are already rounded to fewer bits than the reference's, so that no cast brings their float32 values back.
+        forcing: `module` also calls each of the candidate's modules alone, on the reference's inputs.
+        reference_settings, candidate_settings: such as `{"dtype": "bfloat16"}`; by default each side's dtype is that
+            of its weights.
+
+    Raises:
+        UsageError: one of the two cannot be called so; the message names the line of its file.
+        UnjudgedError: a chosen site never fired.
+    """
+    nest, tensors = split(inputs)
+    ours = callee(reference, nest, tensors, None, "reference")
+    theirs = callee(candidate, nest, tensors, runs, "candidate").changed(rename, layout)
+    openers = InProcess(first := ours.entry("reference"), second := theirs.entry("candidate"))
+    ports = Ports(first.info, second.info, alone=True, openers=openers)
+    settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
+    coarser = torch.finfo(theirs.dtype).bits < torch.finfo(ours.dtype).bits
+    request = Request(
+        ours.name,
+        *settings,
+        sites=sites,
+        values=tuple(values),
+        forcing=forcing,
+        ports=ports,
+        rounds=rounds or ("precision" if coarser else "both"),
+    )
+    with _torchax_off():
+        return Result.of(runs_compare.compare(request, openers, _quiet, NoSink(), past_preflight=True))
+
+
+def assert_parity(
+    reference: object,
+    candidate: object,
+    inputs: object,
+    *,
+    rename: Mapping[str, str] | None = None,
+    runs: Runs | None = None,
+    layout: Layout | None = None,
+    sites: str = "blocks",
+    forcing: Literal["none", "module"] = "none",
+    rounds: Rounds | None = None,
+    reference_settings: Settings | None = None,
+    candidate_settings: Settings | None = None,
+) -> Result:
+    """`compare` for a test: returns the result of a pass.
+
+    Raises:
+        AssertionError: with the verdict's card, where the two differ or cannot be judged.
+    """
+    __tracebackhide__ = True
+    result = compare(
+        reference, candidate, inputs, rename=rename, runs=runs, layout=layout, sites=sites, forcing=forcing,
+        rounds=rounds, reference_settings=reference_settings, candidate_settings=candidate_settings,
+    )  # fmt: skip
+    if not result.passed:
+        raise AssertionError(f"no parity\n{result.card}")
+    return result
+
+
+def _texts(side: Callee, given: Settings | None) -> list[str]:
+    """Settings as the command line takes them; without one the dtype is the side's own."""
+    dtype = str(side.dtype).removeprefix("torch.")
+    chosen = {"dtype": dtype, **(given or {})}
+    return texts({name: x for name, x in chosen.items() if (name, x) != ("dtype", "float32")})
+
+
+@contextlib.contextmanager
+def _torchax_off() -> Iterator[None]:
+    """Within it, torch is torch's own, as the reference needs it, though the script turned torchax on."""
+    module = sys.modules.get("torchax")
+    if module is None or not module.default_env().enabled:
+        yield
+        return
+    module.disable_globally()
+    try:
+        yield
+    finally:
+        module.enable_globally()

@@ -1,0 +1,89 @@
+"""The explicit inputs that a golden carries: prompt embeddings, masks and initial noise, so that another machine starts
+from the very same.
+
+Problem. Text encoders round otherwise on every machine, and one ulp of an embedding makes two goldens incomparable.
+
+How. `inputs.safetensors` beside the parts, one tensor an input. What each of them must be stands in golden.json, which
+has a checksum of itself: the fingerprints of `provenance.inputs`. A tensor that is missing, too many or of other bits
+is damage, so nothing is started from a wrong input.
+
+Cost. Some megabytes on disk (40 MB for HunyuanVideo-1.5's embeddings), in memory while they are read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from parity.errors import UsageError
+from parity.golden.disk.container import Tensor, data, header, parse_container, tensor, widen
+from parity.golden.disk.format import damaged
+from parity.golden.disk.read import Golden
+from parity.golden.disk.store import Store
+from parity.golden.fingerprint import fingerprint
+from parity.golden.records import Provenance
+from parity.golden.strict import MalformedError, parse
+
+FILE = "inputs.safetensors"
+MOST = 1 << 32
+"""Bytes that are read at most."""
+NOISE = "noise"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input.
+
+    Attributes:
+        values: 16-bit floats and integers as float32. dtype: of the tensor, in numpy's names.
+    """
+
+    values: np.ndarray
+    dtype: str
+
+
+def put_inputs(store: Store, provenance: Provenance, inputs: Mapping[str, Input]) -> bool:
+    """Write the inputs of a golden; False, and nothing written, where they are not those of its provenance (a recording
+    that encodes its prompt has tokens there)."""
+    named = {name: fingerprint(item.values) for name, item in inputs.items()}
+    if named != dict(provenance.inputs) or not named:
+        return False
+    tensors: dict[str, Tensor] = {name: tensor(item.values, item.dtype) for name, item in sorted(inputs.items())}
+    dtypes = json.dumps({name: item.dtype for name, item in sorted(inputs.items())})
+    store.put(FILE, iter((header(tensors, {"dtypes": dtypes}), *map(bytes, data(tensors)))))
+    return True
+
+
+def read_inputs(golden: Golden) -> dict[str, Input]:
+    """The inputs that a golden carries.
+
+    Raises:
+        UsageError: it carries none; the file is damaged, or is not what golden.json says.
+    """
+    where = f"{golden.name}/{FILE}"
+    content = golden.store.read(FILE, MOST)
+    if content is None:
+        raise UsageError(
+            f"{where}: this golden carries no embeddings and noise: it was recorded in a script, with its text stage, "
+            "or by an older parity; record it again, or hand the embeddings over with --stage1-out and --stage1"
+        )
+    try:
+        metadata, tensors = parse_container(memoryview(content))
+        dtypes = parse(metadata.get("dtypes", "{}").encode())
+        found = {name: Input(_values(held), str(dtypes[name])) for name, held in tensors.items()}
+    except (MalformedError, KeyError, TypeError) as error:
+        raise damaged(where, str(error)) from None
+    expected = golden.provenance.inputs
+    for name in sorted(found.keys() | expected.keys()):
+        if name not in found or name not in expected:
+            raise damaged(where, f"'{name}' is in {'it' if name in found else 'golden.json'} alone")
+        if fingerprint(found[name].values) != expected[name]:
+            raise damaged(where, f"'{name}' does not match its fingerprint in golden.json")
+    return found
+
+
+def _values(held: Tensor) -> np.ndarray:
+    return widen(held.array) if held.dtype == "BF16" else held.array

@@ -1,0 +1,85 @@
+"""The padding masks that a call of a model is given, by which its rows are paired with the reference's.
+
+Problem. A port may put its text tokens in another order than the reference, keep fewer padded ones, or leave a stream
+out that is padding throughout. Which of its rows is which nobody declares.
+
+How. Its own mask says it: wherever one is an input, the rows that it lets through are the valid ones. Put first, in the
+order in which they stand, they are the reference's valid rows in the order in which its frame has them. The mask may be
+a tracer: frames are then computed inside the compiled program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from parity.hooks.rows import PairedRule, Part
+
+
+class Masks:
+    """The masks that one call of the model has been given so far.
+
+    Attributes:
+        rule: how the rows of its tensors divide.
+    """
+
+    def __init__(self, rule: PairedRule) -> None:
+        self.rule = rule
+        self._seen: dict[tuple[str, int], Any] = {}
+
+    def see(self, module: str, named: Mapping[str, Any]) -> None:
+        """Take the masks among the arguments of a module's call; a later one of the same length counts."""
+        for name, value in named.items():
+            if "mask" in name and isinstance(value, torch.Tensor) and value.ndim >= 2 and not value.is_complex():
+                self._seen[_head(module), int(value.shape[-1])] = value
+
+    def parts(self, module: str, port: str, shape: tuple[int, ...]) -> tuple[Part, ...]:
+        """How the rows of the tensor at a site divide, with the masks that this part of the model was given."""
+        known = frozenset(length for head, length in self._seen if head in ("", _head(module)))
+        return self.rule.paired(module, port, shape, known)
+
+    def of(self, module: str, rows: int, before: int) -> torch.Tensor | None:
+        """bool [B, rows], True where a row is valid; None where no mask says.
+
+        Args:
+            before: rows of the joint sequence before these, which a mask of the whole of it covers too.
+        """
+        for head in (_head(module), ""):
+            for length, skipped in ((rows, 0), (before + rows, before)):
+                mask = self._seen.get((head, length))
+                if mask is not None:
+                    return _valid(mask)[:, skipped:]
+        return None
+
+
+def _head(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _valid(mask: torch.Tensor) -> torch.Tensor:
+    """bool [B, rows]: of keys that any query sees. Additive masks hold 0 for what is valid, the others 1 or True."""
+    if mask.dtype == torch.bool:
+        valid = mask
+    else:
+        additive = (mask < 0).any()
+        valid = torch.where(additive, mask == 0, mask > 0)
+    return valid if valid.ndim == 2 else valid.flatten(1, -2).any(dim=1)
+
+
+def frame_of(valid: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Index int32 [rows] and weight float32 [rows] of a frame: the valid rows first, in their order.
+
+    Args:
+        valid: bool [R], of the side's own rows, of which there may be fewer than the frame has, or more.
+    """
+    order = torch.argsort((~valid).to(torch.int32), stable=True)[:rows]
+    weight = valid.index_select(0, order).to(torch.float32)
+    absent = rows - order.shape[0]
+    return torch.nn.functional.pad(order.to(torch.int32), (0, absent)), torch.nn.functional.pad(weight, (0, absent))
+
+
+def cut(index: torch.Tensor, weight: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A frame of a tensor that has fewer rows than it was made for: what lies beyond them is absent."""
+    return index.clamp(max=max(rows - 1, 0)), torch.where(index < rows, weight, torch.zeros_like(weight))

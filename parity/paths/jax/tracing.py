@@ -1,0 +1,93 @@
+"""What a traced call of a model needs: its arrays, its signature, pinned attention, and names for its operations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import torch
+import torchax
+from torchax import interop
+from torchax.ops import mappings
+
+from parity.hooks.attach import callable_modules
+from parity.hooks.modules import nearest
+from parity.hooks.reduce.batch_jax import array_of
+from parity.models.attention import SETTLE
+
+
+@contextlib.contextmanager
+def scoped(model: torch.nn.Module) -> Iterator[None]:
+    """Within it, what a module computes under a trace carries its name: a profile and a compiled program say whose an
+    operation is. Names are metadata; they change no program."""
+    scopes: list[contextlib.AbstractContextManager[Any]] = []
+
+    def enter(name: str) -> Any:
+        def hook(*ignored: Any) -> None:
+            scopes.append(jax.named_scope(name))
+            scopes[-1].__enter__()
+
+        return hook
+
+    def leave(*ignored: Any) -> None:
+        if scopes:
+            scopes.pop().__exit__(None, None, None)
+
+    handles = []
+    modules = callable_modules(model)
+    for path in filter(None, modules):
+        above = nearest(path, modules)
+        name = path.removeprefix(f"{above}.") if above else path
+        handles.append(modules[path].register_forward_pre_hook(enter(name), prepend=True))
+        handles.append(modules[path].register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        while scopes:
+            leave()
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def pinned_attention() -> Iterator[None]:
+    """Within it, query, key and value are computed before they are used, whether they are observed or not.
+
+    Otherwise XLA fuses the rotary embedding into what reads it, and compiles it again, with other fused
+    multiply-adds, where a reduction reads it too: observing would move the result by an ulp.
+    """
+
+    def pin(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pinned: tuple[torch.Tensor, ...] = interop.torch_view(
+            jax.lax.optimization_barrier(tuple(map(array_of, tensors)))
+        )
+        return pinned
+
+    token = SETTLE.set(pin)
+    try:
+        yield
+    finally:
+        SETTLE.reset(token)
+
+
+def signature_of(tree: Any) -> tuple[Any, ...]:
+    leaves, structure = jax.tree.flatten(tree)
+    return (structure, tuple((x.shape, str(x.dtype)) for x in leaves))
+
+
+def to_jax(x: torch.Tensor) -> jax.Array:
+    """A CPU tensor as a jax array, bfloat16 included; float64 and int64 become 32 bits wide, as JAX has them. One of
+    torchax's is an array already; one on torch's meta device has a shape and a dtype and no more, as what stands for
+    it in JAX."""
+    if isinstance(x, torchax.tensor.Tensor):
+        return array_of(x)
+    if x.is_meta:
+        dtype = jax.dtypes.canonicalize_dtype(mappings.t2j_dtype(x.dtype))
+        return cast(jax.Array, jax.ShapeDtypeStruct(tuple(x.shape), dtype))
+    x = x.detach().cpu().contiguous()
+    if x.dtype == torch.bfloat16:
+        return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16.dtype))
+    return jnp.asarray(x.numpy())

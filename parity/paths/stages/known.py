@@ -1,0 +1,171 @@
+"""Which stages outside the loop a checkpoint has, and what each takes: one function a stage, by name.
+
+A text stage is as many sides as it has encoders, since each is loaded after the one before it is gone; `part` names the
+encoder. The VAE's part is its decoder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from parity.errors import UsageError
+from parity.hooks.modules import module_tree
+from parity.models.family import Family
+from parity.models.folder import read_config, skeleton
+from parity.models.registry import family_of, make_case, resolve_model
+from parity.models.spec import Case, GenerationSpec
+from parity.models.stage2 import read_stage2
+from parity.models.text import TEXT, Encoder, divided, load_encoder
+from parity.models.text import skeleton as encoder_skeleton
+from parity.models.vae import CacheRows, LatentDecoder, load_decoder
+from parity.models.vae_config import vae_config
+from parity.paths.inputs import Conditions
+from parity.paths.plan import Source, Spec
+from parity.paths.stages.stage import Inputs, Load, Outputs, Stage
+from parity.paths.worker.trees import nest
+from parity.reached import Reached
+from parity.settings import parse
+
+VAE = "vae"
+LATENTS = ".latents"
+"""The VAE's input among a side's explicit ones: it has no guidance branch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A stage of a checkpoint, ready to be loaded.
+
+    Attributes:
+        stage: how it is run. inputs: by guidance branch (`""` where there is none). case: whose.
+        held: branch -> outputs that a port's file has in the candidate's place; None where the stage is run.
+        modules: module path -> parent's path; None where only loading tells.
+    """
+
+    stage: Stage
+    inputs: Mapping[str, Inputs]
+    case: Case
+    held: Mapping[str, Mapping[str, torch.Tensor]] | None = None
+    modules: Mapping[str, str] | None = None
+
+
+def case_of(source: Source) -> tuple[Case, Family]:
+    """The sizes and the family of a model.
+
+    Raises:
+        UsageError: there is no such model.
+    """
+    folder = resolve_model(source.model)
+    spec = GenerationSpec.load(folder)
+    if source.prompt is not None:
+        spec = dataclasses.replace(spec, prompt=source.prompt)
+    return make_case(source.model, folder, spec), family_of(folder)
+
+
+def known(spec: Spec) -> Known:
+    """The stage that a spec names.
+
+    Raises:
+        UsageError: the checkpoint has none, or a file does not fit it.
+    """
+    case, family = case_of(spec.source)
+    return _STAGES[spec.source.stage](spec, case, family)
+
+
+def encoder_stage(case: Case, encoder: Encoder) -> Stage:
+    """The stage that runs one encoder; its records have the branch of the prompt."""
+    place = "text.byt5" if encoder.byt5 else TEXT
+    load: Load = partial(load_encoder, case, encoder)
+    return Stage(TEXT, encoder.part, load, encoder.rule, encoder.frames, encoder.divide, place)
+
+
+def vae_stage(case: Case) -> Stage:
+    """The stage that decodes.
+
+    Raises:
+        UsageError: the class of the checkpoint's VAE is not known.
+    """
+    vae_config(case.folder)
+    return Stage(VAE, "decoder", partial(load_decoder, case), CacheRows())
+
+
+def _text(spec: Spec, case: Case, family: Family) -> Known:
+    text = family.text(case)
+    encoder = next(e for e in text.encoders if e.part == spec.source.part)
+    stage, held = encoder_stage(case, encoder), None
+    modules = module_tree(encoder_skeleton(case, encoder))
+    if spec.source.stage1 is not None and spec.role == "candidate":
+        given = text.read(Path(spec.source.stage1), case.config)
+        held = {branch: {encoder.output: given[branch][encoder.argument]} for branch in encoder.tokens}
+        stage, modules = dataclasses.replace(stage, divide=partial(_file_rows, encoder, given)), {}
+    return Known(stage=stage, inputs=encoder.tokens, case=case, held=held, modules=modules)
+
+
+def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
+    if not encoder.masked:
+        return {"": (x, "")}
+    return divided(given[branch][encoder.mask_argument][0].to(torch.float32).numpy() > 0, x)
+
+
+def _vae(spec: Spec, case: Case, family: Family) -> Known:
+    stage = vae_stage(case)
+    if spec.inputs:
+        latents: torch.Tensor = nest(spec.inputs[LATENTS])
+    else:
+        assert spec.source.stage2 is not None
+        latents = _stage2(case, Path(spec.source.stage2))
+    return Known(stage=stage, inputs={"": {"latents": latents}}, case=case)
+
+
+_STAGES: Mapping[str, Callable[[Spec, Case, Family], Known]] = {TEXT: _text, VAE: _vae}
+
+
+def _stage2(case: Case, file: Path) -> torch.Tensor:
+    """A port's latents, float32 [B, C, T, H, W]."""
+    latents, _ = read_stage2(file)
+    channels = int(read_config(case.folder, "vae")["latent_channels"])
+    if latents.shape[1] != channels:
+        other = "; they are laid out [B, T, C, H, W], permute them" if latents.shape[2] == channels else ""
+        raise UsageError(
+            f"{file}: tensor 'latents': expected [B, {channels}, T, H, W] for the VAE of '{case.name}', "
+            f"found {list(latents.shape)}{other}"
+        )
+    return latents.to(torch.float32)
+
+
+def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[str, list[str]]:
+    """The module paths of each stage, known from the configs alone (as far as the classes make them)."""
+    found: dict[str, list[str]] = {}
+    if TEXT in stages:
+        encoders = (encoder_skeleton(case, e) for e in family.text(case).encoders)
+        found[TEXT] = list(dict.fromkeys(name for module in encoders for name in ["", *module_tree(module)]))
+    if "transformer" in stages:
+        found["transformer"] = ["", *module_tree(skeleton(case.folder, "transformer")), "rope"]
+    if VAE in stages:
+        settings = parse("torch")
+        root: LatentDecoder = load_decoder(case, settings, Reached(settings, VAE))
+        found[VAE] = ["", *module_tree(root)]
+    return found
+
+
+def conditions_of(
+    family: Family, case: Case, outputs: Mapping[str, Mapping[str, Outputs]], dtype: torch.dtype
+) -> Conditions:
+    """What the encoders gave, as the transformer takes it.
+
+    Args:
+        outputs: an encoder's part -> branch -> its outputs by name.
+    """
+    text = family.text(case)
+    names = {e.part: e.output for e in text.encoders}
+    made: dict[str, dict[str, torch.Tensor]] = {part: {} for part in names}
+    for part, branches in outputs.items():
+        for branch, given in branches.items():
+            made[part][branch] = torch.from_numpy(np.array(given[names[part]]))
+    return text.conditions(made, dtype)

@@ -1,0 +1,267 @@
+"""A stage outside the loop as a side; see `parity.paths.side.Side`.
+
+It has one step, `STAGES_STEP`, and what it ends in are its outputs: `cond.prompt_embeds`, `.frames`. Its floors are
+measured as a transformer's are. Runs that measure them take this side's own inputs where a plan is `forced`, as in a
+comparison of the stage by itself, and else those of the runs of the same name before it (`Spec.beside`), as in a
+recording of a chain. Where they take its own, what follows the step is also what the stage makes of each of those
+inputs (`BESIDE`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from parity.errors import UsageError
+from parity.golden.facts import Facts
+from parity.golden.fingerprint import fingerprint
+from parity.golden.floors import least, level, widen
+from parity.golden.records import LOOP, Floor, Key, Provenance, Record, StepRecords
+from parity.golden.versions import versions
+from parity.hooks.calls import Call
+from parity.hooks.sites import SitePlan
+from parity.models.patches import DTYPES
+from parity.paths.closer.local import Rows
+from parity.paths.closer.modules import Modules
+from parity.paths.plan import BESIDE, ENDS, STAGES_STEP, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
+from parity.paths.port.settings import typed
+from parity.paths.side import can_of
+from parity.paths.stages.file import FILE, HeldStage
+from parity.paths.stages.known import Known, known
+from parity.paths.stages.stage import Inputs, Run, Runner, Seen, TorchStage, stage_variants
+from parity.paths.worker.handing import one_at_a_time
+from parity.paths.worker.trees import array, nest, plain
+from parity.settings import BITS, Settings
+
+Branches = Mapping[str, Seen]
+"""Guidance branch (`""` where there is none) -> what a run of it gave."""
+
+
+@dataclass(frozen=True)
+class Runners:
+    """Loaded stages of both roles, by what they are, while somebody holds them."""
+
+    reference: MutableMapping[tuple[object, ...], TorchStage] = field(default_factory=weakref.WeakValueDictionary)
+    candidate: MutableMapping[tuple[object, ...], Runner] = field(default_factory=weakref.WeakValueDictionary)
+
+
+class StageSide:
+    """See the module's docstring.
+
+    Attributes:
+        role, can: see `parity.paths.side.Side`. spec: what it is.
+    """
+
+    def __init__(self, spec: Spec, runners: Runners) -> None:
+        """A side of a spec; loaded stages are shared through `runners` while a side holds them."""
+        self.spec, self.role, self.can = spec, spec.role, can_of(spec)
+        self._runners = runners
+        self._known: Known | None = None
+        self._held: Runner | None = None
+        self._torch: TorchStage | None = None
+        self._alone: Modules | None = None
+
+    @property
+    def known(self) -> Known:
+        """What it runs, on what."""
+        if self._known is None:
+            self._known = known(self.spec)
+        return self._known
+
+    @property
+    def settings(self) -> Settings:
+        return typed(None, "torch" if self.role == "reference" else "torchax", self.spec.settings)
+
+    @property
+    def runner(self) -> Runner:
+        """The loaded stage."""
+        if self._held is None:
+            self._held = self._load()
+        return self._held
+
+    def _load(self) -> Runner:
+        at, settings, source = self.known, self.settings, self.spec.source
+        if at.held is not None:
+            return HeldStage(at.stage, at.held)
+        key = (source.model, source.prompt, source.stage, source.part, *self.spec.settings.items())
+        if self.role == "reference":
+            self._torch = self._runners.reference.get(key) or TorchStage(at.stage, settings)
+            self._runners.reference[key] = self._torch
+            return self._torch
+        from parity.paths.jax.stage import TorchaxStage  # jax and torchax, only from here on
+
+        held = self._runners.candidate.get(key) or TorchaxStage(at.stage, settings)
+        self._runners.candidate[key] = held
+        return held
+
+    def facts(self) -> Facts:
+        at, spec, settings = self.known, self.spec, self.settings
+        modules = self.runner.modules if at.modules is None else at.modules
+        inputs = {f"{branch}.{name}": x for branch, given in at.inputs.items() for name, x in given.items()}
+        plain = {name: array(x) for name, x in inputs.items()}
+        weights = (
+            {f"{spec.source.stage}.{name}": fingerprint(x) for name, x in self.runner.weights()} if spec.named else {}
+        )
+        origin = Provenance(
+            side=self.role,
+            backend=settings.backend,
+            model=at.case.name,
+            settings=settings.as_text(),
+            seed=spec.source.seed,
+            steps=0,
+            weights=weights,
+            inputs={},
+            versions=versions(),
+            devices=(),
+            modules=modules,
+        )
+        return Facts(
+            weights={},
+            dtypes={},
+            inputs={name: x.values for name, x in plain.items()},
+            tables={},
+            provenance=origin,
+            dtype=settings.text("dtype"),
+            input_dtypes={name: x.dtype for name, x in plain.items()},
+            cannot_call=FILE if at.held is not None else "",
+            trunk=at.stage.trunk,
+        )
+
+    def observe(
+        self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
+    ) -> Iterator[StepRecords]:
+        if plan.calls:
+            return one_at_a_time(lambda put: self._hand_over(plan, put))
+        return self._observed(plan)
+
+    def _observed(self, plan: Plan) -> Iterator[StepRecords]:
+        inputs = self.known.inputs
+        own = run_branches(self.runner.run, inputs, plan.sites)
+        self.runner.reached.require()
+        runs: dict[str, Branches] = {"": own}
+        floors: dict[Key, Floor] = {}
+        if plan.floors:
+            others, floors = self._floors(plan, records_of(own))
+            runs |= others
+        yield StepRecords(STAGES_STEP, records_of(own), floors)
+        if plan.ends:
+            for name in self._also(plan):
+                # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
+                runs[f"{BESIDE}{name}"] = run_branches(self.runner.run, self._beside(name), plan.sites)
+            yield StepRecords(ENDS, tuple(r for name, seen in runs.items() for r in self._ends(name, seen)))
+
+    def _floors(self, plan: Plan, own: tuple[Record, ...]) -> tuple[dict[str, Branches], dict[Key, Floor]]:
+        """The runs that floors are measured from, and the floors of this side's records.
+
+        Where this side does not work in float32, the floors are those of the float32 truth and its distance to that.
+        """
+        settings, truth = self.settings, self._torch
+        if truth is None:
+            raise UsageError(f"floors are measured on the reference, not on the {self.role}")
+        floors = {r.key: least(r) for r in own if r.kind == "tensor"}
+        centre, found = own, dict[str, Branches]()
+        variants: list[tuple[str, Run]] = []
+        if "dtype" in plan.floors and settings.working_bits < BITS["float32"]:
+            truth = TorchStage(self.known.stage, settings.neutral)
+            variants.append(("float32", truth.run))
+        for name, run in [*variants, *_variants(truth, plan.floors)]:
+            inputs = self.known.inputs if plan.forced or name not in self.spec.beside else self._beside(name)
+            seen = run_branches(run, inputs, plan.sites)
+            widen(floors, centre, records_of(seen))
+            centre = records_of(seen) if name == "float32" else centre
+            found[name] = {branch: Seen(s.outputs, ()) for branch, s in seen.items()}
+        level(floors, centre)
+        return found, floors
+
+    def _also(self, plan: Plan) -> tuple[str, ...]:
+        """The runs whose inputs this side takes too, so that the chain can be judged."""
+        spec = self.spec
+        if spec.run:
+            return (spec.run,) if spec.run in spec.beside else ()
+        alone = plan.floors and plan.forced
+        return tuple(spec.beside) if alone or self.role == "candidate" else ()
+
+    def _beside(self, name: str) -> dict[str, Inputs]:
+        """The inputs of a run before this stage, by branch."""
+        made: dict[str, dict[str, object]] = {}
+        for key, x in self.spec.beside[name].items():
+            branch, _, keyword = key.partition(".")
+            made.setdefault(branch, {})[keyword] = nest(x)
+        return made  # type: ignore[return-value]
+
+    def _ends(self, run: str, seen: Branches) -> Iterator[Record]:
+        """What a run came to, as records of `BRANCH.OUTPUT` under the run's name."""
+        for branch, one in seen.items():
+            for name, x in one.outputs.items():
+                key = Key(self.spec.source.stage, ENDS, run, f"{LOOP}:{branch}.{name}")
+                yield Record(key, "tensor", x.shape, str(x.dtype), value=np.asarray(x))
+
+    def _hand_over(self, plan: Plan, put: Callable[[StepRecords], None]) -> None:
+        """The calls of some modules, each with what it gave and the floors of that."""
+        dtypes = {site: DTYPES[name] for site, name in plan.dtypes.items() if name in DTYPES}
+
+        def take(call: Call, truth: StepRecords) -> None:
+            sent = ModuleCall(
+                module=call.module,
+                step=STAGES_STEP,
+                number=call.number,
+                branches=call.branches,
+                args=tuple(plain(x) for x in call.args),
+                kwargs={name: plain(x) for name, x in call.kwargs.items()},
+            )
+            put(CallRecords(truth.step, truth.records, truth.floors, call=sent))
+
+        self.runner  # noqa: B018  it is loaded when it is first asked for
+        if self._torch is None:
+            raise UsageError(f"modules' calls are handed over by the reference, not by the {self.role}")
+        for branch, inputs in self.known.inputs.items():
+            self._torch.calls(inputs, branch, plan.calls, dtypes, take)
+
+    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
+        args, kwargs = tuple(nest(x) for x in call.args), {name: nest(x) for name, x in call.kwargs.items()}
+        again = Call(call.module, call.number, call.branches, args, kwargs, None)
+        if plan.operations:
+            return self.runner.operations(again, call.step)
+        if self._alone is None:
+            self._alone = self.runner.alone(self._rows())
+        if not self._alone.has(call.module):
+            raise UsageError(f"the {self.role} has no module '{call.module}'")
+        return StepRecords(call.step, tuple(self._alone.records(again, call.step)))
+
+    def _rows(self) -> Rows:
+        """How the rows of its calls stand, on the CPU."""
+        stage = self.known.stage
+        frames = {
+            branch: {n: (torch.from_numpy(f.index), torch.from_numpy(f.weight)) for n, f in stage.frames(x).items()}
+            for branch, x in self.known.inputs.items()
+        }
+        return Rows({branch: stage.rule for branch in frames}, frames)
+
+    def patched(self, changes: Changes) -> StageSide:
+        return StageSide(changes.of(self.spec), self._runners)
+
+    def close(self) -> None:
+        self._held = self._known = self._torch = self._alone = None
+
+
+def _variants(truth: TorchStage, kinds: tuple[str, ...]) -> Iterator[tuple[str, Run]]:
+    """The runs of the reference that round otherwise, each loaded when it is its turn."""
+    wanted = {"float64": "fp64"}
+    if {"fp64", "rounding"} & set(kinds):
+        for variant in stage_variants(truth):
+            if wanted.get(variant.name, "rounding") in kinds:
+                yield variant.name, variant.run
+
+
+def run_branches(run: Run, inputs: Mapping[str, Inputs], plan: SitePlan | None) -> dict[str, Seen]:
+    """Run a stage once for each branch, in their order."""
+    return {branch: run(given, plan, branch) for branch, given in inputs.items()}
+
+
+def records_of(branches: Branches) -> tuple[Record, ...]:
+    """The records of all branches, one branch after the other."""
+    return tuple(r for seen in branches.values() for r in seen.records)

@@ -1,0 +1,238 @@
+"""Stages: parts of a generation outside the loop (text encoders, VAE), each inputs -> outputs, observed by taps.
+
+A stage is described by one small object and run by a path: `TorchStage` here, `parity.paths.jax.stage.TorchaxStage`
+for the candidate. Its floors are measured as the transformer's are: in float64, under Monte Carlo rounding, and in the
+working dtypes where they are coarser than float32. Records carry the stage's name and step -1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from parity.errors import UsageError
+from parity.golden.records import LOOP, Key, Record, StepRecords
+from parity.golden.values import value_record
+from parity.hooks.attach import attached, require_fired
+from parity.hooks.calls import Call, calls_of, retyped
+from parity.hooks.modules import module_tree, named_tensors
+from parity.hooks.perturb import perturbed
+from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
+from parity.hooks.rows import NoRows, RowFrame, RowRule
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Tap
+from parity.paths.closer.local import Dtypes, Rows, Take, truth_of
+from parity.paths.closer.modules import Modules, reference_operations
+from parity.paths.floors import SEEDS
+from parity.paths.plan import STAGES_STEP
+from parity.paths.reference import torch_scope
+from parity.reached import Reached
+from parity.settings import Settings
+
+STEP = STAGES_STEP
+"""The step of records made outside the loop."""
+
+Inputs = Mapping[str, torch.Tensor]
+Outputs = Mapping[str, np.ndarray]
+Divided = Mapping[str, tuple[np.ndarray, str]]
+"""Suffix of an output's port (`""`, `@padding`) -> (its rows, the name of their frame)."""
+
+
+class Load(Protocol):
+    """Makes the stage's module on the CPU, with its settings realised; see `parity.models.vae.load_decoder`."""
+
+    def __call__(
+        self, settings: Settings, reached: Reached, *, dtype: torch.dtype | None = None, traced: bool = False
+    ) -> torch.nn.Module: ...
+
+
+def _no_frames(inputs: Inputs) -> Mapping[str, RowFrame]:
+    return {}
+
+
+def _undivided(branch: str, x: np.ndarray) -> Divided:
+    return {"": (x, "")}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a generation.
+
+    Attributes:
+        name: `text` or `vae`, the stage of its records.
+        trunk: child of its module that does the work; each of its calls is one compiled program of the candidate.
+        load: makes the module, which takes the inputs by name and returns a dict of output tensors.
+        rule: which tensors' rows are observed, and how. frames: the row frames that it names, of a run's inputs.
+        divide: an output's rows, of a branch. place: its entry in `parity.reached.OWN`, where that is not its name.
+    """
+
+    name: str
+    trunk: str
+    load: Load
+    rule: RowRule = field(default_factory=NoRows)
+    frames: Callable[[Inputs], Mapping[str, RowFrame]] = _no_frames
+    divide: Callable[[str, np.ndarray], Divided] = _undivided
+    place: str = ""
+
+    def records(self, outputs: Mapping[str, tuple[np.ndarray, str]], branch: str) -> list[Record]:
+        """Records of the stage's outputs, which are held whole and decide, from (values, dtype) by name."""
+        return [
+            replace(value_record(Key(self.name, STEP, branch, f"{LOOP}:{name}{suffix}"), rows, dtype), rows=frame)
+            for name, (x, dtype) in outputs.items()
+            for suffix, (rows, frame) in self.divide(branch, x).items()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One run of a stage.
+
+    Attributes:
+        outputs: by name, on the host. records: of the sites, in execution order, then of the outputs.
+    """
+
+    outputs: Outputs
+    records: tuple[Record, ...]
+
+
+class Runner(Protocol):
+    """A stage loaded on a path.
+
+    Attributes:
+        reached: proof of its settings. modules: module path -> parent's path.
+    """
+
+    reached: Reached
+    modules: dict[str, str]
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(name, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""
+        ...
+
+    def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
+        """Run it on CPU tensors.
+
+        Args:
+            branch: guidance branch of its records.
+
+        Raises:
+            UnjudgedError: a chosen site never fired.
+        """
+        ...
+
+    def alone(self, rows: Rows) -> Modules:
+        """Its modules, to be called one at a time.
+
+        Args:
+            rows: how the rows of the calls stand.
+        """
+        ...
+
+    def operations(self, call: Call, step: int) -> StepRecords:
+        """The operations of a module for a call; see `parity.paths.closer.modules.operations_of`."""
+        ...
+
+
+class Run(Protocol):
+    """`Runner.run`."""
+
+    def __call__(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen: ...
+
+
+class TorchStage:
+    """A stage in PyTorch, on CUDA where there is one; see `Runner`.
+
+    Args:
+        dtype: in place of the settings' dtype: float64 for the floor.
+    """
+
+    def __init__(self, stage: Stage, settings: Settings, *, dtype: torch.dtype | None = None) -> None:
+        self.stage, self.settings = stage, settings
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.reached = Reached(settings, stage.place or stage.name)
+        self.root = stage.load(settings, self.reached, dtype=dtype).to(self.device)
+        self.wide = dtype
+        self.modules = module_tree(self.root)
+
+    def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
+        given = {k: self._placed(x) for k, x in inputs.items()}
+        frames = {
+            name: (torch.from_numpy(f.index).to(self.device), torch.from_numpy(f.weight).to(self.device))
+            for name, f in self.stage.frames(inputs).items()
+        }
+        tap = None if plan is None else Tap(plan, TorchReducer(), self.stage.rule, (branch,), {branch: frames})
+        with torch_scope(self.reached), contextlib.nullcontext() if tap is None else attached(self.root, tap):
+            out = self.root(**given)
+        records = []
+        if tap is not None and plan is not None:
+            require_fired(tap, plan.must_fire)
+            records = torch_records(tap.entries, self.stage.name, STEP)
+        held = {k: (to_numpy(x), str(x.dtype).removeprefix("torch.")) for k, x in out.items()}
+        return Seen({k: x for k, (x, _) in held.items()}, (*records, *self.stage.records(held, branch)))
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        return ((name, to_numpy(x)) for name, x in named_tensors(self.root))
+
+    def alone(self, rows: Rows) -> Modules:
+        raise UsageError("modules of the reference are called where it runs, not one at a time")
+
+    def operations(self, call: Call, step: int) -> StepRecords:
+        with torch_scope(self.reached):
+            module = self.root.get_submodule(call.module)
+            return reference_operations(module, call, step, self.device, self.stage.name)
+
+    def calls(self, inputs: Inputs, branch: str, targets: Iterable[str], dtypes: Dtypes, take: Take) -> None:
+        """Run it and hand over each call of the targets, with the floors of what it gave."""
+        frames = {
+            name: (torch.from_numpy(f.index).to(self.device), torch.from_numpy(f.weight).to(self.device))
+            for name, f in self.stage.frames(inputs).items()
+        }
+        rows = _Placed({branch: self.stage.rule}, {branch: frames}, self.device)
+
+        def handle(call: Call) -> None:
+            module = self.root.get_submodule(call.module)
+            theirs = retyped(module, call, dtypes) if dtypes else call
+            name, exact = self.stage.name, self.settings.exact
+            take(theirs, truth_of(rows, module, call, theirs, STEP, exact=exact, stage=name))
+
+        with calls_of(self.root, targets, (branch,), handle):
+            self.run(inputs, None, branch)
+
+    def _placed(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.to(self.device)
+        return x.to(self.wide) if self.wide is not None and x.is_floating_point() else x
+
+
+@dataclass(frozen=True)
+class _Placed(Rows):
+    """Rows where the stage runs."""
+
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A run of the reference that rounds otherwise: `float64` or `rounding <seed>`."""
+
+    name: str
+    run: Run
+
+
+def stage_variants(truth: TorchStage) -> Iterator[Variant]:
+    """The runs that the floors of a stage in float32 are measured from, each loaded when it is its turn."""
+    yield Variant("float64", TorchStage(truth.stage, truth.settings, dtype=torch.float64).run)
+    for seed in range(SEEDS):
+        yield Variant(f"rounding {seed}", _perturbed(truth, 1_000_003 * (seed + 1)))
+
+
+def _perturbed(truth: TorchStage, seed: int) -> Run:
+    def run(inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
+        with perturbed(truth.root, seed, truth.device):
+            return truth.run(inputs, plan, branch)
+
+    return run

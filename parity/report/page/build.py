@@ -1,0 +1,275 @@
+"""A comparison, or two beside each other, as one HTML page.
+
+Why. The person who decides about a port was not at the terminal. The page has the verdict and its causes on top, then
+every site at every step as a map in which a place can be found, and under it what the run was made with.
+
+How. It reads the JSON documents that `parity run` and `parity explain` keep and computes nothing. What must be read is
+in the HTML; what is walked through (the map, the module tree, the charts) is drawn by the page's own script from the
+packed sites (`pack`). Documents come from other machines: every text is escaped, the script writes text and never
+markup, and the page's policy lets nothing run but this one script, by its hash, and nothing load. Needs jinja2 (extra
+`report`).
+
+Cost. About 130 kB, and 15 to 27 bytes a site (see `pack`); 100,000 sites take two seconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parity.errors import UsageError
+from parity.report.document import Json
+from parity.report.page.pack import BIRTHS, VERDICTS, number, pack, place_of, positions
+from parity.report.words import WORDS
+
+HERE = Path(__file__).parent
+LIMIT = 3
+"""Beyond this ratio a site fails: `parity.compare.judge.L2_LIMIT`, which a report does not import."""
+
+MOST_LISTED = 12
+"""Sites that are listed in the card; the map has all."""
+
+MOST_STEPS = 500
+"""Rows of a table; `result.json` has all."""
+
+SIGNS = {"pass": "✓", "fail": "✗", "unjudged": "?", "explained": "~", "harmless": "~"}
+BIRTH_WORDS = {"input": "the input", "module": "the module", "amplified": "nothing: carried over"}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+"""What a terminal obeys, should somebody print a page; no page needs it."""
+
+
+class DocumentError(ValueError):
+    """A document that is not what `--json` writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A decoded frame on both sides, as `data:` URLs.
+
+    Attributes:
+        frame: from 0. reference, candidate: PNGs. caption: its numbers.
+    """
+
+    frame: int
+    reference: str
+    candidate: str
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What a side was made with.
+
+    Attributes:
+        role: `reference` or `candidate`. facts: command, versions, devices, ... by name. settings: all of them.
+    """
+
+    role: str
+    facts: Mapping[str, str]
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A comparison and what is kept beside it.
+
+    Attributes:
+        document: of `--json`. causes: of `parity explain --json`; None where it was not asked. name: of the run.
+        pictures: the frames that differ most. pictures_are: what they are. pictures_missing: why there are none.
+        sides: what each side was made with.
+    """
+
+    document: Json
+    causes: Sequence[Json] | None = None
+    name: str = "run"
+    pictures: Sequence[Picture] = ()
+    pictures_are: str = ""
+    pictures_missing: str = ""
+    sides: Sequence[Side] = field(default=())
+
+
+def build(shown: Sequence[Shown], version: str = "") -> str:
+    """The page of one comparison, or of two beside each other.
+
+    Args:
+        version: of parity.
+
+    Raises:
+        DocumentError: something the page shows is missing or is no such thing. UsageError: jinja2 is missing.
+    """
+    try:
+        import jinja2
+    except ImportError:
+        raise UsageError("HTML needs jinja2: pip install 'tpu-parity[report]'") from None
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters.update(sci=_sci, times=_times, percent=_percent, decibels=_decibels, similar=_similar)
+    style, script = _style(), _script()
+    try:
+        runs = [_view(one) for one in shown]
+        page = environment.from_string((HERE / "page.html.jinja").read_text(encoding="utf-8"))
+        text: str = page.render(
+            runs=runs,
+            style=_trusted(style),
+            style_hash=f"'{_hash(style)}'",
+            script=_trusted(script),
+            script_hash=f"'{_hash(script)}'",
+            data=_trusted(_data([run["data"] for run in runs])),
+            signs=SIGNS,
+            words=BIRTH_WORDS,
+            limit=LIMIT,
+            most_steps=MOST_STEPS,
+            glossary=WORDS,
+            version=version,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, jinja2.UndefinedError) as error:
+        raise DocumentError(f"not a document of --json: {error}") from None
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def _view(shown: Shown) -> dict[str, Any]:
+    """What the template reads of a comparison."""
+    document = shown.document
+    packed = pack(document)
+    cells = positions(packed)
+    # A second look names modules where the first names blocks, as in a terminal.
+    failing = [site for site in document["closer"] or document["sites"] if site["verdict"] == "fail"]
+    introduced = [site for site in failing if site["birth"] != "amplified"] or failing
+    origin = (
+        None if document["origin"] is None else cells.get((place_of(document["origin"]), document["origin"]["step"]))
+    )
+    names: dict[str, None] = {}
+    for side in shown.sides:
+        names.update(dict.fromkeys(side.settings))
+    return {
+        "document": document,
+        "name": shown.name,
+        "causes": shown.causes,
+        "pictures": shown.pictures,
+        "pictures_are": shown.pictures_are,
+        "pictures_missing": shown.pictures_missing,
+        "packed": packed,
+        "origin": origin,
+        "introduced": [{"site": s, "cell": cells.get((place_of(s), s["step"]))} for s in introduced[:MOST_LISTED]],
+        "more": max(0, len(introduced) - MOST_LISTED),
+        "carried": len(failing) - len(introduced),
+        "bits": _bits(document),
+        "dtypes": _dtypes(packed),
+        "sides": shown.sides,
+        "setting_names": sorted(names),
+        "data": {"name": shown.name, "origin": origin, "sites": packed, "drift": _drift(document["steps"])},
+    }
+
+
+def _bits(document: Json) -> str:
+    """What the difference costs: the worst step's agreement."""
+    known = [step for step in document["steps"] if step["bits_of"] and math.isfinite(number(step["bits"]))]
+    if not known:
+        return ""
+    worst = min(known, key=lambda step: number(step["bits"]))
+    where = f" at step {worst['step']}" if len(document["steps"]) > 1 else ""
+    return f"noise_pred agrees in {number(worst['bits']):.1f} of {worst['bits_of']} bits{where}."
+
+
+def _drift(steps: Sequence[Json]) -> dict[str, Any]:
+    """The loop's values over the steps, for the charts; null where there is no number."""
+
+    def far(what: str) -> dict[str, list[float | None]]:
+        return {name: [_finite(step[what][name]) for step in steps] for name in ("rel_l2", "floor")}
+
+    def both(what: str) -> dict[str, list[float | None]]:
+        return {
+            "reference": [_finite(step[what]) for step in steps],
+            "candidate": [_finite(step["candidate"][what]) for step in steps],
+        }
+
+    loop = {what: far(what) for what in ("noise_pred", "latents")}
+    return {
+        "steps": [int(step["step"]) for step in steps],
+        **loop,
+        "sigma": both("sigma"),
+        "timestep": both("timestep"),
+    }
+
+
+def _dtypes(packed: Json) -> list[tuple[str, str, int, str]]:
+    """(reference, candidate, number of lines, the first): those that differ first."""
+    counted: dict[tuple[str, str], list[Any]] = {}
+    for _, _, site, _, _, (reference, candidate), _ in packed["lines"]:
+        found = counted.setdefault((reference, candidate), [0, site])
+        found[0] += 1
+    pairs = sorted(counted.items(), key=lambda pair: (pair[0][0] == pair[0][1], -pair[1][0]))
+    return [(*pair, count, first) for pair, (count, first) in pairs]
+
+
+def _data(runs: Sequence[Json]) -> str:
+    """What the script reads: no `<` in it, so that nothing in it ends the element that holds it."""
+    birth = {"input": "its input", "module": "this module", "amplified": "nothing here: it is carried over"}
+    document = {"limit": LIMIT, "verdicts": VERDICTS, "births": BIRTHS, "words": birth, "runs": runs}
+    text = json.dumps(document, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _script() -> str:
+    """The page's script in one function, so that nothing of it is global but the library's name."""
+    own = "".join(path.read_text(encoding="utf-8") for path in sorted(HERE.glob("[0-9]_*.js")))
+    licence = (HERE / "uplot" / "LICENSE").read_text(encoding="utf-8")
+    library = (HERE / "uplot" / "uPlot.iife.min.js").read_text(encoding="utf-8")
+    return f'/* uPlot\n{licence}*/\n{library}\n(() => {{\n"use strict";\n{own}}})();\n'
+
+
+def _style() -> str:
+    paths = (HERE / "uplot" / "uPlot.min.css", HERE / "page.css")
+    return "".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _trusted(text: str) -> Any:
+    """Text of parity's own that is markup already."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _finite(value: Any) -> float | None:
+    found = number(value)
+    return found if math.isfinite(found) else None
+
+
+def _sci(value: Any) -> str:
+    found = number(value)
+    return "–" if math.isnan(found) else f"{found:.2e}" if found else "0"
+
+
+def _times(value: Any) -> str:
+    found = number(value)
+    if not math.isfinite(found):
+        return "–" if math.isnan(found) else "∞"
+    return f"{found:.1f}×" if found < 1000 else f"{found:.1e}×"
+
+
+def _percent(value: Any) -> str:
+    found = number(value)
+    return "–" if math.isnan(found) else f"{100 * found:.1f} %"
+
+
+def _decibels(value: Any) -> str:
+    found = number(value)
+    return "–" if math.isnan(found) else "equal" if math.isinf(found) else f"{found:.1f} dB"
+
+
+def _similar(value: Any) -> str:
+    found = number(value)
+    return "–" if math.isnan(found) else f"{found:.4f}"

@@ -1,0 +1,87 @@
+"""A stage outside the loop, compared by itself as the loop is: the same rounds, floors, closer looks and verdict.
+
+What differs is what a comparison of the loop says about steps: the reason names the stage and its worst output in their
+place, and settings in which the sides differ are reported once, for the whole run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parity.compare.reason import Output, Reason
+from parity.compare.result import Check, Result
+from parity.golden.facts import Facts
+from parity.golden.records import LOOP, StepRecords
+from parity.paths.side import Pair
+from parity.runs.compare import run
+from parity.runs.request import Request, Say
+from parity.runs.sides import Openers, Own
+from parity.runs.stream import Ends
+
+
+@dataclass
+class Rounds:
+    """A sink that keeps what the sides of each round came to.
+
+    Attributes:
+        ends: round -> what both sides ended in, in the order of the rounds.
+    """
+
+    ends: dict[str, Pair[Ends]] = field(default_factory=dict)
+    _name: str = ""
+
+    def begin(self, facts: Pair[Facts], name: str) -> str | None:
+        self._name = name
+        return None
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
+
+    def finish(self, ends: Pair[Ends]) -> None:
+        self.ends[self._name] = ends
+
+    def frames(self, name: str, frames: np.ndarray) -> None: ...
+
+
+def compare_stage(
+    request: Request, openers: Openers, say: Say, own: Mapping[str, Pair[Own]]
+) -> tuple[Result, dict[str, Pair[Ends]]]:
+    """Compare one stage; returns its result and what the sides of each round came to.
+
+    Args:
+        request: of one stage, with its own sites and settings. own: round -> each side's explicit inputs.
+
+    Raises:
+        UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting's code was not reached.
+    """
+    kept = Rounds()
+    name = f"{request.stage} {request.part}".rstrip()
+
+    def told(text: str, done: int | None = None, total: int | None = None) -> None:
+        say(f"{name}: {text}")
+
+    result = run(request, told, kept, own, openers)
+    why = _why(result, request.stage)
+    notes = tuple(n for n in result.notes if not n.setting)
+    return dataclasses.replace(result, preflight=(), differing_settings=(), rounds=(), notes=notes, why=why), kept.ends
+
+
+def _why(result: Result, name: str) -> Reason:
+    """The reason of a stage: its outputs stand where the loop's would."""
+    outputs = [d for d in result.sites if d.key.module == LOOP and not d.key.is_padding]
+    worst = max(outputs, key=lambda d: d.distance.rel_l2, default=None)
+    output = None if worst is None else Output(worst.key.port, worst.distance)
+    return dataclasses.replace(result.why, stage=name, output=output, outputs_match=False, precision=False)
+
+
+def with_checks(result: Result, checks: tuple[Check, ...], stage: str) -> Result:
+    """The result with these checks before it; the first that fails decides."""
+    bad = next((c for c in checks if c.verdict == "fail"), None)
+    result = dataclasses.replace(result, preflight=(*result.preflight, *checks))
+    if bad is None or result.verdict == "fail":
+        return result
+    why = Reason(kind="preflight", check=bad.check, detail=bad.detail, stage=stage)
+    return dataclasses.replace(result, verdict="fail", failed="preflight", why=why)

@@ -1,0 +1,135 @@
+"""The candidate without its weights: the same calls as `parity.paths.jax.candidate` makes, on arrays of shapes alone.
+
+Problem. A program is compiled from shapes, dtypes and places, and a full-size checkpoint has tens of gigabytes.
+
+How. The transformer is made of its config on torch's meta device; on a mesh of devices that are not here every array
+is a `ShapeDtypeStruct` with its sharding (`AbstractDevices.put`). Everything else is the candidate's own code: the
+settings' patches, the sharding rules, the observers. Inputs are zeros of the sizes that the configs say.
+
+Cost. The trace: seconds for a small model, a minute for 54 blocks. No weight is made or read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.sharding import NamedSharding
+
+from parity.errors import UsageError
+from parity.hooks.attach import callable_modules
+from parity.hooks.sites import plan_sites
+from parity.models.family import Family, require_meaning
+from parity.models.folder import skeleton
+from parity.models.patches import DTYPES, setting_dtype
+from parity.models.spec import Case
+from parity.models.stage1 import Conditions
+from parity.paths.inputs import Inputs
+from parity.paths.jax.candidate import TorchaxBackend, adapt
+from parity.paths.jax.mesh import Devices, make_mesh, rules_of
+from parity.paths.jax.tracing import to_jax
+from parity.paths.loaded import batched
+from parity.reached import Reached
+from parity.settings import Settings
+
+
+class AbstractDevices(Devices):
+    """Devices that are not here: what is put on them is a shape, a dtype and a place."""
+
+    def put(self, x: Any, sharding: NamedSharding) -> jax.Array:
+        return cast(jax.Array, jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding))
+
+
+@dataclass(frozen=True, slots=True)
+class Abstract:
+    """A candidate whose calls can be lowered and not run.
+
+    Attributes:
+        backend: the candidate's own. arguments: of one call, abstract. frames: by the names of the batch.
+        names: of the branches in the call's batch; `("",)` for one of any.
+    """
+
+    backend: TorchaxBackend
+    arguments: Mapping[str, Any]
+    frames: Mapping[str, Any]
+    names: tuple[str, ...]
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """Paths of the modules that can be called."""
+        return frozenset(callable_modules(self.backend.model))
+
+    def lowered(self, sites: str) -> jax.stages.Lowered:
+        """The program of a call in which these sites are observed (`none`: it is the unobserved one).
+
+        Raises:
+            UsageError: a glob names no module.
+        """
+        backend = self.backend
+        plan = None if sites == "none" else plan_sites(self.modules, sites)
+        rule = backend.rules[backend.groups[0][0]]
+        with backend.scope():
+            found, _ = backend.lowered(self.names, rule, self.arguments, self.frames, None, plan)
+        return found
+
+
+def abstract_candidate(family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]) -> Abstract:
+    """A candidate on the first of these devices, as many as its mesh has.
+
+    Raises:
+        UsageError: a setting has no meaning for the model, or nothing is compiled with it.
+    """
+    require_meaning(family, case, settings)
+    if not settings["jit"]:
+        raise UsageError("jit=false compiles no program: leave it out")
+    rows, columns, layers = settings.mesh_shape
+    placed = AbstractDevices(make_mesh(settings, devices[: rows * columns * layers]), rules_of(settings))
+    dtype = DTYPES[settings.text("dtype")]
+    reached = Reached(settings)
+    model = skeleton(case.folder, "transformer").to(dtype).eval().requires_grad_(False)
+    reached.mark("dtype")
+    inputs = Inputs(_conditions(family, case, settings), torch.zeros(case.latent_shape), 1, 0)
+    backend = TorchaxBackend(model, family, case, inputs, reached, placed)
+    # The settings' patches ask where the weights are and of which dtype: one stands for all of them.
+    first = next(iter(backend.params))
+    adapt(backend, family, case, inputs, {first: jnp.zeros((), dtype=jnp.dtype(settings.text("dtype")))})
+    group = backend.groups[0]
+    names = group if len(group) > 1 else ("",)
+    frames = dict(zip(names, (backend.frames[b] for b in group), strict=True))
+    return Abstract(backend, _arguments(backend, family, case, inputs), frames, names)
+
+
+def _conditions(family: Family, case: Case, settings: Settings) -> Conditions:
+    """Branch -> argument -> embeddings of zeros and masks of ones, as long as the configs say."""
+    lengths = family.text_lengths(case)
+    if not lengths:
+        return family.conditions(case, settings, None, torch.device("cpu"))
+    dtype = DTYPES[settings.text("dtype")]
+    one: dict[str, torch.Tensor] = {}
+    for stream in family.streams:
+        tokens = lengths[stream.argument]
+        one[stream.argument] = torch.zeros((1, tokens, int(case.config[stream.width])), dtype=dtype)
+        if stream.masked:
+            one[stream.mask_argument] = torch.ones((1, tokens), dtype=dtype)
+    branches = [branch for group in family.batches for branch in group]
+    return {branch: dict(one) for branch in branches}
+
+
+def _arguments(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs) -> dict[str, Any]:
+    """What the loop gives the transformer at its first step, placed; `parity.paths.loop` in torch alone."""
+    settings = backend.reached.settings
+    sampler = family.sampler(case, inputs.seed)
+    sampler.set_schedule(inputs.steps, "cpu", lambda x: x, setting_dtype(settings, "schedule_dtype"))
+    noise = inputs.noise.to(setting_dtype(settings, "latents_dtype") or backend.dtype)
+    latents, timestep = sampler.model_input(sampler.start(noise), 0)
+    narrow = setting_dtype(settings, "timestep_dtype")
+    shared = family.model_arguments(
+        case, settings, latents, timestep if narrow is None else timestep.to(narrow), backend.dtype
+    )
+    given = batched([inputs.conditions[branch] for branch in backend.groups[0]], shared)
+    placed = backend.devices
+    return {k: None if x is None else placed.put(to_jax(x), placed.batch(tuple(x.shape))) for k, x in given.items()}

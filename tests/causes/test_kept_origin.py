@@ -1,0 +1,34 @@
+"""Explaining a kept run looks at the attention call that the run came to, not at the block that its records show."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from parity.causes.explain import _looked_at
+from parity.causes.machine import ExplainRequest
+from parity.golden.records import Key
+
+BLOCK = Key("transformer", 0, "cond", "blocks.1:out")
+INSIDE = "blocks.1.attn.attention:out"
+
+
+def kept(folder: Path, origin: object) -> ExplainRequest:
+    (folder / "result.json").write_text(json.dumps({"origin": origin}))
+    return ExplainRequest("a", "b", kept=folder)
+
+
+def test_the_place_inside_the_origin_that_a_kept_run_tells(tmp_path: Path) -> None:
+    told = {"stage": "transformer", "step": 0, "branch": "cond", "site": INSIDE, "call": 0}
+    assert _looked_at(kept(tmp_path, told), BLOCK) == replace(BLOCK, site=INSIDE)
+    assert _looked_at(kept(tmp_path, {**told, "step": 1}), BLOCK) == BLOCK
+    assert _looked_at(kept(tmp_path, {**told, "site": "blocks.2.attn.attention:out"}), BLOCK) == BLOCK
+
+
+@pytest.mark.parametrize("origin", [None, 3, {}, {"site": INSIDE}, {"site": INSIDE, "step": "x", "call": 0}])
+def test_a_document_that_does_not_tell_changes_nothing(origin: object, tmp_path: Path) -> None:
+    assert _looked_at(kept(tmp_path, origin), BLOCK) == BLOCK
+    assert _looked_at(ExplainRequest("a", "b"), BLOCK) == BLOCK

@@ -1,0 +1,250 @@
+"""The page in headless Chromium: what is clicked, what is seen, no request. Skipped where there is no Chromium."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from parity.report.page.build import Picture, Shown, build
+
+pytest.importorskip("jinja2")
+pytest.importorskip("selenium", reason="the page is tested in a browser with selenium (extra test)")
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+    from selenium.webdriver.remote.webelement import WebElement
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no chromium with a chromedriver (Debian: apt install chromium chromium-driver)"
+)
+
+FIRST = 30
+"""The step at which the made run begins to fail."""
+
+FAILING = "blocks.5.attn:out"
+Open = Callable[..., "Chrome"]
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Chrome]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.binary_location = str(CHROMIUM)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(chrome: Chrome, tmp_path: Path) -> Iterator[Open]:
+    """`opened(shown, ..., width=, dark=, at=)`: the page in the browser. In the end: no request, and no error."""
+
+    def open_(*shown: Shown, width: int = 1200, dark: bool = False, at: str = "") -> Chrome:
+        page = tmp_path / "page.html"
+        page.write_text(build(shown))
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        chrome.get("about:blank")
+        chrome.get(page.as_uri() + at)
+        assert chrome.execute_script("return document.documentElement.dataset.ready") == "yes"
+        return chrome
+
+    yield open_
+    asked = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
+    urls = [event["params"]["request"]["url"] for event in asked if event["method"] == "Network.requestWillBeSent"]
+    assert [url for url in urls if not url.startswith(("data:", "about:", tmp_path.as_uri()))] == []
+    assert [entry["message"] for entry in chrome.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def site(name: str, step: int, ratio: float, birth: str | None = None, **other: Any) -> dict[str, Any]:
+    found = {
+        "stage": "transformer", "step": step, "branch": "cond", "site": name, "call": 0, "rel_l2": ratio * 1e-7,
+        "floor": 1e-7, "ratio": ratio, "local_rel_l2": "nan", "local_floor": "nan", "local_ratio": "nan",
+        "shapes": [[1, 8, 4], [1, 8, 4]], "dtypes": ["float32", "float32"], "birth": birth,
+        "verdict": "fail" if ratio > 3 else "pass", "note": "", **other,
+    }  # fmt: skip
+    return {**found, "bins": [0.5] * 3 + [900.0] + [0.5] * 4} if ratio > 3 else found
+
+
+def run(blocks: int = 8, steps: int = 40) -> dict[str, Any]:
+    """A run that begins to fail at step 30 in one module of many, and carries it over from there."""
+    sites = []
+    for step, block, module in itertools.product(range(steps), range(blocks), ("attn", "ff")):
+        name, bad = f"blocks.{block}.{module}:out", step >= FIRST and block >= 5
+        birth = "module" if (step, name) == (FIRST, FAILING) else "amplified"
+        sites.append(site(name, step, 500.0, birth) if bad else site(name, step, 0.5))
+    far = {"rel_l2": 1e-6, "floor": 1e-6, "ratio": 1.0}
+    loop = {"timestep": 1.0, "sigma": 0.5, "dt": -0.1}
+    both = {"latents_before": far, "noise_pred": far, "branches": {}, "latents": far, "bits": 6.6, "bits_of": 24}
+    origin = {"stage": "transformer", "step": FIRST, "branch": "cond", "site": FAILING, "call": 0, "birth": "module"}
+    return {
+        "verdict": "fail", "failed": "structure", "reason": f"first divergence: {FAILING}", "model": "made",
+        "differing_settings": [], "preflight": [], "sites": sites, "origin": origin, "causes": [], "rounds": [],
+        "steps": [{"step": s, **loop, "candidate": loop, **both} for s in range(steps)],
+        "stages": [], "frames": [], "closer": [], "notes": [],
+    }  # fmt: skip
+
+
+def one(chrome: Chrome, where: str) -> WebElement:
+    return chrome.find_element("css selector", where)
+
+
+def seen(chrome: Chrome, where: str = "#site") -> str:
+    return one(chrome, where).text
+
+
+def colours(chrome: Chrome, column: int, count: int) -> list[int]:
+    """Lightness of the map's pixels down the middle of a column."""
+    script = """
+      const c = document.getElementById("heat"), pen = c.getContext("2d"), column = arguments[0], count = arguments[1];
+      const gutter = Math.round(Math.min(260, c.clientWidth * (c.clientWidth < 500 ? 0.3 : 0.32)));
+      const each = Math.min((c.clientWidth - gutter) / count, 120);
+      const pixels = pen.getImageData(Math.floor(gutter + (column + 0.5) * each), 16, 1, c.height - 20).data;
+      return Array.from({length: pixels.length / 4}, (_, i) => pixels[4*i] + pixels[4*i+1] + pixels[4*i+2]);
+    """
+    return list(chrome.execute_script(script, column, count))
+
+
+def test_from_the_verdict_to_the_module_and_its_steps(opened: Open) -> None:
+    chrome = opened(Shown(document=run()))
+    one(chrome, "a.go").click()
+    assert FAILING in seen(chrome)
+    assert "step 30, cond" in seen(chrome)
+    assert "500.0×" in seen(chrome)
+    assert "1 of 8 bins beyond the limit; the worst is bin 4" in seen(chrome, "#bins-text")
+    assert one(chrome, "#site-chart .uplot canvas").is_displayed()
+    assert "limit (3× floor)" in seen(chrome, "#site-chart")
+
+
+def test_a_failure_late_in_a_long_run_is_seen_and_the_page_is_small(opened: Open) -> None:
+    lone = run(blocks=1000, steps=50)
+    for found in lone["sites"]:
+        if found["verdict"] == "fail" and (found["step"], found["site"]) != (FIRST, FAILING):
+            found.update(verdict="pass", ratio=0.5)
+    chrome = opened(Shown(document=lone))
+    assert min(colours(chrome, FIRST, 50)) < min(colours(chrome, FIRST - 1, 50)) - 150  # one of 100,000 sites
+    size = chrome.execute_script("return document.documentElement.outerHTML.length")
+    assert size < 3_000_000
+
+
+def test_search_filter_and_tree(opened: Open) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    chrome = opened(Shown(document=run()))
+    assert "16 of 16 sites, 40 steps" in seen(chrome, "#heat-note")
+    one(chrome, "#failing").click()
+    wait(chrome, "6 of 16 sites")
+    one(chrome, "#search").send_keys("BLOCKS.5 attn")
+    wait(chrome, "1 of 16 sites")
+    one(chrome, "#tree [role=treeitem] .row").click()
+    assert f"{FAILING} step 30, cond" in seen(chrome)
+    one(chrome, "#search").send_keys(Keys.BACKSPACE * 20, "nothing")
+    wait(chrome, "No site matches")
+
+
+def wait(chrome: Chrome, text: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(chrome, 10).until(lambda _: text in seen(chrome, "#heat-note"))
+
+
+def test_with_the_keyboard_alone(opened: Open) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    chrome = opened(Shown(document=run()))
+    heat = one(chrome, "#heat")
+    heat.send_keys(Keys.ARROW_LEFT)
+    assert "step 29, cond" in seen(chrome)
+    heat.send_keys(Keys.ARROW_DOWN, "n")
+    assert f"{FAILING} step 30, cond" in seen(chrome)
+    chrome.execute_script("document.querySelector('#tree [role=treeitem]').focus()")
+    tree = chrome.switch_to.active_element
+    tree.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    chrome.switch_to.active_element.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    chrome.switch_to.active_element.send_keys(Keys.ENTER)
+    assert "blocks.0.attn:out" in seen(chrome)
+
+
+def test_an_address_leads_to_a_site_and_a_foreign_one_to_none(opened: Open) -> None:
+    assert "blocks.1.ff:out step 2" in seen(opened(Shown(document=run()), at="#0.3.2"))
+    assert FAILING in seen(opened(Shown(document=run()), at="#9.9.9<img src=x>"))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_phone_sees_all_of_it(opened: Open, dark: bool) -> None:
+    chrome = opened(Shown(document=run()), width=390, dark=dark)
+    width = "const d = document.documentElement; return [d.scrollWidth - d.clientWidth, innerWidth]"
+    assert chrome.execute_script(width) == [0, 390]
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    assert chrome.execute_script(ground) == ("rgb(24, 24, 27)" if dark else "rgb(255, 255, 255)")
+
+
+def test_a_second_run_beside_it(opened: Open) -> None:
+    better = run()
+    for found in better["sites"]:
+        found.update(ratio=0.5, verdict="pass", birth=None)
+    better.update(verdict="pass", failed=None, origin=None)
+    chrome = opened(Shown(document=run(), name="before"), Shown(document=better, name="after"))
+    before, after, both = chrome.find_elements("css selector", "#runs button")
+    after.click()
+    assert "✓ pass" in seen(chrome, "#site-facts")
+    both.click()
+    assert FAILING in seen(chrome)
+    assert "0.5× its floor, pass" in seen(chrome, "#site-facts")
+    before.click()
+    assert "✗ fail" in seen(chrome, "#site-facts")
+
+
+@pytest.mark.parametrize("hostile", ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>"])
+def test_nothing_of_a_document_runs(opened: Open, hostile: str) -> None:
+    document = run(blocks=6, steps=31)
+    for found in document["sites"]:
+        found.update(branch=hostile, note=hostile, dtypes=[hostile, hostile], site=f"{hostile}.{found['site']}")
+    document["origin"].update(branch=hostile, site=document["sites"][-1]["site"])
+    document.update(model=hostile, reason=hostile, notes=[hostile])
+    chrome = opened(Shown(document=document, name=hostile), Shown(document=document, name="b"))
+    one(chrome, "#tree [role=treeitem] .row").click()
+    assert hostile in seen(chrome)
+    assert chrome.find_elements("css selector", "main img") == []
+    assert len(chrome.find_elements("css selector", "script")) == 2
+
+
+def test_the_difference_of_two_frames_is_made_of_their_pictures(opened: Open) -> None:
+    from PIL import Image
+
+    def png(level: int) -> str:
+        picture = Image.new("RGB", (8, 4), (100, 100, 100))
+        picture.putpixel((2, 1), (100 + level, 100, 100))
+        out = io.BytesIO()
+        picture.save(out, "PNG")
+        return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    chrome = opened(Shown(document=run(), pictures=[Picture(3, png(0), png(57), "PSNR 18.6 dB")]))
+    figure = one(chrome, "figure.frame")
+    WebDriverWait(chrome, 10).until(lambda _: "57 of 255" in figure.text)
+    assert "frame 3: PSNR 18.6 dB" in figure.text
+    script = """
+      const c = document.querySelector("figure canvas"), pen = c.getContext("2d");
+      const at = (x, y) => [...pen.getImageData(x, y, 1, 1).data];
+      return [c.width, c.height, at(2, 1), at(0, 0)];
+    """
+    assert chrome.execute_script(script) == [8, 4, [90, 13, 18, 255], [255, 255, 255, 255]]

@@ -1,0 +1,83 @@
+"""The commands of docs/compile.md with the compiler itself, on a model as small as they come."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from parity import cli
+from parity.models.spec import Case
+
+pytest.importorskip("torchax")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "compile.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^parity (compile .*)$", DOCUMENT, re.MULTILINE)
+
+needs_the_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed (extra aot)"
+)
+
+
+@pytest.fixture(scope="module")
+def small(tiny_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model's configs with one block, whose heads are as wide as the large ones'."""
+    folder = tmp_path_factory.mktemp("small")
+    for part in ("transformer", "vae", "scheduler", "guider", "."):
+        (folder / part).mkdir(exist_ok=True)
+        for file in (tiny_case.folder / part).glob("*.json"):
+            shutil.copy(file, folder / part)
+    path = folder / "transformer" / "config.json"
+    wide = {"attention_head_dim": 128, "num_attention_heads": 2, "num_layers": 1, "num_refiner_layers": 1}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wide, "rope_axes_dim": [16, 56, 56]}))
+    return folder
+
+
+def test_the_document_s_commands_are_told() -> None:
+    assert [len(shlex.split(c)) > 2 for c in COMMANDS] == [True, True, True]
+
+
+@needs_the_compiler
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_document(command: str, small: Path) -> None:
+    """On the small model in the built-in one's place."""
+    words = [w for w in shlex.split(command) if w not in ("--model", "tiny-hunyuan-video-1.5")]
+    done = CliRunner().invoke(cli.app, [*words, "--model", str(small), "--json"])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    programs = found["programs"]
+    assert [p["program"] for p in programs] == {
+        COMMANDS[0]: ["unobserved"],
+        COMMANDS[1]: ["unobserved", "observed"],
+        COMMANDS[2]: ["unobserved", "against"],
+    }[command]
+    for program in programs:
+        memory = program["memory"]
+        assert 0 < memory["temporaries"] < memory["total"] < memory["limit"] == 32 << 30
+        assert {p["module"] for p in program["products"]} >= {"transformer_blocks.*.attn.to_q", "proj_out"}
+    asked = "float32 rounded to bfloat16, one pass" if "default" in command else "float32, six passes"
+    met = {p["precision"] for p in programs[0]["products"]}
+    assert asked in met
+    assert met <= {asked, "bf16, one pass"}  # what the compiler rounded beforehand
+    units = (found["observer_effect"] or found["against"] or {}).get("product_units")
+    assert units is None or 0 <= units["same"] <= units["before"]
+    if "--against" in words:  # every product is made of other passes
+        assert units["same"] == 0
+
+
+@needs_the_compiler
+def test_blocks_that_are_too_large_are_refused_in_words(small: Path) -> None:
+    blocks = [f"attention.block_{x}=4096" for x in ("q", "kv")]
+    settings = ["attention.kernel=splash", "dtype=bfloat16", "matmul_precision=default", *blocks]
+    chosen = [word for setting in settings for word in ("--candidate", setting)]
+    done = CliRunner().invoke(
+        cli.app, ["compile", "--model", str(small), "--topology", "v6e:2x2", "--sites", "none", *chosen]
+    )
+    assert done.exit_code == 1, done.stderr
+    assert "the kernel splash_mha_fwd_segmented_no_residuals in transformer_blocks.0.attn needs" in done.stdout
+    assert "its blocks are 4096 x 4096: choose smaller ones with attention.block_q" in done.stdout

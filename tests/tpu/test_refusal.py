@@ -1,0 +1,36 @@
+"""Refusals in a person's words: which memory, by how much, what to change."""
+
+from __future__ import annotations
+
+from parity.tpu.refusal import refusal_of
+from tests.tpu.recorded import HBM, MODULES, SMEM, VMEM
+
+KERNEL = "splash_mha_fwd_segmented_no_residuals"
+
+
+def test_blocks_that_are_too_large() -> None:
+    found = refusal_of(VMEM, MODULES)
+    assert (found.memory, found.kernel, found.module) == ("vmem", KERNEL, "blocks.0.up")
+    assert found.sentence == (
+        f"the kernel {KERNEL} in blocks.0.up needs 74.47 MiB of vector memory (VMEM), there are 32.00 MiB, 42.47 MiB "
+        "too much: its blocks are 4096 x 4096: choose smaller ones with attention.block_q and attention.block_kv"
+    )
+
+
+def test_a_table_that_is_too_large() -> None:
+    found = refusal_of(SMEM, MODULES)
+    assert (found.memory, found.kernel) == ("smem", KERNEL)
+    assert (found.needed, found.limit) == (1591296, 1048576)
+    assert "choose larger ones" in found.sentence
+
+
+def test_a_device_that_is_too_small() -> None:
+    found = refusal_of(HBM, MODULES)
+    assert (found.memory, found.kernel) == ("hbm", "")
+    assert "needs 97.32 GiB of memory of a device, there are 31.25 GiB, 66.07 GiB too much" in found.sentence
+
+
+def test_what_is_not_known_is_passed_on() -> None:
+    found = refusal_of("INTERNAL: something else\nmore", MODULES)
+    assert found.sentence == "the compiler refuses the program: INTERNAL: something else"
+    assert refusal_of("", MODULES).said == "no word"
