@@ -325,7 +325,7 @@ for given in sys.argv[1:]:
 def test_meshes_of_eight_devices_pass() -> None:
     splash = "attention.kernel=splash attention.mask=segment_ids"
     meshes = ["mesh=dp=1,sp=1,tp=2", f"mesh=dp=2,sp=2,tp=2 {splash}"]
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    environment = {**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *meshes], env=environment, capture_output=True, text=True, check=True
     )
@@ -569,16 +569,17 @@ def test_nothing_is_left_behind_where_the_input_is_bad(tmp_path: Path) -> None:
 
 
 def test_products_round_on_a_cpu_as_on_a_tpu() -> None:
-    """A bfloat16 pass is a percent of noise_pred, and the floor is what it costs the reference."""
+    """A bfloat16 pass is a percent of noise_pred, and the floor is what it costs the reference: two emulations of one
+    rounding (0.993 and 1.023 of the floor on two machines)."""
     done = parity("run", "--json", "--steps", "1", "--candidate", "matmul_precision=default")
     noise_pred = done.json["steps"][0]["noise_pred"]
     assert (done.code, done.json["rounds"][0]["verdict"]) == (0, "pass")
     assert 5e-3 < noise_pred["rel_l2"] < 3e-2
-    assert noise_pred["rel_l2"] / 2 < noise_pred["floor"] < 3 * noise_pred["rel_l2"]
+    assert 0.9 < noise_pred["rel_l2"] / noise_pred["floor"] < 1.1
     high = parity("run", "--json", "--steps", "1", "--candidate", "matmul_precision=high").json["steps"][0][
         "noise_pred"
     ]
-    assert 1e-5 < high["rel_l2"] < 1e-3 * 2
+    assert 1e-5 < high["rel_l2"] < 2e-3
 
 
 def test_after_the_descent_the_inputs_of_the_origin_are_known_to_match(run: Run) -> None:

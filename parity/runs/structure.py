@@ -69,7 +69,7 @@ def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Resu
     sink.finish(Pair(truth.ends, ends))
     result = judged.conclude(request.model, pair.differing)
     result = _require_common(_with_attention(result, pair, ends), pair, ends)
-    return judged.closer(result, request), truth
+    return judged.closer(result, request, ends.names), truth
 
 
 @dataclass
@@ -124,8 +124,12 @@ class _Judged:
         checks = (*pair.checks, reached(pair))
         return conclude(self.collected, model=model, differing=pair.differing, preflight=checks, grid=grid_of(pair))
 
-    def closer(self, result: Result, request: Request) -> Result:
-        """A failing result with its origin placed inside the block in which it lies."""
+    def closer(self, result: Result, request: Request, named: Sequence[str]) -> Result:
+        """A failing result with its origin placed inside the block in which it lies.
+
+        Args:
+            named: the modules that a port named; those that were not chosen are looked at now.
+        """
         followed = self.following is not None and self.following.failing
         if followed and result.origin is not None:
             result = replace(result, why=replace(result.why, fed="candidate"))
@@ -133,7 +137,8 @@ class _Judged:
             return result
         if followed:  # it is placed as closely as modules can
             return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result
-        result = descend(result, self.pair, self.failing, self.say)
+        unseen = frozenset(named).intersection(self.pair.modules) - self.plan.modules
+        result = descend(result, self.pair, self.failing, self.say, unseen)
         if self.local is not None:
             result = self.local.descend(result)
         whole = self.pair.strict and self.pair.callable

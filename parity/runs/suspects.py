@@ -163,18 +163,19 @@ class SecondLook:
         return [known.get(d.key, d) for d in sites]
 
 
-def descend(result: Result, pair: Ready, state: State, say: Say) -> Result:
+def descend(result: Result, pair: Ready, state: State, say: Say, unseen: Collection[str] = frozenset()) -> Result:
     """Observe the block of a failing result's origin module by module, and place the origin there.
 
     Args:
         state: of the reference, before the step of the origin.
+        unseen: modules that a port named and that were not compared so far: the origin may lie in them as well.
     """
     block = block_of_origin(result, pair.facts.reference.trunk)
-    plan = None if block is None else children_plan(block, pair.modules)
+    plan = _inside(block, unseen, result, pair.modules)
     if plan is None or result.origin is None:
         return result
     step = result.origin.key.step
-    say(f"verdict: {result.verdict} ({result.failed}), in {block} at step {step}; looking closer")
+    say(f"verdict: {result.verdict} ({result.failed}), in {block or 'the model'} at step {step}; looking closer")
     steps = (step, step + 1)
     first = pair.sides.reference.observe(Plan(sites=plan, floors=DEFAULT_KINDS, forced=True), start=state, steps=steps)
     second = pair.sides.candidate.observe(Plan(sites=plan), start=state, steps=steps)
@@ -204,6 +205,15 @@ def block_of_origin(result: Result, trunk: str = "") -> str | None:
     if before and inside == result.origin.key.module:
         return None  # the stage's own ports
     return before + (block_of(inside) or inside.split(".")[0])
+
+
+def _inside(block: str | None, unseen: Collection[str], result: Result, modules: Sequence[str]) -> SitePlan | None:
+    """What a descent observes: all of the block, and what a port named elsewhere; None for nothing new."""
+    plan = None if block is None else children_plan(block, modules)
+    if not unseen or result.failed != "structure" or result.origin is None or result.origin.key.module == LOOP:
+        return plan
+    known = plan.modules if plan is not None else frozenset({result.origin.key.module})
+    return SitePlan("all", (), known.union(unseen))
 
 
 def children_plan(block: str, modules: Sequence[str]) -> SitePlan | None:

@@ -192,7 +192,10 @@ print("sharded ok")
 
 
 def test_a_sharded_array_has_the_sketch_of_the_whole() -> None:
-    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    env = os.environ | {
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+    }
     root = os.path.dirname(os.path.dirname(parity.__file__))
     env["PYTHONPATH"] = os.pathsep.join(p for p in (root, env.get("PYTHONPATH", "")) if p)
     done = subprocess.run([sys.executable, "-c", MESH], env=env, capture_output=True, text=True, timeout=300)

@@ -22,7 +22,7 @@ from parity.errors import UsageError
 from parity.golden.records import Record
 from parity.hooks.modules import nearest
 from parity.hooks.objects import objects_of, watched
-from parity.hooks.reduce.batch_jax import BatchingReducer
+from parity.hooks.reduce.in_trace import TraceReducer
 from parity.hooks.reduce.transfer_jax import split, widen16
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
@@ -123,7 +123,7 @@ class JaxPort(TorchaxBackend):
             with calling(self.model, kept) as cached:
                 return self._call(params, arguments, None), cached.kept, (), ()
         for inlined in (False, True):
-            reducer = BatchingReducer()
+            reducer = TraceReducer()
             tap = self._tap(plan, reducer, rule, group, frames)
             heard = _Heard(self, tap, arguments, inlined)
             try:

@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -95,8 +96,11 @@ class Worker:
         for descriptor in there:
             os.close(descriptor)
         self._to, self._from = os.fdopen(we_write, "wb"), os.fdopen(we_read, "rb")
-        self._listener = threading.Thread(target=self._pass_on, args=(os.fdopen(we_hear, "rb"),), daemon=True)
+        heard = (os.fdopen(we_hear, "rb"), role, self._said)
+        self._listener = threading.Thread(target=_pass_on, args=heard, daemon=True)
         self._listener.start()
+        # A worker that nobody refers to any more, or that is left at the interpreter's end, leaves no process behind.
+        self._let_go = weakref.finalize(self, _end, self._process, (self._to, self._from))
 
     def port(self, option: str, text: str, timeout: float) -> PortInfo:
         """Import a port there.
@@ -176,12 +180,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        for pipe in (self._to, self._from):
-            try:
-                pipe.close()
-            except OSError:
-                continue
-        self._process.kill()
+        self._let_go()
         self._process.wait()
 
     def __enter__(self) -> Worker:
@@ -189,17 +188,6 @@ class Worker:
 
     def __exit__(self, *ended: object) -> None:
         self.close()
-
-    def _pass_on(self, lines: IO[bytes]) -> None:
-        """What the side prints, to stderr: stdout belongs to the result."""
-        quiet = False
-        while raw := lines.readline(_LONGEST_LINE):
-            line = raw.decode(errors="replace").rstrip("\n")
-            self._said.append(line)
-            quiet = quiet or line.startswith("Fatal Python error")
-            if not quiet:
-                shown = "\t".join(printable(part, "utf-8") for part in line.split("\t"))
-                print(f"{self.role}: {shown}", file=sys.stderr, flush=True)
 
     def _ended(self) -> UsageError:
         """Why the process is gone, with the last line of the side's own code."""
@@ -230,6 +218,27 @@ class Worker:
             if own:
                 return f"{own[-1][0].name}:{own[-1][1]}"
         return ""
+
+
+def _pass_on(lines: IO[bytes], role: Role, said: collections.deque[str]) -> None:
+    """What a side prints, to stderr: stdout belongs to the result."""
+    quiet = False
+    while raw := lines.readline(_LONGEST_LINE):
+        line = raw.decode(errors="replace").rstrip("\n")
+        said.append(line)
+        quiet = quiet or line.startswith("Fatal Python error")
+        if not quiet:
+            shown = "\t".join(printable(part, "utf-8") for part in line.split("\t"))
+            print(f"{role}: {shown}", file=sys.stderr, flush=True)
+
+
+def _end(process: Process, pipes: tuple[IO[bytes], IO[bytes]]) -> None:
+    for pipe in pipes:
+        try:
+            pipe.close()
+        except OSError:
+            continue
+    process.kill()
 
 
 def _start(role: Role, python: str, descriptors: tuple[int, int, int]) -> Process:
