@@ -28,21 +28,21 @@ if __name__ == "__main__":  # before jax is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
+import jax
+import numpy as np
 
-from parity.paths.worker.extras import quieten, require_extras  # noqa: E402
+from parity.paths.worker.extras import quieten, require_extras
 
 quieten()
 require_extras()
 
-from fault_catalogue import FAULTS, Fault  # noqa: E402
-from innocents import INNOCENTS, Innocent  # noqa: E402
-from known_reference import Known, rivals  # noqa: E402
+from fault_catalogue import FAULTS, Fault
+from innocents import INNOCENTS, Innocent
+from known_reference import Known, rivals
 
-from parity.compare.result import Result  # noqa: E402
-from parity.errors import ParityError  # noqa: E402
-from parity.paths.loaded import Loaded  # noqa: E402
+from parity.compare.result import Result
+from parity.errors import ParityError
+from parity.paths.loaded import Loaded
 
 DTYPES = ("float32", "bfloat16")
 SEEDS = range(5)

@@ -24,15 +24,15 @@ import warnings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
-from parity.paths.worker.extras import quieten, require_extras  # noqa: E402
+from parity.paths.worker.extras import quieten, require_extras
 
 quieten()
 require_extras()
 
-from parity.models.registry import DEFAULT_MODEL  # noqa: E402
-from parity.runs.compare import run  # noqa: E402
-from parity.runs.request import Request  # noqa: E402
-from parity.settings import parse  # noqa: E402
+from parity.models.registry import DEFAULT_MODEL
+from parity.runs.compare import run
+from parity.runs.request import Request
+from parity.settings import parse
 
 PLAIN = "plain"
 RUNS = {

@@ -15,25 +15,25 @@ import warnings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from parity.paths.worker.extras import quieten, require_extras  # noqa: E402
+from parity.paths.worker.extras import quieten, require_extras
 
 quieten()
 require_extras()
 
-from parity.compare.judge import BIN_LIMIT, L2_LIMIT  # noqa: E402
-from parity.compare.metrics import bin_ratios, distance, measure  # noqa: E402
-from parity.golden.records import Floor, Key, StepRecords  # noqa: E402
-from parity.hooks.sites import plan_sites  # noqa: E402
-from parity.models.registry import DEFAULT_MODEL  # noqa: E402
-from parity.paths.floors import least, level, make_variants, widen  # noqa: E402
-from parity.paths.live import InProcess, LiveSide  # noqa: E402
-from parity.paths.loop import denoise  # noqa: E402
-from parity.paths.plan import Plan  # noqa: E402
-from parity.runs.request import Request  # noqa: E402
-from parity.runs.sides import candidate_spec, reference_spec  # noqa: E402
-from parity.settings import parse  # noqa: E402
+from parity.compare.judge import BIN_LIMIT, L2_LIMIT
+from parity.compare.metrics import bin_ratios, distance, measure
+from parity.golden.records import Floor, Key, StepRecords
+from parity.hooks.sites import plan_sites
+from parity.models.registry import DEFAULT_MODEL
+from parity.paths.floors import least, level, make_variants, widen
+from parity.paths.live import InProcess, LiveSide
+from parity.paths.loop import denoise
+from parity.paths.plan import Plan
+from parity.runs.request import Request
+from parity.runs.sides import candidate_spec, reference_spec
+from parity.settings import parse
 
 COUNTS = (0, 1, 2, 3, 5, 8)
 

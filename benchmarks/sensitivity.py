@@ -33,23 +33,23 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
-import torch  # noqa: E402
+import torch
 
-from parity.paths.worker.extras import quieten, require_extras  # noqa: E402
+from parity.paths.worker.extras import quieten, require_extras
 
 quieten()
 require_extras()
 
-from known_reference import Known  # noqa: E402
+from known_reference import Known
 
-from parity.compare.local import local_errors  # noqa: E402
-from parity.golden.records import StepRecords  # noqa: E402
-from parity.paths.jax.candidate import to_jax  # noqa: E402
-from parity.paths.live import LiveSide  # noqa: E402
-from parity.paths.loaded import Loaded  # noqa: E402
-from parity.paths.plan import CallRecords, Plan, State  # noqa: E402
-from parity.runs.sides import reference_spec  # noqa: E402
-from parity.runs.stream import state_of  # noqa: E402
+from parity.compare.local import local_errors
+from parity.golden.records import StepRecords
+from parity.paths.jax.candidate import to_jax
+from parity.paths.live import LiveSide
+from parity.paths.loaded import Loaded
+from parity.paths.plan import CallRecords, Plan, State
+from parity.runs.sides import reference_spec
+from parity.runs.stream import state_of
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "tiny-flux2": {

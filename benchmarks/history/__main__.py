@@ -24,18 +24,18 @@ if __name__ == "__main__":  # before torch is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
-import diffusers  # noqa: E402
+import diffusers
 
-from parity.paths.worker.extras import quieten  # noqa: E402
+from parity.paths.worker.extras import quieten
 
 quieten()
 diffusers.utils.logging.set_verbosity_error()
 
-import judge  # noqa: E402
-import rivals  # noqa: E402
-from change import Change  # noqa: E402
-from every_change import CHANGES  # noqa: E402
-from table import line, markdown, summary  # noqa: E402
+import judge
+import rivals
+from change import Change
+from every_change import CHANGES
+from table import line, markdown, summary
 
 
 def row(change: Change) -> dict[str, Any]:

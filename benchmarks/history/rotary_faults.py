@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tiny
@@ -53,7 +54,10 @@ class LongPositions(nn.Module):
 def ideogram_positions_in_bfloat16(fixed: bool) -> Made:
     module = tame(LongPositions())
     if not fixed:
-        rounded = lambda own, ids: own(ids.to(torch.bfloat16).to(torch.float32))  # noqa: E731
+
+        def rounded(own: Callable[..., Any], ids: torch.Tensor) -> Any:
+            return own(ids.to(torch.bfloat16).to(torch.float32))
+
         wrapped(module.rope, rounded)
     grid = torch.cartesian_prod(torch.zeros(1, dtype=torch.long), torch.arange(4), torch.arange(6))
     return Made(module=module, inputs={"hidden_states": drawn(1, 24, 32), "position_ids": (65536 + grid)[None]})

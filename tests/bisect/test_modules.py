@@ -93,21 +93,12 @@ def weight(block: int) -> str:
     return f"transformer_blocks.{block}.ff.net.2.weight"
 
 
-def live(loaded: Any, role: Any) -> Any:
-    """A loaded path as a side of this process."""
-    from parity.models.registry import DEFAULT_MODEL
-    from parity.paths.live import Host, LiveSide
-    from parity.paths.plan import Source, Spec
-
-    source = Source(model=DEFAULT_MODEL)
-    return LiveSide(Host(), Spec(role=role, source=source, settings=loaded.settings.as_text()), loaded)
-
-
 def test_a_wrong_weight_and_a_pair_in_one_compiled_program(
     tmp_path: Path, tiny_side: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from parity.bisect.transplant import Transplant, prepared
     from parity.paths.side import Pair
+    from tests.paths.sides import live
 
     given, learn = [], Transplant.learn
 
@@ -150,6 +141,7 @@ def test_an_eager_torch_candidate_within_a_block(
     from parity.paths.reference import load_reference
     from parity.paths.side import Pair
     from parity.settings import parse
+    from tests.paths.sides import live
 
     other = load_reference(family_of(tiny_case.folder), tiny_case, parse("torch"), tiny_inputs())
     model = other.backend.module()

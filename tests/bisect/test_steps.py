@@ -97,16 +97,6 @@ class Late:
         return {b: x * 1.001 if step >= self.first else x for b, x in predictions.items()}, records
 
 
-def live(loaded: Any, steps: int = 1) -> Any:
-    """A loaded path as a side of this process."""
-    from parity.models.registry import DEFAULT_MODEL
-    from parity.paths.live import Host, LiveSide
-    from parity.paths.plan import Source, Spec
-
-    source = Source(model=DEFAULT_MODEL, steps=steps)
-    return LiveSide(Host(), Spec(role="candidate", source=source, settings=loaded.settings.as_text()), loaded)
-
-
 def recorded(side: Any, where: Path) -> Any:
     """A golden of the reference with floors, of the loop's own values alone."""
     from parity.golden import Golden, GoldenWriter
@@ -154,6 +144,7 @@ def test_a_fault_from_the_third_step_on_against_a_recorded_reference(
     tmp_path: Path, tiny_side: Callable[..., Any]
 ) -> None:
     from parity.bisect.steps_judge import Carried, StepsJudge
+    from tests.paths.sides import live
 
     golden = recorded(tiny_side("torch", steps=4), tmp_path / "golden")
     carried = Carried(tmp_path / "latents")
@@ -186,6 +177,7 @@ def test_a_golden_without_floors_or_of_other_inputs(tmp_path: Path, tiny_side: C
     from parity.paths.loop import denoise, prepare
     from parity.paths.provenance import provenance
     from parity.settings import parse
+    from tests.paths.sides import live
 
     loop = prepare(tiny_side("torch").with_fresh_sampler())
     with GoldenWriter(tmp_path / "golden", provenance(loop)) as writer:

@@ -14,8 +14,10 @@ from parity.models.family import Family
 from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
+from parity.paths.live import Host, LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
+from parity.paths.plan import Role, Source, Spec
 from parity.paths.reference import load_reference
 from parity.settings import parse
 from tests.inputs import make_inputs
@@ -47,6 +49,12 @@ def inputs(backend: str, settings: Sequence[str] = (), steps: int = 1) -> Inputs
     counts = ("text.byt5_dtype=", "dtype=") if backend == "torch" else ("text.byt5_dtype=",)
     text = tuple(s for s in settings if s.startswith(counts) and s != "dtype=float32")
     return replace(_inputs(text), steps=steps)
+
+
+def live(loaded: Loaded, role: Role = "candidate", steps: int = 1) -> LiveSide:
+    """A loaded path as a side of this process."""
+    source = Source(model=DEFAULT_MODEL, steps=steps)
+    return LiveSide(Host(), Spec(role=role, source=source, settings=loaded.settings.as_text()), loaded)
 
 
 def side(backend: str, *settings: str, steps: int = 1) -> Loaded:
