@@ -5,12 +5,16 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
+import sys
 import warnings
 
 from parity.errors import UsageError
 
 CHIPS = ("/dev/accel*", "/dev/vfio/[0-9]*")
 """Device files of TPU chips."""
+
+GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
+"""Device files of GPUs: of NVIDIA's, of AMD's, of either under Windows."""
 
 
 def quieten() -> None:
@@ -19,15 +23,21 @@ def quieten() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-    if not any(glob.glob(pattern) for pattern in CHIPS):
+    if not _any(CHIPS):
         # With the TPU compiler installed (extra `aot`) JAX looks for chips: not in a service that is not there, and
         # without waiting for another process that does the same.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+        if sys.platform == "linux" and not _any(GPUS):  # nor at all, where it can only find none: it prints a screenful
+            os.environ.setdefault("JAX_PLATFORMS", "cpu")
     # Two sides share the cores: a thread that spins while it waits for work holds up the other side's (measured on two
     # cores: three times the time of a run). Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.filterwarnings("ignore")
+
+
+def _any(patterns: tuple[str, ...]) -> bool:
+    return any(glob.glob(pattern) for pattern in patterns)
 
 
 def check_extras(*, torchax: bool = True) -> None:
