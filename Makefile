@@ -8,6 +8,7 @@
 #   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
 #   make history  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
 #                 stopped)
+#   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
 #   make kills    commands killed at every write, and at moments between
@@ -24,7 +25,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint snapshots bench fault-bench history goldens price-list fuzz kills
+.PHONY: install run test lint snapshots bench fault-bench history gpu goldens price-list fuzz kills
 
 install: $(STAMP)
 
@@ -74,6 +75,9 @@ history: install
 	$(if $(RESTART),rm -f .history.json)
 	$(BIN)/python benchmarks/history --state .history.json --markdown docs/history.md
 	rm .history.json
+
+gpu: install
+	$(BIN)/python benchmarks/gpu.py --markdown docs/gpu.md
 
 # The embeddings are made once and kept: other machines' text encoders round otherwise.
 GOLDENS := tiny-hunyuan-video-1.5

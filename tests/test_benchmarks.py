@@ -1,0 +1,66 @@
+"""Every program in benchmarks/ can be started, and those that measure observing run in their smallest form."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torchax")
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+PROGRAMS = sorted(f.stem for f in FOLDER.glob("*.py") if "__main__" in f.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True)
+def _found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_says_what_it_takes(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{program}.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(program).main()
+    assert ended.value.code == 0
+    assert "usage:" in capsys.readouterr().out
+
+
+def test_observe_in_its_smallest_form(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    observe = importlib.import_module("observe")
+    asked = "--blocks 1 --frames 1 --repeats 1 --sites blocks"
+    monkeypatch.setattr(sys, "argv", ["observe.py", *asked.split()])
+    observe.main()
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:]]
+    assert rows == [[side, sites] for side in ("torch", "torchax") for sites in ("unobserved",) * 2 + ("blocks",) * 2]
+
+
+def test_what_needs_a_gpu_runs_on_a_cpu_and_says_that_it_did() -> None:
+    gpu = importlib.import_module("gpu")
+    assert "no GPU" in gpu.machine("cpu").lines[1]
+    assert len(gpu.products("cpu", gpu.SMALL).lines) == 5
+    large = gpu.large("cpu", gpu.SMALL).lines
+    assert [line.split(":")[0] for line in large[1:4]] == ["unobserved", "blocks", "all"]
+    assert large[4] == "observed outputs equal the unobserved bit for bit: yes"
+    assert large[5] == "the same call again, unobserved: 0.00e+00 apart at most"
+
+
+def test_a_command_of_the_gpu_s_report_is_told_with_its_figures() -> None:
+    gpu = importlib.import_module("gpu")
+    golden = str(FOLDER.parent / "golden" / "tiny-hunyuan-video-1.5")
+    assert gpu._command(("diff", golden, golden)).startswith("pass, noise_pred 0.00e+00, floor ")
+    assert gpu._command(("diff", golden, "nowhere")).startswith("exit code 2, ")
+
+
+def test_without_a_gpu_no_report_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu = importlib.import_module("gpu")
+    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--markdown", str(tmp_path / "gpu.md")])
+    assert gpu.main() == 2
+    assert not (tmp_path / "gpu.md").exists()
+    assert "--small" in capsys.readouterr().err
