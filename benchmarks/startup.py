@@ -1,7 +1,8 @@
 """How long a command takes to start, beyond Python's own start (the aim: half a second).
 
-Run `python benchmarks/startup.py [--repeats 9]`. Each figure is the median of several processes, with Python's own start taken off;
-what a command imports is tested in `tests/test_lean_environment.py`, because times differ from machine to machine.
+Run `python benchmarks/startup.py [--repeats 9]`. Each figure is the median of several processes, with Python's own
+start taken off; what a command imports is tested in `tests/test_lean_environment.py`, because times differ from machine
+to machine.
 """
 
 from __future__ import annotations
