@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The tests run on a CPU; with the TPU compiler installed JAX would look for chips first, one process at a time.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Each program of the tests is compiled for one run of milliseconds: LLVM's optimisations cost half of the time.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 from parity.paths.worker.nursery import warm
 

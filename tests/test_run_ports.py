@@ -205,6 +205,9 @@ def test_settings_that_it_declares_are_differing_settings_and_must_be_read(tmp_p
         compare(*paths, "attention.softmax_dtype=bfloat16", rounds="precision")
 
 
+NO_KERNEL = "__import__('jax.experimental.pallas').experimental.pallas.pallas_call(print, out_shape=x)"
+"""A kernel of a TPU's, which no CPU compiles: JAX says so after the port's own code has returned."""
+
 CLEAN = {"default dtype": torch.get_default_dtype, "precision": torch.get_float32_matmul_precision}
 
 
@@ -217,6 +220,7 @@ CLEAN = {"default dtype": torch.get_default_dtype, "precision": torch.get_float3
         ('return linear(w, "out", x).reshape(1, *grid, -1)', "return None"),
         ('return linear(w, "out", x).reshape(1, *grid, -1)', "return x.astype(int)"),
         ('return linear(w, "out", x).reshape(1, *grid, -1)', "raise ValueError('no such thing\\nand more')"),
+        ('return linear(w, "out", x).reshape(1, *grid, -1)', "return NO_KERNEL(x)"),
         ("def build(case):", "def build(case):\n    raise KeyError('gone')"),
         ("SETTINGS = {", "SETTINGS = {'nothing': 1, "),
         ("import jax\n", "import jax\nraise RuntimeError('at import')\n"),
@@ -227,7 +231,7 @@ CLEAN = {"default dtype": torch.get_default_dtype, "precision": torch.get_float3
 )
 def test_a_port_that_misbehaves_is_told_in_one_line(change: str, message: str, tmp_path: Path) -> None:
     assert change in PORT
-    reference, candidate = write(tmp_path, PORT.replace(change, message))
+    reference, candidate = write(tmp_path, PORT.replace(change, message).replace("NO_KERNEL", NO_KERNEL))
     with pytest.raises(UsageError) as told:
         compare(reference, candidate)
     expected = {
@@ -237,6 +241,7 @@ def test_a_port_that_misbehaves_is_told_in_one_line(change: str, message: str, t
         "return None": "`call` returned None; return the prediction, a jax array",
         "return x.astype(int)": "`call` returned int32 values",
         "raise ValueError('no such thing\\nand more')": "raised at port.py:35: ValueError: no such thing (PARITY_DEBUG",
+        "return NO_KERNEL(x)": "compiling what `call` computes raised at port.py: ValueError: Only interpret mode",
         "def build(case):\n    raise KeyError('gone')": "raised at port.py:39: KeyError: 'gone'",
         "SETTINGS = {'nothing': 1, ": "'nothing', which is no setting",
         "import jax\nraise RuntimeError('at import')\n": "'port.py' raised at port.py:3: RuntimeError: at import",

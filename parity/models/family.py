@@ -7,6 +7,7 @@ the comparison know nothing of any family.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -58,6 +59,10 @@ class Family(Protocol):
     def runs_as_it_is(self) -> bool:
         """Whether nothing of it may be replaced by parity: somebody's own port."""
         return False
+
+    def compiling(self) -> contextlib.AbstractContextManager[None]:
+        """Around the compilation of its program: an error there is told as its code's, where that is not parity's."""
+        return contextlib.nullcontext()
 
     @property
     def is_own(self) -> bool:
@@ -203,6 +208,11 @@ class Family(Protocol):
         The timestep is the scheduler's, or already in `timestep_dtype` where that is set.
         """
         ...
+
+    def handed_in(self, case: Case) -> Mapping[str, Any]:
+        """What the pipeline computes once and hands to each call of the transformer: CPU tensors, or tuples of them, by
+        argument. For ports; parity's own paths compute it where it is observed. Empty for nothing."""
+        return {}
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         """The model's rotary tables for these latents, for preflight; empty where it has none of its own."""

@@ -22,7 +22,7 @@ from torchax import interop
 from parity.golden.records import Record
 from parity.hooks.attach import attached, named_arguments
 from parity.hooks.calls import prediction_of
-from parity.hooks.reduce.in_trace import TraceReducer, array_of
+from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reducer, Tap
@@ -35,10 +35,10 @@ class InTorchax:
     """Torchax's tensors; see `parity.recorder.torch_calls.Kind`."""
 
     def reducer(self) -> Reducer:
-        return TraceReducer()
+        return BatchingReducer()
 
     def records(self, tap: Tap, step: int) -> list[Record]:
-        assert isinstance(tap.reducer, TraceReducer)
+        assert isinstance(tap.reducer, BatchingReducer)
         static, reduced = split(tap, tap.reducer)
         return jax_records(static, reduced, step, STAGE)
 
@@ -97,7 +97,7 @@ class CompiledCalls(Calls):
                     self._see_inputs(tap, given, named)
                     out = self.compiled.functional_call("forward", params, buffers, *given, **named)
                     self._see_output(tap, out)
-                    assert isinstance(tap.reducer, TraceReducer)
+                    assert isinstance(tap.reducer, BatchingReducer)
                     static, reduced = split(tap, tap.reducer)
                 traced[:] = [static]
                 return out, interop.torch_view(reduced)

@@ -137,7 +137,8 @@ class _Judged:
             return result
         if followed:  # it is placed as closely as modules can
             return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result
-        unseen = frozenset(named).intersection(self.pair.modules) - self.plan.modules
+        known = frozenset(self.pair.modules) - self.plan.modules
+        unseen = known.intersection(named) if self.pair.port else frozenset[str]()
         result = descend(result, self.pair, self.failing, self.say, unseen)
         if self.local is not None:
             result = self.local.descend(result)

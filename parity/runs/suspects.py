@@ -208,12 +208,14 @@ def block_of_origin(result: Result, trunk: str = "") -> str | None:
 
 
 def _inside(block: str | None, unseen: Collection[str], result: Result, modules: Sequence[str]) -> SitePlan | None:
-    """What a descent observes: all of the block, and what a port named elsewhere; None for nothing new."""
-    plan = None if block is None else children_plan(block, modules)
-    if not unseen or result.failed != "structure" or result.origin is None or result.origin.key.module == LOOP:
-        return plan
-    known = plan.modules if plan is not None else frozenset({result.origin.key.module})
-    return SitePlan("all", (), known.union(unseen))
+    """What a descent observes: all of the block; without one, what a port named inside blocks that it did not name.
+    None for nothing new."""
+    if block is not None:
+        return children_plan(block, modules)
+    origin = result.origin
+    if not unseen or result.failed != "structure" or origin is None or origin.key.module == LOOP:
+        return None
+    return SitePlan("all", (), frozenset({origin.key.module, *unseen}))
 
 
 def children_plan(block: str, modules: Sequence[str]) -> SitePlan | None:

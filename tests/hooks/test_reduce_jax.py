@@ -6,18 +6,15 @@ import math
 import os
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
-interop = pytest.importorskip("torchax.interop")
 jnp = jax.numpy
 
 import parity  # noqa: E402
 from parity.golden.sketch import sketch  # noqa: E402
-from parity.hooks.reduce.in_trace import SMALL, TraceReducer, reductions  # noqa: E402
 from parity.hooks.reduce.on_jax import reduce, to_host  # noqa: E402
 
 SHAPES = [
@@ -110,26 +107,20 @@ def test_one_nan_is_seen() -> None:
 
 
 @pytest.mark.parametrize("bad", [False, True])
-def test_a_trace_returns_small_tensors_as_they_are_and_reductions_of_large_ones(bad: bool) -> None:
-    small, large = values((5, 40)), values((SMALL // 64 + 1, 64))
+def test_a_batch_is_reduced_one_by_one(bad: bool) -> None:
+    x = values((5, 400, 30))
     if bad:
-        small[1, 2] = large[1, 2] = math.nan
-
-    def traced(a: jax.Array, b: jax.Array) -> list[Any]:
-        reducer = TraceReducer()
-        assert [reducer.reduce(interop.torch_view(x)) for x in (a, b, a)] == [0, 1, 2]
-        return reducer.found
-
-    found = jax.jit(traced)(small, large)
-    assert [isinstance(x, dict) for x in found] == [False, True, False]
-    for got, x in zip(reductions(found), (small, large, small), strict=True):
-        moments, counters = to_host(got)
-        assert (moments.nan, moments.count) == (int(bad), x.size)
-        one, alone = to_host(reduce(jnp.asarray(x)))
-        assert (moments.min, moments.max, moments.l2) == (one.min, one.max, pytest.approx(one.l2, rel=1e-6))
-        np.testing.assert_allclose(counters, alone, atol=1e-4)
-    program = str(jax.make_jaxpr(lambda a: traced(a, a))(jnp.asarray(small)))
-    assert "reduce_" not in program, "each setting would compile every reduction anew"
+        x[1, 2, 3] = math.nan
+    many = jax.device_get(jax.jit(jax.vmap(reduce))(jnp.asarray(x)))
+    for i in range(5):
+        moments, got = to_host({k: v[i] for k, v in many.items()})
+        one, alone = to_host(reduce(jnp.asarray(x[i])))
+        assert (moments.nan, moments.min, moments.max) == (one.nan, one.min, one.max)
+        assert moments.nan == int(bad and i == 1)
+        assert moments.l2 == pytest.approx(one.l2, rel=1e-6)
+        np.testing.assert_allclose(got, alone, atol=1e-4)
+    program = str(jax.make_jaxpr(jax.vmap(reduce))(jnp.asarray(x)))
+    assert "cond[" in program, "without a condition of its own, every batch would pay for NaNs"
 
 
 def test_nothing_finite_and_nothing_at_all() -> None:
@@ -201,10 +192,7 @@ print("sharded ok")
 
 
 def test_a_sharded_array_has_the_sketch_of_the_whole() -> None:
-    env = os.environ | {
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-    }
+    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     root = os.path.dirname(os.path.dirname(parity.__file__))
     env["PYTHONPATH"] = os.pathsep.join(p for p in (root, env.get("PYTHONPATH", "")) if p)
     done = subprocess.run([sys.executable, "-c", MESH], env=env, capture_output=True, text=True, timeout=300)

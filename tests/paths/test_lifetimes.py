@@ -15,8 +15,8 @@ import torchax
 from torch.nn.utils import stateless
 from torchax import interop
 
-from parity.hooks.reduce import in_trace
-from parity.hooks.reduce.in_trace import TraceReducer, array_of
+from parity.hooks.reduce import batch_jax
+from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.paths.jax import lifetimes
 from parity.paths.jax.lifetimes import bounded
 
@@ -36,7 +36,7 @@ class Model(torch.nn.Module):
 
 def operations(shape: tuple[int, ...], observed: bool) -> list[str]:
     """What the trace of a call is made of, in order; the first block's output is reduced where it is observed."""
-    model, reducer = Model(), TraceReducer()
+    model, reducer = Model(), BatchingReducer()
     weights = {n: jnp.asarray(x.detach().numpy()) for n, x in model.named_parameters()}
     if observed:
         model.blocks[0].register_forward_hook(lambda module, args, out: reducer.reduce(out) and None)
@@ -50,7 +50,7 @@ def operations(shape: tuple[int, ...], observed: bool) -> list[str]:
             bounded(model, reducer),
         ):
             out = model(interop.torch_view(x))
-            return array_of(out), reducer.found
+            return array_of(out), reducer.finish()
 
     names: list[str] = []
 
@@ -66,7 +66,7 @@ def operations(shape: tuple[int, ...], observed: bool) -> list[str]:
 
 
 def test_the_next_block_waits_for_what_was_seen_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_trace, "SMALL", 16)
+    monkeypatch.setattr(batch_jax, "SMALL", 16)
     monkeypatch.setattr(lifetimes, "SMALL", 16)
     large = operations((1, 16, 8), observed=True)
     first, second = _first_two(large)

@@ -91,7 +91,7 @@ print(found.side.backend.placement)
 
 def test_the_cache_is_kept_on_a_mesh() -> None:
     """In a process of four devices: what one program keeps there, the next is given."""
-    environment = {**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"}
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

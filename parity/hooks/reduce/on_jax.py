@@ -87,10 +87,21 @@ def _traced(x: jax.Array) -> dict[str, jax.Array]:
 _compiled = jax.jit(_traced)
 
 
+@jax.custom_batching.custom_vmap
 def _moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`reduce`'s moments, float32 [5], and the numbers of NaNs and infinities, int32 [2], of an array not empty."""
     moments, usual = _plain_moments(x)
     return lax.cond(usual, lambda _: (moments, jnp.zeros(2, jnp.int32)), _careful_moments, x)
+
+
+@_moments.def_vmap
+def _moments_of_many(
+    axis_size: int, in_batched: list[bool], x: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array], tuple[bool, bool]]:
+    """One condition for the whole batch: `vmap` by itself would take both of its branches, always."""
+    moments, usual = jax.vmap(_plain_moments)(x)
+    found = jnp.zeros((axis_size, 2), jnp.int32)
+    return lax.cond(usual.all(), lambda _: (moments, found), jax.vmap(_careful_moments), x), (True, True)
 
 
 def _plain_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -10,32 +10,28 @@ import numpy as np
 
 from parity.golden.records import Record
 from parity.hooks.reduce import on_jax as reduce_jax
-from parity.hooks.reduce.in_trace import TraceReducer, reductions
+from parity.hooks.reduce.batch_jax import BatchingReducer, Slot, gather
 from parity.hooks.reduce.transfer import to_records
 from parity.hooks.tap import Entry, Reduced, Tap
 
 
-def split(tap: Tap, reducer: TraceReducer) -> tuple[tuple[Entry, ...], Any]:
-    """What a tap saw inside a trace: the entries, which stay outside it, and what it returns for `jax_records`."""
+def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
+    """What a tap saw inside a trace: the entries, which stay outside it, and the reductions that it returns."""
     values = [e.reduced.value for e in tap.entries if e.reduced is not None]
     # What stays of an entry outside the trace is where its reductions will be found.
     static = tuple(replace(e, reduced=None if e.reduced is None else Reduced(e.reduced.stats)) for e in tap.entries)
-    return static, (reducer.found, values)
+    return static, (reducer.finish(), values)
 
 
 def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str = "transformer") -> list[Record]:
-    """Records of what a tap saw, its reductions brought to the host in one transfer.
-
-    Args:
-        reduced: what `split` gave, as arrays.
-    """
+    """Records of what a tap saw, its reductions brought to the host in one transfer."""
     if not entries:
         return []
-    places: list[int | None] = [e.reduced.stats for e in entries if e.reduced is not None]
+    slots: list[Slot | None] = [e.reduced.stats for e in entries if e.reduced is not None]
     # What is held as it is stays on the device after the first step, the one in which it is looked at.
-    wanted = [v if place is not None or step == 0 else None for place, v in zip(places, reduced[1], strict=True)]
-    found, values = jax.device_get((reductions(reduced[0]), wanted))
-    numbers = [None if place is None else reduce_jax.to_host(found[place]) for place in places]
+    wanted = [v if slot is not None or step == 0 else None for slot, v in zip(slots, reduced[1], strict=True)]
+    groups, values = jax.device_get((reduced[0], wanted))
+    numbers = [None if slot is None else reduce_jax.to_host(gather(groups, slot)) for slot in slots]
     held = [None if v is None else widen16(np.asarray(v)) for v in values]
     return to_records(entries, numbers, held, stage, step)
 

@@ -195,7 +195,7 @@ class GraftedTorchax(Grafted):
     def _here(self, x: torch.Tensor) -> torch.Tensor:
         from torchax import interop
 
-        from parity.hooks.reduce.in_trace import array_of
+        from parity.hooks.reduce.batch_jax import array_of
 
         here: torch.Tensor = interop.torch_view(array_of(x))  # a module without weights may give plain torch tensors
         return here
@@ -204,7 +204,7 @@ class GraftedTorchax(Grafted):
         import jax
         from torchax import interop
 
-        from parity.hooks.reduce.in_trace import array_of
+        from parity.hooks.reduce.batch_jax import array_of
         from parity.paths.jax.tracing import signature_of
 
         backend, targets = self.backend, self._targets()

@@ -27,7 +27,7 @@ from parity.golden.records import Record
 from parity.hooks.attach import attached, require_fired
 from parity.hooks.masks import Masks
 from parity.hooks.modules import module_tree, named_tensors
-from parity.hooks.reduce.in_trace import TraceReducer, array_of
+from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
@@ -88,7 +88,7 @@ class TorchaxBackend:
         self.programs: dict[Any, Program] = {}
         self.may_be_silent, self.predict = family.may_be_silent, family.predict
         self.named, self.ports, self.pairs_rows = family.named, family.named_port, family.runs_as_it_is
-        self.as_it_is = family.runs_as_it_is
+        self.as_it_is, self.compiling = family.runs_as_it_is, family.compiling
         self.safe_attention = not self.as_it_is and is_torchax_own(self.env)
         self.ran: dict[str, str] = {}
 
@@ -156,7 +156,8 @@ class TorchaxBackend:
         frames = dict(zip(names, frames.values(), strict=True))
         if signature not in self.programs:
             lowered, seen = self.lowered(names, rule, arguments, frames, kept, plan)
-            self.programs[signature] = Program(lowered.compile(), seen)
+            with self.compiling():
+                self.programs[signature] = Program(lowered.compile(), seen)
         known = self.programs[signature]
         entries = tuple(e if len(group) > 1 else replace(e, branch=group[0]) for e in known.entries)
 
@@ -187,7 +188,9 @@ class TorchaxBackend:
             seen.extend(entries)
             return out, after, reduced
 
-        return jax.jit(traced).lower(self.params, arguments, frames, kept), tuple(seen)
+        made = jax.jit(traced).trace(self.params, arguments, frames, kept)
+        with self.compiling():
+            return made.lower(), tuple(seen)
 
     def _eager(
         self,
@@ -225,7 +228,7 @@ class TorchaxBackend:
             if plan is None:
                 out = self.predict(self.model, tensors)
                 return array_of(out), tuple(map(array_of, cached.kept)), (), ()
-            reducer = TraceReducer()
+            reducer = BatchingReducer()
             tap = self._tap(plan, reducer, rule, group, frames)
             tap.attention = self._attention
             with attached(self.model, tap), self._bounded(reducer):
@@ -237,12 +240,14 @@ class TorchaxBackend:
         static, reduced = split(tap, reducer)
         return array_of(out), tuple(map(array_of, cached.kept)), static, reduced
 
-    def _tap(self, plan: SitePlan, reducer: TraceReducer, rule: PairedRule, names: tuple[str, ...], rows: Any) -> Tap:
+    def _tap(
+        self, plan: SitePlan, reducer: BatchingReducer, rule: PairedRule, names: tuple[str, ...], rows: Any
+    ) -> Tap:
         masks = Masks(rule) if self.pairs_rows else None
         frames = interop.torch_view(rows)
         return Tap(plan, reducer, rule, names, frames, named=self.named, ports=self.ports, masks=masks)
 
-    def _bounded(self, reducer: TraceReducer) -> contextlib.AbstractContextManager[None]:
+    def _bounded(self, reducer: BatchingReducer) -> contextlib.AbstractContextManager[None]:
         # For a TPU alone: a CPU computes in the order of the trace, and what it fuses across blocks stays as it is.
         on_tpu = self.devices.platform == "tpu" and not self.as_it_is
         return bounded(self.model, reducer) if on_tpu else contextlib.nullcontext()

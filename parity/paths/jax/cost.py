@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from parity.golden.records import LOOP, Key, Record, StepRecords
-from parity.hooks.reduce.in_trace import array_of
+from parity.hooks.reduce.batch_jax import array_of
 from parity.paths.loaded import STAGE
 from parity.paths.loop import Loop, call_model
 from parity.paths.plan import MEMORY, SECONDS

@@ -5,7 +5,7 @@ tensor that they read stays in memory until then: gigabytes for each block of a 
 
 How. Where a block begins, its activations and the reductions that were begun before it pass one optimization barrier
 so that it cannot start before they are done. Nothing is computed by it. Small tensors are reduced together at the end
-(`TraceReducer`): they wait for nothing.
+(`BatchingReducer`): they wait for nothing.
 
 Cost. What the compiler would have fused across the border of two blocks of an observed program is not.
 """
@@ -24,12 +24,12 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.hooks.attach import callable_modules
-from parity.hooks.reduce.in_trace import SMALL, TraceReducer, array_of
+from parity.hooks.reduce.batch_jax import SMALL, BatchingReducer, array_of
 from parity.hooks.sites import is_block
 
 
 @contextlib.contextmanager
-def bounded(model: torch.nn.Module, reducer: TraceReducer) -> Iterator[None]:
+def bounded(model: torch.nn.Module, reducer: BatchingReducer) -> Iterator[None]:
     """Within it, under a trace, each block waits for the reductions of large tensors that were begun before it.
 
     Entered after the observers are attached, so that they see what a block is given before it waits: a tensor that is

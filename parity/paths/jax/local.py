@@ -19,7 +19,7 @@ from parity.golden.records import Record
 from parity.hooks.calls import Call, mapped
 from parity.hooks.operations import Operation, Operations
 from parity.hooks.reduce import on_jax as reduce_jax
-from parity.hooks.reduce.in_trace import TraceReducer, array_of
+from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, single_output
@@ -141,7 +141,7 @@ class LocalModules:
 
         def run(params: Any, tensors: Any, frames: Any) -> Any:
             with self._calling(call, leaves, structure, params, tensors) as output:
-                reducer = TraceReducer()
+                reducer = BatchingReducer()
                 rule = (self.rows or self.backend).rules[call.branches[0]]
                 tap = Tap(plan, reducer, rule, names, interop.torch_view(frames))
                 tap.see(call.module, call.number, "out", single_output(output))

@@ -27,7 +27,7 @@ from parity.golden.records import Record, StepRecords
 from parity.hooks.attach import attached
 from parity.hooks.calls import Call
 from parity.hooks.modules import module_tree, named_tensors
-from parity.hooks.reduce.in_trace import TraceReducer, array_of
+from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan, matches
@@ -157,7 +157,7 @@ class TorchaxStage:
             views = iter(interop.torch_view(tensors))
             given = [next(views) if isinstance(x, torch.Tensor) else x for x in leaves]
             args, kwargs = pytree.tree_unflatten(given, structure)
-            reducer = TraceReducer()
+            reducer = BatchingReducer()
             tap = None if plan is None else Tap(plan, reducer, self.stage.rule, ("",), {"": interop.torch_view(frames)})
             routed = trunk.__dict__.pop("forward")
             try:
@@ -209,7 +209,7 @@ class _Outer:
         if self.plan is None or not self.plan.wants_module(""):
             return
         self.calls[""] = 1
-        reducer = TraceReducer()
+        reducer = BatchingReducer()
         tap = Tap(self.plan, reducer, self.stage.rule, (self.branch,), {self.branch: interop.torch_view(self.frames)})
         if port == "out":
             tap.see("", 0, "out", next(iter(values.values())) if len(values) == 1 else tuple(values.values()))

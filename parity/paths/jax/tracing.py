@@ -15,7 +15,7 @@ from torchax.ops import mappings
 
 from parity.hooks.attach import callable_modules
 from parity.hooks.modules import nearest
-from parity.hooks.reduce.in_trace import array_of
+from parity.hooks.reduce.batch_jax import array_of
 from parity.models.attention import SETTLE
 
 

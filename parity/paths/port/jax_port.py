@@ -16,13 +16,14 @@ import jax
 import numpy as np
 import torch
 import torchax
+from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.errors import UsageError
 from parity.golden.records import Record
 from parity.hooks.modules import nearest
 from parity.hooks.objects import objects_of, watched
-from parity.hooks.reduce.in_trace import TraceReducer
+from parity.hooks.reduce.batch_jax import BatchingReducer
 from parity.hooks.reduce.transfer_jax import split, widen16
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
@@ -35,6 +36,7 @@ from parity.models.spec import Case
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import TorchaxBackend
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
+from parity.paths.jax.tracing import to_jax
 from parity.paths.loaded import Loaded, batched, frames_of, rules_of
 from parity.paths.port.load import PassingError
 from parity.paths.port.ported import Ported, check_output, guarded, moved, wrong_output
@@ -69,7 +71,7 @@ class JaxPort(TorchaxBackend):
         self.heard: set[str] = set()
         self.tracing = False
         self.named, self.ports, self.pairs_rows = family.named, family.named_port, True
-        self.safe_attention = False
+        self.safe_attention, self.compiling = False, family.compiling
         self.ran = {}
 
     def call(
@@ -123,7 +125,7 @@ class JaxPort(TorchaxBackend):
             with calling(self.model, kept) as cached:
                 return self._call(params, arguments, None), cached.kept, (), ()
         for inlined in (False, True):
-            reducer = TraceReducer()
+            reducer = BatchingReducer()
             tap = self._tap(plan, reducer, rule, group, frames)
             heard = _Heard(self, tap, arguments, inlined)
             try:
@@ -141,6 +143,7 @@ class JaxPort(TorchaxBackend):
     def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
         port, entry, rank = self.port, self.family.entry, arguments[LATENT].ndim
         given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
+        given |= pytree.tree_map(to_jax, dict(self.family.pipelines))
         call: Callable[..., Any] = port.call or (lambda inputs: port.module(**inputs))
         with contextlib.ExitStack() as stack:
             stack.enter_context(guarded(entry))

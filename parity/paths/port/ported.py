@@ -6,12 +6,14 @@ Torch modules then run through parity's own torch and torchax backends; `parity.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch.utils import _pytree as pytree
 
 from parity.errors import UsageError
 from parity.hooks.attach import masks_given
@@ -77,6 +79,7 @@ class Ported(Over):
         said: what its code changed for the process, put back.
         expected: shape of a prediction, where known. read: settings that the port has read. channels_last: its layout,
             once it is built. keeps: whether it keeps features between steps (its own `cache`).
+        pipelines: what the model's pipeline hands to each call beside the loop's arguments, where the port takes it.
     """
 
     entry: Entry
@@ -89,6 +92,7 @@ class Ported(Over):
     reached: Reached | None = None
     channels_last: bool = False
     keeps: bool = False
+    pipelines: Mapping[str, Any] = field(default_factory=dict)
     _own: Port | None = None
     _built: Port | None = None
     _ports: weakref.WeakKeyDictionary[Any, Port] = field(default_factory=weakref.WeakKeyDictionary)
@@ -121,6 +125,9 @@ class Ported(Over):
     def runs_as_it_is(self) -> bool:
         """A port runs as it is; a reference's own module, compiled by torchax, is parity's candidate."""
         return self.renames is not None
+
+    def compiling(self) -> contextlib.AbstractContextManager[None]:
+        return failures(f"{self.entry.named}: compiling what `call` computes", self.entry.path)
 
     @property
     def is_own(self) -> bool:
@@ -156,6 +163,7 @@ class Ported(Over):
             UsageError: see `parity.paths.port.load.build`.
         """
         port, said = built(self.entry, self.role, case, settings, self._mark)
+        self.pipelines = _accepted(port, self.base.handed_in(case))
         self.keeps = self.declares("cache") and settings.deep_cache is not None
         self._own = port
         self.channels_last = port.layout == "channels_last"
@@ -197,6 +205,7 @@ class Ported(Over):
         rank = arguments[LATENT].ndim
         with guarded(self.entry):
             given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
+            given |= pytree.tree_map(lambda x: x.to(arguments[LATENT].device), dict(self.pipelines))
             if port.padded is not None:
                 masks_given(port.padded(given))
             out = prediction_of(self.called(call, given))
@@ -290,6 +299,16 @@ def guarded(entry: Entry) -> Iterator[None]:
         yield
     if said:
         raise UsageError(f"{entry.named}: `call` {'; '.join(said)}; put back, but nothing outside may be changed")
+
+
+def _accepted(port: Port, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of the pipeline's own arguments that a port has a place for: a `call` takes all of them in one dict."""
+    if port.call is not None or port.module is None:
+        return arguments
+    call = port.module.forward if isinstance(port.module, torch.nn.Module) else port.module
+    taken = inspect.signature(call).parameters
+    every = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+    return {name: x for name, x in arguments.items() if every or name in taken}
 
 
 def check_output(entry: Entry, out: Any, expected: tuple[int, ...] | None) -> None:

@@ -71,6 +71,8 @@ class RemoteError(Exception):
     def __init__(self, text: str, trace: str = "") -> None:
         super().__init__(text)
         self.trace = trace
+        if trace:
+            self.add_note(f"in the side's process:\n{trace}")
 
 
 class Worker:

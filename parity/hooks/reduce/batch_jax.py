@@ -1,0 +1,97 @@
+"""Reductions of many small tensors in one: what keeps observed programs quick to compile.
+
+A reduction is some thirty operations, and XLA compiles each one it is given: observing every module of a small model
+would compile minutes for milliseconds of work. Small tensors of one shape and dtype are therefore stacked when the
+trace ends and reduced together. Large ones are reduced where they occur; `settled` bounds how long the compiler may put
+that off, and so keep them.
+
+Cost: a copy of each small tensor, at most `SMALL` elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from parity.hooks.reduce import on_jax as reduce_jax
+
+SMALL = 1 << 18
+"""Elements up to which a tensor is stacked with others of its shape: a megabyte in float32."""
+
+GroupKey = tuple[tuple[int, ...], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where the reductions of one tensor are found: row `row` of group `group`."""
+
+    group: int
+    row: int
+
+
+@dataclass
+class BatchingReducer:
+    """Reduces torchax tensors, traced or not; see `parity.hooks.tap.Reducer`. `finish` gives the groups' reductions."""
+
+    keys: dict[GroupKey, int] = field(default_factory=dict)
+    members: list[list[jax.Array]] = field(default_factory=list)
+    alone: dict[int, Any] = field(default_factory=dict)
+    pending: list[int] = field(default_factory=list)
+
+    def reduce(self, x: Any) -> Slot:
+        a = array_of(x)
+        if a.size > SMALL or a.size == 0:
+            self.members.append([])
+            self.alone[len(self.members) - 1] = reduce_jax.reduce(a)
+            self.pending.append(len(self.members) - 1)
+            return Slot(len(self.members) - 1, -1)
+        key = (a.shape, str(a.dtype))
+        if key not in self.keys:
+            self.keys[key] = len(self.members)
+            self.members.append([])
+        group = self.members[self.keys[key]]
+        group.append(a)
+        return Slot(self.keys[key], len(group) - 1)
+
+    def value(self, x: Any) -> jax.Array:
+        return array_of(x)
+
+    def settled(self, arrays: list[jax.Array]) -> list[jax.Array]:
+        """These arrays, which are there once the large tensors seen so far are reduced: a barrier in a trace."""
+        if not self.pending:
+            return arrays
+        waiting = {i: self.alone[i] for i in self.pending}
+        arrays, waiting = jax.lax.optimization_barrier((arrays, waiting))
+        self.alone.update(waiting)
+        self.pending.clear()
+        return arrays
+
+    def finish(self) -> list[Any]:
+        """The reductions of each group, a leading axis over its members; of a tensor reduced alone without it."""
+        return [
+            self.alone[i] if i in self.alone else _together(jnp.stack(members))
+            for i, members in enumerate(self.members)
+        ]
+
+
+def _together(x: jax.Array) -> dict[str, jax.Array]:
+    """Reduces the members of a stack; outside a trace by a program of its own, which is compiled once for its shape."""
+    return (_every if isinstance(x, jax.core.Tracer) else _compiled)(x)
+
+
+_every = jax.vmap(reduce_jax.reduce)
+_compiled = jax.jit(_every)
+
+
+def gather(groups: list[Any], slot: Slot) -> dict[str, Any]:
+    """One tensor's reductions from the groups on the host."""
+    group = groups[slot.group]
+    return group if slot.row < 0 else {name: x[slot.row] for name, x in group.items()}
+
+
+def array_of(x: Any) -> jax.Array:
+    """The jax array behind a torchax tensor or view; plain torch constants are moved."""
+    return x.jax() if hasattr(x, "jax") else jnp.asarray(x.detach().numpy())
