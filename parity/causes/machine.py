@@ -4,44 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 
 from parity.bisect.swaps import Plan as Swaps
 from parity.bisect.swaps import plan
 from parity.causes.known_faults import Simulated, beside
+from parity.causes.request import ExplainRequest
 from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import Provenance, StepRecords
 from parity.paths.plan import Plan
 from parity.paths.port.settings import typed
 from parity.paths.side import Side
-from parity.runs.request import NO_PORTS, Ports, Request, Say
+from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import Openers, candidate_spec, reference_spec
 from parity.settings import Settings, Value, parse
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainRequest:
-    """What `parity explain` was asked for.
-
-    Attributes:
-        reference, candidate: goldens. kept: the kept run's folder where they are of one, whose settings are known.
-        model: in place of the golden's. stage1: the embeddings both were recorded with, where they were given a file.
-        prompt: the prompt, where it was not the model's own.
-        rounding: (setting, candidate's value) of the differing settings that the round of these goldens neutralised.
-        ports, inputs: of the kept run; see `parity.runs.request.Request`.
-    """
-
-    reference: str
-    candidate: str
-    kept: Path | None = None
-    model: str | None = None
-    stage1: Path | None = None
-    prompt: str | None = None
-    rounding: tuple[tuple[str, str], ...] = ()
-    ports: Ports = NO_PORTS
-    inputs: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

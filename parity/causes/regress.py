@@ -103,6 +103,10 @@ def fit(error: Vector, known: Vector, noise: float = 0.0) -> Fit:
     return Fit(coefficient, half, 1.0 - float(left @ left) / whole)
 
 
+UNKNOWN = 0.3
+"""An error of which known faults leave more than this share of its norm is not explained by them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
     """Known faults that together give an unknown error.

@@ -7,18 +7,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parity.causes.gauges import dtype_gauge, gauges, reordered, working_dtype
-from parity.compare.result import Origin
+from parity.causes.gauges import working_dtype
+from parity.causes.witnesses.dtype import dtype
+from parity.causes.witnesses.values_at_origin import values_at_origin
+from parity.causes.witnesses.values_reordered import values_reordered
+from parity.compare.result import Cause
 from parity.golden import Key, Record
+from tests.causes.make_evidence import ORIGIN, evidence
 from tests.compare.make_records import tensor
 
-KEY = Key("transformer", 0, "cond", "m:out")
 X = np.random.default_rng(0).standard_normal((1, 96, 64))
 
 
 def told(theirs: np.ndarray) -> list[str]:
-    found = gauges([tensor("m:out", X)], [tensor("m:out", theirs)], Origin(KEY, "module"))
+    found = values_at_origin(evidence([tensor("m:out", X)], [tensor("m:out", theirs)]))
     return [cause.cause for cause in found]
+
+
+def elsewhere(ours: list[Record], theirs: list[Record], origin: Key = ORIGIN) -> list[Cause]:
+    """What is told to be in another order away from the origin."""
+    return list(values_reordered(evidence(ours, theirs, origin=origin)))
 
 
 @pytest.mark.parametrize("gain", [0.9, 1.001, 2.0, -1.0])
@@ -39,9 +47,8 @@ def test_other_faults_are_neither() -> None:
 
 
 def test_none_against_a_tensor() -> None:
-    (cause,) = gauges([tensor("m:out", X)], [Record(KEY, "none")], Origin(KEY, "input"))
+    (cause,) = values_at_origin(evidence([tensor("m:out", X)], [Record(ORIGIN, "none")]))
     assert "only the reference has a value" in cause.cause
-    assert gauges([], [], None) == ()
 
 
 @pytest.mark.parametrize("apart", [2e-3, 1e-2, 0.1, 0.5])
@@ -49,17 +56,17 @@ def test_noise_of_any_size_is_never_taken_for_another_order(apart: float) -> Non
     rng = np.random.default_rng(7)
     noisy = [X + apart * rng.standard_normal(X.shape) for _ in range(200)]
     pairs = [([tensor("m:out", X)], [tensor("m:out", y)]) for y in noisy]
-    assert [reordered(a, b) for a, b in pairs] == [()] * len(pairs)
+    assert [c for a, b in pairs for c in elsewhere(a, b)] == []
 
 
 def test_another_order_is_found_away_from_the_origin() -> None:
     ours = [tensor("m:out", X), tensor("n:out", X[0]), tensor("n:out", X[0], branch="uncond")]
     theirs = [tensor("m:out", 1.1 * X), tensor("n:out", X[0][::-1]), tensor("n:out", X[0][::-1], branch="uncond")]
-    (cause,) = reordered(ours, theirs, Origin(KEY, "module"))
+    (cause,) = elsewhere(ours, theirs)
     assert cause.cause.startswith("n:out holds the same values in another order")
     assert "1 sites, branches cond, uncond, step 0" in cause.witnesses[0].detail
-    assert reordered(ours, theirs[:1]) == ()
-    assert reordered(ours[1:], theirs[1:], Origin(ours[1].key, "input")) == ()  # told at the origin already
+    assert elsewhere(ours, theirs[:1]) == []
+    assert elsewhere(ours[1:], theirs[1:], ours[1].key) == []  # told at the origin already
 
 
 def test_the_working_dtype_is_that_of_most_module_outputs() -> None:
@@ -70,12 +77,12 @@ def test_the_working_dtype_is_that_of_most_module_outputs() -> None:
     assert working_dtype(ours, theirs) is None  # float64 on one side is no working dtype
     ours = [replace(r, dtype="float32") for r in ours]
     assert working_dtype(ours, theirs) == ("float32", "bfloat16")
-    (cause,) = dtype_gauge([*ours, *loop], [*theirs, *loop])
+    (cause,) = dtype(evidence([*ours, *loop], [*theirs, *loop]))
     assert (cause.setting, cause.reference, cause.candidate) == ("dtype", "float32", "bfloat16")
-    assert dtype_gauge(ours, [*theirs[:1], *ours[1:]]) == ()
-    assert dtype_gauge(ours, []) == ()
+    assert list(dtype(evidence(ours, [*theirs[:1], *ours[1:]]))) == []
+    assert list(dtype(evidence(ours, []))) == []
 
 
 def test_tensors_of_zeros_are_in_no_order() -> None:
     zeros = [tensor("m:out", np.zeros((1, 96, 64)))]
-    assert reordered(zeros, zeros) == ()
+    assert elsewhere(zeros, zeros) == []

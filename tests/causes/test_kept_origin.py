@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.causes.explain import _looked_at
-from parity.causes.machine import ExplainRequest
+from parity.causes.request import ExplainRequest
 from parity.golden.records import Key
 
 BLOCK = Key("transformer", 0, "cond", "blocks.1:out")
@@ -23,12 +22,12 @@ def kept(folder: Path, origin: object) -> ExplainRequest:
 
 def test_the_place_inside_the_origin_that_a_kept_run_tells(tmp_path: Path) -> None:
     told = {"stage": "transformer", "step": 0, "branch": "cond", "site": INSIDE, "call": 0}
-    assert _looked_at(kept(tmp_path, told), BLOCK) == replace(BLOCK, site=INSIDE)
-    assert _looked_at(kept(tmp_path, {**told, "step": 1}), BLOCK) == BLOCK
-    assert _looked_at(kept(tmp_path, {**told, "site": "blocks.2.attn.attention:out"}), BLOCK) == BLOCK
+    assert kept(tmp_path, told).looked_at(BLOCK) == replace(BLOCK, site=INSIDE)
+    assert kept(tmp_path, {**told, "step": 1}).looked_at(BLOCK) == BLOCK
+    assert kept(tmp_path, {**told, "site": "blocks.2.attn.attention:out"}).looked_at(BLOCK) == BLOCK
 
 
 @pytest.mark.parametrize("origin", [None, 3, {}, {"site": INSIDE}, {"site": INSIDE, "step": "x", "call": 0}])
 def test_a_document_that_does_not_tell_changes_nothing(origin: object, tmp_path: Path) -> None:
-    assert _looked_at(kept(tmp_path, origin), BLOCK) == BLOCK
-    assert _looked_at(ExplainRequest("a", "b"), BLOCK) == BLOCK
+    assert kept(tmp_path, origin).looked_at(BLOCK) == BLOCK
+    assert ExplainRequest("a", "b").looked_at(BLOCK) == BLOCK

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from parity.bisect.swaps import Plan, Swap
-from parity.causes.counterfactuals import _obeyed
 from parity.causes.explain import _merged
 from parity.causes.known_faults import beside
+from parity.causes.witnesses.counterfactuals import _obeyed
 from parity.compare.result import Cause, Witness
 from parity.errors import UsageError
 from parity.golden import Key, StepRecords

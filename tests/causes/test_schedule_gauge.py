@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
-from parity.causes.schedule_gauge import bfloat16, schedule_gauge, step_gauge
-from parity.compare.result import Distance, StepDiff
+from parity.causes.witnesses.schedule import bfloat16, schedule
+from parity.causes.witnesses.scheduler_step import scheduler_step
+from parity.compare.result import Cause, Distance, StepDiff
 from parity.golden import StepRecords
+from tests.causes.make_evidence import evidence
 from tests.compare.make_records import tensor
 
 SIGMAS = np.array([1.0, 0.9375, 0.8333, 0.625, 0.0])
 NONE = Distance(0.0, 0.0, 0.0)
+
+
+def told(made: Sequence[StepDiff]) -> list[Cause]:
+    return list(schedule(evidence(steps=made)))
 
 
 def steps(theirs: np.ndarray) -> list[StepDiff]:
@@ -44,16 +50,16 @@ def test_what_the_schedule_is(change: Callable[[np.ndarray], np.ndarray], said: 
         ]
     else:
         made = steps(theirs)
-    (cause,) = schedule_gauge(made)
+    (cause,) = told(made)
     assert said in cause.cause
     assert cause.setting == setting
     assert "at step" in cause.witnesses[0].detail
 
 
 def test_rounding_and_absent_numbers_are_no_other_schedule() -> None:
-    assert schedule_gauge(steps(SIGMAS * (1 + 1e-8))) == ()
-    assert schedule_gauge(steps(np.full(5, np.nan))) == ()
-    assert schedule_gauge([]) == ()
+    assert told(steps(SIGMAS * (1 + 1e-8))) == []
+    assert told(steps(np.full(5, np.nan))) == []
+    assert told([]) == []
 
 
 def test_bfloat16_rounds_to_nearest_even() -> None:
@@ -67,10 +73,14 @@ def stepped(dt: float, says: float = -0.1) -> StepRecords:
     return StepRecords(0, tuple(tensor(f"loop:{n}", np.asarray(x), branch="", held=True) for n, x in values.items()))
 
 
+def otherwise(ours: StepRecords, theirs: StepRecords) -> list[Cause]:
+    return list(scheduler_step(evidence(ours, theirs)))
+
+
 def test_a_scheduler_that_steps_otherwise_than_its_schedule() -> None:
-    (cause,) = step_gauge(stepped(-0.1), stepped(-0.2))
+    (cause,) = otherwise(stepped(-0.1), stepped(-0.2))
     assert "stepped by -0.2 where its schedule says -0.1" in cause.cause
-    assert step_gauge(stepped(-0.1), stepped(-0.1001)) == ()
-    assert step_gauge(stepped(-0.05), stepped(-0.2)) == ()  # no Euler step: its dt cannot be read off
-    assert step_gauge(stepped(-0.1), stepped(-0.2, says=-0.2)) == ()  # another schedule, which the other gauge says
-    assert step_gauge(stepped(-0.1), StepRecords(0, ())) == ()
+    assert otherwise(stepped(-0.1), stepped(-0.1001)) == []
+    assert otherwise(stepped(-0.05), stepped(-0.2)) == []  # no Euler step: its dt cannot be read off
+    assert otherwise(stepped(-0.1), stepped(-0.2, says=-0.2)) == []  # another schedule, which the other gauge says
+    assert otherwise(stepped(-0.1), StepRecords(0, ())) == []

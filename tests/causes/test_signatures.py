@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.causes import signatures as module
+from parity.causes.witnesses import signatures as module
+from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.golden import Record, StepRecords
 from parity.settings import parse
+from tests.causes.make_evidence import evidence
 from tests.compare.make_records import floor_of, noise, tensor
 
 SITES = [f"blocks.{i}:out" for i in range(8)]
@@ -53,8 +55,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "known_faults", lambda *ignored: iter(KNOWN))
 
     def call(candidate: StepRecords) -> tuple[list[Cause], list[str]]:
-        notes: list[str] = []
-        return module.signatures(machine, run(frozenset()), candidate, 0, notes), notes
+        said = list(module.signatures(replace(evidence(run(frozenset()), candidate), model=machine)))
+        return [x for x in said if isinstance(x, Cause)], [x.text for x in said if isinstance(x, Note)]
 
     return call
 

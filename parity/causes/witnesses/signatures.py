@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from parity.causes.decompose import Part, decompose, subsets
+from parity.causes.evidence import Evidence
 from parity.causes.gauges import working_dtype
 from parity.causes.known_faults import known_faults
-from parity.causes.machine import Machine
-from parity.causes.regress import Explained, common_keys, error_vector, noise_norm, search, site_sizes
+from parity.causes.regress import UNKNOWN, Explained, common_keys, error_vector, noise_norm, search, site_sizes
+from parity.causes.witness import witness
 from parity.compare.judge import L2_LIMIT
+from parity.compare.reason import Note
 from parity.compare.result import Cause, Witness
 from parity.errors import ParityError
 from parity.golden.records import Key, StepRecords
@@ -20,31 +21,26 @@ from parity.settings import BITS, NEUTRAL, remedy, sentence
 
 ALIKE = 0.02
 """Two faults whose errors differ by less than this share, or by rounding, cannot be told apart."""
-UNKNOWN = 0.3
-"""An error of which known faults leave more than this share of its norm is not explained by them."""
 ROUNDED = 0.4
 """R2 above which an error is that of a setting that only rounds: an unknown one has a few percent."""
 AS_LARGE = (0.6, 1.4)
 """And its coefficient, which falls with R2 (see `_rounded_alike`)."""
 
 
-def signatures(
-    machine: Machine,
-    ours: StepRecords,
-    theirs: StepRecords,
-    step: int,
-    notes: list[str],
-    declared: Mapping[str, str] = MappingProxyType({}),
-) -> list[Cause]:
-    """Causes from the candidate's records alone.
-
-    Args:
-        declared: settings that the candidate says it has: what is no fault among them is given to every simulated one.
-    """
+@witness("signatures", kind="signature", needs=("reference",))
+def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
+    """Causes from the candidate's records alone, whatever it says of its settings."""
+    machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step
+    # What is no fault among the settings that the candidate says or shows it has is given to every simulated one.
+    declared = dict(evidence.declared.settings)
+    block = next((p.block for p in evidence.attention.phantoms if p.block is not None), None)
+    if block is not None:
+        declared["attention.block_kv"] = str(block)
+    alone = "by signature alone: " if any(c.share > 0 for c in evidence.causes) else ""
     simulated = machine.simulated(step, declared)
     if simulated.beside:
         given = ", ".join(f"{name}={value}" for name, value in simulated.beside.items())
-        notes.append(f"signatures: every known fault is run with what the candidate declares or shows: {given}")
+        yield Note(f"signatures: every known fault is run with what the candidate declares or shows: {given}")
     base = simulated.run(frozenset())
     runs = {}
     left = machine.provenance.steps - step - 1
@@ -54,25 +50,23 @@ def signatures(
         try:
             runs[name] = simulated.run(frozenset({name}))
         except ParityError as refused:
-            notes.append(f"known fault {name} could not be run: {refused}")
+            yield Note(f"known fault {name} could not be run: {refused}")
     simulated.place = ""
     keys = common_keys(ours, theirs, base)
     if not keys:
-        notes.append("signatures are skipped: the goldens share no outputs with this machine's reference")
-        return []
+        yield Note("signatures are skipped: the goldens share no outputs with this machine's reference")
+        return
     error = error_vector(ours, theirs, keys)
     noise = noise_norm(ours, keys)
     told = machine.settings.as_text()
     if _norm(error) <= L2_LIMIT * noise:
         lacking = _lacking(ours, theirs)
         absent = [name for name, run in runs.items() if lacking and _lacking(base, run) == lacking]
-        if absent:
-            return [_absent(absent, len(lacking), told)]
-        notes.append(_too_small(theirs, keys, step))
-        return []
+        yield _absent(absent, len(lacking), told) if absent else Note(f"{alone}{_too_small(theirs, keys, step)}")
+        return
     drift = _norm(error_vector(ours, base, keys))
     if drift > L2_LIMIT * noise:
-        notes.append(
+        yield Note(
             f"signatures are uncertain: this machine's reference is {drift / max(noise, 1e-300):.0f} x the floor from "
             "the golden's"
         )
@@ -82,7 +76,8 @@ def signatures(
         noise = max(noise, _norm(singles[coarse]))
         singles = {name: v for name, v in singles.items() if not name.startswith("dtype=")}
     if coarse is not None and _norm(error) <= L2_LIMIT * noise:
-        return [_rounding(coarse, 1.0, _norm(error) / noise, told)]
+        yield _rounding(coarse, 1.0, _norm(error) / noise, told)
+        return
 
     def together(faults: frozenset[str]) -> np.ndarray | None:
         try:
@@ -99,18 +94,18 @@ def signatures(
     parts = decompose(error, {s: run for s, run in joint.items() if run is not None}, loud, site_sizes(ours, keys))
     within = coarse is not None and rest <= L2_LIMIT * noise
     if not parts or not (explained.residual <= UNKNOWN or within or _rounded_alike(parts)):
-        notes.append(_unknown(explained))
-        return []
+        yield Note(f"{alone}{_unknown(explained)}")
+        return
     whole = sum(part.share for part in parts.values())
-    notes.append(
+    yield Note(
         f"signatures: the named faults explain {whole:.2%} of the square of the error over {len(keys)} sites (R2), "
         f"{max(0.0, 1.0 - whole):.2%} is {'of its dtype' if coarse else 'unexplained'}; with all of them run on the "
         f"reference {explained.residual:.1%} of the error's norm is left"
     )
-    found = [_named(name, parts[name], told, _alike(name, singles, noise)) for name in loud if name in parts]
+    yield from (_named(name, parts[name], told, _alike(name, singles, noise)) for name in loud if name in parts)
     if coarse is not None:
-        found.append(_rounding(coarse, max(0.0, 1.0 - whole), rest / noise, told))
-    return [*found, *(_silent(name, singles[name], told, noise) for name in explained.names if name in silent)]
+        yield _rounding(coarse, max(0.0, 1.0 - whole), rest / noise, told)
+    yield from (_silent(name, singles[name], told, noise) for name in explained.names if name in silent)
 
 
 def _rounded_alike(parts: Mapping[str, Part]) -> bool:

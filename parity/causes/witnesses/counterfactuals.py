@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from parity.bisect.swaps import Plan
-from parity.causes.machine import ExplainRequest, Machine
+from parity.causes.evidence import Evidence
+from parity.causes.machine import Machine
 from parity.causes.regress import common_keys, error_vector, noise_norm
 from parity.causes.shares import Share, shares
+from parity.causes.witness import witness
 from parity.compare.judge import L2_LIMIT
+from parity.compare.reason import Note
 from parity.compare.result import NAN, Cause, Witness
 from parity.errors import ParityError, UsageError
-from parity.golden import Golden
 from parity.golden.records import LOOP, PORT, Key, StepRecords
 from parity.settings import BITS, Settings, parse, remedy, sentence
 
 
-def counterfactuals(
-    machine: Machine, request: ExplainRequest, ours: StepRecords, step: int, notes: list[str]
-) -> list[Cause]:
+@witness("counterfactuals", kind="counterfactual", needs=("reference", "candidate"))
+def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from running the candidate with one setting swapped at a time."""
-    golden = Golden.open(request.candidate)
-    told = golden.provenance
+    machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step
+    told = evidence.declared
     if told.backend not in ("torchax", PORT) or (told.backend == PORT and not machine.ports.any):
-        notes.append("counterfactuals are skipped: the candidate is not parity's own path")
-        return []
+        yield Note("counterfactuals are skipped: the candidate is not parity's own path")
+        return
     candidate = machine.candidate_settings(told)
     try:
         searched = machine.plan(candidate)
     except UsageError as error:
-        notes.append(f"counterfactuals are skipped: {error}")
-        return []
-    theirs = golden.read_step(step)
+        yield Note(f"counterfactuals are skipped: {error}")
+        return
     machine.hold(candidate, theirs)
     keys = _judged_at(ours, theirs)
     noise = noise_norm(ours, keys)
@@ -43,15 +43,17 @@ def counterfactuals(
         return error_vector(ours, machine.candidate(settings, step), keys)
 
     if machine.ports.candidate is not None:
+        notes: list[str] = []
         searched = _obeyed(machine, searched, step, notes)
+        yield from map(Note, notes)
     shared = shares(searched, run, noise) if searched.swaps else ()
     whole, half = sum(s.share for s in shared), sum(s.half for s in shared if not s.harmless)
     if any(not s.harmless for s in shared) and abs(1.0 - whole) > half:
-        notes.append(
+        yield Note(
             f"the shares add up to {whole:.3f}: the rest is in no setting's swap, or in what several do together"
         )
-    found = [_swapped(share, own=machine.ports.candidate is not None) for share in shared]
-    return [*found, *_neutralised(machine, request, candidate, ours, keys, step, notes)]
+    yield from (_swapped(share, own=machine.ports.candidate is not None) for share in shared)
+    yield from _neutralised(evidence, candidate, keys)
 
 
 def _obeyed(machine: Machine, searched: Plan, step: int, notes: list[str]) -> Plan:
@@ -92,21 +94,13 @@ def _judged_at(ours: StepRecords, theirs: StepRecords) -> tuple[Key, ...]:
     return tuple(k for k in every if k.site == "loop:latents.after")
 
 
-def _neutralised(
-    machine: Machine,
-    request: ExplainRequest,
-    candidate: Settings,
-    ours: StepRecords,
-    keys: Sequence[Key],
-    step: int,
-    notes: list[str],
-) -> list[Cause]:
+def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -> Iterator[Cause]:
     """The differing settings that only round, of a run that failed before they came into play: each alone.
 
     Their floor is what the coarser working dtype costs the reference, as in the precision round.
     """
-    found = []
-    for setting, value in request.rounding:
+    machine, ours, step = evidence.machine, evidence.ours, evidence.step
+    for setting, value in evidence.request.rounding:
         given = parse("torchax", [f"{setting}={value}"])
         alone = Settings("torchax", {**machine.settings_on(candidate), setting: given[setting]})
         if alone.values == candidate.values:
@@ -122,8 +116,7 @@ def _neutralised(
         text = f"{'harmless, below the floor: ' if harmless else ''}{sentence(setting, value)}"
         detail = f"wrong alone, noise_pred is {ratio:.2g} x the floor of its working dtype"
         share = 0.0 if harmless else NAN
-        found.append(Cause(text, setting, "", value, share, (Witness("counterfactual", ratio, detail),)))
-    return found
+        yield Cause(text, setting, "", value, share, (Witness("counterfactual", ratio, detail),))
 
 
 def _swapped(found: Share, own: bool) -> Cause:

@@ -1,0 +1,60 @@
+"""What an attention call shows on both sides: from the values that the goldens hold, or run again on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from parity.causes.evidence import AttentionCall, Evidence
+from parity.compare.detect.phantoms import count_phantoms, mask_causes
+from parity.errors import ParityError, UnjudgedError
+from parity.golden.records import PORT, Record
+from parity.hooks.sites import ATTENTION, plan_sites
+from parity.paths.plan import Plan
+from parity.runs.sides import modules_of
+
+
+def attention_call(evidence: Evidence) -> AttentionCall:
+    """Phantom keys, or else a mistaken mask, where the divergence is born in an attention call.
+
+    Nothing without the model, nor where the comparison has counted phantom keys from what the goldens hold.
+    """
+    module = evidence.request.looked_at(evidence.origin.key).module
+    is_counted = any("phantom keys" in c.cause for c in evidence.found.causes)
+    if evidence.model is None or is_counted or module.rpartition(".")[2] != ATTENTION:
+        return AttentionCall()
+    try:
+        reference, candidate = _values(evidence, module)
+    except ParityError as error:
+        return AttentionCall(module=module, unknown=f"phantom keys are not counted: {error}")
+    certain = tuple(p for p in count_phantoms(reference, candidate, module) if p.is_certain)
+    masks = () if certain else mask_causes(reference, candidate, module)
+    return AttentionCall(module=module, phantoms=certain, masks=masks)
+
+
+def _values(evidence: Evidence, module: str) -> tuple[Sequence[Record], Sequence[Record]]:
+    """Records with values of an attention call, reference and candidate.
+
+    Raises:
+        UnjudgedError: the candidate's are not held, and its settings are not known to run it again.
+    """
+    held = evidence.ours.records, evidence.theirs.records
+    if all(_holds(records, module) for records in held):
+        return held
+    machine, declared = evidence.machine, evidence.declared
+    if "candidate" not in evidence.met or declared.backend not in ("torchax", PORT):
+        raise UnjudgedError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
+    machine.say(f"both sides again, with the values of {module}")
+    sides = machine.reference, machine.candidate_side(machine.candidate_settings(declared))
+    plan = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,)))
+    runs = [side.observe(plan, steps=(0, evidence.step + 1)) for side in sides]
+    *_, a = runs[0]
+    *_, b = runs[1]
+    sides[1].close()
+    return a.records, b.records
+
+
+def _holds(records: Sequence[Record], module: str) -> bool:
+    own = [r for r in records if r.key.module == module and r.kind == "tensor" and not r.key.is_padding]
+    return bool(own) and all(isinstance(r.value, np.ndarray) for r in own)

@@ -1,0 +1,73 @@
+"""What a witness is shown: all that is known of a comparison that failed in the denoising loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from parity.causes.machine import Machine
+from parity.causes.request import ExplainRequest
+from parity.compare.detect.phantoms import Phantoms
+from parity.compare.result import Cause, Origin, Result
+from parity.golden.records import Provenance, StepRecords
+
+Need = Literal["reference", "candidate"]
+"""Beside the records, which there always are: the reference's model can be run on this machine; so can the candidate,
+whose settings are those of a kept run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCall:
+    """What the attention call shows in which the two part.
+
+    Attributes:
+        module: of the call. phantoms: those that are certain. masks: a mistaken mask, where there are no phantoms.
+        unknown: why nothing was counted; empty where it was, or where they do not part in an attention call.
+    """
+
+    module: str = ""
+    phantoms: tuple[Phantoms, ...] = ()
+    masks: tuple[Cause, ...] = ()
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known of a comparison.
+
+    Attributes:
+        request: the two goldens, and how they came about. found: their comparison. origin: where they part.
+        ours, theirs: the records of the step in which they part, reference and candidate.
+        declared: what the candidate's golden says of itself.
+        model: the reference's model on this machine, None where it cannot be run; `machine` for who needs it.
+        attention: of the call in which they part. More than one witness reads it, and both sides may run for it.
+        causes: found so far, by the witnesses that were asked before.
+    """
+
+    request: ExplainRequest
+    found: Result
+    origin: Origin
+    ours: StepRecords
+    theirs: StepRecords
+    declared: Provenance
+    model: Machine | None = None
+    attention: AttentionCall = AttentionCall()
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """The step in which the two part."""
+        return self.origin.key.step
+
+    @property
+    def met(self) -> frozenset[Need]:
+        """The needs of a witness that are met."""
+        if self.model is None:
+            return frozenset()
+        return frozenset({"reference"} if self.request.kept is None else {"reference", "candidate"})
+
+    @property
+    def machine(self) -> Machine:
+        """The model on this machine, for a witness that needs `reference` and is not asked without it."""
+        assert self.model is not None, "a witness that runs the reference declares the need"
+        return self.model

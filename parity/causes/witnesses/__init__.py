@@ -1,0 +1,1 @@
+"""Witnesses, one file each; `parity.causes.witness` registers and finds them."""

@@ -1,0 +1,72 @@
+"""The schedule: what the loop's own numbers say at every step. numpy only.
+
+Timesteps, sigmas and their differences dt are recorded whole. Where they differ: at which steps, by how much, and
+whether the candidate's are the reference's rounded to bfloat16, shifted by a step, or a multiple of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from parity.causes.evidence import Evidence
+from parity.causes.gauges import ROUNDING
+from parity.causes.witness import witness
+from parity.compare.detect.phantoms import CONFIRM
+from parity.compare.result import NAN, Cause, Witness
+
+
+@witness("schedule")
+def schedule(evidence: Evidence) -> Iterator[Cause]:
+    """One cause where the loop's numbers differ at any step, none else."""
+    steps = evidence.found.steps
+    told = {"timestep": [s.timestep for s in steps], "sigma": [s.sigma for s in steps], "dt": [s.dt for s in steps]}
+    numbers = {name: np.array(pairs, np.float64).reshape(-1, 2) for name, pairs in told.items()}
+    hit = {name: _apart(x) > ROUNDING for name, x in numbers.items()}
+    names = [name for name in numbers if hit[name].any()]
+    if not names:
+        return
+    first = int(np.flatnonzero(np.any([hit[name] for name in names], axis=0))[0])
+    at = {name: numbers[name][first] for name in names if hit[name][first]}
+    shown = ", ".join(f"{name} {ours:.6g} against {theirs:.6g}" for name, (ours, theirs) in at.items())
+    where = ", ".join(str(steps[i].step) for i in np.flatnonzero(np.any([hit[n] for n in names], axis=0))[:8])
+    kind, setting, value, reference = _kind(numbers, names)
+    remedy = "keep the schedule in float32" if setting else "set the scheduler up as the reference does"
+    detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}; {CONFIRM}"
+    worst = max(_apart(numbers[name]).max() for name in names)
+    yield Cause(f"the schedule {kind}: {remedy}", setting, reference, value, NAN, (Witness("gauge", worst, detail),))
+
+
+def _apart(x: np.ndarray) -> np.ndarray:
+    """Relative difference of the pairs; 0 where either was not recorded."""
+    size = np.maximum(np.abs(x).max(axis=1), 1e-12)
+    return np.nan_to_num(np.abs(x[:, 1] - x[:, 0]) / size, nan=0.0, posinf=0.0)
+
+
+def _kind(numbers: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[str, str, str, str]:
+    """What the candidate's numbers are: a sentence's end, and the setting that does it where one does."""
+    values = [n for n in names if n != "dt"] or list(names)
+    if all(_rounded(numbers[n][:, 0], numbers[n][:, 1]) for n in values):
+        return "is rounded to bfloat16", "schedule_dtype", "bfloat16", "model"
+    x = np.concatenate([numbers[n] for n in values])
+    at = x[x[:, 0] != 0]
+    ratios = at[:, 1] / at[:, 0]
+    if len(at) and ratios.std() <= ROUNDING * abs(ratios.mean()):
+        return f"is the reference's times {ratios.mean():.6g}", "", "", ""
+    for name in values:
+        ours, theirs = numbers[name].T
+        if len(ours) > 1 and np.allclose(theirs[:-1], ours[1:], rtol=ROUNDING, atol=0):
+            return "is a step ahead: it was not reset, or warm-up calls moved it", "", "", ""
+    return "is another", "", "", ""
+
+
+def _rounded(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    return bool(np.allclose(bfloat16(ours), theirs, rtol=ROUNDING, atol=0)) and not np.array_equal(ours, theirs)
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    """float64 numbers rounded to bfloat16, to nearest even."""
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    kept = ((bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)).astype(np.uint32)
+    return kept.view(np.float32).astype(np.float64)

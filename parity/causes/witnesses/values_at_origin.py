@@ -1,0 +1,51 @@
+"""The value at the origin: a gain, another order of the same values, None against a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from parity.causes.evidence import Evidence
+from parity.causes.gauges import measured, reordering
+from parity.causes.witness import witness
+from parity.compare.result import Cause
+from parity.golden.records import Record
+from parity.golden.sketch import TOTAL, Geometry
+
+LEFT = 0.05
+"""A gain explains a difference where it leaves less than this share of it."""
+
+
+@witness("values_at_origin")
+def values_at_origin(evidence: Evidence) -> Iterator[Cause]:
+    """What the two records at the origin show, at most one thing."""
+    key = evidence.origin.key
+    ours, theirs = (next((r for r in side.records if r.key == key), None) for side in (evidence.ours, evidence.theirs))
+    if ours is None or theirs is None or ours.kind != theirs.kind:
+        one = "the candidate" if ours is None or (theirs is not None and ours.kind == "none") else "the reference"
+        yield measured(f"only {one} has a value at {key.site}", 1.0, "one side has None or nothing there")
+    elif ours.kind == "tensor":
+        order = reordering(ours, theirs)
+        if order is not None:
+            text = f"{key.site} holds the same values in another order: a layout, reshape or token order"
+            yield measured(text, 1.0, order)
+        else:
+            yield from _gain(ours, theirs)
+
+
+def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
+    if ours.sketch is None or theirs.sketch is None or ours.frame != theirs.frame:
+        return
+    counters = ours.sketch.size if Geometry(*ours.frame).exact else TOTAL
+    x, y = (s[:counters].astype(np.float64) for s in (ours.sketch, theirs.sketch))
+    square, apart = float(x @ x), y - x
+    if x.size < 2 or square == 0.0 or not np.isfinite(y).all() or not apart.any():
+        return
+    gain = float(x @ y) / square
+    left = float(np.linalg.norm(y - gain * x) / np.linalg.norm(apart))
+    if left <= LEFT:
+        detail = f"gain {gain:.6f} leaves {left:.1%} of the difference"
+        yield measured(
+            f"{ours.key.site} is the reference's times {gain:.5g}: a scale, gate or count is off", gain, detail
+        )

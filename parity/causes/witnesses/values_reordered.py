@@ -1,0 +1,27 @@
+"""The same values in another order away from the origin, of which `values_at_origin` speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parity.causes.evidence import Evidence
+from parity.causes.gauges import measured, reordering
+from parity.causes.witness import witness
+from parity.compare.result import Cause
+
+
+@witness("values_reordered")
+def values_reordered(evidence: Evidence) -> Iterator[Cause]:
+    """The first site that holds the reference's values in another order."""
+    theirs = {r.key: r for r in evidence.theirs.records}
+    pairs = [(r, theirs[r.key]) for r in evidence.ours.records if r.key in theirs and not r.key.is_padding]
+    found = [a.key for a, b in pairs if a.kind == b.kind == "tensor" and reordering(a, b) is not None]
+    # What is born as another order is told already; what follows from it says nothing more.
+    if not found or found[0] == evidence.origin.key:
+        return
+    first = found[0]
+    branches = ", ".join(dict.fromkeys(key.branch for key in found if key.branch)) or "no branch of its own"
+    sites = len({key.site for key in found})
+    sentence = f"{first.site} holds the same values in another order, although the divergence is not born there"
+    detail = f"at {sites} sites, branches {branches}, step {first.step}: minimum, maximum, mean and norm agree"
+    yield measured(f"{sentence}: undo the layout or token order before it", float(sites), detail)
