@@ -137,6 +137,15 @@ def test_the_action_fails_a_broken_port_and_still_says_why(machine: Step, tmp_pa
     assert "blocks.0:out" in (tmp_path / "summary.md").read_text()
 
 
+def test_a_comment_that_is_refused_leaves_the_verdict(machine: Step, tmp_path: Path) -> None:
+    (comment,) = [step["run"] for step in ACTION["runs"]["steps"] if step.get("name") == "Comment"]
+    (tmp_path / "tools" / "gh").write_text("#!/bin/sh\nexit 1\n")
+    assert machine(comment, NUMBER="7").stdout == "", "nothing was judged: there is nothing to say"
+    (tmp_path / "parity.md").write_text("## fail\n")
+    done = machine(comment, NUMBER="7")
+    assert (done.returncode, done.stdout.startswith("::warning title=parity::")) == (0, True)
+
+
 def test_the_hook_fails_a_broken_port_and_json_stays_one_document(machine: Step, repository: Path) -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert (hook["language"], hook["pass_filenames"]) == ("system", False)
