@@ -32,6 +32,7 @@ from parity.commands import (
     run,
     sweep,
 )
+from parity.commands.ci import gate
 from parity.commands.help import EXAMPLES, Grouped, help_
 from parity.commands.parts.options import SETTINGS_HELP
 from parity.commands.parts.running import running
@@ -128,7 +129,7 @@ app = typer.Typer(
     help="Compare a candidate path of a diffusion video model with a reference, module by module and step by step.",
 )
 
-for with_settings in (run.run, record.record, sweep.sweep, compile.compile):
+for with_settings in (run.run, record.record, gate.gate, sweep.sweep, compile.compile):
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
 for plain in (
     diff.diff, explain.explain, replay.replay, report.report, golden.inspect, golden.merge, init.init, models.models,

@@ -22,6 +22,7 @@ from parity.report.output import tell
 
 if TYPE_CHECKING:
     from parity.report.progress import Say
+    from parity.runs.like import Like
     from parity.runs.sides import Openers
 
 
@@ -74,6 +75,10 @@ class Group:
         from parity.paths.live import InProcess
 
         return InProcess()
+
+
+ALONE = Group()
+"""One process."""
 
 
 @command
@@ -139,6 +144,47 @@ def record(
         raise UsageError("with text among the --stages the prompt is encoded here: leave --like or text out")
     if group.processes is not None and chosen != ("transformer",):
         raise UsageError("several processes record the loop alone: leave --stages or --processes out")
+    written = recorded(
+        where,
+        one,
+        generation,
+        observed,
+        group=group,
+        floors=floors,
+        stages=chosen,
+        stage1_out=stage1_out,
+        inputs=inputs,
+        like=alike_to,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    if written or group.processes is None:
+        tell(f"{written} steps written to {where}")
+
+
+def recorded(
+    where: str,
+    one: OneSide,
+    generation: Generation,
+    observed: Observed,
+    *,
+    group: Group = ALONE,
+    floors: str = "default",
+    stages: tuple[str, ...] = ("transformer",),
+    stage1_out: Path | None = None,
+    inputs: Path | None = None,
+    like: Like | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Record one side, of options that fit each other; returns the number of steps written now.
+
+    Args:
+        where: folder or URL of the golden. like: what a golden gives to it. The others are those of `parity record`.
+
+    Raises:
+        ParityError: see `OneSide.load` and `parity.runs.recording.record.record`.
+    """
     with Output().sides(torchax=one.side == "candidate" and not one.pythons) as say, group.joined(say):
         from parity.runs.recording.record import RecordRequest, check_floors
         from parity.runs.recording.record import record as record_side
@@ -158,8 +204,8 @@ def record(
             values=tuple(observed.values),
             inputs=inputs,
             ports=ports,
-            stages=chosen,
-            like=alike_to,
+            stages=stages,
+            like=like,
         )
         request = RecordRequest(
             where=where,
@@ -171,10 +217,8 @@ def record(
             command=command_line(),
             stage1_out=stage1_out,
         )
-        request.settings.require_stages(chosen)
-        written = record_side(request, say, openers)
-    if written or group.processes is None:
-        tell(f"{written} steps written to {where}")
+        request.settings.require_stages(stages)
+        return record_side(request, say, openers)
 
 
 def _script(where: str, script: Path, arguments: list[str], observed: Observed, floors: str, overwrite: bool) -> None:

@@ -165,7 +165,8 @@ VERBS = (
 )
 
 VERBS_WITH_HELP = (
-    *("run", "record", "replay", "explain", "diff", "inspect", "merge", "report", "sweep", "init", "models", "doctor"),
+    *("run", "record", "replay", "explain", "diff", "gate", "inspect", "merge", "report", "sweep", "init", "models"),
+    "doctor",
     *("bisect", "bisect settings", "bisect modules", "bisect steps", "bisect commits"),
 )
 HELP = tuple(

@@ -1,0 +1,1 @@
+"""Commands for a CI machine: a port held to a golden."""
