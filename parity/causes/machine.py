@@ -10,6 +10,7 @@ from parity.bisect.swaps import Plan as Swaps
 from parity.bisect.swaps import plan
 from parity.causes.known_faults import Simulated, beside
 from parity.causes.request import ExplainRequest
+from parity.compare.comparable import COMPONENTS
 from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import Provenance, StepRecords
@@ -18,7 +19,7 @@ from parity.paths.port.settings import typed
 from parity.paths.side import Side
 from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import Openers, candidate_spec, reference_spec
-from parity.settings import Settings, Value, parse
+from parity.settings import BY_NAME, Settings, Value, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ class Machine:
         """Raises ParityError where the model, its weights or its inputs are not the golden's."""
         if golden.backend != "torch":
             raise UsageError("the reference golden was not recorded by a torch path of parity's")
+        if any(name.partition(".")[0] in COMPONENTS for name in golden.settings.keys() - BY_NAME.keys()):
+            raise UsageError("the reference golden was recorded in a script, of whose model this machine knows nothing")
         settings = typed(request.ports.reference, "torch", golden.settings)
         pair = Request(
             request.model or golden.model,

@@ -156,6 +156,9 @@ def conclude(
     return Result("fail", failing, why, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
 
 
+SCHEDULE = "schedule"
+"""Module of the records of a whole schedule."""
+
 WIDEST = 1e-3
 """Relative float32 floor at noise_pred above which an error of a few percent would pass. Innocent ports of a
 Flux2 are at 3e-7 to 9e-7, and its floor, wide as it is, at 8e-5."""
@@ -192,10 +195,24 @@ def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin:
     """The first birth, one that no setting explains before one that a setting does, else where growth crossed."""
     for verdict in ("fail", "harmless"):
         for d in among(sites, verdicts=frozenset({verdict}), births=INTRODUCED):
+            d = _beside_the_schedule(sites, d) if d.key.module == SCHEDULE else d
             return Origin(d.key, d.birth or "amplified")
     first = next(among(sites, births=BORN), outputs[0] if outputs else None)
     assert first is not None  # else nothing failed
     return Origin(first.key, first.birth or "amplified")
+
+
+def _beside_the_schedule(sites: Sequence[SiteDiff], schedule: SiteDiff) -> SiteDiff:
+    """Where the transformer's own divergence is born in a step whose timestep agrees, else the schedule.
+
+    The schedule is recorded whole in its first step, whose transformer reads nothing of it but that step's timestep:
+    what is born there is not the schedule's doing, and comes before the scheduler reads more of it.
+    """
+    wrong = list(among(sites, step=schedule.key.step, verdicts=FAILED))
+    if any(d.key.site == f"{LOOP}:timestep" for d in wrong):
+        return schedule
+    own = (d for d in wrong if d.key.module not in (SCHEDULE, LOOP) and d.birth == "module")
+    return next(own, schedule)
 
 
 def _worst(steps: Sequence[StepDiff]) -> Output | None:

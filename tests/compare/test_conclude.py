@@ -163,6 +163,24 @@ def test_the_origin_is_the_first_of_several_births() -> None:
     assert (found.origin.key.step, found.origin.key.branch, found.origin.key.site) == (0, "cond", "text:out")
 
 
+@pytest.mark.parametrize(("timestep", "block", "origin"), [
+    (999.0, FAR, "block:out"), (999.0, 0.0, "schedule:timesteps"), (996.0, FAR, "schedule:timesteps"),
+])  # fmt: skip
+def test_a_schedule_is_the_origin_only_where_the_step_had_read_what_differs(
+    timestep: float, block: float, origin: str
+) -> None:
+    walk, whole = whole_step(block=block, end=FAR, latents=FAR), Walk(0)
+    times = np.linspace(999.0, 0.0, 50, dtype=np.float32)
+    schedules = (tensor("schedule:timesteps", x, branch="", held=True) for x in (times, times * np.float32(1.01)))
+    whole.pair(*schedules)
+    whole.pair(number("timestep", 999.0), number("timestep", timestep))
+    whole.reference, whole.candidate = whole.reference + walk.reference[1:], whole.candidate + walk.candidate[1:]
+    found = concluded(whole)
+    assert (found.verdict, found.failed) == ("fail", "structure")
+    assert found.origin is not None
+    assert found.origin.key.site == origin
+
+
 # --- declared differences --------------------------------------------------------------------------------------
 
 TEXT = SettingDifference("text.byt5_dtype", "same", "bfloat16")

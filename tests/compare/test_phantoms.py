@@ -94,6 +94,18 @@ def test_zeroed_keys_whose_mean_is_subtracted_are_counted_beside_what_fills_a_bl
     assert "its 6 padded text tokens and the 64 that fill 64 tokens to blocks of 128" in found.meaning()
 
 
+def test_padded_keys_of_a_recording_are_known_by_their_queries() -> None:
+    """A recording keeps them as the model has them; the reference's output of a query without a key is zero."""
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((IMAGE + TEXT, HEADS, DIM)) for _ in range(3))
+    keep = np.arange(IMAGE + TEXT) < IMAGE + 18
+    ref, out = attention(q, k[keep], v[keep]) * keep[:, None, None], attention(q, k[keep], v[keep], 6)
+    made = {"in.query": q, "in.key": k, "out": ref}
+    reference = [tensor(f"{MODULE}:{port}", x[None].astype(np.float32), held=True) for port, x in made.items()]
+    (found,) = count_phantoms(reference, [tensor(f"{MODULE}:out", out[None].astype(np.float32), held=True)], MODULE)
+    assert (found.is_certain, round(found.count), found.padded) == (True, 6, 6)
+
+
 def test_no_phantoms_where_there_are_none_or_where_it_is_another_fault() -> None:
     reference, same = records(10, 0)
     (none,) = count_phantoms(reference, same, MODULE)
