@@ -243,8 +243,7 @@ class TorchaxBackend:
     def _tap(
         self, plan: SitePlan, reducer: BatchingReducer, rule: PairedRule, names: tuple[str, ...], rows: Any
     ) -> Tap:
-        masks = Masks(rule) if self.pairs_rows else None
-        frames = interop.torch_view(rows)
+        frames, masks = interop.torch_view(rows), Masks(rule) if self.pairs_rows else None
         return Tap(plan, reducer, rule, names, frames, named=self.named, ports=self.ports, masks=masks)
 
     def _bounded(self, reducer: BatchingReducer) -> contextlib.AbstractContextManager[None]:
