@@ -128,7 +128,7 @@ class _Judged:
         """A failing result with its origin placed inside the block in which it lies.
 
         Args:
-            named: the modules that a port named; those that were not chosen are looked at now.
+            named: the modules that the candidate named; they are looked at where none of the chosen ones met its.
         """
         followed = self.following is not None and self.following.failing
         if followed and result.origin is not None:
@@ -137,8 +137,8 @@ class _Judged:
             return result
         if followed:  # it is placed as closely as modules can
             return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result
-        known = frozenset(self.pair.modules) - self.plan.modules
-        unseen = known.intersection(named) if self.pair.port else frozenset[str]()
+        in_blocks = any(d.key.module in self.plan.modules and _module_met(d) for d in result.sites)
+        unseen = frozenset[str]() if in_blocks else frozenset(named).intersection(self.pair.modules) - self.plan.modules
         result = descend(result, self.pair, self.failing, self.say, unseen)
         if self.local is not None:
             result = self.local.descend(result)
