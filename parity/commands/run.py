@@ -50,11 +50,14 @@ def run(
     inputs: InputsFile = None,
     like: LikeOption = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run in this folder.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out keeps.")] = False,
 ) -> int:
     """Run the reference and the candidate side by side: same or not, and where the first divergence is.
 
     Settings are listed by `parity models`. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
     """
+    if overwrite and out is None:
+        raise UsageError("--overwrite replaces a kept run: give its folder with --out")
     chosen = parse_stages(stages, stage2)
     if "text" not in chosen:  # which judges the embeddings against the prompt's
         generation.require_one_input()
@@ -90,7 +93,7 @@ def run(
             stage2=stage2,
             like=alike_to,
         )
-        result = executed(request, say, out)
+        result = executed(request, say, out, overwrite)
     output.show(Comparison(result, following=_following(result, out)))
     return result.exit_code
 

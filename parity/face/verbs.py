@@ -32,8 +32,11 @@ def _quiet(text: str, done: int | None = None, total: int | None = None) -> None
     del text, done, total
 
 
-def executed(request: Request, say: Say, out: Path | None = None) -> compared.Result:
+def executed(request: Request, say: Say, out: Path | None = None, overwrite: bool = False) -> compared.Result:
     """Run what was asked for, all of its stages, and keep it where a folder is given.
+
+    Args:
+        overwrite: replace the run that is kept there.
 
     Raises:
         UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting was ignored.
@@ -41,7 +44,7 @@ def executed(request: Request, say: Say, out: Path | None = None) -> compared.Re
     from parity.commands.parts.keep import KeepRun
     from parity.runs.stages.run import run_stages
 
-    kept = None if out is None else KeepRun(out, request)
+    kept = None if out is None else KeepRun(out, request, overwrite)
     result = run_stages(request, say, kept)
     if kept is not None:
         result = replace(result, notes=(*result.notes, *map(Note, kept.notes)))
@@ -68,6 +71,7 @@ def run(
     forcing: Literal["none", "step", "module"] = "none",
     stages: Sequence[str] = ("transformer",),
     out: Where | None = None,
+    overwrite: bool = False,
 ) -> Result:
     """Run the reference and the candidate side by side: `parity run`.
 
@@ -115,7 +119,7 @@ def run(
             stages=tuple(stages),
             like=alike_to,
         )
-        return Result.of(executed(request, _quiet, _path(out)))
+        return Result.of(executed(request, _quiet, _path(out), overwrite))
 
 
 def diff(reference: Where, candidate: Where, *, rename: Where | Literal["auto"] | None = None) -> Result:

@@ -16,6 +16,7 @@ a killed run leaves what it had finished.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -36,20 +37,31 @@ from parity.runs.like import carry
 from parity.runs.request import Request
 from parity.runs.stream import Ends
 
+PARTS = frozenset({"reference", "candidate", "precision", "frames", "request.json", "result.json", "explain.json"})
+"""What a kept run's folder holds beside the files below."""
+SUFFIXES = ("_latents.safetensors", "_embeddings.safetensors", "report.html")
+
 
 class KeepRun:
     """See `parity.runs.sink.Sink`.
+
+    Args:
+        overwrite: replace a run that is kept there; it stays until both sides are loaded.
 
     Attributes:
         notes: what could not be kept.
 
     Raises:
-        UsageError: on making it, if the folder holds anything already.
+        UsageError: on making it, if the folder holds a run already, or with `overwrite` anything that is no run's.
     """
 
-    def __init__(self, out: Path, request: Request) -> None:
+    def __init__(self, out: Path, request: Request, overwrite: bool = False) -> None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UsageError(f"--out: '{out}' exists and is not an empty folder; name another")
+            if not overwrite:
+                raise UsageError(
+                    f"--out: '{out}' exists and is not an empty folder; name another, or replace a run with --overwrite"
+                )
+            _require_run(out, request)
         self.out, self.where, self.request = out, out, request
         self.writers: dict[str, GoldenWriter] = {}
         self.notes: list[str] = []
@@ -58,6 +70,8 @@ class KeepRun:
         if self.writers:
             self.where = self.out / name
         try:
+            if not self.writers and self.out.exists():
+                _clear(self.out)
             self.where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--out: cannot make '{self.where}': {error.strerror}") from None
@@ -85,6 +99,25 @@ class KeepRun:
     def result(self, result: Result) -> None:
         """Write result.json; a run that ended in preflight has nothing else to keep."""
         write(self.out / "result.json", render(Comparison(result), "json"), "--out")
+
+
+def _require_run(out: Path, request: Request) -> None:
+    """Refuse to replace what is no kept run, or what the new one is made from."""
+    if not out.is_dir() or out.is_symlink() or not (out / "request.json").is_file():
+        raise UsageError(f"--overwrite: '{out}' is no kept run (it has no request.json); name another folder")
+    for entry in sorted(out.iterdir()):
+        if entry.is_symlink() or not (entry.name in PARTS or entry.name.endswith(SUFFIXES)):
+            raise UsageError(f"--overwrite: '{entry}' is no part of a kept run; move it, or name another folder")
+    like = None if request.like is None else Path(request.like.where)
+    for given in (request.stage1, request.stage2, request.inputs, like):
+        if given is not None and given.resolve().is_relative_to(out.resolve()):
+            raise UsageError(f"--overwrite: '{given}' is of the run that it would replace; name another folder")
+
+
+def _clear(out: Path) -> None:
+    """Remove a run that was found to be one."""
+    for entry in out.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def _request(request: Request, out: Path) -> dict[str, str | None]:
