@@ -21,8 +21,7 @@ def attention_call(evidence: Evidence) -> AttentionCall:
     Nothing without the model, nor where the comparison has counted phantom keys from what the goldens hold.
     """
     module = evidence.request.looked_at(evidence.origin.key).module
-    is_counted = any("phantom keys" in c.cause for c in evidence.found.causes)
-    if evidence.model is None or is_counted or module.rpartition(".")[2] != ATTENTION:
+    if evidence.model is None or evidence.counts_keys or module.rpartition(".")[2] != ATTENTION:
         return AttentionCall()
     try:
         reference, candidate = _values(evidence, module)

@@ -60,6 +60,11 @@ class Evidence:
         return self.origin.key.step
 
     @property
+    def counts_keys(self) -> bool:
+        """Whether phantom keys were counted: by the comparison, from what the goldens hold, or in the attention."""
+        return bool(self.attention.phantoms) or any("phantom keys" in c.cause for c in self.found.causes)
+
+    @property
     def met(self) -> frozenset[Need]:
         """The needs of a witness that are met."""
         if self.model is None:

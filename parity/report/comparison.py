@@ -279,8 +279,8 @@ def times(ratio: float) -> str:
 
 
 def both(reference: float, candidate: float) -> str:
-    """A number of each side, once where they agree: `999`, `999 -> 1000`."""
-    texts = [f"{value:.5g}" for value in (reference, candidate)]
+    """A number of each side, once where they agree: `999`, `999 -> 1000`; `-` for one that a schedule does not have."""
+    texts = ["-" if math.isnan(value) else f"{value:.5g}" for value in (reference, candidate)]
     if reference == candidate or (math.isnan(reference) and math.isnan(candidate)):
         return texts[0]
     return " -> ".join(texts if texts[0] != texts[1] else [repr(reference), repr(candidate)])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parity.causes.gauges import working_dtype
+from parity.causes.gauges import measured, working_dtype
 from parity.causes.witnesses.dtype import dtype
 from parity.causes.witnesses.values_at_origin import values_at_origin
 from parity.causes.witnesses.values_reordered import values_reordered
@@ -33,6 +33,13 @@ def elsewhere(ours: list[Record], theirs: list[Record], origin: Key = ORIGIN) ->
 def test_a_gain(gain: float) -> None:
     (said,) = told(gain * X)
     assert f"times {gain:.5g}" in said
+
+
+def test_where_keys_were_counted_the_gain_that_they_cause_is_not_told_beside() -> None:
+    known = evidence([tensor("m:out", X)], [tensor("m:out", 0.0737 * X)])
+    assert len(list(values_at_origin(known))) == 1
+    counted = measured("2736.00 phantom keys on cond = what fills 80 tokens", 2736.0, "at 100 % of the queries")
+    assert list(values_at_origin(replace(known, found=replace(known.found, causes=(counted,))))) == []
 
 
 @pytest.mark.parametrize("order", [X[:, ::-1], np.roll(X, 1, 1), X.transpose(0, 2, 1).reshape(X.shape)])
