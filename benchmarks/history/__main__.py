@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +50,8 @@ def row(change: Change) -> dict[str, Any]:
 @contextmanager
 def _silent() -> Iterator[None]:
     """What a recording says on stderr is of its script, not of this bench."""
-    kept, sys.stderr = sys.stderr, open(os.devnull, "w")  # noqa: SIM115
-    try:
+    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
         yield
-    finally:
-        sys.stderr.close()
-        sys.stderr = kept
 
 
 def main() -> None:

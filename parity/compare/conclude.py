@@ -9,7 +9,7 @@ reference that is not finite itself, is `unjudged`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -178,6 +178,10 @@ def _is_loop(d: Place | SiteDiff) -> bool:
     return d.key.module == LOOP
 
 
+def _of_stage(name: str) -> Callable[[Place | SiteDiff], bool]:
+    return lambda d: d.key.stage == name
+
+
 def _before(d: SiteDiff, broken: SiteDiff) -> bool:
     """Whether a site was seen in an earlier step; the stage after the loop is recorded at step -1."""
     if d.key.stage == AFTER or broken.key.stage == AFTER:
@@ -295,7 +299,7 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
     of its own loop."""
     found = []
     for name in (BEFORE, AFTER):
-        sites = list(among(result.sites, which=lambda d, name=name: d.key.stage == name))  # type: ignore[misc]
+        sites = list(among(result.sites, which=_of_stage(name)))
         if not sites:
             continue
         failed = _failed(sites)

@@ -209,7 +209,7 @@ class Family(Protocol):
         """
         ...
 
-    def handed_in(self, case: Case) -> Mapping[str, Any]:
+    def pipeline_arguments(self, case: Case) -> Mapping[str, Any]:
         """What the pipeline computes once and hands to each call of the transformer: CPU tensors, or tuples of them, by
         argument. For ports; parity's own paths compute it where it is observed. Empty for nothing."""
         return {}

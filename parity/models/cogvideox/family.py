@@ -99,7 +99,7 @@ class CogVideoX(Family):
     ) -> dict[str, Any]:
         return {"hidden_states": latents.to(dtype), "timestep": timestep}
 
-    def handed_in(self, case: Case) -> Mapping[str, Any]:
+    def pipeline_arguments(self, case: Case) -> Mapping[str, Any]:
         if not _is_rotary(case.config):
             return {}
         return {"image_rotary_emb": cogvideox.Rotary(case.config)(torch.zeros(case.latent_shape))}

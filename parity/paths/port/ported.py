@@ -79,7 +79,7 @@ class Ported(Over):
         said: what its code changed for the process, put back.
         expected: shape of a prediction, where known. read: settings that the port has read. channels_last: its layout,
             once it is built. keeps: whether it keeps features between steps (its own `cache`).
-        pipelines: what the model's pipeline hands to each call beside the loop's arguments, where the port takes it.
+        from_pipeline: what the pipeline hands to each call beside the loop's arguments, where the port takes it.
     """
 
     entry: Entry
@@ -92,7 +92,7 @@ class Ported(Over):
     reached: Reached | None = None
     channels_last: bool = False
     keeps: bool = False
-    pipelines: Mapping[str, Any] = field(default_factory=dict)
+    from_pipeline: Mapping[str, Any] = field(default_factory=dict)
     _own: Port | None = None
     _built: Port | None = None
     _ports: weakref.WeakKeyDictionary[Any, Port] = field(default_factory=weakref.WeakKeyDictionary)
@@ -163,7 +163,7 @@ class Ported(Over):
             UsageError: see `parity.paths.port.load.build`.
         """
         port, said = built(self.entry, self.role, case, settings, self._mark)
-        self.pipelines = _accepted(port, self.base.handed_in(case))
+        self.from_pipeline = _accepted(port, self.base.pipeline_arguments(case))
         self.keeps = self.declares("cache") and settings.deep_cache is not None
         self._own = port
         self.channels_last = port.layout == "channels_last"
@@ -205,7 +205,7 @@ class Ported(Over):
         rank = arguments[LATENT].ndim
         with guarded(self.entry):
             given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
-            given |= pytree.tree_map(lambda x: x.to(arguments[LATENT].device), dict(self.pipelines))
+            given |= pytree.tree_map(lambda x: x.to(arguments[LATENT].device), dict(self.from_pipeline))
             if port.padded is not None:
                 masks_given(port.padded(given))
             out = prediction_of(self.called(call, given))

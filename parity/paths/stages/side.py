@@ -76,9 +76,8 @@ class StageSide:
     def settings(self) -> Settings:
         return typed(None, "torch" if self.role == "reference" else "torchax", self.spec.settings)
 
-    @property
-    def runner(self) -> Runner:
-        """The loaded stage."""
+    def loaded(self) -> Runner:
+        """The stage, loaded when it is first asked for."""
         if self._held is None:
             self._held = self._load()
         return self._held
@@ -100,11 +99,11 @@ class StageSide:
 
     def facts(self) -> Facts:
         at, spec, settings = self.known, self.spec, self.settings
-        modules = self.runner.modules if at.modules is None else at.modules
+        modules = self.loaded().modules if at.modules is None else at.modules
         inputs = {f"{branch}.{name}": x for branch, given in at.inputs.items() for name, x in given.items()}
         plain = {name: array(x) for name, x in inputs.items()}
         weights = (
-            {f"{spec.source.stage}.{name}": fingerprint(x) for name, x in self.runner.weights()} if spec.named else {}
+            {f"{spec.source.stage}.{name}": fingerprint(x) for name, x in self.loaded().weights()} if spec.named else {}
         )
         origin = Provenance(
             side=self.role,
@@ -140,8 +139,8 @@ class StageSide:
 
     def _observed(self, plan: Plan) -> Iterator[StepRecords]:
         inputs = self.known.inputs
-        own = run_branches(self.runner.run, inputs, plan.sites)
-        self.runner.reached.require()
+        own = run_branches(self.loaded().run, inputs, plan.sites)
+        self.loaded().reached.require()
         runs: dict[str, Branches] = {"": own}
         floors: dict[Key, Floor] = {}
         if plan.floors:
@@ -151,7 +150,7 @@ class StageSide:
         if plan.ends:
             for name in self._also(plan):
                 # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
-                runs[f"{BESIDE}{name}"] = run_branches(self.runner.run, self._beside(name), plan.sites)
+                runs[f"{BESIDE}{name}"] = run_branches(self.loaded().run, self._beside(name), plan.sites)
             yield StepRecords(ENDS, tuple(r for name, seen in runs.items() for r in self._ends(name, seen)))
 
     def _floors(self, plan: Plan, own: tuple[Record, ...]) -> tuple[dict[str, Branches], dict[Key, Floor]]:
@@ -215,7 +214,7 @@ class StageSide:
             )
             put(CallRecords(truth.step, truth.records, truth.floors, call=sent))
 
-        self.runner  # noqa: B018  it is loaded when it is first asked for
+        self.loaded()
         if self._torch is None:
             raise UsageError(f"modules' calls are handed over by the reference, not by the {self.role}")
         for branch, inputs in self.known.inputs.items():
@@ -225,9 +224,9 @@ class StageSide:
         args, kwargs = tuple(nest(x) for x in call.args), {name: nest(x) for name, x in call.kwargs.items()}
         again = Call(call.module, call.number, call.branches, args, kwargs, None)
         if plan.operations:
-            return self.runner.operations(again, call.step)
+            return self.loaded().operations(again, call.step)
         if self._alone is None:
-            self._alone = self.runner.alone(self._rows())
+            self._alone = self.loaded().alone(self._rows())
         if not self._alone.has(call.module):
             raise UsageError(f"the {self.role} has no module '{call.module}'")
         return StepRecords(call.step, tuple(self._alone.records(again, call.step)))
