@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, ratio
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
-from parity.compare.unlike import let_through, nothing, other_rows, unlike, what
+from parity.compare.unlike import ABSENT, absent, let_through, nothing, other_rows, unlike, what
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
@@ -161,6 +161,8 @@ class Judge:
         if a.kind != b.kind:
             if nothing(a) and nothing(b):
                 return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
+            if not self.strict_sites and absent(a, b):
+                return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="unjudged", note=ABSENT)
             return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{what(a)} against {what(b)}")
         if a.kind != "tensor":
             same = a.value == b.value or (

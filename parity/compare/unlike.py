@@ -17,6 +17,20 @@ def nothing(record: Record) -> bool:
     return record.rows != "" and record.moments is not None and record.moments.l2 == 0.0
 
 
+ABSENT = "zeros against None: what is made of them decides"
+
+
+def absent(a: Record, b: Record) -> bool:
+    """Whether the model is given zeros on one side and nothing on the other, as for a condition that a prompt lacks.
+
+    Behind a mask the two are one. Where no mask says so, what reads them differs if they are not.
+    """
+    if a.key.module or not a.key.port.startswith("in.") or {a.kind, b.kind} != {"none", "tensor"}:
+        return False
+    given = a if a.kind == "tensor" else b
+    return given.moments is not None and given.moments.l2 == 0.0 and not given.moments.nan and not given.moments.inf
+
+
 def other_rows(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """Whether two shapes differ in their rows alone."""
     return len(a) == len(b) >= 2 and a[:1] + a[2:] == b[:1] + b[2:]

@@ -2,13 +2,15 @@
 
 Forward hooks see inputs (bound to the names of the module's forward, positional or not) and outputs. The attention
 itself is no module in most models; `torch.nn.functional.scaled_dot_product_attention` is intercepted by a
-`TorchFunctionMode`, and attention written by parity announces itself through `attention_seen`. Both are recorded as
-the pseudo-module `<module>.attention`. Nothing is patched globally, and leaving the context removes every hook.
+`TorchFunctionMode`, flex attention where somebody's code keeps it (`parity.hooks.flex`), and attention written by
+parity announces itself through `attention_seen`. All are recorded as the pseudo-module `<module>.attention`. Leaving
+the context removes every hook and puts every function back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -18,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from parity.errors import UnjudgedError
+from parity.hooks.flex import watched_flex
 from parity.hooks.sites import ATTENTION, matches
 from parity.hooks.tap import Tap, single_output
 
@@ -55,7 +58,7 @@ def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
             path, attention = tap.named(own), tap.named(_attention_of(own))
             handles.append(module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True))
             handles.append(module.register_forward_hook(_after(active, path), with_kwargs=True))
-        with _AttentionMode(active), _replaced_attention(active):
+        with _AttentionMode(active), _replaced_attention(active), watched_flex(functools.partial(_by_heads, active)):
             yield
     finally:
         _ACTIVE.reset(token)
@@ -104,6 +107,7 @@ def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
             open_.callback(_ACTIVE.reset, token)
             open_.enter_context(_AttentionMode(active))
             open_.enter_context(_replaced_attention(active))
+            open_.enter_context(watched_flex(functools.partial(_by_heads, active)))
 
     def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         tap, active.tap = active.tap, None
@@ -241,6 +245,12 @@ def _attention_seen(active: _Active, tensors: Iterable[Any], function: Callable[
             active.tap.see(path, call, port, x)
 
 
+def _by_heads(active: _Active, query: Any, key: Any, value: Any, out: Any, function: Callable[..., Any]) -> None:
+    """Record a call of tensors [B, heads, rows, head dim], unless parity's own attention made it."""
+    if not active.own_attention:
+        _attention_seen(active, (x.transpose(1, 2) for x in (query, key, value, out)), function)
+
+
 @contextlib.contextmanager
 def _replaced_attention(active: _Active) -> Iterator[None]:
     """Within it, what a port put in the place of torch's attention is observed where torch's would be: it runs as it
@@ -254,8 +264,7 @@ def _replaced_attention(active: _Active) -> Iterator[None]:
     def observed(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         with attention_call():
             out = own(query, key, value, *args, **kwargs)
-        if not active.own_attention:
-            _attention_seen(active, (x.transpose(1, 2) for x in (query, key, value, out)), own)
+        _by_heads(active, query, key, value, out, own)
         return out
 
     functional.scaled_dot_product_attention = observed
@@ -278,10 +287,9 @@ class _AttentionMode(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         out = func(*args, **kwargs)
-        if func is not _SDPA or self.active.own_attention:
+        if func is not _SDPA:
             return out
         query, key, value = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key", "value")))
         assert self.active.tap is not None
-        function = self.active.tap.attention() or func
-        _attention_seen(self.active, (x.transpose(1, 2) for x in (query, key, value, out)), function)
+        _by_heads(self.active, query, key, value, out, self.active.tap.attention() or func)
         return out

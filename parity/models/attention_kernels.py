@@ -9,6 +9,7 @@ bfloat16, scores are materialised for `QUERY_CHUNK` query rows at a time. Segmen
 
 from __future__ import annotations
 
+import inspect
 import math
 import weakref
 from collections.abc import Callable
@@ -100,7 +101,8 @@ def _flex_function(device: str) -> Callable[..., Any]:
     if device == "cuda":
         global _COMPILED_FLEX
         if _COMPILED_FLEX is None:
-            _COMPILED_FLEX = torch.compile(module.flex_attention, dynamic=False)
+            # While a call is observed, what stands there looks at each call and calls torch's.
+            _COMPILED_FLEX = torch.compile(inspect.unwrap(module.flex_attention), dynamic=False)
         return _COMPILED_FLEX
     # Off CUDA torch wraps even the unfused implementation in torch.compile(backend="eager"), which adds seconds and
     # fails once torchax is imported (dynamo asks the accelerator for its stream). This is torch's own switch for it.

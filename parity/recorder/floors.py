@@ -7,6 +7,10 @@ transformer's next inputs, by the scalar that relates them to the latents; into 
 of the predictions that the script's guidance made (fitted, whatever its formula); and through a copy of the scheduler.
 So the floor of step 40 holds what rounding has grown to by then, though the loop is the script's.
 
+In float64 nothing that the script compiled is compiled again: a compiled flex attention has no float64 on most devices,
+and another entry in the compiler's table could end what the script compiled. Where it cannot be run in float64 at all,
+for want of memory or of a kernel, the recording goes on with the other runs, and says so.
+
 Cost: a forward for each run and call, and in float64 a copy of the weights.
 """
 
@@ -60,6 +64,8 @@ class Variant:
             stack.enter_context(torch.no_grad())
             if self.dtype is not None:
                 stack.enter_context(torch.autocast(device.type, enabled=False))
+            if self.dtype is torch.float64:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             if self.seed is not None:
                 stack.enter_context(perturbed(model, 1_000_003 * (self.seed + 1) + step, device))
             yield
@@ -79,10 +85,12 @@ class Carried:
     """The runs beside a script's own.
 
     Attributes:
-        variants: them. running: the name of the one whose call is being made; empty for none.
+        variants: them; one in float64 that fails is left out from then on. tell: says so.
+        running: the name of the one whose call is being made; empty for none.
     """
 
     variants: list[Variant]
+    tell: Callable[[str], None]
     running: str = ""
     _latents: list[torch.Tensor] = field(default_factory=list)
     _outputs: list[torch.Tensor] = field(default_factory=list)
@@ -93,19 +101,33 @@ class Carried:
         """Repeat a call of the transformer: each run's name, records, and prediction."""
         parts = output.split(1) if len(call.branches) == output.shape[0] else (output,)
         self._outputs += [part.detach() for part in parts]
-        for variant in self.variants:
+        for variant in list(self.variants):
             seen = tap()
-            args, kwargs = self._shifted(variant, call.args), self._shifted(variant, dict(call.kwargs))
-            again = Call(call.module, call.number, call.branches, args, kwargs, None)
-            self.running = variant.name
             try:
-                with variant.around(model, step), attached(model, seen):
-                    made = prediction_of(rerun(model, again, variant.dtype))
-            finally:
-                self.running = ""
+                made = self._again(variant, model, call, seen, step)
+            except Exception as error:
+                if variant.dtype is not torch.float64:
+                    raise
+                self.variants.remove(variant)
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
+                self.tell(
+                    f"the transformer cannot be run in float64 here ({why}); the floors are those of rounding alone"
+                )
+                continue
             apart = made.to(torch.float64) - output.detach().to(torch.float64)
             variant.predictions += list(apart.split(1) if len(parts) > 1 else (apart,))
             yield variant.name, torch_records(seen.entries, "transformer", step), made
+
+    def _again(self, variant: Variant, model: torch.nn.Module, call: Call, seen: Tap, step: int) -> torch.Tensor:
+        """The prediction of a call in another run."""
+        args, kwargs = self._shifted(variant, call.args), self._shifted(variant, dict(call.kwargs))
+        again = Call(call.module, call.number, call.branches, args, kwargs, None)
+        self.running = variant.name
+        try:
+            with variant.around(model, step), attached(model, seen):
+                return prediction_of(rerun(model, again, variant.dtype))
+        finally:
+            self.running = ""
 
     def _shifted(self, variant: Variant, given: Any) -> Any:
         """Arguments of the script's, as this run would have made them: each multiple of the latents moved."""

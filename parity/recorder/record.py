@@ -121,7 +121,7 @@ def record(
 
     wanted.steps = Steps(wanted.where, provenance, overwrite)
     names = [Branches(lambda: _guided(pipe), tuple(branches)) for _ in models]
-    carried = Carried(variants_of(next(iter(models.values())), kinds)) if kinds else None
+    carried = Carried(variants_of(next(iter(models.values())), kinds), say) if kinds else None
     if carried is not None and any(v.name == TRUTH for v in carried.variants):
         wanted.steps.truth = TRUTH
     watchers = []

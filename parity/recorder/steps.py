@@ -7,7 +7,7 @@ outside the loop (the decoder) is collected for the part that is written last.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -44,6 +44,10 @@ class Part:
     def add_beside(self, name: str, records: Iterable[Record]) -> None:
         """Add what a run that rounds otherwise gave."""
         self.beside.setdefault(name, []).extend(records)
+
+    def keep(self, names: Container[str]) -> None:
+        """Leave out the runs that are not among these: of one that failed half the step is here."""
+        self.beside = {name: records for name, records in self.beside.items() if name in names}
 
     def whole(self, step: int, truth: str) -> StepRecords:
         """The step in execution order, with its floors; without other runs it has none.

@@ -146,6 +146,7 @@ class Calls:
         again = functools.partial(self.tap, call.branches)
         for name, records, made in self.carried.call(self.model, call, output, again, step):
             part.add_beside(name, [*records, *self.predictions(call.branches, made, output.dtype)])
+        part.keep({v.name for v in self.carried.variants})
 
     def predictions(self, branches: tuple[str, ...], output: torch.Tensor, dtype: torch.dtype) -> list[Record]:
         """Records of the predictions of the branches in a batch."""

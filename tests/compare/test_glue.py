@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from parity.compare.detect.glue import Glue
+from parity.compare.detect.glue import Glue, bfloat16
 from parity.golden.records import LOOP, Key, StepRecords
 from parity.golden.values import value_record
 
@@ -88,3 +90,31 @@ def test_latents_that_are_not_denormalised_by_channel_are_named() -> None:
 
     assert causes(decoded(plain * std + mean), decoded(plain)) == ["vae.scaling_factor"]
     assert causes(decoded(plain), decoded(plain + 0.1 * rng.normal(size=plain.shape))) == []
+
+
+@pytest.mark.parametrize(("how", "steps"), [("rounded to", 50), ("computed in", 50), ("computed in", 20)])
+def test_a_schedule_in_bfloat16_is_named_with_what_it_repeats(how: str, steps: int) -> None:
+    """By rounding the values of another, or operation by operation, as where bfloat16 is torch's default dtype."""
+
+    def sigmas(narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        ramp = narrow(np.linspace(1, 0, steps + 1))
+        return narrow(narrow(9 * ramp) / narrow(1 + narrow(8 * ramp)))
+
+    def recorded(values: np.ndarray, times: np.ndarray) -> StepRecords:
+        named = {"schedule:sigmas": values, "schedule:timesteps": times}
+        records = (value_record(Key("transformer", 0, "", site), x, "float64") for site, x in named.items())
+        return StepRecords(0, tuple(records))
+
+    exact = sigmas(lambda x: x)
+    theirs = bfloat16(exact) if how == "rounded to" else sigmas(bfloat16)
+    times = bfloat16(1000 * (exact if how == "rounded to" else theirs)[:-1])
+    glue = Glue(({}, {}))
+    glue.add(recorded(exact, 1000 * exact[:-1]), recorded(theirs, times))
+    assert [cause.setting for cause in glue.found] == ["schedule_dtype", "timesteps"]
+    assert glue.found[0].cause == f"the schedule's sigmas are {how} bfloat16"
+    repeats = int(np.sum(np.diff(times) == 0))
+    assert (repeats > 0) == (steps == 50)
+    assert f"timesteps are {how} bfloat16: {repeats} of {steps} repeat the one before" in glue.found[1].cause
+    coarser = Glue(({}, {}))
+    coarser.add(recorded(exact, 1000 * exact[:-1]), recorded(np.round(exact, 1), np.round(1000 * exact[:-1], -2)))
+    assert not {cause.setting for cause in coarser.found} & {"schedule_dtype", "timesteps"}

@@ -559,6 +559,20 @@ def test_none_and_rows_that_a_mask_lets_none_of_through_are_one() -> None:
     assert (found.verdict, found.note) == ("fail", "a tensor against None")
 
 
+def test_zeros_that_a_script_gives_the_model_where_another_gives_nothing_are_left_to_what_reads_them() -> None:
+    zeros = np.zeros((1, 4, 2), np.float32)
+    for site, x, verdict in (
+        (":in.vision", zeros, "unjudged"),
+        (":in.vision", zeros + 1e-3, "fail"),
+        (":in.vision", zeros * np.nan, "fail"),
+        ("blocks.0:in.vision", zeros, "fail"),
+    ):
+        given, absent = StepRecords(0, (tensor(site, x),)), StepRecords(0, (none(site),))
+        assert [d.verdict for d in Judge(strict_sites=False).step(given, absent)] == [verdict]
+        assert [d.verdict for d in Judge(strict_sites=False).step(absent, given)] == [verdict]
+        assert [d.verdict for d in Judge().step(given, absent)] == ["fail"]
+
+
 def test_masks_that_let_as_many_rows_through_are_one_whatever_is_padded() -> None:
     def mask(valid: int, rows: int) -> Record:
         return tensor("blocks.0:in.attention_mask", (np.arange(rows) < valid).astype(np.float32)[None])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ import parity
 from parity.compare.diff import diff
 from parity.errors import UsageError
 from parity.golden import Golden, verify
+from parity.golden.records import Key
 from parity.models.registry import resolve_model
 from tests.recorder import script
 
@@ -161,6 +164,96 @@ def test_a_failure_of_paritys_ends_the_recording_and_not_the_script(
     assert np.array_equal(plain, seen)
     assert recording.failed == "RuntimeError: no room"
     assert "ended in step 0: RuntimeError: no room; the script goes on" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_run_in_float64_is_recorded_with_the_floors_of_rounding(
+    parts: script.Parts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def narrow(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        if args[0].dtype == torch.float64:
+            raise NotImplementedError("no kernel for Double\nat line 3")
+
+    plain = script.generate(parts)
+    handle = parts.transformer.transformer_blocks[1].ff.register_forward_pre_hook(narrow)
+    try:
+        with parity.record(tmp_path / "g", **parts.named):
+            seen = script.generate(parts)
+    finally:
+        handle.remove()
+    assert np.array_equal(plain, seen)
+    said = capsys.readouterr().err
+    assert said.count("cannot be run in float64 here (NotImplementedError: no kernel for Double)") == 1
+    golden = Golden.open(tmp_path / "g")
+    assert golden.complete
+    assert golden.steps == (-1, 0, 1)
+    for number in (0, 1):
+        step = golden.read_step(number)
+        assert step.floors[Key("transformer", number, "cond", "loop:noise_pred")].l2 > 0
+    with parity.record(tmp_path / "again", **parts.named, like=tmp_path / "g"):
+        script.generate(parts)
+    assert diff(tmp_path / "g", tmp_path / "again").verdict == "pass"
+
+
+FLEX = """
+import sys, torch
+import parity
+from torch.nn.attention.flex_attention import flex_attention
+
+programs = []
+def compiler(graph, inputs):
+    programs.append([x.dtype for x in inputs if isinstance(x, torch.Tensor)])
+    return graph.forward
+
+compiled = torch.compile(flex_attention, dynamic=False, backend=compiler)
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.to_q = torch.nn.Linear(16, 16)
+    def forward(self, hidden_states, timestep):
+        given = (self.to_q(hidden_states), hidden_states, hidden_states)
+        q, k, v = (x.unflatten(2, (2, 8)).transpose(1, 2) for x in given)
+        def near(score, b, h, i, j):
+            return torch.where(j < 5, score, float("-inf"))
+        return compiled(q, k, v, score_mod=near).transpose(1, 2).flatten(2) + timestep
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Block(), Block()])
+    def forward(self, hidden_states, timestep):
+        for block in self.blocks:
+            hidden_states = block(hidden_states, timestep)
+        return hidden_states
+
+torch.manual_seed(0)
+model, x = Model(), torch.randn(1, 6, 16)
+with torch.no_grad():
+    before, own = model(x, torch.tensor(1.0)), compiled
+    with parity.record(sys.argv[1], transformer=model):
+        seen = model(x, torch.tensor(1.0))
+        parity.tap("out", seen)
+assert torch.equal(before, seen) and compiled is own
+assert all(torch.float64 not in dtypes for dtypes in programs), programs
+"""
+
+
+def test_a_compiled_flex_attention_is_seen_and_has_a_truth_in_float64(tmp_path: Path) -> None:
+    """What the compiler cannot lower in float64 is run operation by operation there. In a process of its own: dynamo
+    and torchax do not go together."""
+    (tmp_path / "script.py").write_text(FLEX)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "g")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "float64" not in done.stderr
+    step = Golden.open(tmp_path / "g").read_step(0)
+    seen = {r.key.site: r for r in step.records}
+    ports = ("in.query", "in.key", "in.value", "out")
+    for i in range(2):
+        for port in ports:
+            record = seen[f"blocks.{i}.attention:{port}"]
+            assert record.shape == (1, 6, 2, 8)
+            assert record.key in step.floors
 
 
 def test_stop_after_leaves_the_block(parts: script.Parts, tmp_path: Path) -> None:

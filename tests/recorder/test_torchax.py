@@ -16,6 +16,7 @@ from torchax.ops import ops_registry
 import parity
 from parity.compare.diff import diff
 from parity.golden import Golden
+from parity.recorder.torchax_calls import InTorchax
 from tests.recorder import script
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
@@ -99,3 +100,10 @@ def test_a_wrong_kernel_in_the_operator_table_is_found_at_the_attention(
     assert found.verdict == "fail"
     assert found.origin is not None
     assert found.origin.key.module == "transformer_blocks.0.attn1.attention"
+
+
+def test_a_schedule_that_stayed_with_torch_in_bfloat16_is_recorded(env: Any) -> None:
+    """As where bfloat16 is torch's default dtype and the scheduler was not moved."""
+    x = torch.tensor([0.5, 1.5, 997.7], dtype=torch.bfloat16)
+    held = InTorchax().host(x)
+    assert (held.dtype, held.tolist()) == (np.float32, x.float().tolist())

@@ -16,6 +16,10 @@ from parity.causes.witness import witness
 from parity.compare.detect.phantoms import CONFIRM
 from parity.compare.result import NAN, Cause, Witness
 
+ANOTHER = "is another"
+SET = frozenset({"shift", "schedule_dtype", "timesteps", "scheduler.step_index"})
+"""Of causes that a script's own schedule shows; see `parity.compare.detect.glue`."""
+
 
 @witness("schedule")
 def schedule(evidence: Evidence) -> Iterator[Cause]:
@@ -32,6 +36,8 @@ def schedule(evidence: Evidence) -> Iterator[Cause]:
     shown = ", ".join(f"{name} {ours:.6g} against {theirs:.6g}" for name, (ours, theirs) in at.items())
     where = ", ".join(str(steps[i].step) for i in np.flatnonzero(np.any([hit[n] for n in names], axis=0))[:8])
     kind, setting, value, reference = _kind(numbers, names)
+    if kind == ANOTHER and any(cause.setting in SET for cause in evidence.found.causes):
+        return  # what was set before the first step says which
     remedy = "keep the schedule in float32" if setting else "set the scheduler up as the reference does"
     detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}; {CONFIRM}"
     worst = max(_apart(numbers[name]).max() for name in names)
@@ -58,7 +64,7 @@ def _kind(numbers: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[str,
         ours, theirs = numbers[name].T
         if len(ours) > 1 and np.allclose(theirs[:-1], ours[1:], rtol=ROUNDING, atol=0):
             return "is a step ahead: it was not reset, or warm-up calls moved it", "", "", ""
-    return "is another", "", "", ""
+    return ANOTHER, "", "", ""
 
 
 def _rounded(ours: np.ndarray, theirs: np.ndarray) -> bool:

@@ -31,6 +31,9 @@ SAME = 1e-4
 CLOSER = 0.1
 """Share of the difference of two schedules that may be left where another shift is said to make it."""
 
+STEPS16 = 6
+"""Roundings to bfloat16, half an ulp or 2^-8 each, in a schedule computed in it: a ramp (2) and a shift (4)."""
+
 Values = Mapping[tuple[str, str], np.ndarray]
 """(branch, site) -> a value that is held whole, in float64."""
 
@@ -98,14 +101,24 @@ def _schedule(ours: Values, theirs: Values, settings: tuple[Mapping[str, str], M
             factor = float(factors.mean())
             text = f"the schedule is shifted once more, by {factor:.4g}: sigma' = s sigma / (1 + (s - 1) sigma)"
             yield _cause(text, "shift", 1.0, factor, factor)
-        elif np.array_equal(b, bfloat16(a)):
-            yield _cause("the schedule's sigmas are rounded to bfloat16", "schedule_dtype", "float32", "bfloat16", 0.0)
+        elif how := _narrowed(a, b):
+            yield _cause(f"the schedule's sigmas are {how} bfloat16", "schedule_dtype", "float32", "bfloat16", 0.0)
         else:
             yield from _shift_of_the_config(a, b, settings)
-    if times is not None and _differ(times) and np.array_equal(times[1], bfloat16(times[0])):
-        repeats = int(np.sum(np.diff(times[1]) == 0))
-        text = f"the schedule's timesteps are rounded to bfloat16: {repeats} of {times[1].size} repeat the one before"
+    if times is not None and _differ(times) and (how := _narrowed(*times)):
+        steps = np.diff(times[1])
+        repeats, rises = int(np.sum(steps == 0)), int(np.sum(steps > 0))
+        text = f"the schedule's timesteps are {how} bfloat16: {repeats} of {times[1].size} repeat the one before"
+        text += f", {rises} exceed{'s' if rises == 1 else ''} it" if rises and (np.diff(times[0]) < 0).all() else ""
         yield _cause(text, "timesteps", "float32", "bfloat16", float(repeats))
+
+
+def _narrowed(a: np.ndarray, b: np.ndarray) -> str:
+    """Whether `b` is `a` in bfloat16: `rounded to` it, or `computed in` it operation by operation; else empty."""
+    if np.array_equal(b, bfloat16(a)):
+        return "rounded to"
+    narrow = np.array_equal(b, bfloat16(b)) and not np.array_equal(a, bfloat16(a))
+    return "computed in" if narrow and (np.abs(b - a) <= STEPS16 * 2.0**-8 * np.abs(a)).all() else ""
 
 
 def _shift_of_the_config(

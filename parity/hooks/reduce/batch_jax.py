@@ -11,10 +11,11 @@ Cost: a copy of each small tensor, at most `SMALL` elements.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import torch
 
 from parity.hooks.reduce import on_jax as reduce_jax
 
@@ -93,5 +94,10 @@ def gather(groups: list[Any], slot: Slot) -> dict[str, Any]:
 
 
 def array_of(x: Any) -> jax.Array:
-    """The jax array behind a torchax tensor or view; plain torch constants are moved."""
-    return x.jax() if hasattr(x, "jax") else jnp.asarray(x.detach().numpy())
+    """The jax array behind a torchax tensor or view. A plain torch tensor is moved, bfloat16 too, which numpy lacks."""
+    if hasattr(x, "jax"):
+        return cast(jax.Array, x.jax())
+    x = x.detach().cpu().contiguous()
+    if x.dtype == torch.bfloat16:
+        return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16.dtype))
+    return jnp.asarray(x.numpy())

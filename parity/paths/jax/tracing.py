@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import torch
 import torchax
 from torchax import interop
@@ -82,12 +81,7 @@ def to_jax(x: torch.Tensor) -> jax.Array:
     """A CPU tensor as a jax array, bfloat16 included; float64 and int64 become 32 bits wide, as JAX has them. One of
     torchax's is an array already; one on torch's meta device has a shape and a dtype and no more, as what stands for
     it in JAX."""
-    if isinstance(x, torchax.tensor.Tensor):
-        return array_of(x)
-    if x.is_meta:
+    if not isinstance(x, torchax.tensor.Tensor) and x.is_meta:
         dtype = jax.dtypes.canonicalize_dtype(mappings.t2j_dtype(x.dtype))
         return cast(jax.Array, jax.ShapeDtypeStruct(tuple(x.shape), dtype))
-    x = x.detach().cpu().contiguous()
-    if x.dtype == torch.bfloat16:
-        return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16.dtype))
-    return jnp.asarray(x.numpy())
+    return array_of(x)
