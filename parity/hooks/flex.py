@@ -64,5 +64,5 @@ def _found(own: Callable[..., Any], loaded: int) -> tuple[tuple[ModuleType, str,
         if isinstance(module, ModuleType)
         for name, value in list(vars(module).items())
         # Compiled functions are functions; of anything else no attribute is asked for, which might run its code.
-        if isinstance(value, FunctionType) and (value is own or vars(value).get("_torchdynamo_orig_callable") is own)
+        if type(value) is FunctionType and (value is own or vars(value).get("_torchdynamo_orig_callable") is own)
     )
