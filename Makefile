@@ -12,6 +12,7 @@
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
 #   make kills    commands killed at every write, and at moments between
+#   make older    the recorder's tests beside older versions of torch and jax, in an environment of their own
 #   make price-list  docs/price-list.md: error, time and memory of every setting (half an hour; goes on where it stopped)
 #   make install  only the virtual environment
 #
@@ -25,7 +26,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint snapshots bench fault-bench history gpu goldens price-list fuzz kills
+.PHONY: install run test lint older snapshots bench fault-bench history gpu goldens price-list fuzz kills
 
 install: $(STAMP)
 
@@ -39,6 +40,16 @@ run: install
 
 test: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+OLDER := .venv-older
+
+$(OLDER)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(OLDER)
+	$(OLDER)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[older]'
+	touch $@
+
+older: $(OLDER)/.installed
+	$(OLDER)/bin/python -m pytest --numprocesses 2 tests/recorder
 
 lint: install
 	$(BIN)/ruff check

@@ -151,7 +151,7 @@ def conclude(
         return Result("pass", None, why, notes=beside, **common)  # type: ignore[arg-type]
     origin = _origin(sites, outputs)
     at = next(d for d in among(sites, step=origin.key.step) if d.key == origin.key)
-    why = divergence(at, origin.birth, outputs_match=not outputs, after=agreeing(sites, at))
+    why = divergence(at, origin.birth, outputs_match=bool(steps) and not outputs, after=agreeing(sites, at))
     found = findings(sites, origin, [d.setting for d in differing], grid)
     return Result("fail", failing, why, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
 

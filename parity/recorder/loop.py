@@ -20,7 +20,7 @@ import torch
 from parity.golden.records import Key, Record
 from parity.golden.values import value_record
 from parity.hooks.perturb import perturbed
-from parity.port import listening
+from parity.port import Layout, listening
 from parity.recorder.branches import Branches
 from parity.recorder.draws import Drawn
 from parity.recorder.floors import SEEDS, Carried, same_draws, tensors_of
@@ -31,19 +31,23 @@ from parity.recorder.torch_calls import Kind
 Guard = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Loop:
     """Watches a script's loop.
 
     Attributes:
         steps: of the recording. kind: where its tensors lie. branches: of its transformers. carried: runs beside it.
-        guard: context in which parity's own work is done. ended: called when a step has been written.
+        rounds: whether the decoder is run again, perturbed. layout: of what it is given and gives.
+        guard: context in which parity's own work is done. wanted: whether anything is recorded still.
+        ended: called when a step has been written.
     """
 
     steps: Steps
     kind: Kind
     branches: list[Branches]
     carried: Carried | None
+    rounds: bool
+    layout: Layout
     guard: Guard
     wanted: Callable[[], bool]
     ended: Callable[[], None]
@@ -136,31 +140,40 @@ class Loop:
             if not self.wanted():
                 return
             with self.guard():
-                z = args[0] if args else kwargs["z"]
-                self._decode(vae, z, tensors_of(result)[0])
+                self._decode(vae, next(iter([*args, *kwargs.values()])), _first(result))
 
         with watched(vae, "decode", lambda args, kwargs: None, after):
             yield
 
-    def _decode(self, vae: Any, z: torch.Tensor, out: torch.Tensor) -> None:
+    def _decode(self, vae: Any, z: Any, out: Any) -> None:
         call, outside = self._decoded["decode"], self.steps.outside
         self._decoded["decode"] += 1
 
-        def records(latents: torch.Tensor, frames: torch.Tensor) -> list[Record]:
+        def records(latents: Any, frames: Any) -> list[Record]:
             names = [str(x.dtype).removeprefix("torch.") for x in (z, out)]
             return [
-                self.steps.after_loop("in.z", self.kind.host(latents), names[0], call, held=True),
-                self.steps.after_loop("out", self.kind.host(frames), names[1], call, held=False),
+                self.steps.after_loop("in.z", self._array(latents), names[0], call, held=True),
+                self.steps.after_loop("out", _frames_first(self._array(frames)), names[1], call, held=False),
             ]
 
         outside.add(records(z, out))
-        if self.carried is None or self._latents is None or not isinstance(vae, torch.nn.Module):
+        if not self.rounds or not isinstance(vae, torch.nn.Module):
             return
         decode: Any = type(vae)
-        for i, shift in enumerate(list(self.carried.shift.values())[:SEEDS]):
-            moved = _scaled(z, self._latents, shift)
+        shifts = list(self.carried.shift.values())[:SEEDS] if self.carried is not None else []
+        for i in range(SEEDS):
+            moved = _scaled(z, self._latents, shifts[i]) if self._latents is not None and i < len(shifts) else z
             with torch.no_grad(), perturbed(vae, 1_000_003 * (i + 1), z.device):
-                outside.add_beside(f"rounding {i}", records(moved, tensors_of(decode.decode(vae, moved))[0]))
+                outside.add_beside(f"rounding {i}", records(moved, _first(decode.decode(vae, moved))))
+
+    def _array(self, x: Any) -> np.ndarray:
+        """A tensor, or an array of numpy's or JAX's, on the host with the channels in their place."""
+        if isinstance(x, torch.Tensor):
+            held = np.asarray(self.kind.host(x))
+        else:
+            held = np.asarray(x)
+            held = held.astype(np.float32) if held.dtype.itemsize == 2 and held.dtype.kind in "fV" else held
+        return np.moveaxis(held, -1, 1) if self.layout == "channels_last" and held.ndim > 2 else held
 
     @contextlib.contextmanager
     def finishing(self, processor: Any) -> Iterator[None]:
@@ -208,6 +221,19 @@ class Loop:
 
 
 _STEP = ("model_output", "timestep", "sample")
+
+
+def _frames_first(video: np.ndarray) -> np.ndarray:
+    """A video [B, C, T, H, W] as [B, T, C, H, W], so that the bins of its rows are of frames; a picture as it is."""
+    return np.moveaxis(video, 2, 1) if video.ndim == 5 else video
+
+
+def _first(result: Any) -> Any:
+    """What a decoder returns: the tensor or array, or the first in a tuple or an output object."""
+    if hasattr(result, "shape"):
+        return result
+    values = result if isinstance(result, (tuple, list)) else vars(result).values()
+    return next(x for x in values if hasattr(x, "shape"))
 
 
 def _step_arguments(scheduler: Any) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from parity.golden.disk.store import open_store
 from parity.golden.records import PORT
 from parity.golden.versions import versions
 from parity.hooks.modules import module_tree, named_tensors
+from parity.port import Layout
 from parity.recorder.branches import Branches
 from parity.recorder.floors import KINDS, TRUTH, Carried, variants_of
 from parity.recorder.loop import Loop
@@ -83,33 +84,39 @@ def record(
     values: Sequence[str] = (),
     floors: Sequence[str] | None = None,
     branches: Sequence[str] = (),
+    layout: Layout = "channels_first",
     stop_after: int | None = None,
     overwrite: bool = False,
 ) -> Iterator[Recording]:
-    """Record what a diffusers pipeline, or a loop of one's own, computes within the block.
+    """Record what a diffusers pipeline, a loop of one's own, or a script that decodes alone computes within the block.
 
     Args:
         where: folder or URL of the golden. pipe: a diffusers pipeline; its transformers, scheduler, VAE and processors
             are found by themselves.
-        transformer, vae, scheduler: of one's own loop, or in place of the pipeline's.
+        transformer, vae, scheduler: of one's own loop, or in place of the pipeline's. The VAE may be anything with a
+            `decode` of tensors or arrays, and may come alone.
         like: the golden that this one is going to be compared with, which has the floors; named at the end.
         sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites kept whole.
         floors: `fp64`, `rounding`; empty for none. Default: both in torch, none with `like` or where tensors are JAX's.
         branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
+        layout: of what the VAE is given and gives: `channels_last` is recorded with the channels in their usual place.
         stop_after: leave the block once so many steps are recorded. overwrite: replace a golden that is there.
 
     Raises:
         UsageError: nothing to record, a golden is there already, or no module matches. What the script raises.
     """
     models = _transformers(pipe, transformer)
+    scheduler, vae = scheduler or getattr(pipe, "scheduler", None), vae or getattr(pipe, "vae", None)
+    if not models and not hasattr(vae, "decode"):
+        raise UsageError("parity.record: give a diffusers pipeline, transformer= of your own loop, or a vae= to decode")
     wanted = Recording(os.fspath(where), stop_after)
     if not overwrite and read_manifest(open_store(where)) is not None:
         raise UsageError(
             f"{wanted.where}: there is a golden here already; choose another place, or give overwrite=True"
         )
-    scheduler, vae = scheduler or getattr(pipe, "scheduler", None), vae or getattr(pipe, "vae", None)
-    kind = wanted.kind = _kind(models)
-    alone = like is None and isinstance(kind, Eager)
+    observed = models or {"vae": vae}
+    kind = wanted.kind = _kind(observed)
+    alone = like is None and isinstance(kind, Eager) and isinstance(next(iter(observed.values())), torch.nn.Module)
     kinds = tuple(floors) if floors is not None else KINDS if alone else ()
     if unknown := sorted(set(kinds) - set(KINDS)):
         raise UsageError(f"floors takes {', '.join(KINDS)}; found '{unknown[0]}'")
@@ -117,11 +124,11 @@ def record(
     configs = _configs(pipe, {**parts, **models})
 
     def provenance() -> Provenance:
-        return _provenance(models, configs, kind, kinds, scheduler, pipe)
+        return _provenance(observed, configs, kind, kinds, scheduler, pipe)
 
     wanted.steps = Steps(wanted.where, provenance, overwrite)
     names = [Branches(lambda: _guided(pipe), tuple(branches)) for _ in models]
-    carried = Carried(variants_of(next(iter(models.values())), kinds), say) if kinds else None
+    carried = Carried(variants_of(next(iter(models.values())), kinds), say) if kinds and models else None
     if carried is not None and any(v.name == TRUTH for v in carried.variants):
         wanted.steps.truth = TRUTH
     watchers = []
@@ -132,7 +139,17 @@ def record(
                 model, name, kind, (sites, tuple(values)), own, wanted.steps, carried, wanted.guard, wanted.wanted, say
             )
         )
-    loop = Loop(wanted.steps, kind, names, carried, wanted.guard, wanted.wanted, wanted.ended)
+    loop = Loop(
+        steps=wanted.steps,
+        kind=kind,
+        branches=names,
+        carried=carried,
+        rounds="rounding" in kinds,
+        layout=layout,
+        guard=wanted.guard,
+        wanted=wanted.wanted,
+        ended=wanted.ended,
+    )
     with contextlib.ExitStack() as stack:
         for watcher in watchers:
             stack.enter_context(watcher.watching())
@@ -162,13 +179,14 @@ def _finish(recording: Recording, complete: bool, like: str | os.PathLike[str] |
         say(f"recording to {recording.where} could not be finished: {error}")
         return
     count = recording.steps.number
-    if not count:
-        say(f"nothing was recorded to {recording.where}: no step of the scheduler was seen")
+    if recording.steps.empty:
+        say(f"nothing was recorded to {recording.where}: no step of the scheduler was seen, and nothing was decoded")
         return
     state = "" if complete and not recording.failed else ", marked incomplete"
     other = os.fspath(like) if like is not None else "OTHER"
     both = f"{other} {recording.where}" if like is not None else f"{recording.where} {other}"
-    say(f"{count} step{'s' if count > 1 else ''} recorded to {recording.where}{state}; compare: parity diff {both}")
+    what = f"{count} step{'s' if count > 1 else ''}" if count else "what was decoded is"
+    say(f"{what} recorded to {recording.where}{state}; compare: parity diff {both}")
 
 
 def say(text: str) -> None:
@@ -177,10 +195,10 @@ def say(text: str) -> None:
 
 
 def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
-    """The modules to observe by their names in a pipeline.
+    """The modules to observe by their names in a pipeline; none where a script decodes alone.
 
     Raises:
-        UsageError: there is none.
+        UsageError: one cannot be observed.
     """
     found = {"transformer": transformer} if transformer is not None else {}
     for name in TRANSFORMERS if pipe is not None and not found else ():
@@ -195,8 +213,6 @@ def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
             )
         if not isinstance(model, torch.nn.Module):
             raise UsageError(f"parity.record: {name} is a {type(model).__name__}; it must be a torch.nn.Module")
-    if not found:
-        raise UsageError("parity.record: give a diffusers pipeline, or transformer= of your own loop")
     return found
 
 
@@ -205,7 +221,7 @@ def _kind(models: Mapping[str, Any]) -> Kind:
     if "torchax" in sys.modules:
         from parity.recorder.torchax_calls import InTorchax, is_torchax
 
-        if any(map(is_torchax, models.values())):
+        if any(isinstance(model, torch.nn.Module) and is_torchax(model) for model in models.values()):
             return InTorchax()
     return Eager()
 
@@ -250,7 +266,8 @@ def _provenance(
     models: Mapping[str, Any], configs: Mapping[str, str], kind: Kind, kinds: Sequence[str], scheduler: Any, pipe: Any
 ) -> Provenance:
     models = {name: vars(model).get("_modules", {}).get("_model", model) for name, model in models.items()}
-    first = next(iter(models.values()))
+    recorded = type(pipe if pipe is not None else next(iter(models.values()))).__name__
+    models = {name: model for name, model in models.items() if isinstance(model, torch.nn.Module)}
     timesteps = getattr(scheduler, "timesteps", None)
     weights: dict[str, str] = {}
     modules: dict[str, str] = {}
@@ -258,17 +275,17 @@ def _provenance(
         before = f"{prefix}." if i else ""
         weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
         modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
-    dtypes = [x.dtype for x in first.parameters()]
-    dtype = str(max(set(dtypes), key=dtypes.count)).removeprefix("torch.") if dtypes else "float32"
+    tensors = list(next(iter(models.values())).parameters()) if models else []
+    dtypes = [str(x.dtype).removeprefix("torch.") for x in tensors]
     return Provenance(
         side="reference" if kinds else "candidate",
         backend="torch" if kinds else PORT,  # a candidate of somebody's own
-        model=type(pipe).__name__ if pipe is not None else type(first).__name__,
-        settings={"dtype": dtype, **configs},
+        model=recorded,
+        settings={"dtype": max(set(dtypes), key=dtypes.count), **configs} if dtypes else configs,
         seed=0,
         steps=int(timesteps.numel()) if isinstance(timesteps, torch.Tensor) else 0,
         weights=weights,
         versions=versions(),
-        devices=(str(next(first.parameters()).device.type),),
+        devices=tuple(x.device.type for x in tensors[:1]),
         modules=modules,
     )

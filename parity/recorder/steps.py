@@ -133,6 +133,11 @@ class Steps:
         record = value_record(Key(AFTER, OUTSIDE, "", f"decode:{port}", call), value, dtype)
         return record if held else replace(record, value=None)
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was recorded."""
+        return self._writer is None
+
     def begin(self) -> None:
         """Make the golden, before anything is computed for it.
 
@@ -157,6 +162,8 @@ class Steps:
             self.end_step()
         else:  # what was named after the last step
             self.outside.add(replace(r, key=replace(r.key, stage=AFTER, step=OUTSIDE)) for r in self.part.records)
+        if self._writer is None and self.outside.records:
+            self.begin()  # a script that decodes alone has no step
         if self._writer is None:
             return
         if self.outside.records:

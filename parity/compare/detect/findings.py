@@ -15,6 +15,8 @@ from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
 from parity.golden.sketch import Geometry
 
+VIDEO = "decode:out"
+"""Site of what a script's decoder gave, [batch, frames, ...]."""
 _FLOATS = ("float64", "float32", "bfloat16", "float16")
 _MOST = 8
 
@@ -75,6 +77,9 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: Grid | None) -
     size = Geometry(*at.frame).rows_per_bin * tokens / at.frame[0]
     spans = [(int(i * size), min(tokens, math.ceil((i + 1) * size))) for i in hit]
     where = ", ".join(_span(first, last) for first, last in _merged(spans)[:_MOST])
+    if at.key.site == VIDEO:
+        alone = "; the first, which sees no other, agrees" if _merged(spans) == [(1, tokens)] else ""
+        return f"at {at.key.site} the difference lies in frames {where} of {tokens}{alone}"
     text = "text" in at.key.port.split("@")[1:] or at.rows != ""
     sentence = f"at {at.key.site} the difference lies in {'text ' if text else ''}tokens {where} of {tokens}"
     if not text and grid is not None and grid.tokens == tokens and grid.frames > 1:
