@@ -115,8 +115,9 @@ def _require_run(out: Path, request: Request) -> None:
 
 
 def _clear(out: Path) -> None:
-    """Remove a run that was found to be one."""
-    for entry in out.iterdir():
+    """Remove a run that was found to be one: its result first, last the request by which it is known to be a run."""
+    order = {"result.json": 0, "request.json": 2}
+    for entry in sorted(out.iterdir(), key=lambda entry: order.get(entry.name, 1)):
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
