@@ -46,6 +46,7 @@ def test_a_run_that_is_half_removed_is_no_run_and_can_be_replaced(
     with pytest.raises(ZeroDivisionError):
         _clear(run)
     assert not (run / "result.json").exists()
+    (run / ".result.json.x1y2").write_text("{")  # of a write that was killed
     KeepRun(run, REQUEST, overwrite=True)
 
 

@@ -35,6 +35,10 @@ fuzzed = settings(
 )
 
 
+slow = settings(fuzzed, max_examples=max(5, EXAMPLES // 10))
+"""For examples of a second and more, each of which runs both sides: a tenth as many."""
+
+
 def corpus(name: str) -> list[Any]:
     """The seeds of `corpus/NAME.json`: each broke it once."""
     return list(json.loads((CORPUS / f"{name}.json").read_text()))

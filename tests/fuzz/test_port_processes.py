@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parity.runs.sides import Workers
-from tests.fuzz.outcome import computed, corpus, fuzzed
+from tests.fuzz.outcome import computed, corpus, slow
 from tests.ports import REFERENCE
 
 pytest.importorskip("torchax")
@@ -28,7 +28,7 @@ SPEAKS = (
 )  # fmt: skip
 MEDDLES = (
     "torch.set_default_dtype(torch.float64)", "torch.manual_seed(7)", "os.chdir('/')", "os.environ.clear()",
-    "sys.path.clear()", "sys.modules.pop('parity', None)", "sys.setrecursionlimit(60)", "signal.alarm(1)",
+    "sys.path.clear()", "sys.setrecursionlimit(60)", "signal.alarm(1)",
     "signal.signal(signal.SIGINT, signal.SIG_DFL)", "torch.set_grad_enabled(True)", "gc.disable()",
     "threading.Thread(target=time.sleep, args=(600,)).start()",
     "torch.nn.Module.__call__ = None", "os.umask(0o777)",
@@ -37,6 +37,7 @@ MEDDLES = (
 SABOTAGE = (
     "time.sleep = None", "json.dumps = None", "np.asarray = None", "builtins.print = None", "os.write = None",
     "hashlib.sha256 = None", "torch.Tensor.to = None", "builtins.isinstance = None", "struct.pack = None",
+    "sys.modules.clear()", "del sys.modules['torch']", "sys.modules.pop('parity', None)",
 )  # fmt: skip
 """What parity itself works with in that process: never a verdict, and it may look like parity's own defect."""
 ENDS = (
@@ -47,7 +48,7 @@ ENDS = (
     "import nosuch", "raise UnicodeDecodeError('utf-8', b'', 0, 1, '\\ud800')", "raise Exception('\\x1b[2J' * 999)",
     "raise BaseExceptionGroup('x', [KeyboardInterrupt()])", "torch.ones(2) @ torch.ones(3)", "bytearray(10 ** 18)",
     "(lambda f: f(f))(lambda f: f(f))", "raise OSError(28, 'No space left on device')", "raise EOFError",
-    "raise BrokenPipeError", "sys.modules.clear()", "del sys.modules['torch']",
+    "raise BrokenPipeError",
 )  # fmt: skip
 RETURNS = ("None", "7", "[]", "'x'", "x[:, :1]", "x * math.nan", "x / 0", "x.to(torch.int64)", "{'a': x}",
            "x.to(torch.bfloat16)", "x.cpu().numpy()", "x.expand(2, *x.shape)", "Odd()", "x * 1.5", "x[None]",
@@ -118,7 +119,7 @@ def run(folder: Path, side: str, place: str, deed: str, returned: str) -> None:
         assert code != 0, f"{returned} was found to be the same"
 
 
-@fuzzed
+@slow
 @given(side=SIDES, place=PLACES, deed=DEEDS)
 def test_a_port_that_misbehaves_is_an_error_or_changes_nothing(
     tmp_path: Path, side: str, place: str, deed: str
@@ -126,7 +127,7 @@ def test_a_port_that_misbehaves_is_an_error_or_changes_nothing(
     run(tmp_path, side, place, deed, "x")
 
 
-@fuzzed
+@slow
 @given(side=SIDES, returned=st.sampled_from(RETURNS))
 def test_a_port_that_returns_something_else_is_never_the_same(tmp_path: Path, side: str, returned: str) -> None:
     run(tmp_path, side, IN_CALL, "pass", returned)

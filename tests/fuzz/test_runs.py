@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parity.runs.kept import SEAL, seal
-from tests.fuzz.outcome import computed, corpus, ended, ends, fuzzed
+from tests.fuzz.outcome import computed, corpus, ended, ends, slow
 from tests.fuzz.test_goldens import ODD, Step, paths_of, put
 from tests.ports import PORT, REFERENCE
 
@@ -99,7 +99,7 @@ def changed(kept: Kept, folder: Path, name: str, path: tuple[Step, ...], value: 
     assert not foreign or kept.executed == [], f"a request from elsewhere executed {kept.executed}"
 
 
-@fuzzed
+@slow
 @given(data=st.data(), name=st.sampled_from(DOCUMENTS), sealed=st.booleans())
 def test_a_changed_document_is_shown_or_refused(
     kept: Kept, tmp_path: Path, data: st.DataObject, name: str, sealed: bool
@@ -109,7 +109,7 @@ def test_a_changed_document_is_shown_or_refused(
     changed(kept, tmp_path, name, data.draw(st.sampled_from(paths_of(document))), data.draw(values), sealed)
 
 
-@fuzzed
+@slow
 @given(data=st.data())
 def test_damaged_bytes_of_a_run_are_named_or_do_no_harm(kept: Kept, tmp_path: Path, data: st.DataObject) -> None:
     run = copied(kept, tmp_path)

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from parity.__main__ import main
 
-KILLS = int(os.environ.get("KILLS", "2"))
+KILLS = int(os.environ.get("KILLS", "1"))
 """Of each command and signal at calls of the system, and as many at moments between: few in CI, `make kills` all."""
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 CODES = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}
