@@ -55,7 +55,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     made = Kept(folder / "run", folder / "model.py", folder / "port.py", folder / "evil.py")
     made.reference.write_text(REFERENCE + MARKED)
     made.candidate.write_text(PORT.replace("1e-5)", "1e-1)") + MARKED)
-    made.evil.write_text(REFERENCE + MARKED)
+    made.evil.write_text(f"# Of somebody else\n{REFERENCE}{MARKED}")
     paths = ["--reference-path", f"{made.reference}:reference", "--candidate-path", f"{made.candidate}:build"]
     assert ended(["run", "--rounds", "structure", "--out", str(made.run), *paths], (1,), 600)[0] == 1
     assert ended(["explain", str(made.run)], (1,), 600)[0] == 1

@@ -90,7 +90,7 @@ def nothing(folder: Path) -> None:
 
 
 RUN = ["run", "--rounds", "structure", "--reference-path", "model.py:reference", "--candidate-path", "port.py:build"]
-RECORD = ["record", "golden", "--side", "reference", "--reference-path", "model.py:reference", "--steps", "3"]
+RECORD = ["record", "golden", "--side", "candidate", "--model", "tiny-cogvideox-1.0", "--steps", "3"]
 SETTINGS = ["bisect", "settings", "--rounds", "structure", "--candidate", "attention.mask=none", "--state", "s.json"]
 SWEEP = ["sweep", "--set", "attention.mask=exact,none", "--steps", "1", "--state", "s.json", "--markdown", "table.md"]
 
@@ -116,7 +116,7 @@ RECORD_SCRIPT = ["record", "golden", "--script", "script.py", "--floors", "none"
 COMMANDS = {
     "run": Command(words=[*RUN, "--out", "run"], again=[*RUN, "--out", "run", "--overwrite"], make=ports,
                    check=kept_run, done=kept_run, code=1),
-    "record": Command(words=RECORD, again=[*RECORD, "--resume"], make=ports, check=a_golden, done=a_whole_golden),
+    "record": Command(words=RECORD, again=[*RECORD, "--resume"], make=nothing, check=a_golden, done=a_whole_golden),
     "record --script": Command(words=RECORD_SCRIPT, again=[*RECORD_SCRIPT, "--overwrite"], make=script,
                                check=a_golden, done=a_whole_golden),
     "explain": Command(words=["explain", "run"], again=["explain", "run"], make=explained,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 pytest.importorskip("diffusers")
 
 from parity.golden import Golden
+from tests.recorder.test_script import SCRIPT as WITHOUT_EDIT
+from tests.recorder.test_script import model
 
 SCRIPT = """
 import os, signal, sys
@@ -103,6 +106,19 @@ def test_a_process_that_is_killed_leaves_whole_steps(tmp_path: Path, script: str
     assert not golden.complete
     assert golden.steps == (0, 1)
     golden.read_step(1)
+
+
+def test_a_script_is_recorded_by_the_first_process(tmp_path: Path) -> None:
+    """The command of docs/recording.md, of a script that joins nobody itself."""
+    document = (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
+    words = re.findall(r"`torchrun --nproc-per-node 2 (-m parity record [^`]+ generate\.py[^`]+)`", document)[0].split()
+    (tmp_path / "beside.py").write_text("size = {'height': 32, 'width': 32, 'num_frames': 9}\n")
+    (tmp_path / "generate.py").write_text(WITHOUT_EDIT.replace("END", ""))
+    done = torchrun(tmp_path, *words, "--", model())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("made (1, 9, 32, 32, 3)") == 2
+    assert done.stderr.count("process 1 of 2 does not record") == 1
+    assert Golden.open(tmp_path / "golden").complete
 
 
 def test_a_command_that_torchrun_starts_twice_says_so(tmp_path: Path) -> None:
