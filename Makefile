@@ -11,7 +11,7 @@
 #   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
-#   make kills    commands killed at every write, and at moments between
+#   make kills    every command that writes killed, where it writes and at moments between (KILLS=20 of each kind; hours)
 #   make older    the recorder's tests beside older versions of torch and jax, in an environment of their own
 #   make price-list  docs/price-list.md: error, time and memory of every setting (half an hour; goes on where it stopped)
 #   make install  only the virtual environment
@@ -66,8 +66,11 @@ FUZZ_EXAMPLES ?= 3000
 fuzz: install
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fuzz --hypothesis-show-statistics
 
+KILLS ?= 20
+
 kills: install
-	$(BIN)/python -m pytest tests/golden/test_kill.py tests/bisect/test_commits.py -k 'kill'
+	KILLS=$(KILLS) $(BIN)/python -m pytest tests/kills tests/golden/test_kill.py tests/bisect/test_commits.py \
+	  tests/paths/test_processes.py tests/recorder/test_processes.py -k 'kill or process' --timeout 0
 
 # Not all of benchmarks/: `fault_bench` and `causes` take hours, the catalogues beside them are no programs.
 BENCHES := diff golden observe reduce rounds seeds startup tameness

@@ -36,12 +36,14 @@ from parity.commands.ci import gate
 from parity.commands.help import EXAMPLES, Grouped, help_
 from parity.commands.parts.options import SETTINGS_HELP
 from parity.commands.parts.running import running
-from parity.errors import ParityError, Terminated
+from parity.errors import ParityError, Terminated, UsageError
 from parity.redact import without_secrets
 from parity.report.output import show, tell
 from parity.signals import terminable
 
 DEFECT, INTERRUPTED = 125, 130
+_LONGEST_NAME = 200
+"""Characters of a file's name in a message."""
 
 
 def main() -> None:
@@ -81,6 +83,11 @@ def _code(error: BaseException) -> int:
     if isinstance(error, Terminated):
         tell("parity: terminated")
         return 128 + error.number
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        # Even to ask whether a path is a folder raises where its name is too long or a folder above it is closed.
+        name = error.filename if len(error.filename) <= _LONGEST_NAME else f"{error.filename[:_LONGEST_NAME]}..."
+        tell(f"parity: '{name}': {error.strerror}; check the path and its permissions")
+        return UsageError.exit_code
     name = f"{type(error).__name__}: {error}".removesuffix(": ")
     tell(f"parity: this is a defect of parity: {name}; the traceback is in {_traceback(error)}")
     return DEFECT

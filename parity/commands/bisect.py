@@ -26,7 +26,7 @@ from parity.commands.parts.options import (
 from parity.commands.parts.unfold import command
 from parity.commands.run import FORCINGS, ROUNDS
 from parity.errors import UsageError
-from parity.paths.worker.extras import check_extras, quieten, require_extras
+from parity.paths.worker.extras import check_extras, quieten, require_extras, require_one_process
 from parity.report.document import Facts, Listing
 from parity.report.output import consoles, tell
 from parity.settings import LAYOUT, Settings
@@ -73,6 +73,7 @@ def _search(
     from parity.bisect.state import State
     from parity.report.progress import progress
 
+    require_one_process()
     quieten()
     with State.open(kept.state, kind, question, kept.restart) as state:
         known = f"; {plural(len(state.probes), 'probe')} known from before (--restart forgets them)"

@@ -6,6 +6,7 @@ dtypes, the names of its modules.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ import typer
 
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
-from parity.report.output import printable, show
+from parity.report.output import printable, show, write
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = ("jax", "torchax", "nnx", "script")
@@ -44,13 +45,11 @@ def init(
     text = (TEMPLATES / f"port_{kind}.py").read_text(encoding="utf-8").replace("THIS_FILE", str(where))
     if model is not None:
         text = f"{_of_class(text, model) if kind == 'torchax' else text}\n\n{_about(model)}"
-    try:
-        with where.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"'{where}' exists; name another file") from None
-    except OSError as error:
-        raise UsageError(f"cannot write '{where}': {error.strerror}") from None
+    if os.path.lexists(where):
+        raise UsageError(f"'{where}' exists; name another file")
+    if not where.parent.is_dir():
+        raise UsageError(f"cannot write '{where}': there is no folder '{where.parent}'")
+    write(where, text, "PORT.py", over=False)
     shown = printable(str(where), "utf-8")
     of_model = model is not None and kind == "torchax"
     first = f"--model {model}" if of_model else f"--reference-path {shown}:reference"

@@ -23,6 +23,7 @@ from parity.port import Layout
 from parity.recorder.branches import Branches
 from parity.recorder.floors import KINDS, TRUTH, Carried, variants_of
 from parity.recorder.loop import Loop
+from parity.recorder.processes import one_of
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Eager, Kind
 
@@ -97,26 +98,34 @@ def record(
             `decode` of tensors or arrays, and may come alone.
         like: the golden that this one is going to be compared with, which has the floors; named at the end.
         sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites kept whole.
-        floors: `fp64`, `rounding`; empty for none. Default: both in torch, none with `like` or where tensors are JAX's.
+        floors: `fp64`, `rounding`; empty for none. Default: both in torch; none with `like`, where tensors are JAX's,
+            or in one of several processes.
         branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
         layout: of what the VAE is given and gives: `channels_last` is recorded with the channels in their usual place.
         stop_after: leave the block once so many steps are recorded. overwrite: replace a golden that is there.
 
     Raises:
-        UsageError: nothing to record, a golden is there already, or no module matches. What the script raises.
+        UsageError: nothing to record, a golden is there already, no module matches, or one of several processes is
+            asked for what it cannot give (`parity.recorder.processes`). What the script raises.
     """
     models = _transformers(pipe, transformer)
     scheduler, vae = scheduler or getattr(pipe, "scheduler", None), vae or getattr(pipe, "vae", None)
     if not models and not hasattr(vae, "decode"):
         raise UsageError("parity.record: give a diffusers pipeline, transformer= of your own loop, or a vae= to decode")
     wanted = Recording(os.fspath(where), stop_after)
+    rank, count = one_of(models, bool(floors), stop_after)
+    if rank:
+        say(f"process {rank} of {count} does not record: the first one does")
+        yield wanted
+        return
     if not overwrite and read_manifest(open_store(where)) is not None:
         raise UsageError(
             f"{wanted.where}: there is a golden here already; choose another place, or give overwrite=True"
         )
     observed = models or {"vae": vae}
     kind = wanted.kind = _kind(observed)
-    alone = like is None and isinstance(kind, Eager) and isinstance(next(iter(observed.values())), torch.nn.Module)
+    in_torch = isinstance(kind, Eager) and isinstance(next(iter(observed.values())), torch.nn.Module)
+    alone = like is None and in_torch and count == 1
     kinds = tuple(floors) if floors is not None else KINDS if alone else ()
     if unknown := sorted(set(kinds) - set(KINDS)):
         raise UsageError(f"floors takes {', '.join(KINDS)}; found '{unknown[0]}'")

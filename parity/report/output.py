@@ -84,14 +84,15 @@ def _discard(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def write(path: Path, text: str | Callable[[], str], option: str) -> None:
+def write(path: Path, text: str | Callable[[], str], option: str, *, over: bool = True) -> None:
     """Write a file under a temporary name beside it, then rename it: a file is never half there.
 
     Args:
         text: of the file, or a function that makes it. option: that named the file, for the message.
+        over: whether a file of that name is replaced.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written; without `over`, it is there.
     """
     temporary = None
     try:
@@ -104,10 +105,16 @@ def write(path: Path, text: str | Callable[[], str], option: str) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
         os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except (OSError, ValueError) as error:
+        if over:
+            os.replace(temporary, path)
+        else:
+            os.link(temporary, path)  # whole or not at all, and never over another
+            os.unlink(temporary)
+    except BaseException as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+        if not isinstance(error, OSError | ValueError):
+            raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{option}: cannot write '{path}': {reason}") from None
 

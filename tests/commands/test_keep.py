@@ -38,6 +38,18 @@ def test_a_kept_run_is_replaced_and_only_when_the_new_one_begins(tmp_path: Path)
     assert list(run.iterdir()) == []
 
 
+def test_a_run_that_is_half_removed_is_no_run_and_can_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = kept(tmp_path / "run")
+    monkeypatch.setattr("shutil.rmtree", lambda folder: 1 / 0)  # stands for a kill
+    with pytest.raises(ZeroDivisionError):
+        _clear(run)
+    assert not (run / "result.json").exists()
+    (run / ".result.json.x1y2").write_text("{")  # of a write that was killed
+    KeepRun(run, REQUEST, overwrite=True)
+
+
 def test_without_it_a_folder_that_holds_anything_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not an empty folder; name another, or replace a run with --overwrite"):
         KeepRun(kept(tmp_path / "run"), REQUEST)

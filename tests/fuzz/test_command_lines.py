@@ -39,6 +39,6 @@ def test_any_command_line_ends_as_it_should(
     ends([command, *(names.get(word, word) for word in words)])
 
 
-@pytest.mark.parametrize("words", corpus("command_lines"), ids=json.dumps)
+@pytest.mark.parametrize("words", corpus("command_lines"), ids=lambda words: json.dumps(words)[:80])
 def test_the_command_lines_that_broke_it(names: dict[str, str], words: list[str]) -> None:
     ends([names.get(word, word) for word in words], among=(2, 125))

@@ -268,3 +268,19 @@ def test_a_golden_is_not_merged_over(tmp_path: Path, provenance: Provenance, mak
     with pytest.raises(UsageError, match="there is a golden here already"):
         merge(a, [a, b])
     assert Golden.open(a).steps == (0,)
+
+
+def test_a_merge_goes_on_with_its_own_beginning_and_with_nothing_else(
+    tmp_path: Path, provenance: Provenance, make_step: Make
+) -> None:
+    steps = [make_step(0), make_step(1)]
+    parts = [write(tmp_path / str(i), provenance, step) for i, step in enumerate(steps)]
+    for begun, message in ((steps[0], ""), (make_step(0, sites=1), "there is a golden here already")):
+        out = tmp_path / f"out-{len(begun.records)}"
+        GoldenWriter(out, provenance).write_step(begun)
+        if message:
+            with pytest.raises(UsageError, match=message):
+                merge(out, parts)
+        else:
+            merge(out, parts)
+        assert Golden.open(out).complete == (not message)

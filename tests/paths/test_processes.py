@@ -21,9 +21,10 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "golden" / TINY
 
 
-def start(*programs: list[str]) -> list[tuple[int, str, str]]:
-    """Run these side by side on one device each; (exit code, stdout, stderr) of each."""
-    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
+def start(*programs: list[str], devices: int = 1) -> list[tuple[int, str, str]]:
+    """Run these side by side with so many devices each; (exit code, stdout, stderr) of each."""
+    flags = f"--xla_force_host_platform_device_count={devices}" if devices > 1 else ""
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
             [sys.executable, *p], text=True, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -31,7 +32,7 @@ def start(*programs: list[str]) -> list[tuple[int, str, str]]:
         for p in programs
     ]
     try:
-        told = [p.communicate(timeout=300) for p in started]
+        told = [p.communicate(timeout=800) for p in started]
     finally:
         for process in started:
             process.kill()
@@ -44,20 +45,26 @@ def free_port() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def test_two_processes_record_one_golden(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "mesh"),
+    [
+        (2, "dp=1,sp=2,tp=2"),
+        pytest.param(4, "dp=2,sp=2,tp=2", marks=pytest.mark.skipif("KILLS" not in os.environ, reason="make kills")),
+    ],
+)
+def test_several_processes_of_two_devices_record_one_golden(tmp_path: Path, count: int, mesh: str) -> None:
     where, coordinator = tmp_path / "golden", free_port()
 
     def record(index: int) -> list[str]:
-        options = f"--processes 2 --process {index} --coordinator {coordinator} --setting mesh=dp=1,sp=1,tp=2"
+        options = f"--processes {count} --process {index} --coordinator {coordinator} --setting mesh={mesh}"
         stage1 = f"{GOLDEN}.embeddings.safetensors"
         return ["-m", "parity.cli", "record", str(where), "--side", "candidate", "--stage1", stage1, *options.split()]
 
-    first, second = start(record(0), record(1))
-    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
-    assert "1 steps written" in first[2]
-    assert "written" not in second[2]
+    done = start(*map(record, range(count)), devices=2)
+    assert [code for code, _, _ in done] == [0] * count, [err for _, _, err in done]
+    assert ["1 steps written" in err for _, _, err in done] == [True] + [False] * (count - 1)
     told = Golden.open(where).provenance
-    assert (told.devices, told.shard) == (("cpu x 1", "cpu x 1"), (0, 1))
+    assert (told.devices, told.shard) == (("cpu x 2",) * count, (0, 1))
     result = diff(str(GOLDEN), str(where))
     assert result.verdict == "pass", result.reason
     assert len(result.sites) > 150
@@ -70,19 +77,30 @@ def test_two_processes_record_one_golden(tmp_path: Path) -> None:
 
 
 FAILING = """
-import os, sys, time
+import os, signal, subprocess, sys, time
 from parity.errors import UnjudgedError
 from parity.paths.worker.processes import Processes, together
 
 index, how = int(sys.argv[1]), sys.argv[2]
-with together(Processes(2, index, sys.argv[3], 4.0)):
+with together(Processes(3 if index and how == "miscounted" else 2, index, sys.argv[3], 4.0)):
+    if index == 0 and how == "first dies":
+        os.kill(os.getpid(), 9)
+    if index == 1 and how == "stands still":
+        subprocess.Popen(["sh", "-c", f"sleep 8; kill -KILL {os.getpid()}"], stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if index == 1 and how == "interrupted":
+        os.kill(os.getpid(), signal.SIGINT)
+    if index == 1 and how == "slow":
+        time.sleep(8)
     if index == 1 and how == "raise":
         raise UnjudgedError("the site was not reached")
     if index == 1 and how == "unforeseen":
         raise ValueError("nobody thought of it")
     if index == 1 and how == "die":
         os.kill(os.getpid(), 9)
-    time.sleep(200)
+    if how != "slow":
+        time.sleep(200)
 """
 
 
@@ -92,6 +110,9 @@ with together(Processes(2, index, sys.argv[3], 4.0)):
         ("raise", [125, 125], "parity: process 1 stopped: the site was not reached"),
         ("unforeseen", [125, 125], "parity: process 1 stopped: this is a defect of parity: ValueError"),
         ("die", [125, -9], "parity: process 1 has not been heard of for 4 s (--process-timeout)"),
+        ("stands still", [125, -9], "parity: process 1 has not been heard of for 4 s (--process-timeout)"),
+        ("interrupted", [130, 130], "parity: process 1 stopped: interrupted"),
+        ("miscounted", [2, 2], "parity: process 1 stopped: --processes 3 here, and 2 in process 0: give all the same"),
         ("absent", [125], "parity: all 2 processes did not meet at"),
     ],
 )
@@ -101,3 +122,18 @@ def test_a_process_that_stops_ends_the_others(how: str, codes: list[int], messag
     assert [code for code, _, _ in done] == codes
     assert message in done[0][2]
     assert "Traceback" not in done[0][2]
+
+
+def test_a_first_process_that_is_killed_ends_the_others() -> None:
+    """By JAX's own abort, which cannot be caught: its log says what happened."""
+    coordinator = free_port()
+    first, second = start(*(["-c", FAILING, str(i), "first dies", coordinator] for i in range(2)))
+    assert (first[0], second[0]) == (-9, -6)
+    assert "another task died" in second[2]
+    assert "Traceback" not in second[2]
+
+
+def test_a_process_that_is_slow_is_waited_for() -> None:
+    """Longer than the time limit, since it says that it is alive."""
+    coordinator = free_port()
+    assert [code for code, _, _ in start(*(["-c", FAILING, str(i), "slow", coordinator] for i in range(2)))] == [0, 0]

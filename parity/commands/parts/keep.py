@@ -106,7 +106,7 @@ def _require_run(out: Path, request: Request) -> None:
     if not out.is_dir() or out.is_symlink() or not (out / "request.json").is_file():
         raise UsageError(f"--overwrite: '{out}' is no kept run (it has no request.json); name another folder")
     for entry in sorted(out.iterdir()):
-        if entry.is_symlink() or not (entry.name in PARTS or entry.name.endswith(SUFFIXES)):
+        if entry.is_symlink() or not _is_part(entry.name):
             raise UsageError(f"--overwrite: '{entry}' is no part of a kept run; move it, or name another folder")
     like = None if request.like is None else Path(request.like.where)
     for given in (request.stage1, request.stage2, request.inputs, like):
@@ -114,9 +114,16 @@ def _require_run(out: Path, request: Request) -> None:
             raise UsageError(f"--overwrite: '{given}' is of the run that it would replace; name another folder")
 
 
+def _is_part(name: str) -> bool:
+    """Whether a file is a run's, or what a write of one that was killed left."""
+    begun = tuple(f".{part}." for part in PARTS if "." in part)
+    return name in PARTS or name.endswith(SUFFIXES) or name.startswith(begun)
+
+
 def _clear(out: Path) -> None:
-    """Remove a run that was found to be one."""
-    for entry in out.iterdir():
+    """Remove a run that was found to be one: its result first, last the request by which it is known to be a run."""
+    order = {"result.json": 0, "request.json": 2}
+    for entry in sorted(out.iterdir(), key=lambda entry: order.get(entry.name, 1)):
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 

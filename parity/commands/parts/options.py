@@ -18,7 +18,7 @@ from parity.commands.parts.checks import check_range, check_seconds, check_text,
 from parity.commands.parts.running import COMMAND
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
-from parity.paths.worker.extras import check_extras, quieten, require_extras
+from parity.paths.worker.extras import check_extras, quieten, require_extras, require_one_process
 from parity.report import formats
 from parity.report.output import consoles, show
 from parity.settings import SETTINGS, Settings, parse
@@ -299,6 +299,7 @@ class Output:
     @contextlib.contextmanager
     def sides(self, *, torchax: bool = True, quiet: bool = False) -> Iterator[Say]:
         """`working`, for a command whose sides have processes of their own; a reference alone needs no torchax."""
+        require_one_process()
         quieten()
         check_extras(torchax=torchax)
         with self.working("starting the sides", quiet=quiet) as say:

@@ -21,16 +21,17 @@ import graphlib
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from parity.errors import UsageError
+from parity.golden.disk.format import Manifest
 from parity.golden.disk.inputs import FILE, MOST, put_inputs, read_inputs
-from parity.golden.disk.read import Golden
+from parity.golden.disk.read import Golden, read_manifest
 from parity.golden.disk.store import open_store
-from parity.golden.disk.write import GoldenWriter, first_difference
+from parity.golden.disk.write import GoldenWriter, first_difference, step_digest
 from parity.golden.records import Floor, Key, Moments, Provenance, Record, StepRecords
 
 _MAY_DIFFER = ("command", "devices", "shard")
@@ -107,10 +108,10 @@ def _conflict(a: Source, b: Source, what: str) -> UsageError:
 
 
 def merge(out: str | os.PathLike[str], parts: Sequence[str | os.PathLike[str]]) -> None:
-    """Merge goldens into a new one at `out`; paths or URLs.
+    """Merge goldens into a new one at `out`; paths or URLs. What a killed merge of the same parts left there is kept.
 
     Raises:
-        UsageError: a conflict, with the names of what conflicts; a damaged part; a golden at `out` already.
+        UsageError: a conflict, with the names of what conflicts; a damaged part; another golden at `out` already.
     """
     goldens = [Golden.open(part) for part in parts]
     plan = plan_merge([Source(g.name, g.provenance, g.steps, g.complete) for g in goldens])
@@ -121,11 +122,22 @@ def merge(out: str | os.PathLike[str], parts: Sequence[str | os.PathLike[str]]) 
 
     for step in plan.steps:
         merged(step)
-    with GoldenWriter(out, plan.provenance) as writer:
+    begun = read_manifest(open_store(out))
+    if begun is not None and not _is_begun(begun, plan, merged):
+        raise UsageError(f"{os.fspath(out)}: there is a golden here already; choose another place for the merged one")
+    with GoldenWriter(out, plan.provenance, resume=True) as writer:
         for step in plan.steps:
-            writer.write_step(merged(step))
+            if step not in writer.steps_done:
+                writer.write_step(merged(step))
         if goldens[0].store.read(FILE, MOST) is not None:
             put_inputs(open_store(out), plan.provenance, read_inputs(goldens[0]))
+
+
+def _is_begun(found: Manifest, plan: MergePlan, merged: Callable[[int], StepRecords]) -> bool:
+    """Whether an unfinished golden holds nothing but steps of this merge, bit for bit."""
+    if found.complete or found.provenance != plan.provenance:
+        return False
+    return all(part.step in plan.steps and part.sha256 == step_digest(merged(part.step)) for part in found.parts)
 
 
 def merge_step(shards: Sequence[StepRecords], names: Sequence[str]) -> StepRecords:

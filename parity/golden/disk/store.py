@@ -111,6 +111,8 @@ def open_store(where: str | os.PathLike[str]) -> Store:
     text = os.fspath(where)
     if not text:
         raise UsageError("a golden needs a folder or a URL, and the name given is empty")
+    if "\0" in text:
+        raise UsageError(f"{text!a} is no folder or URL: no path holds a null character")
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     return RemoteStore(text) if "://" in text else LocalStore(text)

@@ -168,6 +168,19 @@ class GoldenWriter:
             self.finish()
 
 
+def step_digest(step: StepRecords) -> str:
+    """The SHA-256 of the part that a step is written as.
+
+    Raises:
+        MalformedError: a record does not fit the format.
+    """
+    header, tensors = encode_step(step)
+    seen = _Seen()
+    for _ in seen.tap(chain((header,), data(tensors))):
+        continue
+    return seen.digest.hexdigest()
+
+
 def _plain_mappings(provenance: Provenance) -> dict[str, Any]:
     """Mappings of any type as dicts, tuples as tuples, so that equal provenances compare equal."""
     return {

@@ -64,6 +64,10 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
     file = Path(name).resolve()
     if not file.is_file():
         raise UsageError(f"{option}: '{name}' is no file; `parity init {name}` writes a template")
+    try:
+        content = file.read_bytes()  # before any of it runs, which may change it
+    except OSError as error:
+        raise UsageError(f"{option}: cannot read '{name}': {error.strerror}") from None
     said: list[str] = []
     with kept(said):
         module = _import(option, file, timeout)
@@ -80,7 +84,7 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
         text=text,
         file=str(file),
         settings=settings,
-        digest=hashlib.sha256(file.read_bytes()).hexdigest()[:16],
+        digest=hashlib.sha256(content).hexdigest()[:16],
         said=tuple(said),
         function=build,
     )

@@ -211,6 +211,9 @@ class Ported(Over):
             out = prediction_of(self.called(call, given))
         if not isinstance(out, torch.Tensor):
             raise wrong_output(self.entry, out, "a torch.Tensor")
+        if type(out) is torch.Tensor and (out.is_meta or out.layout is not torch.strided):  # torchax has its own kind
+            kind = "on the meta device, without values" if out.is_meta else f"of layout {out.layout}"
+            raise UsageError(f"{self.entry.named}: `call` returned a tensor {kind}; return a dense one with values")
         out = moved(out, port, rank, -1, 1)
         check_output(self.entry, out, self.expected_of(int(arguments[LATENT].shape[0])))
         return out

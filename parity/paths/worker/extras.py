@@ -40,6 +40,20 @@ def _any(patterns: tuple[str, ...]) -> bool:
     return any(glob.glob(pattern) for pattern in patterns)
 
 
+def require_one_process() -> None:
+    """Refuse to be one of several processes that torchrun started: each would write the same golden.
+
+    Raises:
+        UsageError: this is one of them.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError(
+            f"torchrun started {os.environ['WORLD_SIZE']} of this command: start it once, it starts the processes of "
+            "its sides itself. A reference that is split over processes is not supported; a script that runs under "
+            "torchrun is recorded by `torchrun ... -m parity record DIR --script FILE --floors none`"
+        )
+
+
 def check_extras(*, torchax: bool = True) -> None:
     """Raise UsageError with the command that installs what is missing; a reference alone needs no torchax."""
     needed = [("torch", "torch"), ("diffusers", "torch")]

@@ -91,6 +91,10 @@ def together(asked: Processes | None) -> Iterator[None]:
     watch = _Watch(_client(), jax.process_index(), jax.process_count(), asked.timeout)
     watch.start()
     try:
+        if asked.count not in (None, jax.process_count()):
+            raise UsageError(
+                f"--processes {asked.count} here, and {jax.process_count()} in process 0: give all the same"
+            )
         yield
     except BaseException as error:
         watch.stop(error)

@@ -132,7 +132,10 @@ def answer(role: str, read: int, write: int) -> NoReturn:
         except wire.BrokenWireError:
             leave(0)
         done = _error(refused) if server is None else _answer(server, request)
-        wire.send(replies, {"id": request["id"], **done})
+        try:
+            wire.send(replies, {"id": request["id"], **done})
+        except wire.BrokenWireError:  # nobody waits for the answer: the other side has failed
+            leave(0)
 
 
 def _answer(server: Server, request: dict[str, Any]) -> dict[str, Any]:

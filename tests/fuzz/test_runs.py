@@ -1,0 +1,149 @@
+"""Kept runs that were damaged, or changed by somebody: shown, explained or refused; none decides what is executed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parity.runs.kept import SEAL, seal
+from tests.fuzz.outcome import computed, corpus, ended, ends, slow
+from tests.fuzz.test_goldens import ODD, Step, paths_of, put
+from tests.ports import PORT, REFERENCE
+
+pytest.importorskip("torchax")
+
+SECONDS = 60
+"""Of an explanation, which runs both sides again."""
+MARKED = "\nimport pathlib\npathlib.Path(__file__).with_suffix('.executed').touch()\n"
+DOCUMENTS = ("request.json", "result.json", "explain.json")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A kept run, and the ports that it and an attacker's request name.
+
+    Attributes:
+        evil: a port that nobody has named on a command line; its digest is as a request has it.
+    """
+
+    run: Path
+    reference: Path
+    candidate: Path
+    evil: Path
+
+    @property
+    def executed(self) -> list[str]:
+        return sorted(file.name for file in self.evil.parent.glob("*.executed"))
+
+    def forget(self) -> None:
+        for name in self.executed:
+            (self.evil.parent / name).unlink()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """A run of a port with a wrong norm, explained, so that every document is there."""
+    folder = tmp_path_factory.mktemp("kept")
+    made = Kept(folder / "run", folder / "model.py", folder / "port.py", folder / "evil.py")
+    made.reference.write_text(REFERENCE + MARKED)
+    made.candidate.write_text(PORT.replace("1e-5)", "1e-1)") + MARKED)
+    made.evil.write_text(f"# Of somebody else\n{REFERENCE}{MARKED}")
+    paths = ["--reference-path", f"{made.reference}:reference", "--candidate-path", f"{made.candidate}:build"]
+    assert ended(["run", "--rounds", "structure", "--out", str(made.run), *paths], (1,), 600)[0] == 1
+    assert ended(["explain", str(made.run)], (1,), 600)[0] == 1
+    assert sorted(made.run.glob("*.json")) == [made.run / name for name in sorted(DOCUMENTS)]
+    made.forget()
+    return made
+
+
+def copied(kept: Kept, folder: Path) -> Path:
+    run = folder / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    shutil.copytree(kept.run, run)
+    return run
+
+
+def read(run: Path, folder: Path, own: bool) -> None:
+    """Every command that takes a kept run: `explain` last, since it writes into it."""
+    page = folder / "page.html"
+    page.unlink(missing_ok=True)
+    code = ends(["report", str(run), "--html", str(page)], among=(0, 2))
+    assert page.exists() == (code == 0)
+    assert not page.exists() or page.stat().st_size > 10_000
+    computed(["diff", str(run / "reference"), str(run / "candidate")])
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    ended(["run", "--candidate", "nosuch=1", "--out", str(run), "--overwrite"], (2,))
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+    computed(["explain", str(run)], seconds=SECONDS if own else 20)
+
+
+def changed(kept: Kept, folder: Path, name: str, path: tuple[Step, ...], value: Any, sealed: bool) -> None:
+    """Change one place of a document; with `sealed` as its own user would, who has the key."""
+    run = copied(kept, folder)
+    document = put(json.loads((run / name).read_text()), path, value)
+    if sealed and name == "request.json" and isinstance(document, dict):
+        document[SEAL] = seal(document)
+    (run / name).write_text(json.dumps(document))
+    foreign = name == "request.json" and not sealed and document != json.loads((kept.run / name).read_text())
+    kept.forget()
+    read(run, folder, own=not foreign)
+    assert "evil.executed" not in kept.executed
+    assert not foreign or kept.executed == [], f"a request from elsewhere executed {kept.executed}"
+
+
+@slow
+@given(data=st.data(), name=st.sampled_from(DOCUMENTS), sealed=st.booleans())
+def test_a_changed_document_is_shown_or_refused(
+    kept: Kept, tmp_path: Path, data: st.DataObject, name: str, sealed: bool
+) -> None:
+    document = json.loads((kept.run / name).read_text())
+    values = ODD | st.sampled_from([f"{kept.evil}:reference", str(kept.evil), "/dev/zero", str(kept.run)])
+    changed(kept, tmp_path, name, data.draw(st.sampled_from(paths_of(document))), data.draw(values), sealed)
+
+
+@slow
+@given(data=st.data())
+def test_damaged_bytes_of_a_run_are_named_or_do_no_harm(kept: Kept, tmp_path: Path, data: st.DataObject) -> None:
+    run = copied(kept, tmp_path)
+    file = data.draw(st.sampled_from(sorted(f for f in run.rglob("*") if f.is_file())))
+    raw = bytearray(file.read_bytes())
+    at = data.draw(st.integers(0, len(raw) - 1))
+    if data.draw(st.booleans()):
+        del raw[at:]
+    else:
+        raw[at] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(bytes(raw))
+    kept.forget()
+    read(run, tmp_path, own=True)
+    assert "evil.executed" not in kept.executed
+
+
+@pytest.mark.parametrize("role", ["reference", "candidate"])
+@pytest.mark.parametrize("with_seal", ["kept", "none", "made up"])
+def test_a_request_from_elsewhere_does_not_decide_what_is_executed(
+    kept: Kept, tmp_path: Path, role: str, with_seal: str
+) -> None:
+    run = copied(kept, tmp_path)
+    document = json.loads((run / "request.json").read_text())
+    document[f"{role}_path"] = f"{kept.evil}:reference"
+    document[f"{role}_code"] = hashlib.sha256(kept.evil.read_bytes()).hexdigest()[:16]
+    if with_seal != "kept":
+        document |= {SEAL: None if with_seal == "none" else "0" * 64}
+    (run / "request.json").write_text(json.dumps(document))
+    kept.forget()
+    ended(["explain", str(run)], (2,))
+    ended(["report", str(run)], (0,))
+    assert kept.executed == []
+
+
+@pytest.mark.parametrize("seed", corpus("runs"), ids=lambda seed: "/".join(map(str, seed["path"])))
+def test_the_runs_that_broke_it(kept: Kept, tmp_path: Path, seed: dict[str, Any]) -> None:
+    changed(kept, tmp_path, seed["name"], tuple(seed["path"]), seed["value"], seed["sealed"])

@@ -1,0 +1,129 @@
+"""A script under torchrun: the first process records what is whole in it; what is split is refused before it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("diffusers")
+
+from parity.golden import Golden
+from tests.recorder.test_script import SCRIPT as WITHOUT_EDIT
+from tests.recorder.test_script import model
+
+SCRIPT = """
+import os, signal, sys
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+import parity
+
+how, where = sys.argv[1], sys.argv[2]
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.down(self.up(x))
+        if how != "split":
+            torch.distributed.all_reduce(x)  # as sequence parallel attention speaks to the others
+        return x / 2
+
+net, scheduler = Net(), FlowMatchEulerDiscreteScheduler()
+if how == "split":
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    parallelize_module(net, init_device_mesh("cpu", (2,)), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+options = {"floors": ("rounding",)} if how == "floors" else {"stop_after": 1} if how == "early" else {}
+scheduler.set_timesteps(3)
+x = torch.ones(1, 4)
+with torch.no_grad(), parity.record(where, transformer=net, scheduler=scheduler, **options):
+    for i, t in enumerate(scheduler.timesteps):
+        if how == "killed" and rank == 1 and i == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        x = scheduler.step(net(x), t, x, return_dict=False)[0]
+print("made by", rank, flush=True)
+"""
+
+
+def torchrun(folder: Path, *program: str) -> subprocess.CompletedProcess[str]:
+    """Two processes on the loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.run(
+        [sys.executable, *command, "--master-port", str(port), *program],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return str(tmp_path / "script.py")
+
+
+def test_the_first_process_records(tmp_path: Path, script: str) -> None:
+    done = torchrun(tmp_path, script, "plain", "golden")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")) == ["", "made by 0", "made by 1"]
+    assert "process 1 of 2 does not record: the first one does" in done.stderr
+    golden = Golden.open(tmp_path / "golden")
+    assert (golden.complete, golden.steps) == (True, (0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("split", "the weights of transformer are split over 2 processes ('up.weight' is a DTensor)"),
+        ("floors", "one of 2 processes cannot measure floors"),
+        ("early", "one of 2 processes cannot leave the loop early"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_before_it_runs(tmp_path: Path, script: str, how: str, message: str) -> None:
+    done = torchrun(tmp_path, script, how, "golden")
+    assert done.returncode == 1  # torchrun's own
+    assert f"parity.record: {message}" in done.stderr
+    assert not (tmp_path / "golden").exists()
+
+
+def test_a_process_that_is_killed_leaves_whole_steps(tmp_path: Path, script: str) -> None:
+    done = torchrun(tmp_path, script, "killed", "golden")
+    assert done.returncode == 1
+    golden = Golden.open(tmp_path / "golden")
+    assert not golden.complete
+    assert golden.steps == (0, 1)
+    golden.read_step(1)
+
+
+def test_a_script_is_recorded_by_the_first_process(tmp_path: Path) -> None:
+    """The command of docs/recording.md, of a script that joins nobody itself."""
+    document = (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
+    words = re.findall(r"`torchrun --nproc-per-node 2 (-m parity record [^`]+ generate\.py[^`]+)`", document)[0].split()
+    (tmp_path / "beside.py").write_text("size = {'height': 32, 'width': 32, 'num_frames': 9}\n")
+    (tmp_path / "generate.py").write_text(WITHOUT_EDIT.replace("END", ""))
+    done = torchrun(tmp_path, *words, "--", model())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("made (1, 9, 32, 32, 3)") == 2
+    assert done.stderr.count("process 1 of 2 does not record") == 1
+    assert Golden.open(tmp_path / "golden").complete
+
+
+def test_a_command_that_torchrun_starts_twice_says_so(tmp_path: Path) -> None:
+    done = torchrun(tmp_path, "-m", "parity", "record", "golden", "--model", "tiny-cogvideox-1.0")
+    assert "parity: torchrun started 2 of this command: start it once" in done.stderr
+    assert "exitcode  : 2" in done.stderr
+    assert "Traceback" not in done.stderr.split("ChildFailedError")[0].split("torch/distributed")[0]
+    assert not (tmp_path / "golden").exists()
