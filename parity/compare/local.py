@@ -61,7 +61,7 @@ def local_errors(truth: StepRecords, candidate: Sequence[Record]) -> dict[Key, L
     theirs = {r.key: r for r in candidate}
     found: dict[Key, Local] = {}
     for record in truth.records:
-        if record.kind != "tensor" or record.key.is_padding:
+        if record.kind != "tensor" or record.key.is_apart:
             continue
         other = theirs.get(record.key)
         measured = None if other is None or other.kind != "tensor" else measure(record, other)
@@ -186,7 +186,7 @@ def doubtful(sites: Sequence[SiteDiff], modules: Collection[str]) -> tuple[str, 
     seen: dict[str, float] = {}
     found: list[str] = []
     for d in sites:
-        if d.key.is_padding or d.key.module == LOOP or d.verdict != "pass":
+        if d.key.is_apart or d.key.module == LOOP or d.verdict != "pass":
             continue
         mine = severity(d)
         before = max(seen.get(d.key.branch, 0.0), seen.get("", 0.0))
