@@ -8,6 +8,8 @@
 #   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
 #   make history  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
 #                 stopped)
+#   make families docs/families.md: diffusers' transformers that parity has no line for, each as it is (an hour or two; goes
+#                 on where it stopped)
 #   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
@@ -26,7 +28,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint older snapshots bench fault-bench history gpu goldens price-list fuzz kills
+.PHONY: install run test lint older snapshots bench fault-bench history families gpu goldens price-list fuzz kills
 
 install: $(STAMP)
 
@@ -89,6 +91,12 @@ history: install
 	$(if $(RESTART),rm -f .history.json)
 	$(BIN)/python benchmarks/history --state .history.json --markdown docs/history.md
 	rm .history.json
+
+# `make families RESTART=1` forgets the rows of a stopped run.
+families: install
+	$(if $(RESTART),rm -f .families.json)
+	$(BIN)/python benchmarks/families.py --state .families.json --markdown docs/families.md
+	rm .families.json
 
 gpu: install
 	$(BIN)/python benchmarks/gpu.py --markdown docs/gpu.md

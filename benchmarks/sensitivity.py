@@ -41,6 +41,7 @@ quieten()
 require_extras()
 
 from known_reference import Known
+from tiny_families import CONFIGS, make
 
 from parity.compare.local import local_errors
 from parity.golden.records import StepRecords
@@ -51,32 +52,8 @@ from parity.paths.plan import CallRecords, Plan, State
 from parity.runs.sides import reference_spec
 from parity.runs.stream import state_of
 
-CONFIGS: dict[str, dict[str, Any]] = {
-    "tiny-flux2": {
-        "_class_name": "Flux2Transformer2DModel",
-        "in_channels": 16,
-        "num_layers": 2,
-        "num_single_layers": 2,
-        "attention_head_dim": 16,
-        "num_attention_heads": 2,
-        "joint_attention_dim": 32,
-        "timestep_guidance_channels": 32,
-        "axes_dims_rope": [4, 4, 4, 4],
-    },
-    "tiny-wan": {
-        "_class_name": "WanTransformer3DModel",
-        "num_attention_heads": 2,
-        "attention_head_dim": 24,
-        "in_channels": 4,
-        "out_channels": 4,
-        "text_dim": 32,
-        "freq_dim": 32,
-        "ffn_dim": 64,
-        "num_layers": 2,
-        "rope_max_seq_len": 32,
-    },
-}
 MODELS = ("tiny-flux2", "tiny-hunyuan-video-1.5", "tiny-wan")
+"""Built-in ones, and such as `tiny_families` has a config of."""
 CANDIDATES = ("jit", "port")
 SMALLEST, LARGEST = 1e-7, 1e-2
 """Sizes of the noise, relative to the weight."""
@@ -193,12 +170,8 @@ def _owner(weight: str) -> str:
 
 def _checkpoint(model: str, folder: Path) -> str:
     """A folder with the model's config, where it is none of the built-in ones; parity draws its weights."""
-    if model not in CONFIGS:
-        return model
-    where = folder / model
-    where.mkdir(exist_ok=True)
-    (where / "config.json").write_text(json.dumps(CONFIGS[model]))
-    return str(where)
+    family = model.removeprefix("tiny-")
+    return str(make(folder / model, family)) if family in CONFIGS else model
 
 
 @contextlib.contextmanager

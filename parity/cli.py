@@ -31,6 +31,7 @@ from parity.commands import (
     report,
     run,
     sweep,
+    visible,
 )
 from parity.commands.ci import gate
 from parity.commands.help import EXAMPLES, Grouped, help_
@@ -140,7 +141,7 @@ for with_settings in (run.run, record.record, gate.gate, sweep.sweep, compile.co
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
 for plain in (
     diff.diff, explain.explain, replay.replay, report.report, golden.inspect, golden.merge, init.init, models.models,
-    doctor.doctor, cache.cache,
+    doctor.doctor, cache.cache, visible.visible,
 ):  # fmt: skip
     app.command()(_exits(plain))
 app.command("help")(_exits(help_))

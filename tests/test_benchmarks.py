@@ -38,6 +38,26 @@ def test_observe_in_its_smallest_form(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert rows == [[side, sites] for side in ("torch", "torchax") for sites in ("unobserved",) * 2 + ("blocks",) * 2]
 
 
+def test_the_table_of_families_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    families = importlib.import_module("families")
+    state, document = tmp_path / "state.json", tmp_path / "families.md"
+    asked = ["--family", "cogview4", "--family", "zimage", "--how", "float32-jit", "--state", str(state)]
+    monkeypatch.setattr(sys, "argv", ["families.py", *asked, "--markdown", str(document)])
+    families.main()
+    lines = document.read_text().splitlines()
+    assert lines[0] == "| class | float32 jit |"
+    assert lines[2].startswith("| CogView4Transformer2DModel | pass, ")
+    assert lines[3] == "| ZImageTransformer2DModel | refused |"
+    assert lines[5].startswith("- ZImageTransformer2DModel: ")
+    assert lines[-1].startswith("1 of 2 passed. Measured on a CPU")
+    capsys.readouterr()
+    monkeypatch.setattr(families, "outcome", None)  # what is known is not run again
+    families.main()
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["cogview4", "zimage"]
+
+
 def test_what_needs_a_gpu_runs_on_a_cpu_and_says_that_it_did() -> None:
     gpu = importlib.import_module("gpu")
     assert "no GPU" in gpu.machine("cpu").lines[1]

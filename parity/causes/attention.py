@@ -55,5 +55,5 @@ def _values(evidence: Evidence, module: str) -> tuple[Sequence[Record], Sequence
 
 
 def _holds(records: Sequence[Record], module: str) -> bool:
-    own = [r for r in records if r.key.module == module and r.kind == "tensor" and not r.key.is_padding]
+    own = [r for r in records if r.key.module == module and r.kind == "tensor" and not r.key.is_apart]
     return bool(own) and all(isinstance(r.value, np.ndarray) for r in own)

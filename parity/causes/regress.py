@@ -30,7 +30,7 @@ def common_keys(*steps: StepRecords) -> tuple[Key, ...]:
 
 
 def _counts(record: Record) -> bool:
-    if record.kind != "tensor" or record.sketch is None or record.key.is_padding or record.key.is_input:
+    if record.kind != "tensor" or record.sketch is None or record.key.is_apart or record.key.is_input:
         return False
     return record.key.module != LOOP or record.key.port in LOOP_OUTPUTS
 

@@ -18,7 +18,7 @@ from parity.report.words import WORDS
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Compare", ("run", "explain", "report")),
     ("Two machines and CI", ("record", "diff", "gate", "replay", "inspect", "merge")),
-    ("Search and measure", ("bisect", "sweep", "compile")),
+    ("Search and measure", ("bisect", "sweep", "compile", "visible")),
     ("Begin", ("init", "models", "doctor", "cache", "help")),
 )
 """Commands in the order in which a person needs them."""

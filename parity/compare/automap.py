@@ -108,7 +108,7 @@ def _modules(records: Iterable[Record]) -> dict[str, _Module]:
     outputs: defaultdict[str, list[Record]] = defaultdict(list)
     inputs: defaultdict[str, list[Record]] = defaultdict(list)
     for record in records:
-        if record.sketch is None or record.key.is_padding or record.key.module == LOOP:
+        if record.sketch is None or record.key.is_apart or record.key.module == LOOP:
             continue
         outputs[record.key.module]  # a module of inputs alone is a module too
         (inputs if record.key.is_input else outputs)[record.key.module].append(record)

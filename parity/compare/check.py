@@ -87,8 +87,10 @@ def _from_mapping(given: Mapping[str, Any]) -> list[Record]:
             raise UsageError(f"golden.check takes arrays by name, found the name {name!r}")
         site = name if ":" in name else f"{name}:value"
         key = Key(STAGE, 0, "", site)
-        if key.is_padding:
-            raise UsageError(f"the name '{name}' ends in @padding, which is never judged: name it otherwise")
+        if key.is_apart:
+            raise UsageError(
+                f"the name '{name}' ends in @{key.port.rpartition('@')[2]}, which is never judged: name it otherwise"
+            )
         records.append(_from_value(key, x))
     return records
 
@@ -221,7 +223,7 @@ def _open(ours: StepRecords, theirs: StepRecords, exact: bool) -> tuple[StepReco
     unlike = []
     for record in ours.records:
         other = others[record.key]
-        if record.key in ours.floors or record.key.is_padding:
+        if record.key in ours.floors or record.key.is_apart:
             continue
         if _identical(record, other):
             closed.add(record.key)

@@ -286,7 +286,7 @@ def agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
 
 def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
     """The line of a stage, for its worst output."""
-    outputs = [d for d in among(judged.sites, which=_is_loop) if d.key.stage == name and not d.key.is_padding]
+    outputs = [d for d in among(judged.sites, which=_is_loop) if d.key.stage == name and not d.key.is_apart]
     worst = max(outputs, key=lambda d: d.distance.ratio, default=None)
     nothing = Distance(NAN, NAN, NAN)
     by_itself = nothing if worst is None else worst.distance

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, ratio
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
-from parity.compare.unlike import ABSENT, absent, let_through, nothing, other_rows, unlike, what
+from parity.compare.unlike import ABSENT, absent, acquitted, let_through, nothing, other_rows, unlike, what
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
@@ -149,6 +149,7 @@ class Judge:
         diffs = [self.site(pair) for pair in align(reference.records, candidate.records)]
         if not self.strict_sites:
             diffs = [d for d in diffs if d.note != ONE_SIDED]
+        diffs = acquitted(diffs, beyond)
         judged = self.born(diffs, input_severities(diffs))
         self.dirty = self.dirty or any(d.key.site in _LATENTS and beyond(d) for d in judged)
         return tuple(judged)
@@ -193,7 +194,7 @@ class Judge:
                 linf_ratio=linf_ratio(found, floor),
                 bins=bin_ratios(found, floor),
             )
-        if a.key.is_padding:
+        if a.key.is_apart:
             return replace(diff, distance=Distance(0.0, 0.0, 0.0))
         if comparable_shapes(a, b):
             return self._moments_alone(diff, a, b, floor)
@@ -221,7 +222,7 @@ class Judge:
         inside: dict[object, float] = {}
         judged = []
         for d in diffs:
-            if d.key.is_padding:
+            if d.key.is_apart:
                 judged.append(replace(d, verdict="apart"))
                 continue
             if d.verdict == "unjudged" or not beyond(d):
@@ -302,7 +303,7 @@ def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
     worst: dict[object, float] = {}
     loop: dict[tuple[str, str], float] = {}
     for d in diffs:
-        if d.key.is_padding:
+        if d.key.is_apart:
             continue
         if d.key.is_input:
             call = call_of(d.key)

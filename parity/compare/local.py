@@ -39,6 +39,11 @@ GROWTH = 3.0
 MOST = 4
 """Modules that are run at most in a second look; each costs the candidate a compilation."""
 
+FARTHER = 30.0
+"""How much farther than in the run a module run alone must be to be contradicted by it."""
+
+CONTRADICTED = "alone it gives something else than in the run, where it agrees"
+
 BORN: tuple[Birth, ...] = ("input", "module")
 
 
@@ -61,7 +66,7 @@ def local_errors(truth: StepRecords, candidate: Sequence[Record]) -> dict[Key, L
     theirs = {r.key: r for r in candidate}
     found: dict[Key, Local] = {}
     for record in truth.records:
-        if record.kind != "tensor" or record.key.is_padding:
+        if record.kind != "tensor" or record.key.is_apart:
             continue
         other = theirs.get(record.key)
         measured = None if other is None or other.kind != "tensor" else measure(record, other)
@@ -74,6 +79,22 @@ def local_errors(truth: StepRecords, candidate: Sequence[Record]) -> dict[Key, L
         inside = far.ratio <= L2_LIMIT and not any(b > BIN_LIMIT for b in bins)
         found[record.key] = Local(far, not inside)
     return found
+
+
+def believed(sites: Sequence[SiteDiff], found: Mapping[Key, Local]) -> dict[Key, Local]:
+    """Local errors without those that the run itself contradicts.
+
+    What a module does wrong in a run is in its output there. Where that agrees, far nearer than the module run alone
+    is, the program of the module alone is another than the run's (XLA on a CPU fuses CogView4's rotary update wrongly
+    in a program of its own), and of the run it says nothing.
+    """
+    near = {d.key: d.distance.rel_l2 for d in sites if d.verdict == "pass" and d.distance.rel_l2 == d.distance.rel_l2}
+    return {
+        key: replace(local, beyond=False, note=CONTRADICTED)
+        if local.beyond and key in near and local.distance.rel_l2 > FARTHER * near[key]
+        else local
+        for key, local in found.items()
+    }
 
 
 def with_local(
@@ -186,7 +207,7 @@ def doubtful(sites: Sequence[SiteDiff], modules: Collection[str]) -> tuple[str, 
     seen: dict[str, float] = {}
     found: list[str] = []
     for d in sites:
-        if d.key.is_padding or d.key.module == LOOP or d.verdict != "pass":
+        if d.key.is_apart or d.key.module == LOOP or d.verdict != "pass":
             continue
         mine = severity(d)
         before = max(seen.get(d.key.branch, 0.0), seen.get("", 0.0))

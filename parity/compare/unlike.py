@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from parity.golden.records import Record
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from parity.compare.result import SiteDiff
+from parity.golden.records import READ, Key, Record
+
+UNREAD = "differs in padded rows alone, which no query reads"
+"""The note of a joint sequence whose figures are those of the rows that are read."""
 
 
 def what(record: Record) -> str:
@@ -40,6 +47,30 @@ def let_through(record: Record) -> int | None:
     """How many rows a mask of zeros and ones lets through, however many are padding."""
     m = record.moments
     return None if m is None or m.nan or m.inf or m.min < 0.0 or m.max > 1.0 else round(m.mean * m.count)
+
+
+def acquitted(diffs: Sequence[SiteDiff], beyond: Callable[[SiteDiff], bool]) -> list[SiteDiff]:
+    """Joint sequences that differ in rows alone that no query reads, with the figures of the rows that are read.
+
+    Args:
+        beyond: whether a site is beyond its floor.
+    """
+    read = {d.key: d for d in diffs if d.key.is_read and not beyond(d)}
+    if not read:
+        return list(diffs)
+    return [_as_read(d, read.get(read_key(d.key))) if beyond(d) else d for d in diffs]
+
+
+def _as_read(d: SiteDiff, read: SiteDiff | None) -> SiteDiff:
+    if read is None:
+        return d
+    figures = {name: getattr(read, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "bins")}
+    return replace(d, **figures, note=UNREAD)
+
+
+def read_key(key: Key) -> Key:
+    """The key of the rows that are read of a joint sequence."""
+    return replace(key, site=f"{key.site}@{READ}")
 
 
 def unlike(a: Record, b: Record) -> str:

@@ -25,6 +25,10 @@ LOOP = "loop"
 PADDING = "padding"
 """Suffix of a port whose record covers only rows that no valid token reads; such records never decide."""
 
+READ = "read"
+"""Suffix of a port whose record covers the rows of a joint sequence whose keys some query reads. Beside the record of
+the whole, in whose place it counts where the whole differs and these rows do not."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
@@ -61,6 +65,15 @@ class Key:
     @property
     def is_padding(self) -> bool:
         return self.port.endswith("@" + PADDING)
+
+    @property
+    def is_read(self) -> bool:
+        return self.port.endswith("@" + READ)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the record never decides by itself: padded rows, and the rows that are read beside the whole."""
+        return self.is_padding or self.is_read
 
     @property
     def is_part(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from parity.hooks.rows import PairedRule, Part
+from parity.hooks.rows import JOINT, PairedRule, Part
 
 
 class Masks:
@@ -40,6 +40,23 @@ class Masks:
         known = frozenset(length for head, length in self._seen if head in ("", _head(module)))
         return self.rule.paired(module, port, shape, known)
 
+    def frame(
+        self, module: str, part: Part, rows: int, frames: Mapping[str, tuple[Any, Any]], at: int
+    ) -> tuple[Any, Any]:
+        """Index and weight of a part's rows: what its mask says of so many rows, or those of the rule's own frame.
+
+        Args:
+            frames: the branch's, by name. at: the branch's place in the batch.
+        """
+        valid = self.of(module, rows, part.start)
+        if valid is not None:
+            valid = valid[at if at < valid.shape[0] else 0]
+        if part.frame == JOINT:
+            assert valid is not None  # it is a part only of what has a mask
+            return read_of(valid, sum((weight <= 0).sum() for _, weight in frames.values()))
+        index, weight = frames[part.frame]
+        return cut(index, weight, rows) if valid is None else frame_of(valid, int(index.shape[0]))
+
     def of(self, module: str, rows: int, before: int) -> torch.Tensor | None:
         """bool [B, rows], True where a row is valid; None where no mask says.
 
@@ -52,6 +69,18 @@ class Masks:
                 if mask is not None:
                     return _valid(mask)[:, skipped:]
         return None
+
+
+def read_of(valid: torch.Tensor, padded: torch.Tensor | int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Index and weight of a joint sequence in its own order: the rows whose keys a query reads.
+
+    Where the mask leaves out another number of rows than the text has padded, nobody knows what those are: all count.
+
+    Args:
+        valid: bool [R], True where a key is read. padded: how many rows of the text are padding.
+    """
+    weight = (valid | ((~valid).sum() != padded)).to(torch.float32)
+    return torch.arange(valid.shape[0], dtype=torch.int32, device=valid.device), weight
 
 
 def _head(module: str) -> str:

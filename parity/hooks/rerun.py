@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from parity.hooks.calls import Call, mapped
+
+
+class InFloat64(TorchFunctionMode):
+    """Within it a model that was made for float32 runs in float64.
+
+    torch refuses a norm that a model asks for in float32 where it would narrow its operand (Cosmos' positions): it is
+    taken in the operand's dtype.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func is torch.linalg.vector_norm and args and args[0].dtype == torch.float64:
+            given.pop("dtype", None)
+        return func(*args, **given)
 
 
 def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inputs: bool = True) -> Any:
@@ -28,4 +50,5 @@ def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inp
         return dtype if isinstance(x, torch.dtype) and x.is_floating_point else x
 
     args, kwargs = mapped(cast, call.args, named), mapped(cast, dict(call.kwargs), named)
-    return torch.func.functional_call(module, weights, args, kwargs)
+    with InFloat64():
+        return torch.func.functional_call(module, weights, args, kwargs)

@@ -8,11 +8,13 @@ image tokens before the text tokens.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+from parity.golden.records import READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Part:
     Attributes:
         name: suffix of the port, `""` for the whole tensor.
         start, stop: rows of axis 1; stop None for the end.
-        frame: name of the frame, `""` for none.
+        frame: name of the frame, `""` for none; `JOINT` for one that the call's own mask of so many rows makes.
     """
 
     name: str = ""
@@ -45,6 +47,12 @@ class Part:
 
 
 WHOLE: tuple[Part, ...] = (Part(),)
+
+JOINT = "joint"
+"""The frame of a joint sequence of image and text: its own order, and of its rows those whose keys a query reads."""
+
+SEQUENCE = (Part(), Part(name=READ, frame=JOINT))
+"""The parts of a joint sequence that a mask was given for: the whole, and beside it the rows that are read."""
 
 
 class RowRule(Protocol):
@@ -58,7 +66,7 @@ class RowRule(Protocol):
 class PairedRule(RowRule, Protocol):
     """A row rule that places the rows of somebody's own code too."""
 
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Container[int]) -> tuple[Part, ...]:
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
         """What `parts` says, where the streams may have other lengths.
 
         Args:
@@ -73,7 +81,7 @@ class NoRows:
     def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
         return WHOLE
 
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Container[int]) -> tuple[Part, ...]:
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
         return WHOLE
 
 

@@ -22,8 +22,8 @@ import torch
 from parity.golden.records import PADDING, Kind, Scalar
 from parity.golden.sketch import geometry
 from parity.hooks.implementations import Seen
-from parity.hooks.masks import Masks, cut, frame_of
-from parity.hooks.rows import Part, RowRule, take
+from parity.hooks.masks import Masks
+from parity.hooks.rows import JOINT, Part, RowRule, take
 from parity.hooks.sites import WHOLE, SitePlan
 
 EACH, MOST = 1 << 23, 1 << 28
@@ -179,14 +179,10 @@ class Tap:
 
     def _frame(self, entry: Entry, part: Part, rows: int) -> tuple[Any, Any]:
         """Index and weight of a part's rows: those of the side's own frame, or what its mask says of so many rows."""
-        index, weight = self.frames[entry.branch][part.frame]
+        frames = self.frames[entry.branch]
         if self.masks is None:
-            return index, weight
-        valid = self.masks.of(entry.site.partition(":")[0], rows, part.start)
-        if valid is None:
-            return cut(index, weight, rows)
-        at = self.branches.index(entry.branch) if valid.shape[0] == len(self.branches) else 0
-        return frame_of(valid[at], int(index.shape[0]))
+            return frames[part.frame]
+        return self.masks.frame(entry.site.partition(":")[0], part, rows, frames, self.branches.index(entry.branch))
 
     def _part(self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any]) -> None:
         """Record one part of one branch: its valid rows, and apart from them its padded ones."""
@@ -196,7 +192,7 @@ class Tap:
             pieces = {"": rows}
             if part.frame:
                 valid, padded = take(rows, *self._frame(entry, part, int(rows.shape[1])))
-                pieces = {part.frame: valid, PADDING: padded}
+                pieces = {part.frame: valid} if part.frame == JOINT else {part.frame: valid, PADDING: padded}
             stats = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()} if done is None else done
             memo[(entry.branch, part)] = done = stats
         for frame, (reduced, shape) in done.items():

@@ -60,6 +60,11 @@ class Family(Protocol):
         """Whether nothing of it may be replaced by parity: somebody's own port."""
         return False
 
+    @property
+    def pairs_rows(self) -> bool:
+        """Whether the masks that its code is given say which rows count, and not the family alone."""
+        return self.runs_as_it_is
+
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         """Around the compilation of its program: an error there is told as its code's, where that is not parity's."""
         return contextlib.nullcontext()

@@ -26,6 +26,7 @@ from parity.golden.floors import least, level, widen
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.modules import device_of
 from parity.hooks.perturb import perturbed
+from parity.hooks.rerun import InFloat64
 from parity.hooks.sites import SitePlan
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Forced, Loop, denoise, prepare
@@ -56,6 +57,12 @@ def _as_it_is(step: int) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
+@contextlib.contextmanager
+def _in_float64(step: int) -> Iterator[None]:
+    with InFloat64():
+        yield
+
+
 def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int = SEEDS) -> list[Variant]:
     """The variants of a loaded reference, the truth (where it is another run) before those that are measured around it.
 
@@ -74,7 +81,7 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
         variants.append(Variant("float32", prepare(side), _as_it_is, is_truth=True))
     if "fp64" in kinds:
         double = _load_like(side, side.settings, torch.float64)
-        variants.append(Variant("float64", prepare(double), _as_it_is))
+        variants.append(Variant("float64", prepare(double), _in_float64))
     model = side.backend.module()
     for seed in range(seeds if "rounding" in kinds else 0):
 

@@ -141,6 +141,11 @@ class Eager(Backend, Protocol):
         ...
 
     @property
+    def pairs_rows(self) -> bool:
+        """Whether the masks that the module is given say which rows count."""
+        ...
+
+    @property
     def frames(self) -> Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]:
         """The row frames by branch and name, on its device."""
         ...

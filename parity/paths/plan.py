@@ -137,6 +137,8 @@ class Plan:
             and what its own output lacks is kept; the modules that cannot be replaced follow, as `LEFT_OUT`.
         replaced: modules that are given what was found lacking, the others run as they are; None for none, in the
             program that is not made for it.
+        plant: the kind of fault (`parity.hooks.plant.KINDS`) that the model's calls have, of a reference; the loop's
+            `PLANTED` of the same step says how often it changed something.
     """
 
     sites: SitePlan | None = None
@@ -153,6 +155,7 @@ class Plan:
     gives: tuple[str, ...] = ()
     taught: tuple[Record, ...] = ()
     replaced: tuple[str, ...] | None = None
+    plant: str = ""
 
 
 STAGES_STEP = -1
@@ -175,6 +178,9 @@ LEFT_OUT = "left out"
 
 BESIDE = "beside "
 """Before the name of a run: what a stage outside the loop makes of that run's inputs (`Spec.beside`)."""
+
+PLANTED = "planted"
+"""The loop's port of a step with a planted fault: how many arguments, calls or numbers it changed."""
 
 SECONDS, MEMORY = "seconds", "memory"
 """The loop's ports of a timed step: seconds from latents to predictions; bytes that the largest program needs."""

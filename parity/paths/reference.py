@@ -50,7 +50,7 @@ class TorchBackend:
         self.reached = reached
         self.groups = family.batches
         self.may_be_silent, self.named, self.predict = family.may_be_silent, family.named, family.predict
-        self.ports, self.pairs_rows = family.named_port, family.runs_as_it_is
+        self.ports, self.pairs_rows = family.named_port, family.pairs_rows
         self.listen: Listen = _unheard
         self.ran: dict[str, str] = {}
         settings = reached.settings

@@ -15,7 +15,17 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.conclude import agreeing, divergence
 from parity.compare.judge import Judge, excuses
-from parity.compare.local import BORN, Local, doubtful, first_beyond, first_within, local_errors, suspect, with_local
+from parity.compare.local import (
+    BORN,
+    Local,
+    believed,
+    doubtful,
+    first_beyond,
+    first_within,
+    local_errors,
+    suspect,
+    with_local,
+)
 from parity.compare.operations import Parting, Reduced, first_parting
 from parity.compare.reason import Note
 from parity.compare.result import UNKNOWN, Birth, Origin, Result, SiteDiff, SiteVerdict
@@ -58,7 +68,7 @@ class LocalPass:
             only: the modules that are run; by default those of the plan.
         """
         targets = only or tuple(m for m in self.pair.modules if m in self.plan.modules)
-        local = self.look(step, state, targets, self._dtypes(candidate))
+        local = believed(sites, self.look(step, state, targets, self._dtypes(candidate)))
         self.known.update(local)
         judged = with_local(sites, local, excuses(self.pair.differing))
         if self._failed is None and any(d.verdict == "fail" and d.birth in BORN for d in judged):

@@ -10,7 +10,9 @@ import pytest
 
 from parity.compare.judge import Judge, beyond, severity
 from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.unlike import UNREAD
 from parity.golden import PADDING, Floor, Key, Record, StepRecords
+from parity.golden.records import READ
 from tests.compare.make_records import FLOOR, Walk, births, measured_floor, moved, noise, none, scalar, step, tensor
 
 INF = float("inf")
@@ -418,6 +420,30 @@ def test_padding_of_another_length_is_apart_too() -> None:
     diffs = walk.judge()
     assert births(diffs) == {}
     assert diffs[f"cond/a:out@{PADDING}"].verdict == "apart"
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (0.5, {}),
+        (FAR, {"cond/a:out": "module", "cond/b:in.x": "amplified"}),  # rows that are read differ too
+        (None, {"cond/a:out": "module", "cond/b:in.x": "amplified"}),  # one side has no mask
+    ],
+)
+def test_a_joint_sequence_that_differs_in_rows_that_nothing_reads_agrees(
+    read: float | None, expected: dict[str, str]
+) -> None:
+    walk = Walk()
+    for site in ("a:in.x", "a:out", "b:in.x"):
+        walk.site(site, 0.5 if site == "a:in.x" else FAR)
+        x = noise(7)
+        walk.pair(tensor(f"{site}@{READ}", x), None if read is None else tensor(f"{site}@{READ}", moved(x, read)))
+    diffs = walk.judge()
+    assert births(diffs) == expected
+    out = diffs["cond/a:out"]
+    assert (out.note == UNREAD) is (not expected)
+    assert out.distance.ratio == pytest.approx(read, rel=0.2) if not expected else out.distance.ratio > 1e4
+    assert diffs[f"cond/a:out@{READ}"].verdict == "apart"
 
 
 def test_an_excused_site_is_harmless_and_hides_nothing_behind_it() -> None:

@@ -7,7 +7,16 @@ import math
 import numpy as np
 
 from parity.compare.judge import ONE_SIDED
-from parity.compare.local import Local, first_beyond, first_within, local_errors, suspect, with_local
+from parity.compare.local import (
+    CONTRADICTED,
+    Local,
+    believed,
+    first_beyond,
+    first_within,
+    local_errors,
+    suspect,
+    with_local,
+)
 from parity.compare.result import Distance, SiteDiff
 from parity.golden import Floor, Key, Record, StepRecords
 from tests.compare.make_records import tensor
@@ -87,6 +96,21 @@ def born(sites: list[SiteDiff], **found: Local) -> list[str]:
         path = name.removesuffix("_1").replace("__", ".")
         keys[at(f"{path}:out", 1 if name.endswith("_1") else 0)] = local
     return [d.key.site for d in with_local(sites, keys) if d.birth in ("input", "module")]
+
+
+def test_what_the_run_itself_contradicts_is_not_believed() -> None:
+    """A module's own error is in its output of the run; where that is far nearer, its own program is another one."""
+    far = {KEY: Local(Distance(0.2, 1e-7, 2e6), True)}
+    seen = SiteDiff(KEY, Distance(2e-7, 1e-5, 0.02))
+    (kept,) = with_local([seen], believed([seen], far))
+    assert (kept.birth, kept.verdict, kept.note, kept.local.ratio) == (None, "pass", CONTRADICTED, 2e6)
+    for other in (
+        SiteDiff(KEY, Distance(1e-2, 1e-2, 1.0)),  # as near as its wide floor lets it be
+        SiteDiff(KEY, Distance(math.nan, 1e-5, math.nan)),
+        SiteDiff(KEY, Distance(2e-7, 1e-8, 20.0), verdict="fail"),
+        SiteDiff(Key("transformer", 0, "cond", "n:out"), Distance(2e-7, 1e-5, 0.02)),
+    ):
+        assert believed([other], far) == far
 
 
 def test_inside_a_module_that_agrees_by_itself_nothing_comes_in() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parity.hooks.attach import attached, masks_given
 from parity.hooks.masks import Masks, cut, frame_of
-from parity.hooks.rows import WHOLE, Part, take
+from parity.hooks.rows import SEQUENCE, WHOLE, Part, take
 from tests.hooks.seen import gathered, make_tap
 
 
@@ -22,7 +22,7 @@ class JointRows:
     def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
         return WHOLE
 
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Container[int]) -> tuple[Part, ...]:
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
         if len(shape) == 3 and shape[1] in masked:
             return (Part(frame="text"),)
         return (Part("image", 0, 2), Part("text", 2, None, "text")) if len(shape) == 3 else WHOLE
@@ -127,6 +127,36 @@ def test_inside_a_compiled_program_the_frame_follows_the_mask_of_each_call() -> 
     for mask, index, weight in (([1, 0, 1], [0, 2, 1, 0], [1, 1, 0, 0]), ([0, 0, 1], [2, 0, 1, 0], [1, 0, 0, 0])):
         found = compiled(jax.numpy.asarray(mask, bool))
         assert [x.tolist() for x in found] == [index, weight]
+
+
+class Joined(JointRows):
+    """Joint sequences of image and text in an order that nobody says."""
+
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        return SEQUENCE
+
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
+        return SEQUENCE
+
+
+@pytest.mark.parametrize(
+    ("mask", "read"),
+    [
+        ([[[1, 1, 0, 1, 0]]], [1.0, 2.0, 0.0, 4.0, 0.0]),
+        ([[[1, 1, 0, 0, 0], [0, 0, 0, 1, 0]]], [1.0, 2.0, 0.0, 4.0, 0.0]),  # read by any query
+        ([[[1, 1, 0, 0, 0]]], [1.0, 2.0, 3.0, 4.0, 5.0]),  # one more than the text has padded: nobody knows what it is
+    ],
+)
+def test_of_a_joint_sequence_the_rows_whose_keys_are_read_stand_beside_the_whole(mask: list, read: list[float]) -> None:
+    weight = torch.tensor([1.0, 0.0, 0.0])  # two padded rows of text
+    tap = make_tap(Block(), frames={"cond": {"text": (torch.arange(3, dtype=torch.int32), weight)}})
+    tap.masks = Masks(Joined())
+    tap.masked("blocks.0", {"attention_mask": torch.tensor(mask).bool()})
+    tap.see("blocks.0.attention", 0, "out", torch.arange(1.0, 6.0).reshape(1, 5, 1))
+    seen = gathered(tap)
+    assert {site for _, site, _ in seen.order} == {"blocks.0.attention:out", "blocks.0.attention:out@read"}
+    assert seen.at("blocks.0.attention:out").sketch.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]  # type: ignore[union-attr]
+    assert seen.at("blocks.0.attention:out@read").sketch.tolist() == read  # type: ignore[union-attr]
 
 
 def test_a_frame_of_more_rows_than_there_are_is_cut() -> None:

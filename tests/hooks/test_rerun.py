@@ -29,3 +29,19 @@ def test_a_dtype_among_the_arguments_is_the_wider_one_too() -> None:
     assert torch.allclose(wide.float(), narrow, atol=1e-6)
     kept = rerun(module, Call("", 0, (), (x,), {"hidden_dtype": torch.float64}, None), torch.float64, inputs=False)
     assert kept.dtype == torch.float64
+
+
+class Positions(torch.nn.Module):
+    """Takes a norm in float32 whatever it is given, as Cosmos' positions do: torch refuses to narrow float64 there."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+
+
+def test_a_norm_in_float32_does_not_keep_a_module_from_float64() -> None:
+    x = torch.linspace(0.1, 1, 8).reshape(2, 4)
+    call = Call("positions", 0, ("cond",), (x,), {}, None)
+    wide = rerun(Positions(), call, torch.float64)
+    assert wide.dtype == torch.float64
+    assert torch.allclose(wide.square().sum(dim=-1), torch.ones(2, dtype=torch.float64), rtol=1e-15)
+    assert rerun(Positions(), call, None).dtype == torch.float32

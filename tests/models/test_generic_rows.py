@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from parity.hooks.rows import WHOLE, Part
+from parity.hooks.rows import SEQUENCE, WHOLE, Part
 from parity.models.generic.rows import TextRows, frame_of_mask, text_mask
 
 TEXT = (Part(frame="text"),)
@@ -40,7 +40,21 @@ def test_a_port_may_keep_fewer_of_them_where_it_has_a_mask_of_so_many() -> None:
     rule = TextRows(16, (48,))
     assert rule.paired("context_embedder", "out", (1, 12, 32), {12}) == TEXT
     assert rule.paired("context_embedder", "out", (1, 12, 32), {9}) == WHOLE
-    assert rule.paired("blocks.0.text", "out", (1, 64, 32), {64}) == WHOLE, "a joint mask is none of the text's"
+    assert rule.paired("blocks.0.text", "out", (1, 64, 32), {64}) != TEXT, "a joint mask is none of the text's"
+
+
+def test_a_joint_sequence_is_whole_and_beside_it_what_its_mask_lets_be_read() -> None:
+    rule = TextRows(16)
+    assert rule.paired("blocks.0.attn.attention", "in.key", (1, 48, 2, 8), {48, 16}) == SEQUENCE
+    assert rule.paired("blocks.0.attn.attention", "in.key", (1, 48, 2, 8), {16}) == WHOLE, "no mask says"
+    assert rule.paired("blocks.0", "in.attention_mask", (1, 48, 1), {48}) == WHOLE
+
+
+def test_a_joint_mask_says_how_many_rows_are_the_image_s() -> None:
+    rule = TextRows(16)  # latents of the user's: in how many patches the class cuts them nobody says
+    assert rule.paired("blocks.0", "out.1", (1, 16, 32), {48}) == TEXT
+    assert rule.paired("blocks.0", "out.1", (1, 16, 32), {32}) == WHOLE, "an image of as many rows"
+    assert rule.paired("blocks.0", "out.1", (1, 16, 32), {16}) == WHOLE
 
 
 def test_the_mask_among_the_inputs_says_which_are_valid() -> None:

@@ -14,7 +14,7 @@ from parity.compare.result import Cause
 def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     """The first site that holds the reference's values in another order."""
     theirs = {r.key: r for r in evidence.theirs.records}
-    pairs = [(r, theirs[r.key]) for r in evidence.ours.records if r.key in theirs and not r.key.is_padding]
+    pairs = [(r, theirs[r.key]) for r in evidence.ours.records if r.key in theirs and not r.key.is_apart]
     found = [a.key for a, b in pairs if a.kind == b.kind == "tensor" and reordering(a, b) is not None]
     # What is born as another order is told already; what follows from it says nothing more.
     if not found or found[0] == evidence.origin.key:

@@ -132,7 +132,7 @@ def _nonfinite(sites: Sequence[SiteDiff]) -> str:
     """The first producer and the first consumer of values that are NaN or infinite on the candidate alone."""
 
     def bad() -> Iterator[SiteDiff]:
-        return (d for d in among(sites, worse=True) if not d.key.is_padding)
+        return (d for d in among(sites, worse=True) if not d.key.is_apart)
 
     producer = next((d for d in bad() if not d.key.is_input), next(bad(), None))
     if producer is None:

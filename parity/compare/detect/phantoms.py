@@ -134,7 +134,7 @@ def _values(records: Sequence[Record], module: str, branch: str) -> Mapping[str,
     """Values of the call by port, image rows before text rows: float64 [rows, heads, head dim]."""
     parts: dict[str, dict[str, np.ndarray]] = {}
     for r in records:
-        if r.key.module == module and r.key.branch == branch and r.key.call == 0 and not r.key.is_padding:
+        if r.key.module == module and r.key.branch == branch and r.key.call == 0 and not r.key.is_apart:
             port, _, part = r.key.port.partition("@")
             if isinstance(r.value, np.ndarray) and r.value.ndim == 4:
                 parts.setdefault(port, {})[part] = r.value[0].astype(np.float64)
@@ -150,7 +150,7 @@ def _of_every_head(x: np.ndarray, queries: np.ndarray) -> np.ndarray | None:
 def _tokens(records: Sequence[Record], module: str, branch: str) -> int:
     """Tokens of the call as its own code has them: a part's record has the whole tensor's shape."""
     own = [r for r in records if (r.key.module, r.key.branch, r.key.call) == (module, branch, 0)]
-    outs = [r for r in own if r.key.port.partition("@")[0] == "out" and not r.key.is_padding]
+    outs = [r for r in own if r.key.port.partition("@")[0] == "out" and not r.key.is_apart]
     rows = [(r.shape[1], int(np.asarray(r.value).shape[1])) for r in outs]
     return next((whole for whole, held in rows if whole != held), sum(held for _, held in rows))
 

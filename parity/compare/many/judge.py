@@ -31,6 +31,7 @@ from parity.compare.judge import (
 from parity.compare.many.meet import Group, Meeting, meet
 from parity.compare.many.sites import BIRTHS, NUMBERS, VERDICTS, Columns, columns_of
 from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.unlike import UNREAD
 from parity.golden.disk.table import FloorTable, Table
 from parity.golden.records import LOOP, StepRecords
 from parity.golden.sketch import BINS, PER_BIN, TOTAL, Geometry
@@ -175,9 +176,9 @@ class _Step:
 
     def _bear(self, loop: Sequence[SiteDiff]) -> None:
         """Verdicts and births of what is beyond its floor."""
+        self._acquit()
         rel, ratios = self.numbers[:, 0], self.numbers[:, 2]
-        unknown = np.isnan(ratios)
-        far = np.where(unknown, rel != 0.0, (ratios > L2_LIMIT) | (self.peaks > LINF_LIMIT))
+        unknown, far = np.isnan(ratios), self._far()
         far &= ~self.meeting.padding & (self.verdicts != VERDICTS.index("unjudged"))
         self.verdicts[self.meeting.padding] = VERDICTS.index("apart")
         at = np.flatnonzero(far).tolist()
@@ -195,6 +196,20 @@ class _Step:
                 inputs[call_of(d.key)] = float(worst[number])
         for i, d in zip(at, self.judge.born(found, inputs), strict=True):
             self.verdicts[i], self.births[i] = VERDICTS.index(d.verdict), BIRTHS.index(d.birth)
+
+    def _far(self) -> np.ndarray:
+        rel, ratios = self.numbers[:, 0], self.numbers[:, 2]
+        return np.where(np.isnan(ratios), rel != 0.0, (ratios > L2_LIMIT) | (self.peaks > LINF_LIMIT))
+
+    def _acquit(self) -> None:
+        """`parity.compare.unlike.acquitted` of many."""
+        if not self.meeting.read.size:
+            return
+        far = self._far()
+        for i, j in self.meeting.read.tolist():
+            if far[i] and not far[j]:
+                self.numbers[i], self.peaks[i], self.bins[i] = self.numbers[j], self.peaks[j], self.bins[j]
+                self.notes[i] = UNREAD
 
     def _diff(self, i: int) -> SiteDiff:
         place, row = self.meeting.places[i], self.numbers[i].tolist()

@@ -14,6 +14,7 @@ from parity.compare.judge import Pair, align, call_of
 from parity.compare.many.sites import Place, Places, place_of
 from parity.compare.metrics import comparable_shapes
 from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.unlike import read_key
 from parity.golden.disk.table import Layout, Table
 from parity.golden.records import LOOP, Record, StepRecords
 from parity.golden.sketch import Geometry
@@ -43,7 +44,8 @@ class Meeting:
     Attributes:
         layouts: of reference and candidate. pairs: positions on both sides, -1 where there is none. places: one a pair.
         groups: of pairs that meet as sketches. others: of those that do not. moments: int64 [pairs, 2], -1 without.
-        padding, loop: bool [pairs]. calls: by position of an input, its call's number. numbers: of the calls.
+        padding, loop: bool [pairs]. read: int64 [sequences, 2], a joint sequence and the rows of it that are read.
+        inputs: positions of inputs. calls: by position of an input, its call's number. numbers: of the calls.
     """
 
     layouts: tuple[Layout, Layout]
@@ -54,6 +56,7 @@ class Meeting:
     moments: np.ndarray
     padding: np.ndarray
     loop: np.ndarray
+    read: np.ndarray
     inputs: np.ndarray
     calls: np.ndarray
     numbers: Mapping[object, int]
@@ -75,7 +78,7 @@ def meet(ours: Layout, theirs: Layout, *, strict: bool) -> Meeting:
             others.append(i)
     none = [[-1 if i < 0 else int(x.moments[i]) for x, i in zip((ours, theirs), sides, strict=True)] for sides in found]
     calls: dict[object, int] = {}
-    inputs = [i for i, p in enumerate(places) if p.key.is_input and p.key.module != LOOP and not p.key.is_padding]
+    inputs = [i for i, p in enumerate(places) if p.key.is_input and p.key.module != LOOP and not p.key.is_apart]
     return Meeting(
         layouts=(ours, theirs),
         pairs=found,
@@ -83,12 +86,19 @@ def meet(ours: Layout, theirs: Layout, *, strict: bool) -> Meeting:
         groups=tuple(_group(Geometry(*frame), here, found, ours, theirs) for frame, here in groups.items()),
         others=tuple(others),
         moments=np.array(none, np.int64).reshape(-1, 2),
-        padding=np.array([p.key.is_padding for p in places], bool),
+        padding=np.array([p.key.is_apart for p in places], bool),
         loop=np.array([p.key.module == LOOP for p in places], bool),
+        read=np.array(_read(places), np.int64).reshape(-1, 2),
         inputs=np.array(inputs, np.int64),
         calls=np.array([calls.setdefault(call_of(places[i].key), len(calls)) for i in inputs], np.int64),
         numbers=calls,
     )
+
+
+def _read(places: Places) -> list[tuple[int, int]]:
+    at = {p.key: i for i, p in enumerate(places) if p.key.is_read}
+    whole = ((i, at.get(read_key(p.key))) for i, p in enumerate(places)) if at else ()
+    return [(i, j) for i, j in whole if j is not None]
 
 
 def _place(pair: Pair) -> Place:
@@ -153,7 +163,7 @@ def counterparts(reference: Sequence[Record], candidate: Sequence[Record]) -> tu
 
 
 def _counts(r: Record) -> bool:
-    return r.kind == "tensor" and not r.key.is_padding
+    return r.kind == "tensor" and not r.key.is_apart
 
 
 def lean(step: StepRecords) -> StepRecords:

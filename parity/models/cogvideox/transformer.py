@@ -7,7 +7,7 @@ are observed, perturbed and set like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ class CogVideoXRows:
             return WHOLE
         return (Part("image", self.text), Part("text", 0, self.text))
 
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Container[int]) -> tuple[Part, ...]:
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
         return self.parts(module, port, shape)
 
 

@@ -20,6 +20,7 @@ from parity.errors import ParityError, UnjudgedError, UsageError
 from parity.hooks.rows import NoRows, PairedRule, RowFrame
 from parity.models.family import Condition, Family, Said
 from parity.models.folder import class_of, is_drawn, read_config, skeleton
+from parity.models.generic.fitting import fitting
 from parity.models.generic.inputs import (
     GRID,
     LATENT,
@@ -74,6 +75,11 @@ class Generic(Family):
     def may_be_silent(self) -> bool:
         return True
 
+    @property
+    def pairs_rows(self) -> bool:
+        """In which order a class joins image and text only its masks say."""
+        return True
+
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return _LACKS
 
@@ -84,9 +90,8 @@ class Generic(Family):
         Raises:
             UsageError: see `make_arguments` and `read_inputs`.
         """
-        signature = signature_of(
-            class_of(folder, "transformer"), read_config(folder, "transformer"), skeleton(folder, "transformer")
-        )
+        model = skeleton(folder, "transformer")
+        signature = signature_of(class_of(folder, "transformer"), read_config(folder, "transformer"), model)
         for name in (LATENT, TIMESTEP):
             if name not in (*signature.required, *signature.optional):
                 raise UsageError(
@@ -94,7 +99,7 @@ class Generic(Family):
                     "both paths as ports (--reference-path, --candidate-path)"
                 )
         given = {} if inputs is None else read_inputs(inputs, signature)
-        return cls(signature, given, make_arguments(signature, given))
+        return cls(signature, given, fitting(signature, model, make_arguments(signature, given), given))
 
     def output_shape(self, case: Case) -> tuple[int, ...] | None:
         return None
@@ -103,6 +108,7 @@ class Generic(Family):
         names = [n for n in (LATENT, TIMESTEP, *self.made.tensors, *self.made.static) if n not in self.given]
         said = [f"made for {self.signature.name}: {', '.join(names)}"] if names else []
         said += [f"from --inputs: {', '.join(self.given)}"] if self.given else []
+        said += [f"left out, as it cannot be called with it: {n}" for n in self.made.left_out]
         said += ["weights drawn by parameter name: the folder holds a config alone"] if is_drawn(case.folder) else []
         return "; ".join(said)
 
@@ -141,7 +147,9 @@ class Generic(Family):
         )
 
     def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
-        """Tokens [B, N, C] as [B, C, N, 1, 1], images as videos of one frame."""
+        """Tokens [B, N, C] as [B, C, N, 1, 1], images as videos of one frame, [B, T, C, H, W] as [B, C, T, H, W]."""
+        if self.signature.frames_first:
+            return latents.transpose(1, 2)
         if latents.ndim == 3:
             return latents.transpose(1, 2)[..., None, None]
         return latents[:, :, None] if latents.ndim == 4 else latents
@@ -178,6 +186,10 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
                 raise UnjudgedError(
                     f"{name} does not trace under jax.jit: {where}: {said}; run it with --candidate jit=false, or "
                     "give a port that traces with --candidate-path"
+                ) from error
+            if isinstance(error, NameError):  # diffusers imports what is optional only where it is installed
+                raise UsageError(
+                    f"{name} cannot run here: {where}: {said}; its code uses a package that is not installed"
                 ) from error
             shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in kwargs.items() if isinstance(x, torch.Tensor))
             raise UsageError(

@@ -42,6 +42,8 @@ _PACKED = ("img_ids", "img_shapes", "num_frames")
 """Arguments of transformers whose latents come as tokens [B, tokens, channels], patches already cut."""
 
 _SCALED_TIMESTEP = re.compile(r"timestep\w*(\.to\([^)]*\))?\s*\*\s*1000")
+_FRAMES_FIRST = re.compile(r"\bnum_frames, (num_)?channels, height, width = hidden_states\.shape")
+"""How a forward that takes videos as [B, T, C, H, W] reads their shape."""
 
 Config = Mapping[str, Any]
 Static = int | float | list[Any]
@@ -53,8 +55,10 @@ class Signature:
     """What a transformer's class and config say about its call.
 
     Attributes:
-        name: of the class. config: of the checkpoint. required, optional: names of forward's parameters.
+        name: of the class. config: of the checkpoint, with the class's own defaults for what it leaves out.
+        required, optional: names of forward's parameters.
         timestep_scale: 1000, or 1 where the model multiplies by 1000 itself.
+        frames_first: whether videos are [B, T, C, H, W] and not [B, C, T, H, W].
     """
 
     name: str
@@ -62,6 +66,7 @@ class Signature:
     required: tuple[str, ...]
     optional: tuple[str, ...]
     timestep_scale: float
+    frames_first: bool = False
 
     @property
     def packed(self) -> bool:
@@ -80,7 +85,7 @@ class Signature:
         return t, h, w
 
     def latent_shape(self) -> tuple[int, ...]:
-        """[1, tokens, C] where packed, [1, C, H, W] for a 2D class, [1, C, T, H, W] for a 3D one.
+        """[1, tokens, C] where packed, [1, C, H, W] for a 2D class, [1, C, T, H, W] or [1, T, C, H, W] for a 3D one.
 
         Raises:
             UsageError: neither the config nor the class name say.
@@ -90,7 +95,7 @@ class Signature:
         if self.packed:
             return (1, t * h * w, channels)
         if "3D" in self.name:
-            return (1, channels, t, h, w)
+            return (1, t, channels, h, w) if self.frames_first else (1, channels, t, h, w)
         if "2D" in self.name:
             return (1, channels, h, w)
         raise UsageError(self.unknown(LATENT, "neither 2D nor 3D is in the class name"))
@@ -125,11 +130,18 @@ def signature_of(kind: Any, config: Config, model: torch.nn.Module | None = None
         if n not in ("self", "return_dict") and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
     required = tuple(n for n, p in named.items() if p.default is p.empty)
+    optional = tuple(n for n in named if n not in required)
+    source = inspect.getsource(kind.forward)
+    # A config saved by an older diffusers lacks what the class has learned since: its defaults hold then.
+    defaults = {
+        n: p.default for n, p in inspect.signature(kind.__init__).parameters.items() if p.default is not p.empty
+    }
+    config = {**defaults, **config}
     modules = () if model is None else model.modules()
     inside = any(isinstance(m, Timesteps) and m.scale != 1 for m in modules) or "t_scale" in config
-    own = inside or _SCALED_TIMESTEP.search(inspect.getsource(kind.forward))
+    own = inside or _SCALED_TIMESTEP.search(source)
     return Signature(
-        kind.__name__, config, required, tuple(n for n in named if n not in required), 1.0 if own else 1000.0
+        kind.__name__, config, required, optional, 1.0 if own else 1000.0, bool(_FRAMES_FIRST.search(source))
     )
 
 
@@ -139,10 +151,12 @@ class Made:
 
     Attributes:
         tensors: on the CPU; floats in float32. static: what is no tensor.
+        left_out: optional arguments that could be made, and with which the class cannot be called.
     """
 
     tensors: Mapping[str, torch.Tensor]
     static: Mapping[str, Static]
+    left_out: tuple[str, ...] = ()
 
 
 def make_arguments(signature: Signature, given: Mapping[str, torch.Tensor]) -> Made:
@@ -198,17 +212,21 @@ def _image_text(s: Signature) -> torch.Tensor | None:
 def _image_ids(s: Signature) -> torch.Tensor:
     t, h, w = s.grid
     grid = torch.stack(torch.meshgrid(*(torch.arange(n) for n in (t, h, w)), indexing="ij"), dim=-1).reshape(-1, 3)
-    return _axes(s, grid)
+    return _axes(s, torch.nn.functional.pad(grid, (0, 1)))
 
 
 def _text_ids(s: Signature) -> torch.Tensor:
-    return _axes(s, torch.zeros(TEXT, 3, dtype=torch.long))
+    """Zeros in the image's axes; Flux2's pipeline counts text along a fourth."""
+    return _axes(s, torch.nn.functional.pad(torch.arange(TEXT)[:, None], (3, 0)))
 
 
 def _axes(s: Signature, ids: torch.Tensor) -> torch.Tensor:
-    """Position ids [tokens, axes]: as many axes as the rotary embedding has, the last three in use."""
+    """Position ids [tokens, axes] of (time, height, width, text): as many axes as the rotary embedding has.
+
+    Three are those of the image, fewer its last; a fifth and further ones hold zeros.
+    """
     axes = len(s.config.get("axes_dims_rope") or (0, 0, 0))
-    return torch.nn.functional.pad(ids, (axes - 3, 0)) if axes > 3 else ids[:, -axes:]
+    return torch.nn.functional.pad(ids, (0, axes - 4)) if axes > 3 else ids[:, 3 - axes : 3]
 
 
 def _guidance(s: Signature) -> torch.Tensor | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from parity.hooks.rows import WHOLE, Part, RowFrame
+from parity.hooks.rows import SEQUENCE, WHOLE, Part, RowFrame
 
 MASKS = ("encoder_attention_mask", "encoder_hidden_states_mask")
 """Arguments that diffusers' transformers call the text's mask."""
@@ -21,7 +21,8 @@ _WORDS = ("context", "text", "txt", "caption", "encoder_hidden_states", "add_")
 class TextRows:
     """Tensors [B, rows, ...] of as many rows as the text has are text; see `parity.hooks.rows.RowRule`.
 
-    Joint sequences of image and text are compared whole: in which order a family joins them nobody says.
+    In which order a family joins image and text nobody says, so joint sequences are compared whole; where a mask of so
+    many rows was given, it says which of them are read.
 
     Attributes:
         text: tokens. image: what the number of image tokens may be; empty where that is not known. Where it may be the
@@ -34,12 +35,16 @@ class TextRows:
     def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
         return self.paired(module, port, shape, ())
 
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Container[int]) -> tuple[Part, ...]:
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
         if len(shape) < 3 or "mask" in port:
             return WHOLE
         rows, said = shape[1], any(word in f"{module}.{port}" for word in _WORDS)
+        if rows > self.text and rows in masked:
+            return SEQUENCE
         is_text = rows == self.text or (rows < self.text and rows in masked)
-        certain = bool(self.image) and rows not in self.image
+        # What a joint mask covers beside the text is the image.
+        image = self.image or tuple(n - self.text for n in masked if n > self.text)
+        certain = bool(image) and rows not in image
         return (Part(frame=TEXT_FRAME),) if is_text and (said or certain) else WHOLE
 
 

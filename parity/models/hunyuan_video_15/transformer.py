@@ -12,7 +12,7 @@ The forward's order of operations follows diffusers' HunyuanVideo15Transformer3D
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,7 @@ class HunyuanRows:
             return (Part(frame="text"),)
         return WHOLE
 
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Container[int]) -> tuple[Part, ...]:
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
         """See `parts`; its text may be shorter, and without the vision tokens, which are padding throughout."""
         found = self.parts(module, port, shape)
         if found != WHOLE or module == "" or len(shape) < 2:

@@ -28,8 +28,9 @@ import torch
 from parity.errors import UsageError
 from parity.golden.records import Floor, Key, Moments, Record, StepRecords
 from parity.golden.sketch import geometry
-from parity.hooks.attach import callable_modules
-from parity.hooks.rows import Part, take
+from parity.hooks.attach import callable_modules, named_arguments
+from parity.hooks.masks import Masks
+from parity.hooks.rows import JOINT, Part, take
 from parity.hooks.tap import by_branch
 from parity.paths.floors import Variant
 from parity.paths.loaded import STAGE, Eager
@@ -117,13 +118,14 @@ class _Run:
 
     Attributes:
         like: the reference's own run, for one that measures floors; None for that run itself.
-        strange: the names of outputs that are far from the reference's own.
+        strange: the names of outputs that are far from the reference's own. _masks: what the call was given, by branch.
     """
 
     outputs: Mapping[str, torch.Tensor]
     like: _Run | None = None
     sites: dict[str, _Site] = field(default_factory=dict)
     strange: set[str] = field(default_factory=set)
+    _masks: dict[str, Masks] = field(default_factory=dict)
 
     def walk(self, loop: Loop, step: int) -> None:
         """Take the step."""
@@ -142,6 +144,14 @@ class _Run:
     def _hooked(self, backend: Eager, branches: tuple[str, ...]) -> Iterator[None]:
         counts: Counter[str] = Counter()
         handles = []
+        self._masks = {branch: Masks(backend.rules[branch]) for branch in branches}
+
+        def before(path: str) -> Callable[..., None]:
+            def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+                for masks in self._masks.values():
+                    masks.see(path, named_arguments(module, args, kwargs))
+
+            return hook
 
         def after(path: str) -> Callable[..., Any]:
             def hook(module: torch.nn.Module, args: Any, output: Any) -> Any:
@@ -153,6 +163,7 @@ class _Run:
 
         try:
             for path, module in callable_modules(backend.model).items():
+                handles.append(module.register_forward_pre_hook(before(path), with_kwargs=True))
                 handles.append(module.register_forward_hook(after(path)))
             yield
         finally:
@@ -188,7 +199,9 @@ class _Run:
             return x
         other = other.to(device=x.device, dtype=x.dtype)
         module, _, port = site.partition(":")
-        parts = backend.rules[branch].parts(module, port, tuple(_real(x).shape))
+        rule = self._masks[branch] if backend.pairs_rows else backend.rules[branch]
+        parts = rule.parts(module, port, tuple(_real(x).shape))
+        parts = tuple(p for p in parts if p.frame == JOINT) or parts  # of a joint sequence, what is read
         if self.like is None:
             if not all([self._own(backend, branch, site, call, part, x, other) for part in parts]):
                 return x
@@ -196,7 +209,7 @@ class _Run:
             return x
         else:
             for part in parts:
-                self.like.sites[_part_name(name, part)].widen(_rows(backend, branch, part, x))
+                self.like.sites[_part_name(name, part)].widen(self._rows(backend, branch, module, part, x))
         # What is not finite lies in rows that nothing reads: it would not stay there.
         return torch.where(torch.isfinite(other), other, x)
 
@@ -205,15 +218,27 @@ class _Run:
     ) -> bool:
         """Take in a part of the reference's own output; whether the other's is near it."""
         name = _part_name(name_of(Key(STAGE, 0, branch, site, call)), part)
-        ours, theirs = _rows(backend, branch, part, x), _rows(backend, branch, part, other)
+        module = site.partition(":")[0]
+        ours, theirs = (self._rows(backend, branch, module, part, value) for value in (x, other))
         apart = norms(theirs - ours)
         norm = float(torch.linalg.vector_norm(ours.double()))
-        site = site + (f"@{part.name}" if part.name else "")
+        site = site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
         self.sites[name] = _Site(branch, site, call, ours, norm, apart, np.zeros_like(apart))
         near = bool(np.sqrt((apart**2).sum()) <= CLOSE * norm)
         if not near:
             self.strange.add(name)
         return near
+
+    def _rows(self, backend: Eager, branch: str, module: str, part: Part, x: torch.Tensor) -> torch.Tensor:
+        """The rows of a part that count, as they are now."""
+        rows = _real(x)
+        rows = rows[:, part.start : part.stop] if part.name else rows
+        frames = backend.frames[branch]
+        if part.frame == JOINT:
+            rows = take(rows, *self._masks[branch].frame(module, part, int(rows.shape[1]), frames, 0))[0]
+        elif part.frame:
+            rows = take(rows, *frames[part.frame])[0]
+        return rows.detach().clone()
 
 
 def _part_name(name: str, part: Part) -> str:
@@ -225,15 +250,6 @@ def _real(x: torch.Tensor) -> torch.Tensor:
     if not x.is_complex():
         return x
     return torch.view_as_real(x).flatten(-2) if x.ndim else torch.view_as_real(x)
-
-
-def _rows(backend: Eager, branch: str, part: Part, x: torch.Tensor) -> torch.Tensor:
-    """The rows of a part that count, as they are now."""
-    rows = _real(x)
-    rows = rows[:, part.start : part.stop] if part.name else rows
-    if part.frame:
-        rows = take(rows, *backend.frames[branch][part.frame])[0]
-    return rows.detach().clone()
 
 
 def norms(x: torch.Tensor) -> np.ndarray:

@@ -87,7 +87,7 @@ class TorchaxBackend:
         self.frames = frames_of(family, case, settings, inputs, self.put)
         self.programs: dict[Any, Program] = {}
         self.may_be_silent, self.predict = family.may_be_silent, family.predict
-        self.named, self.ports, self.pairs_rows = family.named, family.named_port, family.runs_as_it_is
+        self.named, self.ports, self.pairs_rows = family.named, family.named_port, family.pairs_rows
         self.as_it_is, self.compiling = family.runs_as_it_is, family.compiling
         self.safe_attention = not self.as_it_is and is_torchax_own(self.env)
         self.ran: dict[str, str] = {}

@@ -126,6 +126,10 @@ class Ported(Over):
         """A port runs as it is; a reference's own module, compiled by torchax, is parity's candidate."""
         return self.renames is not None
 
+    @property
+    def pairs_rows(self) -> bool:
+        return self.runs_as_it_is or self.base.pairs_rows
+
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         return failures(f"{self.entry.named}: compiling what `call` computes", self.entry.path)
 

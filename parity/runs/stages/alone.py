@@ -71,7 +71,7 @@ def compare_stage(
 
 def _why(result: Result, name: str) -> Reason:
     """The reason of a stage: its outputs stand where the loop's would."""
-    outputs = [d for d in result.sites if d.key.module == LOOP and not d.key.is_padding]
+    outputs = [d for d in result.sites if d.key.module == LOOP and not d.key.is_apart]
     worst = max(outputs, key=lambda d: d.distance.rel_l2, default=None)
     output = None if worst is None else Output(worst.key.port, worst.distance)
     return dataclasses.replace(result.why, stage=name, output=output, outputs_match=False, precision=False)

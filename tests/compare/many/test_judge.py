@@ -23,7 +23,7 @@ from tests.compare.make_goldens import REFERENCE
 from tests.golden.conftest import tensor_record
 
 SHAPES = ((2, 3), (4, 40, 24), (5,), ())
-PORTS = ("a:in.x", "a:out", "a.b:in.x", "a.b:out@image", "a.b:out@padding", f"{LOOP}:latents.before",
+PORTS = ("a:in.x", "a:out", "a:out@read", "a.b:in.x", "a.b:out@image", "a.b:out@padding", f"{LOOP}:latents.before",
          f"{LOOP}:noise_pred", f"{LOOP}:latents.after")  # fmt: skip
 HOW = ("same", "near", "far", "nan", "both nan", "none", "missing", "shape", "value", "one value", "moments")
 
