@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from parity.commands.parts.like import LikeOption, alike
-from parity.commands.parts.options import Generation, InputsFile, Observed, Output, Sides, choose
+from parity.commands.parts.options import Generation, InputsFile, Judgement, Observed, Sides, choose
 from parity.commands.parts.unfold import command
 from parity.compare.result import Result
 from parity.errors import UsageError
@@ -25,7 +25,7 @@ def run(
     generation: Generation,
     sides: Sides,
     observed: Observed,
-    output: Output,
+    output: Judgement,
     rounds: Annotated[
         str,
         typer.Option(
@@ -94,7 +94,7 @@ def run(
             like=alike_to,
         )
         result = executed(request, say, out, overwrite)
-    output.show(Comparison(result, following=_following(result, out)))
+    output.show(Comparison(result, following=_following(result, out), details=output.details))
     return result.exit_code
 
 

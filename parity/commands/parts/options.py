@@ -313,6 +313,19 @@ class Output:
             yield say
 
 
+@dataclass(frozen=True, kw_only=True)
+class Judgement(Output):
+    """How a comparison is printed.
+
+    Attributes:
+        details: whole tables, where a terminal shows those rows that the first divergence is in.
+    """
+
+    details: Annotated[
+        bool, typer.Option("--details", help="Whole tables on a terminal, and the sites that only carry on.")
+    ] = False
+
+
 def interpreters(candidate: Path | None) -> dict[str, str]:
     """Role -> interpreter, where it is not this one.
 
