@@ -1,7 +1,7 @@
 """The page of a sweep: its price list, and error against time as a picture.
 
 Why. A price list of fifty rows answers "what may I switch on?" only to who sorts it twice. In the picture the rows
-that no other row beats in both error and time are joined; they are the ones to choose from.
+that pass and that no other such row beats in both error and time are joined; they are the ones to choose from.
 
 How. It reads the document of `parity sweep --json`. The picture is SVG in the HTML: the page has no script.
 """
@@ -30,7 +30,7 @@ class Dot:
     """A row in the picture.
 
     Attributes:
-        number: of the row in the table. x, y: its place. verdict: as of the row. best: whether no row beats it.
+        number: of the row in the table. x, y: its place. verdict: as of the row. best: whether none that passes beats it.
         text: of its tool tip.
     """
 
@@ -74,7 +74,8 @@ def _view(sweep: Json) -> dict[str, Any]:
     judged = [(i, row) for i, row in enumerate(rows) if row["verdict"] in ("pass", "fail")]
     points = [(i, *_point(row)) for i, row in judged]
     drawn = [point for point in points if all(map(math.isfinite, point))]
-    front = [drawn[at][0] for at in best([(time, error) for _, time, error in drawn])]
+    passing = [point for point in drawn if rows[point[0]]["verdict"] == "pass"]
+    front = [passing[at][0] for at in best([(time, error) for _, time, error in passing])]
     return {
         **{name: sweep[name] for name in ("model", "steps", "seed", "device", "reference_device")},
         "interpreted": bool(sweep["pallas_interpreted"]),
@@ -145,7 +146,7 @@ def _picture(rows: Sequence[Json], drawn: Sequence[tuple[int, float, float]], fr
     return {
         "dots": dots,
         "line": " ".join(f"{by_number[i + 1].x},{by_number[i + 1].y}" for i in front),
-        "across": [(x(time), f"{time:.4g}") for time in (first + (last - first) * n / 4 for n in range(5))],
+        "across": [(x(time), f"{time:.3g}") for time in (first + (last - first) * n / 4 for n in range(5))],
         "up": [(y(decade), f"1e{decade}") for decade in range(low, high + 1, every)],
         "left": LEFT,
         "right": WIDTH - RIGHT,
