@@ -30,8 +30,8 @@ class Dot:
     """A row in the picture.
 
     Attributes:
-        number: of the row in the table. x, y: its place. verdict: as of the row. best: whether none that passes beats it.
-        text: of its tool tip.
+        number: of the row in the table. x, y: its place. verdict: as of the row.
+        best: whether none that passes beats it. text: of its tool tip.
     """
 
     number: int
