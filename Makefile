@@ -9,6 +9,7 @@
 #   make history  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
 #                 stopped)
 #   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
+#   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
 #   make kills    commands killed at every write, and at moments between
@@ -25,7 +26,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint snapshots bench fault-bench history gpu goldens price-list fuzz kills
+.PHONY: install run test lint snapshots bench fault-bench history gpu goldens pictures price-list fuzz kills
 
 install: $(STAMP)
 
@@ -78,6 +79,9 @@ history: install
 
 gpu: install
 	$(BIN)/python benchmarks/gpu.py --markdown docs/gpu.md
+
+pictures: install
+	$(BIN)/python benchmarks/pictures.py --out docs/pictures
 
 # The embeddings are made once and kept: other machines' text encoders round otherwise.
 GOLDENS := tiny-hunyuan-video-1.5
