@@ -43,7 +43,7 @@ class Read(HTMLParser):
         assert tag not in ("iframe", "object", "embed", "base", "form")
         assert not any(name.startswith("on") or name in ("style", "srcset", "action") for name in given)
         for name in ("src", "href"):
-            assert re.match(r"data:image/png;|data:,$|#\d+\.\d+\.\d+$", given.get(name) or "data:,"), given
+            assert re.match(r"data:image/png;|data:,$|#\d+\.\d+\.\d+$|#words$", given.get(name) or "data:,"), given
         if tag == "script":
             assert "src" not in given
             self.scripts.append((given.get("type") or "", ""))
@@ -169,3 +169,9 @@ def test_a_document_that_lacks_something(key: str) -> None:
     for broken in ({k: v for k, v in document.items() if k != key}, {**document, key: 7}):
         with pytest.raises(DocumentError, match="not a document of --json"):
             build([Shown(document=broken)])
+
+
+def test_the_words_are_a_link_away() -> None:
+    text = build([Shown(document=to_json(RESULT))])
+    assert 'href="#words"' in text
+    assert '<details id="words" open>' in text
