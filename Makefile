@@ -11,6 +11,7 @@
 #   make families docs/families.md: diffusers' transformers that parity has no line for, each as it is (an hour or two; goes
 #                 on where it stopped)
 #   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
+#   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
 #   make kills    every command that writes killed, where it writes and at moments between (KILLS=20 of each kind; hours)
@@ -28,7 +29,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint older snapshots bench fault-bench history families gpu goldens price-list fuzz kills
+.PHONY: install run test lint older snapshots bench fault-bench history families gpu goldens pictures price-list fuzz kills
 
 install: $(STAMP)
 
@@ -100,6 +101,9 @@ families: install
 
 gpu: install
 	$(BIN)/python benchmarks/gpu.py --markdown docs/gpu.md
+
+pictures: install
+	$(BIN)/python benchmarks/pictures.py --out docs/pictures
 
 # The embeddings are made once and kept: other machines' text encoders round otherwise.
 GOLDENS := tiny-hunyuan-video-1.5

@@ -1,4 +1,4 @@
-"""A CI machine: numpy, safetensors, rich, typer and parity, and nothing else: goldens are diffed and merged there.
+"""A CI machine: what parity itself needs and nothing else, no torch and no jax: goldens are diffed and merged there.
 
 The environment is built once a session, from pip's cache where it can be; where no index can be reached the tests of
 it are skipped by that name. That start-up stays short is tested by what is imported, in the full environment too: times
@@ -22,7 +22,7 @@ import parity
 from tests.compare.make_goldens import CANDIDATE, REFERENCE, walk, write
 
 ROOT = Path(parity.__file__).parents[1]
-CORE = ("numpy", "rich", "safetensors", "typer")
+CORE = ("numpy", "platformdirs", "rich", "safetensors", "typer")
 HEAVY = ("torch", "torchax", "jax", "jaxlib", "diffusers", "transformers", "fsspec", "hypothesis", "scipy", "pandas")
 UNREACHABLE = ("No matching distribution", "Connection", "connection", "Temporary failure", "timed out", "SSLError")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parity.commands.parts.choices import FORCINGS, ROUNDS, one_of
 from parity.commands.parts.options import (
     Chosen,
     Generation,
@@ -24,7 +25,6 @@ from parity.commands.parts.options import (
     choose,
 )
 from parity.commands.parts.unfold import command
-from parity.commands.run import FORCINGS, ROUNDS
 from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_extras, require_one_process
 from parity.report.document import Facts, Listing
@@ -120,8 +120,8 @@ def settings(
     *,
     generation: Generation,
     sides: Sides,
-    rounds: Annotated[str, typer.Option(help="As for `parity run`: both, structure or precision.")] = "both",
-    forcing: Annotated[str, typer.Option(help="As for `parity run`: none, step or module.")] = "none",
+    rounds: Annotated[str, one_of(ROUNDS, "As for `parity run`.")] = "both",
+    forcing: Annotated[str, one_of(FORCINGS, "As for `parity run`.")] = "none",
     kept: Search,
     output: Output,
 ) -> int:

@@ -18,6 +18,7 @@ from parity.report.output import tell
 PARTS = {
     "models": "tiny checkpoints, made where they are missing",
     "jax": "compiled programs; without them the next run compiles again",
+    "compiled": "programs for TPUs that are not here, of parity compile",
     "known_faults": "runs of the known faults, for parity explain",
     "bisect": "states of searches, which are resumed",
     "timings": "how long runs took, for progress",

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from parity.commands.parts.judged import Renames, Reports, compared, reported
-from parity.commands.parts.options import Output
+from parity.commands.parts.options import Judgement
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 
@@ -22,7 +22,7 @@ def diff(
     reference: Annotated[
         str, typer.Argument(metavar="REFERENCE", help="Golden with floors: folder or URL; or a folder of `run --out`.")
     ],
-    output: Output,
+    output: Judgement,
     candidate: Annotated[
         str | None,
         typer.Argument(metavar="CANDIDATE", help="Golden to judge; left out for a folder of `run --out`."),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.options import CandidatePath, GoldensModel, Output, Prompt, ReferencePath, Stage1
+from parity.commands.parts.options import CandidatePath, GoldensModel, Judgement, Prompt, ReferencePath, Stage1
 from parity.commands.parts.unfold import command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
@@ -19,7 +19,7 @@ from parity.runs.sides import Workers
 @command
 def explain(
     first: Annotated[str, typer.Argument(metavar="RUN|REFERENCE", help="A kept run, or the reference golden.")],
-    output: Output,
+    output: Judgement,
     second: Annotated[str | None, typer.Argument(metavar="[CANDIDATE]", help="The candidate golden.")] = None,
     model: GoldensModel = None,
     stage1: Stage1 = None,
@@ -41,7 +41,8 @@ def explain(
             request = ExplainRequest(reference=first, candidate=second, model=model, stage1=stage1, prompt=prompt)
         result = find_causes(request, openers, say)
     page = f"parity report {shlex.quote(first)}   # the page, with these causes"
-    document = Comparison(result, explained=True, following=(page,) if second is None and result.causes else ())
+    following = (page,) if second is None and result.causes else ()
+    document = Comparison(result, explained=True, following=following, details=output.details)
     if second is None:  # beside the run, for `parity report`
         write(Path(first) / "explain.json", render(document, "json"), "RUN")
     output.show(document)

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from parity.commands.parts import choices
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.report.output import printable, show, write
@@ -31,7 +32,7 @@ def init(
     nnx: Annotated[bool, typer.Option("--nnx", help="A module in Flax NNX.")] = False,
     script: Annotated[bool, typer.Option("--script", help="A script with a loop of its own, recorded.")] = False,
     model: Annotated[
-        str | None, typer.Option(help="Model that is ported: its class, arguments and module names are filled in.")
+        str | None, choices.model("Model that is ported: its class, arguments and module names are filled in.")
     ] = None,
 ) -> None:
     """Write a template of a port for --candidate-path and --reference-path, or of a script to be recorded."""

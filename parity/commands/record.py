@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parity.commands.parts.choices import STAGES, some_of
 from parity.commands.parts.like import LikeOption, alike
 from parity.commands.parts.options import Generation, InputsFile, Observed, OneSide, Output
 from parity.commands.parts.unfold import command
@@ -98,9 +99,7 @@ def record(
             help="fp64, rounding, dtype, kernel (comma-separated) or none; default: all but kernel, on the reference."
         ),
     ] = "default",
-    stages: Annotated[
-        str | None, typer.Option(help="Comma-separated, the transformer among them: text, transformer, vae.")
-    ] = None,
+    stages: Annotated[str | None, some_of(STAGES, "Some of these, the transformer among them.")] = None,
     stage1_out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the embeddings as a port's first stage does, for --stage1."),

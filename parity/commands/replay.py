@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.options import GoldensModel, InputsFile, OtherSide, Output, Stage1
+from parity.commands.parts.options import GoldensModel, InputsFile, Judgement, OtherSide, Stage1
 from parity.commands.parts.unfold import command
 from parity.report.comparison import Comparison
 from parity.runs.sides import Workers
@@ -16,7 +16,7 @@ from parity.runs.sides import Workers
 def replay(
     golden: Annotated[str, typer.Argument(metavar="GOLDEN", help="Folder or URL of a golden with recorded inputs.")],
     one: OtherSide,
-    output: Output,
+    output: Judgement,
     model: GoldensModel = None,
     stage1: Stage1 = None,
     inputs: InputsFile = None,
@@ -36,5 +36,5 @@ def replay(
             golden=golden, settings=settings, side=one.role, model=model, stage1=stage1, ports=ports, inputs=inputs
         )
         result = replay_golden(request, openers, say)
-    output.show(Comparison(result))
+    output.show(Comparison(result, details=output.details))
     return result.exit_code

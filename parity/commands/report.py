@@ -1,4 +1,7 @@
-"""`parity report`: a kept run, or any comparison's JSON, as one HTML page; two of them beside each other."""
+"""`parity report`: a kept run, a golden, or the JSON of a comparison or a sweep, as one HTML page.
+
+Two comparisons are shown beside each other.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,13 @@ from parity.commands.parts.unfold import command
 from parity.errors import ParityError, UsageError
 from parity.files import read_text
 from parity.golden import Golden
+from parity.golden.disk.format import MANIFEST
 from parity.golden.records import Provenance
 from parity.report.output import show, write
-from parity.report.page.build import DocumentError, Shown, Side, build
+from parity.report.page.build import Shown, Side, build
+from parity.report.page.golden import GoldenShown, build_golden, chosen
+from parity.report.page.shell import DocumentError
+from parity.report.page.sweep import build_sweep
 
 MOST_BYTES = 1 << 30
 """Of a document; a site takes about a kilobyte."""
@@ -26,14 +33,26 @@ MOST_BYTES = 1 << 30
 def report(
     run: Annotated[
         Path,
-        typer.Argument(metavar="RUN", help="A folder that `parity run --out` kept, or a file that `--json` wrote."),
+        typer.Argument(
+            metavar="RUN",
+            help="A folder that `parity run --out` kept; a golden; or a file that `--json` of a comparison or of "
+            "`parity sweep` wrote.",
+        ),
     ],
-    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="A second one, shown beside it.")] = None,
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="A second comparison, shown beside it.")
+    ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html, or RUN.html.")
+        Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html, else RUN.html.")
     ] = None,
 ) -> None:
-    """Write a comparison as one HTML page, with its causes after `parity explain RUN`."""
+    """Write a comparison, a golden or a sweep as one HTML page; a kept run's causes after `parity explain RUN`."""
+    alone = _alone(run) if other is None else None
+    if alone is not None:
+        where = html or run.resolve().with_name(f"{run.resolve().name.removesuffix('.json')}.html")
+        write(where, alone, "--html")
+        show(str(where))
+        return
     kept = [run] if other is None else [run, other]
     names = _names(kept)
     where = html or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
@@ -48,6 +67,35 @@ def report(
     show(str(where))
 
 
+def _alone(run: Path) -> str | None:
+    """The page of a golden or of a sweep; None where it is no such thing.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    if (run / MANIFEST).is_file():
+        golden = Golden.open(str(run))
+        counts = {part.step: part.records for part in golden.manifest.parts}
+        return build_golden(
+            GoldenShown(
+                name=golden.name,
+                complete=golden.complete,
+                bytes=golden.bytes,
+                counts=counts,
+                provenance=golden.provenance,
+                steps=map(golden.read_step, chosen(counts)),
+            ),
+            _version(),
+        )
+    document = read_document(run) if run.is_file() else None
+    if document is None or "sweeps" not in document:
+        return None
+    try:
+        return build_sweep(document, _version())
+    except DocumentError as error:
+        raise UsageError(f"'{run}' cannot be shown, it is damaged: {error}") from None
+
+
 def _shown(run: Path, name: str) -> Shown:
     """A kept run, or a document alone."""
     alone = run.is_file()
@@ -55,10 +103,12 @@ def _shown(run: Path, name: str) -> Shown:
     if document is None:
         raise UsageError(
             f"'{run}' is no kept run: it has no result.json (`parity run --out {run}` makes one); "
-            "a file that `parity diff --json` wrote is shown as well"
+            "a golden, and a file that `parity diff --json` or `parity sweep --json` wrote, are shown as well"
         )
     if "verdict" not in document:
-        raise UsageError(f"'{run}' cannot be shown: it is no comparison; --format markdown writes any other document")
+        raise UsageError(
+            f"'{run}' cannot be shown: it is no comparison, sweep or golden; --format markdown writes others"
+        )
     if alone:
         return Shown(document=document, causes=document["causes"] or None, name=name)
     explained = read_document(run / "explain.json")

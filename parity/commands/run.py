@@ -8,16 +8,13 @@ from typing import Annotated
 
 import typer
 
+from parity.commands.parts.choices import FORCINGS, ROUNDS, STAGES, one_of, some_of
 from parity.commands.parts.like import LikeOption, alike
-from parity.commands.parts.options import Generation, InputsFile, Observed, Output, Sides, choose
+from parity.commands.parts.options import Generation, InputsFile, Judgement, Observed, Sides, choose
 from parity.commands.parts.unfold import command
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
-
-FORCINGS = ("none", "step", "module")
-STAGES = ("text", "transformer", "vae")
-ROUNDS = ("both", "structure", "precision")
 
 
 @command
@@ -25,23 +22,24 @@ def run(
     generation: Generation,
     sides: Sides,
     observed: Observed,
-    output: Output,
+    output: Judgement,
     rounds: Annotated[
         str,
-        typer.Option(
-            help="structure: float32, dtype settings neutralised; precision: as given, against the float32 truth; both."
+        one_of(
+            ROUNDS, "structure: float32, dtype settings neutralised; precision: as given, against the float32 truth."
         ),
     ] = "both",
     forcing: Annotated[
         str,
-        typer.Option(
-            help="none: free run; step: each step starts from the reference's latents; module: each block is also run "
-            "on the reference's inputs."
+        one_of(
+            FORCINGS,
+            "none: free run; step: each step starts from the reference's latents; module: each block is also run "
+            "on the reference's inputs.",
         ),
     ] = "none",
     stages: Annotated[
         str | None,
-        typer.Option(help="Comma-separated: text, transformer, vae. Default: transformer (vae with --stage2)."),
+        some_of(STAGES, "Some of these; default: transformer (vae with --stage2)."),
     ] = None,
     stage2: Annotated[
         Path | None,
@@ -94,7 +92,7 @@ def run(
             like=alike_to,
         )
         result = executed(request, say, out, overwrite)
-    output.show(Comparison(result, following=_following(result, out)))
+    output.show(Comparison(result, following=_following(result, out), details=output.details))
     return result.exit_code
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from parity.commands.parts import choices
 from parity.commands.parts.options import Chosen, Output, Seed, check_range
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
@@ -31,7 +32,7 @@ def sweep(
         bool, typer.Option("--grid/--one-at-a-time", help="Every combination, or each value alone.")
     ] = True,
     model: Annotated[
-        list[str] | None, typer.Option(help="Built-in model, folder in diffusers layout, or hub name; repeatable.")
+        list[str] | None, choices.model("Built-in model, folder in diffusers layout, or hub name; repeatable.")
     ] = None,
     steps: Annotated[int, typer.Option(help="Number of denoising steps.")] = 2,
     seed: Seed = 0,

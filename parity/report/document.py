@@ -8,7 +8,7 @@ A comparison (`parity.report.comparison.Comparison`) is a document too; some for
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 Json = Mapping[str, Any]
@@ -34,7 +34,8 @@ class Table:
         title: of the table. noun: what a row is, in one word for the plain form. columns, rows: cells as shown.
         folds: columns whose cells a terminal may fold.
         repeats: number of leading cells that a terminal leaves blank where they equal those of the row above.
-        foot: a sentence under it; may be empty.
+        foot: what the rows leave out; may be empty. legend: one line on what the columns mean; may be empty.
+        begin: positions of the rows that a terminal shows; empty for all. others: what the rest is, in place of `foot`.
     """
 
     title: str
@@ -44,6 +45,9 @@ class Table:
     folds: Cells = ()
     repeats: int = 0
     foot: str = ""
+    legend: str = ""
+    begin: tuple[int, ...] = ()
+    others: str = ""
 
 
 Section = Facts | Table
@@ -94,6 +98,19 @@ class Listing:
         return tuple(section for section in self.shown if section.rows)
 
 
+def whole(section: Section) -> Section:
+    """The section with every row on a terminal too."""
+    return section if isinstance(section, Facts) else replace(section, begin=(), others="")
+
+
+def begun(section: Section) -> Section:
+    """The section as a terminal has it: the rows that it begins with."""
+    if isinstance(section, Facts) or not section.begin:
+        return section
+    rows = tuple(section.rows[i] for i in section.begin)
+    return replace(section, rows=rows, foot=section.others)
+
+
 def lines(section: Section) -> Iterator[str]:
     """A section with one fact a line: what `grep` and a CI log want."""
     if isinstance(section, Facts):
@@ -102,5 +119,4 @@ def lines(section: Section) -> Iterator[str]:
     for name, *cells in section.rows:
         named = (f"{column} {cell}" for column, cell in zip(section.columns[1:], cells, strict=True))
         yield f"{section.noun} {name}: " + "; ".join(named)
-    if section.foot:
-        yield f"({section.foot})"
+    yield from (f"({said})" for said in (section.foot, section.legend) if said)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.compare.prices import Price, PriceList, to_json
-from parity.report.comparison import small, times
+from parity.report.cells import small, times
 from parity.report.document import Facts, Json, Section, Table
 
 FORMAT = 1
@@ -15,6 +15,9 @@ FORMAT = 1
 
 COLUMNS = ("settings", "verdict", "noise_pred rel L2", "floor", "ratio", "bits", "latents rel L2", "time", "memory")
 
+LEGEND = "floor: what rounding alone explains; ratio: fails above 3x; time: (of base)"
+CACHES_LEGEND = "what a cache saves in time it costs at noise_pred: relative L2 of each step"
+LEGENDS = (LEGEND, CACHES_LEGEND)
 
 HEADING = """# What settings cost
 
@@ -72,10 +75,17 @@ def _sections(prices: PriceList) -> Iterator[Section]:
     steps = range(max((len(row.by_step) for row in cached), default=0))
     by_step = tuple((row.name, *(small(x) for x in row.by_step), _time(row)) for row in cached)
     yield Facts((("measured", _measured(prices)),))
-    yield Table(f"Prices: {prices.model}", "row", COLUMNS, tuple(map(_cells, judged)), folds=("settings",))
+    yield Table(
+        f"Prices: {prices.model}", "row", COLUMNS, tuple(map(_cells, judged)), folds=("settings",), legend=LEGEND
+    )
     columns = ("settings", *(f"step {i}" for i in steps), "time")
     yield Table(
-        "Feature caches: noise_pred rel L2 by step against time", "cache", columns, by_step, folds=("settings",)
+        "Feature caches: noise_pred rel L2 by step against time",
+        "cache",
+        columns,
+        by_step,
+        folds=("settings",),
+        legend=CACHES_LEGEND,
     )
     columns = ("settings", "verdict", "reason")
     yield Table("Not judged, or without effect", "row", columns, tuple(rest), folds=("settings", "reason"))

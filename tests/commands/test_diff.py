@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,19 @@ def call(reference: object, candidate: object = None, **options: Any) -> int:
     except ParityError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+
+
+def test_a_terminal_is_told_of_details(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The places that follow from a fault are counted, and listed with --details."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    apart = pair(tmp_path / "apart", fault=FAR, steps=5)
+    short, whole = parity(*apart).stdout, parity(*apart, "--details").stdout
+    assert re.search(r"\+\d+ carried over: --details", short)
+    assert "--details" not in whole
+    later = re.compile(r"loop:noise_pred +step 4 cond")
+    assert later.search(whole)
+    assert not later.search(short)
 
 
 def test_the_exit_codes_of_a_process(tmp_path: Path) -> None:

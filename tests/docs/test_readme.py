@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,15 +52,34 @@ def test_readme_command(
 
 
 def test_the_readme_opens_with_make_run_and_make_test() -> None:
-    first = commands(README)[:2]
-    assert first == ["make run", "make test"]
+    first = commands(README)[:3]
+    assert first == ["make install", "make run", "make test"]
     for target in first:
         subprocess.run([*target.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
 
 
 def test_every_other_command_installs_or_makes() -> None:
     others = [c for c in commands(README) if not c.startswith("parity ")]
-    assert all(c.startswith(("make ", "pip install ")) for c in others)
+    assert all(c.startswith(("make ", "pip install ", "pip wheel ")) for c in others)
+
+
+def test_the_readme_is_short_and_in_the_order_of_need() -> None:
+    assert len(README.splitlines()) <= 80
+    headings = re.findall(r"^## (.*)$", README, re.MULTILINE)
+    assert headings == ["Your own checkpoint", "Your own script", "Two machines", "CI", "Install"]
+    assert README.index("](docs/pictures/terminal.svg)") < README.index("```sh")
+
+
+def test_what_the_readme_says_of_the_layout_is_there() -> None:
+    named = re.findall(r"`([\w/.]+)`", README.rpartition("| where | what |")[2])
+    assert {"parity/hooks", "parity/golden", "parity/cli.py", "tests"} <= set(named)
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "parity" / name).exists(), name
+
+
+def test_the_wheel_is_called_as_the_readme_says() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert set(re.findall(r"tpu_parity-([\d.]+)-", README)) == {version}
 
 
 @pytest.mark.parametrize("document", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=lambda p: p.name)

@@ -20,9 +20,10 @@ from parity.compare.result import (
     StepDiff,
 )
 from parity.golden.records import Key
-from parity.report.comparison import MOST_SITES, Comparison
+from parity.report.comparison import Comparison
 from parity.report.document import Facts, Listing
 from parity.report.formats.markdown import MOST_ROWS, code, markdown, text
+from parity.report.tables import MOST_SITES
 from tests.compare.make_records import because
 
 FAR = Distance(0.405, 6.3e-6, 64384.0)
@@ -89,12 +90,16 @@ floor: what rounding alone explains; ratio: difference to floor, fails above 3x
 | `b` | 70.0x | - | fail |
 | `c` | 900.0x | - | fail |
 
+in, out: the worst input and output of a block, in multiples of its floor
+
 ### Sites that failed
 
 | site | where | rel L2 | ratio | remarks |
 | --- | --- | --- | --- | --- |
 | `b:out` | step 0 cond | 7.00e-05 | 70.0x | - |
 | `c:out` | step 0 cond | 9.00e-04 | 900.0x | - |
+
+module: inputs match, output differs; input: it differs, its producer matches
 """
     )
 

@@ -17,8 +17,8 @@ from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Birth, Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness
 from parity.golden.records import Key
-from parity.report.page import build as building
 from parity.report.page.build import LIMIT, MOST_LISTED, DocumentError, Picture, Shown, Side, build
+from parity.report.page.shell import HERE
 from parity.report.result_json import to_json
 from tests.compare.make_records import because
 from tests.report.test_result_json import RESULT
@@ -43,7 +43,7 @@ class Read(HTMLParser):
         assert tag not in ("iframe", "object", "embed", "base", "form")
         assert not any(name.startswith("on") or name in ("style", "srcset", "action") for name in given)
         for name in ("src", "href"):
-            assert re.match(r"data:image/png;|data:,$|#\d+\.\d+\.\d+$", given.get(name) or "data:,"), given
+            assert re.match(r"data:image/png;|data:,$|#\d+\.\d+\.\d+$|#words$", given.get(name) or "data:,"), given
         if tag == "script":
             assert "src" not in given
             self.scripts.append((given.get("type") or "", ""))
@@ -108,7 +108,7 @@ def test_only_the_page_s_own_script_may_run_and_nothing_may_load() -> None:
 
 
 def test_the_script_writes_text_and_never_markup() -> None:
-    own = "".join(path.read_text() for path in building.HERE.glob("[0-9]_*.js"))
+    own = "".join(path.read_text() for path in HERE.glob("*.js"))
     found = re.findall(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|fetch\(|http", own
     )
@@ -169,3 +169,9 @@ def test_a_document_that_lacks_something(key: str) -> None:
     for broken in ({k: v for k, v in document.items() if k != key}, {**document, key: 7}):
         with pytest.raises(DocumentError, match="not a document of --json"):
             build([Shown(document=broken)])
+
+
+def test_the_words_are_a_link_away() -> None:
+    text = build([Shown(document=to_json(RESULT))])
+    assert 'href="#words"' in text
+    assert '<details id="words" open>' in text

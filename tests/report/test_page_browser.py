@@ -63,7 +63,7 @@ def opened(chrome: Chrome, tmp_path: Path) -> Iterator[Open]:
         chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         chrome.get("about:blank")
         chrome.get(page.as_uri() + at)
-        assert chrome.execute_script("return document.documentElement.dataset.ready") == "yes"
+        wait_until_ready(chrome)
         return chrome
 
     yield open_
@@ -71,6 +71,13 @@ def opened(chrome: Chrome, tmp_path: Path) -> Iterator[Open]:
     urls = [event["params"]["request"]["url"] for event in asked if event["method"] == "Network.requestWillBeSent"]
     assert [url for url in urls if not url.startswith(("data:", "about:", tmp_path.as_uri()))] == []
     assert [entry["message"] for entry in chrome.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def wait_until_ready(chrome: Chrome) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    script = "return document.documentElement.dataset.ready"
+    WebDriverWait(chrome, 30).until(lambda _: chrome.execute_script(script) == "yes")
 
 
 def site(name: str, step: int, ratio: float, birth: str | None = None, **other: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from parity.compare.result import (
     Distance,
     Origin,
     Result,
+    Round,
     SettingDifference,
     SiteDiff,
     SiteVerdict,
@@ -27,11 +28,13 @@ from parity.compare.result import (
     Witness,
 )
 from parity.golden.records import Key
-from parity.report.comparison import LEGEND, Comparison, shown_step
+from parity.report import prices
+from parity.report.comparison import Comparison, shown_step
 from parity.report.document import Facts, Section, Table, lines
 from parity.report.formats.text import in_order, laid_out
 from parity.report.output import consoles
 from parity.report.progress import progress
+from parity.report.tables import BLOCKS_LEGEND, LEGEND, LEGENDS
 from tests.compare.make_records import because
 
 INF = float("inf")
@@ -104,6 +107,17 @@ def failing() -> Result:
     )
 
 
+def long_failing(steps: int = 1) -> Result:
+    """A run as tall as a real one: 15 blocks, of which all but the first fail."""
+    said = (
+        "first divergence: transformer_blocks.0.attn.attention output (step 0, cond): inputs match, output differs by "
+        "6.70e-02 relative L2, 19,142x the rounding floor"
+    )
+    loop = tuple(step_diff(step, noise=BAD) for step in range(steps))
+    rounds = (Round("structure", "fail", because("x"), steps=loop),)
+    return replace(failing(), why=because(said), rounds=rounds, steps=loop)
+
+
 def preflight_failing() -> Result:
     checks = (
         Check("weights", "pass", ""),
@@ -157,10 +171,10 @@ def terminal(result: Result, width: int = 120, no_color: bool = False) -> str:
     return laid_out(sections(result), console)
 
 
-def shown(result: Result, width: int = 120) -> str:
+def shown(result: Result, width: int = 120, details: bool = False) -> str:
     """What is read on a terminal."""
     console = Console(force_terminal=True, width=width, highlight=False, file=io.StringIO(), color_system=None)
-    return laid_out(sections(result), console)
+    return laid_out(in_order(Comparison(result, details=details)), console)
 
 
 def test_the_plain_form_of_a_pass() -> None:
@@ -177,6 +191,7 @@ def test_the_plain_form_of_a_pass() -> None:
         f"({LEGEND})\n"
         "block x_embedder: cond out 0.8x; cond in -; uncond out -; uncond in -; verdict pass\n"
         "block transformer_blocks.0: cond out 1.1x; cond in 0.8x; uncond out 0.8x; uncond in 0.8x; verdict pass\n"
+        f"({BLOCKS_LEGEND})\n"
         "differs: text.reorder: valid_first -> concatenate; text.reorder did no harm: 1.1x the floor at most\n"
         "note: jit compiled once\n"
         "verdict: pass: tiny-hunyuan-video-1.5\n"
@@ -197,7 +212,7 @@ def test_the_plain_form_has_no_colour_no_boxes_and_no_cut_line(result: Result) -
 @pytest.mark.parametrize("width", [60, 80, 400])
 def test_both_forms_say_the_same(result: Result, width: int) -> None:
     cells = [cell for s in sections(result) for row in s.rows for cell in row]
-    on_terminal = re.sub(r"\s+", "", shown(result, width))
+    on_terminal = re.sub(r"\s+", "", shown(result, width, details=True))
     for cell in cells:
         assert cell in plain(result)
         if width == 400:  # in a narrower one a long cell is folded between its neighbours
@@ -221,9 +236,59 @@ def test_a_failure_ends_with_what_a_tired_person_needs() -> None:
         "top cause: 98%: mask",
         "next: parity explain run",
     ]
-    on_terminal = shown(failing()).splitlines()[-6:]
-    for word in ("fail (structure)", "attention parts first", "transformer_blocks.0.attn.attention:out", "98%: mask"):
-        assert word in "\n".join(on_terminal)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_last_twelve_lines_of_a_terminal_say_what_where_how_sure_and_what_to_type(width: int) -> None:
+    document = Comparison(long_failing(), following=("parity explain run   # why", "parity report run   # the page"))
+    console = Console(force_terminal=True, width=width, highlight=False, file=io.StringIO(), color_system=None)
+    last = laid_out(in_order(document), console).splitlines()[-12:]
+    said = re.sub(r"\s+", " ", " ".join(last))
+    what = ("verdict fail (structure): tiny-hunyuan-video-1.5", "inputs match, output differs")
+    where = ("transformer_blocks.0.attn.attention:out", "step 0 cond")
+    how_sure = ("19,142x the rounding floor", "fail: structure, noise_pred agrees in 3.9 of 24 bits", "98%: mask")
+    following = ("parity explain run # why", "parity report run # the page")
+    for words in (*what, *where, *how_sure, *following):
+        assert words in said
+
+
+@pytest.mark.parametrize("steps", [1, 50])
+def test_a_failing_run_fits_a_terminal_of_forty_lines(steps: int) -> None:
+    text = shown(long_failing(steps))
+    assert len(text.splitlines()) <= (40 if steps == 1 else 48)
+    begun = [line.split()[0] for line in text.splitlines() if line.startswith(("x_embedder", "transformer_blocks."))]
+    blocks = ["x_embedder", "transformer_blocks.0", "transformer_blocks.1"]
+    assert begun == [*blocks, "transformer_blocks.0.attn.attention:out"]
+    assert "+12 fail: --details" in text
+    assert "+14 carried over: --details" in text
+    assert ("+48 steps: --details" in text) == (steps == 50)
+
+
+def test_details_lay_out_what_a_terminal_leaves_out() -> None:
+    text = shown(long_failing(50), details=True)
+    assert "--details" not in text
+    assert len(re.findall(r"^transformer_blocks\.\d+ .* fail *$", text, re.MULTILINE)) == 14
+    assert len(re.findall(r"^transformer_blocks\.\d+:out .* carried over *$", text, re.MULTILINE)) == 14
+    assert len(re.findall(r" noise_pred ", text)) == 51
+    assert shown(long_failing(50)).splitlines()[-8:] == text.splitlines()[-8:]
+
+
+def test_a_pass_begins_with_the_blocks_that_are_nearest_to_their_floors() -> None:
+    many = [site(f"blocks.{i}:out", Distance(1e-6 * (i % 7), 3.5e-6, (i % 7) / 3.5)) for i in range(21)]
+    text = shown(replace(passing(), sites=tuple(many)))
+    assert re.findall(r"^blocks\.(\d+)", text, re.MULTILINE) == ["6", "13", "20"]
+    assert "+18 pass: --details" in text
+
+
+def test_a_pipe_gets_every_row() -> None:
+    assert len(re.findall(r"^block ", plain(long_failing()), re.MULTILINE)) == 15
+    assert "--details" not in plain(long_failing())
+
+
+def test_every_table_has_a_legend_of_one_line() -> None:
+    tables = [section for result in ALL.values() for section in sections(result) if isinstance(section, Table)]
+    assert all(table.legend for table in tables)
+    assert all(len(legend) <= 80 for legend in (*LEGENDS, *prices.LEGENDS))
 
 
 def test_the_legend_tells_the_limit_that_is_judged_by() -> None:

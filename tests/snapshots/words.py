@@ -89,6 +89,7 @@ REWORDED: tuple[Reworded, ...] = (
         re.compile(r"born in the module \(its inputs agree, its output differs\)"),
         "introduced in the module (its inputs match, its output differs)",
     ),
+    Reworded(re.compile(r"; remarks amplified"), "; remarks carried over"),
     Reworded(re.compile(r"amplified \(only grown, not begun, here\)"), "carried over (grown here, not introduced)"),
 )
 """In this order, each over the result of the ones before. Whoever changes a sentence enters it here, in the same

@@ -20,9 +20,9 @@ from parity.commands.parts.options import (
     CandidatePython,
     Generation,
     GoldensModel,
+    Judgement,
     Observed,
     OneSide,
-    Output,
     PathTimeout,
     Setting,
 )
@@ -85,7 +85,7 @@ def gate(
     observed: Observed,
     renames: Renames,
     reports: Reports,
-    output: Output,
+    output: Judgement,
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Keep what was recorded of the port: folder or URL.")
     ] = None,

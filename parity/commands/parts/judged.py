@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parity.commands.parts.options import Output
+from parity.commands.parts.options import Judgement, Output
 from parity.errors import UsageError
 from parity.report.formats import render
 from parity.report.output import tell, write
@@ -85,7 +85,7 @@ def compared(reference: str, candidate: str, renames: Renames, output: Output) -
     return result
 
 
-def reported(result: Result, following: Sequence[str], output: Output, reports: Reports) -> None:
+def reported(result: Result, following: Sequence[str], output: Judgement, reports: Reports) -> None:
     """Write the reports and print the result.
 
     Args:
@@ -96,7 +96,8 @@ def reported(result: Result, following: Sequence[str], output: Output, reports: 
     """
     from parity.report.comparison import Comparison
 
-    document = Comparison(result, following=tuple(following) if result.has_causes_to_find else ())
+    following = tuple(following) if result.has_causes_to_find else ()
+    document = Comparison(result, following=following, details=output.details)
     for name, path in (("junit", reports.junit), ("markdown", reports.markdown)):
         if path is not None:
             write(path, render(document, name), f"--{name}")

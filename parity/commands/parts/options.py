@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from parity.commands.parts import choices
 from parity.commands.parts.checks import check_range, check_seconds, check_text, choose
+from parity.commands.parts.choices import SIDES, model, one_of, settings_of
 from parity.commands.parts.running import COMMAND
 from parity.errors import UsageError
-from parity.models.registry import DEFAULT_MODEL
+from parity.models.registry import DEFAULT_MODEL, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_extras, require_one_process
 from parity.report import formats
 from parity.report.output import consoles, show
@@ -35,9 +37,10 @@ SETTINGS_HELP = (
 """Ends the help of commands that take settings."""
 
 Model = Annotated[
-    str | None, typer.Option(help=f"Built-in model, folder in diffusers layout, or hub name; default {DEFAULT_MODEL}.")
+    str | None,
+    model(f"Built-in ({', '.join(tiny_names())}), folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."),
 ]
-GoldensModel = Annotated[str | None, typer.Option(help="Model; default: the golden's.")]
+GoldensModel = Annotated[str | None, model("Model; default: the golden's.")]
 Steps = Annotated[int, typer.Option(help="Number of denoising steps.")]
 Seed = Annotated[int, typer.Option(help="Seed of the initial noise.")]
 Stage1 = Annotated[
@@ -48,10 +51,11 @@ InputsFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Tensors by argument name, for a transformer without a family of its own."),
 ]
-Reference = Annotated[list[str], typer.Option(metavar="K=V", help="Setting of the reference; repeatable.")]
-Candidate = Annotated[list[str], typer.Option(metavar="K=V", help="Setting of the candidate; repeatable.")]
-Setting = Annotated[list[str], typer.Option(metavar="K=V", help="Setting of the path; repeatable.")]
-SideName = Annotated[str, typer.Option(help="Which path: reference (torch) or candidate (torchax).")]
+
+Reference = Annotated[list[str], settings_of("reference")]
+Candidate = Annotated[list[str], settings_of("candidate")]
+Setting = Annotated[list[str], settings_of("path")]
+SideName = Annotated[str, one_of(SIDES, "Which path: reference is torch, candidate torchax.")]
 ReferencePath = Annotated[
     str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
 ]
@@ -107,7 +111,7 @@ class Observed:
         sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept whole.
     """
 
-    sites: Annotated[str, typer.Option(help="Sites: blocks, all, or a glob over module or module:port.")] = "blocks"
+    sites: Annotated[str, choices.sites("Sites; a glob is over module or module:port.")] = "blocks"
     values: Annotated[
         list[str], typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
     ] = field(default_factory=list)
@@ -203,7 +207,7 @@ class OneSide:
     path_timeout: PathTimeout = 60.0
 
     def __post_init__(self) -> None:
-        choose("--side", self.side, ("reference", "candidate"))
+        choose("--side", self.side, SIDES)
         self._sides()
 
     @property
@@ -264,9 +268,7 @@ class Output:
     """
 
     as_json: Annotated[bool, typer.Option("--json", help="As --format json: one document, nothing else.")] = False
-    format: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"Format on stdout: {', '.join(formats.NAMES)}; default text.")
-    ] = None
+    format: Annotated[str | None, one_of(choices.FORMATS, "Format on stdout; default text.")] = None
 
     def __post_init__(self) -> None:
         formats.require(self.name)
@@ -312,6 +314,19 @@ class Output:
         with self.working("loading torch and diffusers", quiet=quiet) as say:
             require_extras(torchax=torchax)
             yield say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement(Output):
+    """How a comparison is printed.
+
+    Attributes:
+        details: whole tables, where a terminal shows those rows that the first divergence is in.
+    """
+
+    details: Annotated[
+        bool, typer.Option("--details", help="Whole tables on a terminal, and the sites that only carry on.")
+    ] = False
 
 
 def interpreters(candidate: Path | None) -> dict[str, str]:

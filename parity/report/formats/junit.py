@@ -20,9 +20,11 @@ from xml.sax.saxutils import escape
 from parity.compare.many.sites import by_step
 from parity.compare.result import Result, SiteDiff
 from parity.errors import UsageError
-from parity.report.comparison import Comparison, block_of, distance_cells, remarks
+from parity.report.cells import distance_cells
+from parity.report.comparison import Comparison
 from parity.report.document import Document
 from parity.report.formats import report_format
+from parity.report.tables import block_of, remarks
 
 MOST_SITES = 20
 """Sites listed in one failure."""

@@ -39,7 +39,8 @@ def _section(section: Section) -> str:
     more = len(section.rows) - len(rows)
     head = ["| " + " | ".join(map(text, section.columns)) + " |", "|" + " --- |" * len(section.columns)]
     tail = ["", f"{more} more rows"] if more else []
-    tail += ["", text(section.foot)] if section.foot else []
+    for said in filter(None, (section.foot, section.legend)):
+        tail += ["", text(said)]
     return "\n".join([f"### {text(section.title)}", "", *head, *rows, *tail])
 
 

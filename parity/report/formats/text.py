@@ -1,7 +1,8 @@
 """For a person: columns and colour on a terminal, one fact a line in a pipe.
 
 Why two forms. Columns that line up are for eyes; `grep` and a CI log want whole names, no boxes and no colour. Both
-lay out the same strings, so that they cannot disagree.
+lay out the same strings, so that they cannot disagree. A terminal shows the rows that a table begins with, so that the
+conclusion does not scroll away; a pipe gets all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from parity.report.document import Cells, Document, Facts, Section, Table, lines
+from parity.report.document import Cells, Document, Facts, Section, Table, begun, lines
 from parity.report.formats import report_format
 from parity.report.output import consoles, printable
 
@@ -45,7 +46,7 @@ def laid_out(sections: Iterable[Section], console: Console) -> str:
     if not console.is_terminal:
         return "".join(f"{printable(line, console.encoding)}\n" for section in sections for line in lines(section))
     with console.capture() as captured:
-        for i, section in enumerate(sections):
+        for i, section in enumerate(map(begun, sections)):
             if i:
                 console.print()
             if isinstance(section, Facts):
@@ -86,8 +87,8 @@ def _print_table(table: Table, console: Console) -> None:
         grid.add_row(*[""] * again, *(_styled(cell, console) for cell in row[again:]))
         above = row
     console.print(grid)
-    if table.foot:
-        console.print(Text(printable(table.foot, console.encoding), style="dim"), soft_wrap=True)
+    for said in filter(None, (table.foot, table.legend)):
+        console.print(Text(printable(said, console.encoding), style="dim"), soft_wrap=True)
 
 
 def _least_width(table: Table) -> int:

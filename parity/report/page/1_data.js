@@ -17,20 +17,24 @@ function floats(text, count) {
   return new Float32Array(bits.buffer);
 }
 
+// Places from the distances between them (LEB128).
+function placesOf(text, count) {
+  const distances = bytesOf(text), at = new Int32Array(count);
+  for (let i = 0, n = 0, place = -1; i < count; i++) {
+    let distance = 0, shift = 0;
+    do { distance |= (distances[n] & 127) << shift; shift += 7; } while (distances[n++] & 128);
+    at[i] = place += distance;
+  }
+  return at;
+}
+
 // A run's table: `cell(line, column)` is the index of a site in `rel_l2`, `floor`, `ratio`, `state`, or -1.
 function unpack(run) {
   const packed = run.sites, width = packed.steps.length;
   const state = bytesOf(packed.state), count = state.length;
   const table = new Int32Array(packed.lines.length * width).fill(-1);
-  const distances = bytesOf(packed.at);
-  const at = new Int32Array(count);
-  for (let i = 0, n = 0, place = -1; i < count; i++) {
-    let distance = 0, shift = 0;
-    do { distance |= (distances[n] & 127) << shift; shift += 7; } while (distances[n++] & 128);
-    place += distance;
-    table[place] = i;
-    at[i] = place;
-  }
+  const at = placesOf(packed.at, count);
+  at.forEach((place, i) => { table[place] = i; });
   const numbers = {};
   for (const [name, text] of Object.entries(packed.numbers)) numbers[name] = floats(text, count);
   const lines = packed.lines.map(([stage, branch, site, call, shapes, dtypes, closer], index) => {

@@ -14,22 +14,16 @@ Cost. About 130 kB, and 15 to 27 bytes a site (see `pack`); 100,000 sites take t
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from parity.errors import UsageError
 from parity.report.document import Json
-from parity.report.page.pack import BIRTHS, VERDICTS, number, pack, place_of, positions
-from parity.report.words import WORDS
+from parity.report.page.pack import BIRTHS, VERDICTS, pack, place_of, positions
+from parity.report.page.packing import number
+from parity.report.page.shell import BROKEN, DocumentError, page
 
-HERE = Path(__file__).parent
 LIMIT = 3
 """Beyond this ratio a site fails: `parity.compare.judge.L2_LIMIT`, which a report does not import."""
 
@@ -41,12 +35,8 @@ MOST_STEPS = 500
 
 SIGNS = {"pass": "✓", "fail": "✗", "unjudged": "?", "explained": "~", "harmless": "~"}
 BIRTH_WORDS = {"input": "the input", "module": "the module", "amplified": "nothing: carried over"}
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-"""What a terminal obeys, should somebody print a page; no page needs it."""
-
-
-class DocumentError(ValueError):
-    """A document that is not what `--json` writes."""
+SITE_WORDS = {"input": "its input", "module": "this module", "amplified": "nothing here: it is carried over"}
+SCRIPTS = ("1_data", "2_colours", "3_heat", "4_tree", "5_charts", "6_site", "7_frames", "8_main")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,35 +95,26 @@ def build(shown: Sequence[Shown], version: str = "") -> str:
         DocumentError: something the page shows is missing or is no such thing. UsageError: jinja2 is missing.
     """
     try:
-        import jinja2
-    except ImportError:
-        raise UsageError("HTML needs jinja2: pip install 'tpu-parity[report]'") from None
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters.update(sci=_sci, times=_times, percent=_percent, decibels=_decibels, similar=_similar)
-    style, script = _style(), _script()
-    try:
         runs = [_view(one) for one in shown]
-        page = environment.from_string((HERE / "page.html.jinja").read_text(encoding="utf-8"))
-        text: str = page.render(
-            runs=runs,
-            style=_trusted(style),
-            style_hash=f"'{_hash(style)}'",
-            script=_trusted(script),
-            script_hash=f"'{_hash(script)}'",
-            data=_trusted(_data([run["data"] for run in runs])),
-            signs=SIGNS,
-            words=BIRTH_WORDS,
-            limit=LIMIT,
-            most_steps=MOST_STEPS,
-            glossary=WORDS,
-            version=version,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, jinja2.UndefinedError) as error:
+    except BROKEN as error:
         raise DocumentError(f"not a document of --json: {error}") from None
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return page(
+        "page.html.jinja",
+        SCRIPTS,
+        {
+            "limit": LIMIT,
+            "verdicts": VERDICTS,
+            "births": BIRTHS,
+            "words": SITE_WORDS,
+            "runs": [r["data"] for r in runs],
+        },
+        version,
+        runs=runs,
+        signs=SIGNS,
+        words=BIRTH_WORDS,
+        limit=LIMIT,
+        most_steps=MOST_STEPS,
+    )
 
 
 def _view(shown: Shown) -> dict[str, Any]:
@@ -211,65 +192,6 @@ def _dtypes(packed: Json) -> list[tuple[str, str, int, str]]:
     return [(*pair, count, first) for pair, (count, first) in pairs]
 
 
-def _data(runs: Sequence[Json]) -> str:
-    """What the script reads: no `<` in it, so that nothing in it ends the element that holds it."""
-    birth = {"input": "its input", "module": "this module", "amplified": "nothing here: it is carried over"}
-    document = {"limit": LIMIT, "verdicts": VERDICTS, "births": BIRTHS, "words": birth, "runs": runs}
-    text = json.dumps(document, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _script() -> str:
-    """The page's script in one function, so that nothing of it is global but the library's name."""
-    own = "".join(path.read_text(encoding="utf-8") for path in sorted(HERE.glob("[0-9]_*.js")))
-    licence = (HERE / "uplot" / "LICENSE").read_text(encoding="utf-8")
-    library = (HERE / "uplot" / "uPlot.iife.min.js").read_text(encoding="utf-8")
-    return f'/* uPlot\n{licence}*/\n{library}\n(() => {{\n"use strict";\n{own}}})();\n'
-
-
-def _style() -> str:
-    paths = (HERE / "uplot" / "uPlot.min.css", HERE / "page.css")
-    return "".join(path.read_text(encoding="utf-8") for path in paths)
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-
-
-def _trusted(text: str) -> Any:
-    """Text of parity's own that is markup already."""
-    from markupsafe import Markup
-
-    return Markup(text)
-
-
 def _finite(value: Any) -> float | None:
     found = number(value)
     return found if math.isfinite(found) else None
-
-
-def _sci(value: Any) -> str:
-    found = number(value)
-    return "–" if math.isnan(found) else f"{found:.2e}" if found else "0"
-
-
-def _times(value: Any) -> str:
-    found = number(value)
-    if not math.isfinite(found):
-        return "–" if math.isnan(found) else "∞"
-    return f"{found:.1f}×" if found < 1000 else f"{found:.1e}×"
-
-
-def _percent(value: Any) -> str:
-    found = number(value)
-    return "–" if math.isnan(found) else f"{100 * found:.1f} %"
-
-
-def _decibels(value: Any) -> str:
-    found = number(value)
-    return "–" if math.isnan(found) else "equal" if math.isinf(found) else f"{found:.1f} dB"
-
-
-def _similar(value: Any) -> str:
-    found = number(value)
-    return "–" if math.isnan(found) else f"{found:.4f}"

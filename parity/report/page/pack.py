@@ -14,7 +14,6 @@ Cost. 11 bytes a site, 20 where its local error was measured, a third more as ba
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from parity.report.document import Json
+from parity.report.page.packing import base64_of, distances, number, numbers_bytes
 
 VERDICTS = ("pass", "harmless", "apart", "unjudged", "fail")
 """Of a site, the least grave first: of two sites at one place the graver is shown."""
@@ -79,9 +79,9 @@ def pack(document: Json) -> dict[str, Any]:
     return {
         "lines": [_named(place, table[place]) for place in places],
         "steps": steps,
-        "at": _text(_distances([at for at, _ in cells])),
-        "state": _text(np.array([_state(site) for site in sites], dtype=np.uint8).tobytes()),
-        "numbers": {name: _text(_numbers([number(site[name]) for site in sites])) for name in names},
+        "at": base64_of(distances([at for at, _ in cells])),
+        "state": base64_of(np.array([_state(site) for site in sites], dtype=np.uint8).tobytes()),
+        "numbers": {name: base64_of(numbers_bytes([number(site[name]) for site in sites])) for name in names},
         "bins": _bins(cells),
         "notes": _notes(cells),
     }
@@ -168,7 +168,7 @@ def _bins(cells: Sequence[tuple[int, Json]]) -> dict[str, Any]:
         bins = [_bin(number(value)) for value in site["bins"][:64]]
         of.append([at, len(codes), len(bins)])
         codes += bytes(bins)
-    return {"of": of, "left": max(0, len(held) - MOST_BINS), "bytes": _text(bytes(codes))}
+    return {"of": of, "left": max(0, len(held) - MOST_BINS), "bytes": base64_of(bytes(codes))}
 
 
 def _bin(ratio: float) -> int:
@@ -180,42 +180,5 @@ def _bin(ratio: float) -> int:
     return 254 if math.isinf(ratio) else min(max(round(20 * (math.log10(ratio) + 4)) + 1, 1), 254)
 
 
-def _numbers(values: Sequence[float]) -> bytes:
-    """Three bytes a number, the lowest first: the upper 24 bits of a float32 after its sign, rounded."""
-    with np.errstate(over="ignore"):
-        largest = float(np.finfo(np.float32).max)
-        wide = np.asarray(values, dtype=np.float64)
-        narrow = np.where(np.isfinite(wide), np.clip(np.abs(wide), 0, largest * 0.9999), wide).astype(np.float32)
-    bits = (np.where(np.isnan(narrow), np.float32(np.nan), np.abs(narrow)).view(np.uint32) & 0x7FFFFFFF) + 64 >> 7
-    return bits.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
-
-
-def _distances(places: Sequence[int]) -> bytes:
-    """How far each place is from the one before (LEB128), so that a full table takes a byte a cell."""
-    out, before = bytearray(), -1
-    for place in places:
-        rest, before = place - before, place
-        while rest > 127:
-            out.append(rest & 127 | 128)
-            rest >>= 7
-        out.append(rest)
-    return bytes(out)
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
 def _integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def number(value: object) -> float:
-    """A number of the documents, which spell NaN and infinities as strings.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is not a number")
-    return float(value)

@@ -14,7 +14,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from parity.cache import cache_dir
 from parity.errors import UsageError
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
 from parity.models.registry import resolve_model
@@ -192,17 +191,6 @@ def test_fill_draws_the_stated_mean_and_deviation() -> None:
     assert layer.weight.mean().item() == pytest.approx(1.0, abs=0.01)
     assert layer.weight.std().item() == pytest.approx(2.0 / 20, rel=0.02)
     assert layer.bias.std().item() == pytest.approx(0.5, rel=0.1)
-
-
-def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARITY_CACHE", "~/elsewhere")
-    assert cache_dir() == pathlib.Path.home() / "elsewhere"
-    monkeypatch.setenv("PARITY_CACHE", "")
-    for users in ("", "relative"):
-        monkeypatch.setenv("XDG_CACHE_HOME", users)
-        assert cache_dir() == pathlib.Path.home() / ".cache" / "parity"
-    monkeypatch.setenv("XDG_CACHE_HOME", "/users/own")
-    assert cache_dir() == pathlib.Path("/users/own/parity")
 
 
 def test_parity_json_has_every_default_but_guidance(folder: pathlib.Path) -> None:

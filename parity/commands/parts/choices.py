@@ -1,0 +1,89 @@
+"""Options whose values are known: how their help names them, and what a shell completes.
+
+A completion is a function from what is typed so far to what it may become, as Typer takes it. Nothing heavy is
+imported: a shell asks at every press of a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import typer
+from typer.models import OptionInfo
+
+from parity.models.registry import tiny_names
+from parity.report import formats
+from parity.settings import SETTINGS
+
+FORCINGS = ("none", "step", "module")
+STAGES = ("text", "transformer", "vae")
+ROUNDS = ("both", "structure", "precision")
+SIDES = ("reference", "candidate")
+SITES = ("blocks", "all")
+FORMATS = tuple(formats.NAMES)
+
+Complete = Callable[[str], list[str]]
+
+
+def form(values: tuple[str, ...]) -> str:
+    """What the help shows in place of a value: `none|step|module`."""
+    return "|".join(values)
+
+
+def completing(values: tuple[str, ...]) -> Complete:
+    """Completes one of the values."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
+
+
+def models(incomplete: str) -> list[str]:
+    """Built-in models; a folder or a hub name is typed."""
+    return [name for name in tiny_names() if name.startswith(incomplete)]
+
+
+def settings(incomplete: str) -> list[str]:
+    """Names of settings with `=`, then `NAME=VALUE` where the values are listed."""
+    name, equals, typed = incomplete.partition("=")
+    if not equals:
+        return [f"{setting.name}=" for setting in SETTINGS if setting.name.startswith(name)]
+    found = (setting for setting in SETTINGS if setting.name == name)
+    return [f"{name}={value}" for setting in found for value in setting.kind.values if value.startswith(typed)]
+
+
+def comma_separated(values: tuple[str, ...]) -> Complete:
+    """Completes the last of several values, each given once."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        given = before.split(",")
+        return [f"{before}{comma}{value}" for value in values if value.startswith(last) and value not in given]
+
+    return complete
+
+
+def one_of(values: tuple[str, ...], help: str) -> OptionInfo:
+    """An option that takes one of the values."""
+    return typer.Option(metavar=form(values), autocompletion=completing(values), help=help)
+
+
+def some_of(values: tuple[str, ...], help: str) -> OptionInfo:
+    """An option that takes some of the values, separated by commas."""
+    return typer.Option(metavar=",".join(values), autocompletion=comma_separated(values), help=help)
+
+
+def model(help: str) -> OptionInfo:
+    """An option for a model: a built-in one's name is completed, a folder or a hub name is typed."""
+    return typer.Option(metavar="NAME", autocompletion=models, help=help)
+
+
+def sites(help: str) -> OptionInfo:
+    """An option for sites: a preset, or a glob."""
+    return typer.Option(metavar=f"{form(SITES)}|GLOB", autocompletion=completing(SITES), help=help)
+
+
+def settings_of(what: str) -> OptionInfo:
+    """An option for settings, repeatable."""
+    return typer.Option(metavar="K=V", autocompletion=settings, help=f"Setting of the {what}; repeatable.")

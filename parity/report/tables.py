@@ -1,0 +1,265 @@
+"""The tables of a comparison: steps, blocks, stages, frames, failed sites.
+
+How. A table holds every row that its plain form lists, and beside them which rows a terminal begins with: those at the
+first divergence, the others counted (`+8 pass, +5 fail: --details`). Only selected here, never computed.
+
+Cost. One pass over the sites of a step for a table of blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from parity.compare.many.sites import FAILED, INTRODUCED, among, count
+from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteDiff, StageDiff, StepDiff
+from parity.golden.records import LOOP
+from parity.report.card import place, site_name
+from parity.report.cells import both, distance_cells, small, times
+from parity.report.document import Cells, Table
+
+MOST_SITES = 12
+"""Failed sites that are listed; `--details` has more."""
+
+MOST_DETAILED = 1_000
+"""Rows with `--details`; `--json` has all."""
+
+FIRST_SITES = 4
+"""Failed sites that a terminal begins with."""
+
+MOST_FRAMES = 9
+"""Frames that are listed; `--details` has more."""
+
+MOST_BLOCKS = 6
+"""Blocks, of a table that a terminal shows whole."""
+
+LEGEND = "floor: what rounding alone explains; ratio: difference to floor, fails above 3x"
+"""What the columns mean; the limit is `parity.compare.judge.L2_LIMIT`."""
+
+BLOCKS_LEGEND = "in, out: the worst input and output of a block, in multiples of its floor"
+STAGES_LEGEND = "by itself: on the reference's input; in the chain: on its own; ratio: to floor"
+FRAMES_LEGEND = "PSNR in dB; chain: of each side's own latents; worst at: top,left height x width"
+FAILED_LEGEND = "module: inputs match, output differs; input: it differs, its producer matches"
+LEGENDS = (LEGEND, BLOCKS_LEGEND, STAGES_LEGEND, FRAMES_LEGEND, FAILED_LEGEND)
+
+TRUNKS = ("decoder", "text_encoder", "text_encoder_2")
+"""Children of the stages' modules that hold their blocks."""
+
+_INTRODUCED = frozenset({*INTRODUCED, None})
+"""Births, or none, of what is not only carried over."""
+
+_GRAVE = ("fail", "unjudged", "harmless")
+
+
+def steps_table(steps: Sequence[StepDiff], shown: int | None = None) -> Table:
+    """One row for each value of each step: the guided noise prediction, each branch's, the latents after the step.
+
+    Args:
+        shown: the step that a terminal shows beside the worst and the last.
+    """
+    columns = ("step", "timestep", "sigma", "dt", "value", "rel L2", "floor", "ratio", "bits")
+    rows = [(step.step, row) for step in steps for row in _step_rows(step)]
+    begin: tuple[int, ...] = ()
+    if len(steps) > 3:
+        worst = max(steps, key=lambda step: -1 if math.isnan(step.noise_pred.ratio) else step.noise_pred.ratio)
+        chosen = {steps[-1].step, worst.step, shown if shown in {s.step for s in steps} else steps[0].step}
+        begin = tuple(i for i, (step, _) in enumerate(rows) if step in chosen)
+    return Table(
+        "Steps (relative L2 of candidate against reference)",
+        "step",
+        columns,
+        tuple(row for _, row in rows),
+        repeats=4,
+        begin=begin,
+        others=f"+{len(steps) - len({rows[i][0] for i in begin})} steps: --details" if begin else "",
+        legend=LEGEND,
+    )
+
+
+def _step_rows(step: StepDiff) -> Iterator[Cells]:
+    loop = tuple(both(*pair) for pair in (step.timestep, step.sigma, step.dt))
+    for value, distance in (("noise_pred", step.noise_pred), *step.branches.items(), ("latents", step.latents)):
+        agree = f"{step.bits:.1f}/{step.bits_of}" if value == "noise_pred" and step.bits_of else "-"
+        yield (str(step.step), *loop, value, *distance_cells(distance), agree)
+
+
+def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | None = None) -> Table:
+    """One row a block of one step: the worst of its outputs and of its inputs on each branch.
+
+    The loop's own values are in the step table; padded rows never decide and are left out. A terminal begins with the
+    block of the origin and its neighbours, or with those nearest to their floors where nothing fails.
+    """
+    shown = [s for s in sites if s.key.step == step and s.key.module != LOOP and s.verdict != "apart"]
+    branches = list(dict.fromkeys(site.key.branch for site in shown))
+    by_block: dict[str, list[SiteDiff]] = {}
+    for site in shown:
+        by_block.setdefault(block_of(site.key.module), []).append(site)
+    ports = [(branch, is_input) for branch in branches for is_input in (False, True)]
+    rows = tuple(
+        (block, *(_worst(held, branch, is_input) for branch, is_input in ports), _verdict(held))
+        for block, held in by_block.items()
+    )
+    columns = ("block", *(f"{branch} {'in' if is_input else 'out'}".strip() for branch, is_input in ports), "verdict")
+    begin = _first_blocks(by_block, None if origin is None else block_of(origin.key.module))
+    others = Counter(row[-1] for i, row in enumerate(rows) if i not in begin)
+    rest = ", ".join(
+        f"+{others[verdict]} {verdict}" for verdict in ("pass", "harmless", "fail", "unjudged") if others[verdict]
+    )
+    return Table(
+        f"Blocks of step {step} (worst ratio to the floor)",
+        "block",
+        columns,
+        rows,
+        begin=begin,
+        others=f"{rest}: --details" if begin else "",
+        legend=BLOCKS_LEGEND,
+    )
+
+
+def _first_blocks(by_block: dict[str, list[SiteDiff]], origin: str | None) -> tuple[int, ...]:
+    """Positions of the blocks at the first divergence; none where all are few."""
+    names = list(by_block)
+    if len(names) <= MOST_BLOCKS:
+        return ()
+    grave = [i for i, held in enumerate(by_block.values()) if _verdict(held) in _GRAVE]
+    if origin in by_block:
+        at = names.index(origin)
+        return tuple(range(max(0, at - 1), min(len(names), at + 2)))
+    if grave:
+        return tuple(grave[:3])
+    ratios = [
+        max((r for s in held if not math.isnan(r := _shown(s).ratio)), default=-1.0) for held in by_block.values()
+    ]
+    return tuple(sorted(sorted(range(len(names)), key=lambda i: -ratios[i])[:3]))
+
+
+def stages_table(stages: Sequence[StageDiff]) -> Table:
+    """One row a stage outside the loop: the worst of its outputs, by itself and in the chain."""
+    columns = ("stage", "output", "by itself", "ratio", "in the chain", "ratio", "verdict")
+    rows = tuple((s.stage, s.output, *_far(s.by_itself), *_far(s.in_chain), s.verdict) for s in stages)
+    return Table("Stages (relative L2 of the outputs)", "stage", columns, rows, legend=STAGES_LEGEND)
+
+
+def _far(distance: Distance) -> Cells:
+    nothing = math.isnan(distance.rel_l2) and math.isnan(distance.floor)
+    return ("-", "-") if nothing else (small(distance.rel_l2), times(distance.ratio))
+
+
+def frames_table(frames: Sequence[FrameDiff], details: bool = False) -> Table:
+    """One row a frame: the decoders by themselves, and the pictures of the whole chain. The first, worst and last."""
+    columns = ("frame", "rel L2", "ratio", "PSNR", "SSIM", "chain rel L2", "chain PSNR", "chain SSIM", "worst at")
+    most, shown = MOST_DETAILED if details else MOST_FRAMES, frames
+    by_error = sorted(frames, key=lambda f: -_shown_error(f).distance.rel_l2)
+    if len(frames) > most:
+        ends = (frames[0], *by_error[: most - 2], frames[-1])
+        shown = sorted({f.frame: f for f in ends}.values(), key=lambda f: f.frame)
+    some = f" (the worst, the first and the last of {len(frames)})" if len(shown) < len(frames) else ""
+    begin: tuple[int, ...] = ()
+    if len(shown) > 3:
+        begin = tuple(i for i, f in enumerate(shown) if f in (frames[0], by_error[0], frames[-1]))
+    return Table(
+        f"Frames{some}",
+        "frame",
+        columns,
+        tuple(_frame_cells(frame) for frame in shown),
+        begin=begin,
+        others=f"+{len(frames) - len(begin)} frames: --details" if begin else "",
+        legend=FRAMES_LEGEND,
+    )
+
+
+def _shown_error(frame: FrameDiff) -> FrameError:
+    return frame.in_chain or frame.by_itself
+
+
+def _frame_cells(frame: FrameDiff) -> Cells:
+    own, chain, region = frame.by_itself, frame.in_chain, _shown_error(frame).region
+    far = ("-", "-", "-") if chain is None else (small(chain.distance.rel_l2), f"{chain.psnr:.1f}", f"{chain.ssim:.4f}")
+    where = f"{region.top},{region.left} {region.height}x{region.width}"
+    return (str(frame.frame), *_far(own.distance), f"{own.psnr:.1f}", f"{own.ssim:.4f}", *far, where)
+
+
+def block_of(module: str) -> str:
+    """The row a module belongs to: an item of one of the model's lists, else one of the model's children.
+
+    A stage's module has its lists one level down: `decoder.up_blocks.0`.
+    """
+    parts = module.split(".")
+    if len(parts) > 1 and parts[0] in TRUNKS:
+        return ".".join(parts[: 3 if len(parts) > 2 and parts[2].isdecimal() else 2])
+    return ".".join(parts[: 2 if len(parts) > 1 and parts[1].isdecimal() else 1]) or "(model)"
+
+
+def _worst(sites: Iterable[SiteDiff], branch: str, is_input: bool) -> str:
+    """The largest ratio; without floors the largest difference; `nan` where a site's difference is none."""
+    held = [_shown(s) for s in sites if s.key.branch == branch and s.key.is_input == is_input]
+    if not held:
+        return "-"
+    if any(math.isnan(distance.rel_l2) for distance in held):
+        return "nan"
+    ratios = [distance.ratio for distance in held if not math.isnan(distance.ratio)]
+    return times(max(ratios)) if ratios else small(max(distance.rel_l2 for distance in held))
+
+
+def _shown(site: SiteDiff) -> Distance:
+    """The propagated difference; the local one where a module was only run on recorded inputs."""
+    alone = math.isnan(site.distance.rel_l2) and not math.isnan(site.local.rel_l2)
+    return site.local if alone else site.distance
+
+
+def _verdict(sites: Sequence[SiteDiff]) -> str:
+    verdicts = {site.verdict for site in sites}
+    return next((verdict for verdict in _GRAVE if verdict in verdicts), "pass")
+
+
+def failures(sites: Sequence[SiteDiff], details: bool = False) -> Table:
+    """The first sites where something was introduced, in execution order, and how many more failed.
+
+    What is only carried over from them says nothing new; it is listed where nothing was introduced, or with details.
+    """
+    failed = count(sites, FAILED)
+    carried = count(sites, FAILED, frozenset({"amplified"}))
+    alone = carried == failed
+    births = None if alone or details else _INTRODUCED
+    listed = tuple(
+        itertools.islice(among(sites, verdicts=FAILED, births=births), MOST_DETAILED if details else MOST_SITES)
+    )
+    columns = ("site", "where", "rel L2", "ratio", "remarks")
+    rows = tuple(map(_failure_cells, listed))
+    table = Table("Sites that failed", "failed", columns, rows, folds=("site", "remarks"), legend=FAILED_LEGEND)
+    if details:
+        more = failed - len(listed)
+        return replace(table, foot=f"{more} more: --json has all" if more else "")
+    carried = 0 if alone else carried
+    more = failed - len(listed) - carried
+    rest = [f"{more} more"] * (more > 0) + [f"{carried} carried over (grown, not introduced)"] * (carried > 0)
+    foot = f"{' and '.join(rest)}: --json has all" if rest else ""
+    begin = tuple(range(min(FIRST_SITES, len(rows)))) if failed > FIRST_SITES else ()
+    more = failed - len(begin) - carried
+    rest = [f"+{more} more"] * (more > 0) + [f"+{carried} carried over"] * (carried > 0)
+    others = f"{', '.join(rest)}: --details" if begin else ""
+    return replace(table, foot=foot, begin=begin, others=others)
+
+
+def _failure_cells(site: SiteDiff) -> Cells:
+    far = (small(_shown(site).rel_l2), times(_shown(site).ratio))
+    return (site_name(site.key), place(site.key), *far, ", ".join(remarks(site)) or "-")
+
+
+def remarks(site: SiteDiff) -> Iterator[str]:
+    """What explains a failure at a glance: birth, local error, note, and what the two sides do not share."""
+    if site.birth is not None:
+        yield "carried over" if site.birth == "amplified" else site.birth
+    if not math.isnan(site.local.ratio):
+        yield f"local {small(site.local.rel_l2)} ({times(site.local.ratio)})"
+    if site.note:
+        yield site.note
+    if site.shapes[0] != site.shapes[1]:
+        yield "shape " + " -> ".join("x".join(map(str, shape)) or "()" for shape in site.shapes)
+    if site.dtypes[0] != site.dtypes[1]:
+        yield f"dtype {site.dtypes[0]} -> {site.dtypes[1]}"
+    if any(site.nonfinite):
+        yield f"NaN or Inf: {site.nonfinite[0]} -> {site.nonfinite[1]}"
