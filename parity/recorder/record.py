@@ -9,25 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from parity.errors import ParityError, UsageError
-from parity.golden import Provenance, fingerprint
 from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
-from parity.golden.records import PORT
-from parity.golden.versions import versions
-from parity.hooks.modules import module_tree, named_tensors
 from parity.port import Layout
 from parity.recorder.branches import Branches
 from parity.recorder.floors import KINDS, TRUTH, Carried, variants_of
 from parity.recorder.loop import Loop
+from parity.recorder.parts import Parts, provenance_of
 from parity.recorder.processes import one_of
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Eager, Kind
-
-TRANSFORMERS = ("transformer", "transformer_2", "unet")
 
 
 class _StoppedError(BaseException):
@@ -108,12 +102,9 @@ def record(
         UsageError: nothing to record, a golden is there already, no module matches, or one of several processes is
             asked for what it cannot give (`parity.recorder.processes`). What the script raises.
     """
-    models = _transformers(pipe, transformer)
-    scheduler, vae = scheduler or getattr(pipe, "scheduler", None), vae or getattr(pipe, "vae", None)
-    if not models and not hasattr(vae, "decode"):
-        raise UsageError("parity.record: give a diffusers pipeline, transformer= of your own loop, or a vae= to decode")
+    parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
     wanted = Recording(os.fspath(where), stop_after)
-    rank, count = one_of(models, bool(floors), stop_after)
+    rank, count = one_of(parts.models, bool(floors), stop_after)
     if rank:
         say(f"process {rank} of {count} does not record: the first one does")
         yield wanted
@@ -122,34 +113,62 @@ def record(
         raise UsageError(
             f"{wanted.where}: there is a golden here already; choose another place, or give overwrite=True"
         )
-    observed = models or {"vae": vae}
-    kind = wanted.kind = _kind(observed)
-    in_torch = isinstance(kind, Eager) and isinstance(next(iter(observed.values())), torch.nn.Module)
-    alone = like is None and in_torch and count == 1
-    kinds = tuple(floors) if floors is not None else KINDS if alone else ()
-    if unknown := sorted(set(kinds) - set(KINDS)):
+    wanted.kind = _kind(parts.observed)
+    kinds = _kinds(floors, parts, wanted.kind, alone=like is None and count == 1)
+    wanted.steps = Steps(wanted.where, lambda: provenance_of(parts, wanted.kind, kinds), overwrite)
+    watched = _watched(parts, wanted, (sites, tuple(values)), kinds, tuple(branches), layout)
+    with contextlib.ExitStack() as stack:
+        for context in watched:
+            stack.enter_context(context)
+        try:
+            yield wanted
+        except _StoppedError:
+            pass
+        except BaseException:
+            _finish(wanted, False, like)
+            raise
+    _finish(wanted, True, like)
+
+
+def _kinds(floors: Sequence[str] | None, parts: Parts, kind: Kind, *, alone: bool) -> tuple[str, ...]:
+    """The floors to measure; where nobody asked for any, both if torch's tensors are recorded by themselves.
+
+    Raises:
+        UsageError: one that is none.
+    """
+    if floors is None:
+        in_torch = isinstance(kind, Eager) and isinstance(next(iter(parts.observed.values())), torch.nn.Module)
+        return KINDS if alone and in_torch else ()
+    if unknown := sorted(set(floors) - set(KINDS)):
         raise UsageError(f"floors takes {', '.join(KINDS)}; found '{unknown[0]}'")
-    parts = {"transformer": transformer, "vae": vae, "scheduler": scheduler}
-    configs = _configs(pipe, {**parts, **models})
+    return tuple(floors)
 
-    def provenance() -> Provenance:
-        return _provenance(observed, configs, kind, kinds, scheduler, pipe)
 
-    wanted.steps = Steps(wanted.where, provenance, overwrite)
-    names = [Branches(lambda: _guided(pipe), tuple(branches)) for _ in models]
+def _watched(
+    parts: Parts,
+    wanted: Recording,
+    choice: tuple[str, tuple[str, ...]],
+    kinds: Sequence[str],
+    branches: tuple[str, ...],
+    layout: Layout,
+) -> list[contextlib.AbstractContextManager[None]]:
+    """The contexts in which the parts are watched; see `record` for the arguments.
+
+    Raises:
+        UsageError: no module matches.
+    """
+    models, kind, steps = parts.models, wanted.kind, wanted.steps
+    names = [Branches(parts.guided, branches) for _ in models]
     carried = Carried(variants_of(next(iter(models.values())), kinds), say) if kinds and models else None
     if carried is not None and any(v.name == TRUTH for v in carried.variants):
-        wanted.steps.truth = TRUTH
-    watchers = []
+        steps.truth = TRUTH
+    found = []
     for (prefix, model), own in zip(models.items(), names, strict=True):
         name = "" if prefix == next(iter(models)) else prefix
-        watchers.append(
-            _watcher(model)(
-                model, name, kind, (sites, tuple(values)), own, wanted.steps, carried, wanted.guard, wanted.wanted, say
-            )
-        )
+        calls = _calls(model)(model, name, kind, choice, own, steps, carried, wanted.guard, wanted.wanted, say)
+        found.append(calls.watching())
     loop = Loop(
-        steps=wanted.steps,
+        steps=steps,
         kind=kind,
         branches=names,
         carried=carried,
@@ -159,25 +178,9 @@ def record(
         wanted=wanted.wanted,
         ended=wanted.ended,
     )
-    with contextlib.ExitStack() as stack:
-        for watcher in watchers:
-            stack.enter_context(watcher.watching())
-        if scheduler is not None:
-            stack.enter_context(loop.stepping(scheduler))
-        if vae is not None:
-            stack.enter_context(loop.decoding(vae))
-        for name in ("video_processor", "image_processor"):
-            if getattr(pipe, name, None) is not None:
-                stack.enter_context(loop.finishing(getattr(pipe, name)))
-        stack.enter_context(loop.naming())
-        try:
-            yield wanted
-        except _StoppedError:
-            pass
-        except BaseException:
-            _finish(wanted, False, like)
-            raise
-    _finish(wanted, True, like)
+    found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
+    found += [] if parts.vae is None else [loop.decoding(parts.vae)]
+    return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
 
 
 def _finish(recording: Recording, complete: bool, like: str | os.PathLike[str] | None) -> None:
@@ -203,28 +206,6 @@ def say(text: str) -> None:
     print(f"parity: {text}", file=sys.stderr, flush=True)
 
 
-def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
-    """The modules to observe by their names in a pipeline; none where a script decodes alone.
-
-    Raises:
-        UsageError: one cannot be observed.
-    """
-    found = {"transformer": transformer} if transformer is not None else {}
-    for name in TRANSFORMERS if pipe is not None and not found else ():
-        model = getattr(pipe, name, None)
-        if model is not None:
-            found[name] = model
-    for name, model in found.items():
-        if type(model).__name__ == "OptimizedModule":
-            raise UsageError(
-                f"parity.record: {name} is compiled by torch.compile, which calls no hooks: record the module "
-                "before it is compiled"
-            )
-        if not isinstance(model, torch.nn.Module):
-            raise UsageError(f"parity.record: {name} is a {type(model).__name__}; it must be a torch.nn.Module")
-    return found
-
-
 def _kind(models: Mapping[str, Any]) -> Kind:
     """Where the tensors lie; jax is looked at only where the script has imported torchax."""
     if "torchax" in sys.modules:
@@ -235,66 +216,10 @@ def _kind(models: Mapping[str, Any]) -> Kind:
     return Eager()
 
 
-def _watcher(model: Any) -> type[Calls]:
+def _calls(model: Any) -> type[Calls]:
     if "torchax" in sys.modules:
         from parity.recorder.torchax_calls import CompiledCalls, is_compiled
 
         if is_compiled(model):
             return CompiledCalls
     return Calls
-
-
-def _guided(pipe: Any) -> bool | None:
-    """Whether a pipeline's batches hold both guidance branches; None where nobody says."""
-    try:
-        return bool(pipe.do_classifier_free_guidance)
-    except Exception:  # it is known once the pipeline is called, or never
-        return None
-
-
-def _configs(pipe: Any, parts: Mapping[str, Any]) -> dict[str, str]:
-    """The components' configs, flat, as text: what two recordings differ in is listed, and judged by what it does."""
-    components = dict(getattr(pipe, "components", {}) or {}) if pipe is not None else {}
-    components |= {name: part for name, part in parts.items() if part is not None}
-    found: dict[str, str] = {}
-    for component, part in components.items():
-        config = getattr(part, "config", None)
-        items = config.items() if isinstance(config, Mapping) else ()
-        for name, value in items:
-            if not str(name).startswith("_") and isinstance(value, (bool, int, float, str)):
-                found[f"{component}.{name}"] = str(value)
-    return found
-
-
-def _narrow(x: np.ndarray) -> np.ndarray:
-    """64 bits as 32: JAX has none, and tables that torch makes in float64 are the same there when rounded."""
-    return x.astype({"float64": np.float32, "int64": np.int32}.get(x.dtype.name, x.dtype))
-
-
-def _provenance(
-    models: Mapping[str, Any], configs: Mapping[str, str], kind: Kind, kinds: Sequence[str], scheduler: Any, pipe: Any
-) -> Provenance:
-    models = {name: vars(model).get("_modules", {}).get("_model", model) for name, model in models.items()}
-    recorded = type(pipe if pipe is not None else next(iter(models.values()))).__name__
-    models = {name: model for name, model in models.items() if isinstance(model, torch.nn.Module)}
-    timesteps = getattr(scheduler, "timesteps", None)
-    weights: dict[str, str] = {}
-    modules: dict[str, str] = {}
-    for i, (prefix, model) in enumerate(models.items()):
-        before = f"{prefix}." if i else ""
-        weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
-        modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
-    tensors = list(next(iter(models.values())).parameters()) if models else []
-    dtypes = [str(x.dtype).removeprefix("torch.") for x in tensors]
-    return Provenance(
-        side="reference" if kinds else "candidate",
-        backend="torch" if kinds else PORT,  # a candidate of somebody's own
-        model=recorded,
-        settings={"dtype": max(set(dtypes), key=dtypes.count), **configs} if dtypes else configs,
-        seed=0,
-        steps=int(timesteps.numel()) if isinstance(timesteps, torch.Tensor) else 0,
-        weights=weights,
-        versions=versions(),
-        devices=tuple(x.device.type for x in tensors[:1]),
-        modules=modules,
-    )

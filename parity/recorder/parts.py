@@ -1,0 +1,143 @@
+"""What of a script is recorded: its transformers, scheduler and VAE, and what a golden says of where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.errors import UsageError
+from parity.golden import Provenance, fingerprint
+from parity.golden.records import PORT
+from parity.golden.versions import versions
+from parity.hooks.modules import module_tree, named_tensors
+from parity.recorder.torch_calls import Kind
+
+TRANSFORMERS = ("transformer", "transformer_2", "unet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a script.
+
+    Attributes:
+        pipe: a diffusers pipeline, or None. vae, scheduler: its own or the script's; None for none.
+        models: the transformers by their names in a pipeline; empty where a script decodes alone.
+    """
+
+    pipe: Any
+    vae: Any
+    scheduler: Any
+    models: Mapping[str, Any]
+
+    @staticmethod
+    def found(pipe: Any, *, transformer: Any, vae: Any, scheduler: Any) -> Parts:
+        """The parts that a script gave, or else its pipeline has.
+
+        Raises:
+            UsageError: nothing that can be observed.
+        """
+        models = _transformers(pipe, transformer)
+        scheduler, vae = scheduler or getattr(pipe, "scheduler", None), vae or getattr(pipe, "vae", None)
+        if not models and not hasattr(vae, "decode"):
+            raise UsageError(
+                "parity.record: give a diffusers pipeline, transformer= of your own loop, or a vae= to decode"
+            )
+        return Parts(pipe=pipe, vae=vae, scheduler=scheduler, models=models)
+
+    @property
+    def observed(self) -> Mapping[str, Any]:
+        """What the recording is of."""
+        return self.models or {"vae": self.vae}
+
+    def processors(self) -> list[Any]:
+        """What turns a pipeline's video into pictures."""
+        found = (getattr(self.pipe, name, None) for name in ("video_processor", "image_processor"))
+        return [processor for processor in found if processor is not None]
+
+    def guided(self) -> bool | None:
+        """Whether a pipeline's batches hold both guidance branches; None where nobody says."""
+        try:
+            return bool(self.pipe.do_classifier_free_guidance)
+        except Exception:  # it is known once the pipeline is called, or never
+            return None
+
+    def configs(self) -> dict[str, str]:
+        """The components' configs, flat, as text: what two recordings differ in is listed, judged by what it does."""
+        components = dict(getattr(self.pipe, "components", {}) or {})
+        own = {"vae": self.vae, "scheduler": self.scheduler, **self.models}
+        components |= {name: part for name, part in own.items() if part is not None}
+        found: dict[str, str] = {}
+        for component, part in components.items():
+            config = getattr(part, "config", None)
+            items = config.items() if isinstance(config, Mapping) else ()
+            for name, value in items:
+                if not str(name).startswith("_") and isinstance(value, (bool, int, float, str)):
+                    found[f"{component}.{name}"] = str(value)
+        return found
+
+
+def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str]) -> Provenance:
+    """What the golden says of itself; asked for when its first step is written.
+
+    Args:
+        kind: where the tensors lie. kinds: floors that are measured.
+    """
+    pipe, configs = parts.pipe, parts.configs()
+    models = {
+        name: getattr(model, "__dict__", {}).get("_modules", {}).get("_model", model)
+        for name, model in parts.observed.items()
+    }
+    recorded = type(pipe if pipe is not None else next(iter(models.values()))).__name__
+    models = {name: model for name, model in models.items() if isinstance(model, torch.nn.Module)}
+    timesteps = getattr(parts.scheduler, "timesteps", None)
+    weights: dict[str, str] = {}
+    modules: dict[str, str] = {}
+    for i, (prefix, model) in enumerate(models.items()):
+        before = f"{prefix}." if i else ""
+        weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
+        modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
+    tensors = list(next(iter(models.values())).parameters()) if models else []
+    dtypes = [str(x.dtype).removeprefix("torch.") for x in tensors]
+    return Provenance(
+        side="reference" if kinds else "candidate",
+        backend="torch" if kinds else PORT,  # a candidate of somebody's own
+        model=recorded,
+        settings={"dtype": max(set(dtypes), key=dtypes.count), **configs} if dtypes else configs,
+        seed=0,
+        steps=int(timesteps.numel()) if isinstance(timesteps, torch.Tensor) else 0,
+        weights=weights,
+        versions=versions(),
+        devices=tuple(x.device.type for x in tensors[:1]),
+        modules=modules,
+    )
+
+
+def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
+    """The modules to observe by their names in a pipeline; none where a script decodes alone.
+
+    Raises:
+        UsageError: one cannot be observed.
+    """
+    found = {"transformer": transformer} if transformer is not None else {}
+    for name in TRANSFORMERS if pipe is not None and not found else ():
+        model = getattr(pipe, name, None)
+        if model is not None:
+            found[name] = model
+    for name, model in found.items():
+        if type(model).__name__ == "OptimizedModule":
+            raise UsageError(
+                f"parity.record: {name} is compiled by torch.compile, which calls no hooks: record the module "
+                "before it is compiled"
+            )
+        if not isinstance(model, torch.nn.Module):
+            raise UsageError(f"parity.record: {name} is a {type(model).__name__}; it must be a torch.nn.Module")
+    return found
+
+
+def _narrow(x: np.ndarray) -> np.ndarray:
+    """64 bits as 32: JAX has none, and tables that torch makes in float64 are the same there when rounded."""
+    return x.astype({"float64": np.float32, "int64": np.int32}.get(x.dtype.name, x.dtype))
