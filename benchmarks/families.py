@@ -152,6 +152,17 @@ def outcomes(families: Sequence[str], hows: Sequence[str], known: Mapping[str, O
             yield known.get(f"{family} {how}") or outcome(family, how)
 
 
+HEAD = """# Families
+
+Printed by `make families`: transformers of diffusers' own classes that parity has no line for, each from a folder with
+a config of two blocks (`benchmarks/tiny_families.py`), weights and inputs made as [models.md](models.md) has it. Each
+cell is `parity run --model FOLDER --sites all` with both sides in that dtype and the candidate under `jax.jit` or eager
+(`--candidate jit=false`), *forced* with `--forcing module` too: the verdict and noise_pred's relative L2. Both sides
+run the same code, so that anything but a pass is a false alarm or has the reason below the table. `-`: not run.
+
+"""
+
+
 def table(found: Sequence[Outcome]) -> str:
     """The document's table, what did not pass in words below it, and what it was measured on."""
     hows = [h for h in HOWS if any(o.how == h for o in found)]
@@ -191,7 +202,7 @@ def main() -> None:
         known[f"{each.family} {each.how}"] = each
         given.state.write_text(json.dumps({name: asdict(o) for name, o in known.items()}, indent=1))
     if given.markdown is not None:
-        given.markdown.write_text(table(found))
+        given.markdown.write_text(HEAD + table(found))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.hooks.calls import Call
+from parity.hooks.modules import device_of
 from parity.hooks.reduce.transfer import to_numpy
 from parity.models.family import Family
 from parity.models.patches import DTYPES
@@ -300,7 +301,10 @@ class LiveSide:
         local_calls(self.loaded, step, state, plan.calls, take, dtypes)
 
     def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
-        args, kwargs = tuple(nest(x) for x in call.args), {name: nest(x) for name, x in call.kwargs.items()}
+        eager = self.loaded.backend.eager
+        device = torch.device("jax") if eager is None else device_of(eager.model)
+        args = tuple(nest(x, device) for x in call.args)
+        kwargs = {name: nest(x, device) for name, x in call.kwargs.items()}
         again = Call(call.module, call.number, call.branches, args, kwargs, None)
         if plan.operations:
             return operations_of(self.loaded, again, call.step)

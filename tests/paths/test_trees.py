@@ -18,6 +18,13 @@ def test_every_kind_of_argument_comes_back() -> None:
     assert found["hidden_dtype"] is torch.bfloat16
 
 
+def test_a_device_is_that_of_the_side_that_is_called() -> None:
+    """Qwen-Image hands its rotary embedding the device that it is to be on."""
+    sent = plain({"device": torch.device("meta"), "shapes": [(1, 2)]})
+    assert nest(sent) == {"device": torch.device("cpu"), "shapes": [(1, 2)]}
+    assert nest(sent, torch.device("cuda:1"))["device"] == torch.device("cuda:1")
+
+
 def test_what_is_no_data_is_refused() -> None:
     with pytest.raises(TypeError, match="type object cannot be handed"):
         plain([object()])

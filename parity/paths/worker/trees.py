@@ -13,6 +13,9 @@ from parity.paths.plan import Array, Tree
 _DTYPE = "torch.dtype"
 """The one name in a dict that stands for a dtype given as an argument."""
 
+_DEVICE = "torch.device"
+"""The same for a device: on the other side that is where the other side computes."""
+
 
 def array(x: torch.Tensor) -> Array:
     """A tensor's values on the host; 16-bit floats widened, which loses nothing."""
@@ -41,21 +44,29 @@ def plain(x: Any) -> Tree:
         return [plain(item) for item in x]
     if isinstance(x, torch.dtype):
         return {_DTYPE: str(x).removeprefix("torch.")}
+    if isinstance(x, torch.device):
+        return {_DEVICE: str(x)}
     if isinstance(x, Mapping):
         return {str(name): plain(item) for name, item in x.items()}
     raise TypeError(f"an argument of type {type(x).__name__} cannot be handed to another process")
 
 
-def nest(x: Tree) -> Any:
-    """The nest that `plain` was made of."""
+def nest(x: Tree, device: torch.device | None = None) -> Any:
+    """The nest that `plain` was made of.
+
+    Args:
+        device: in place of any that is an argument; None for the CPU.
+    """
     if isinstance(x, Array):
         return tensor(x)
     if isinstance(x, tuple):
-        return tuple(nest(item) for item in x)
+        return tuple(nest(item, device) for item in x)
     if isinstance(x, list):
-        return [nest(item) for item in x]
+        return [nest(item, device) for item in x]
     if isinstance(x, dict) and x.keys() == {_DTYPE}:
         return getattr(torch, str(x[_DTYPE]))
+    if isinstance(x, dict) and x.keys() == {_DEVICE}:
+        return device or torch.device("cpu")
     if isinstance(x, dict):
-        return {name: nest(item) for name, item in x.items()}
+        return {name: nest(item, device) for name, item in x.items()}
     return x
