@@ -10,6 +10,7 @@
 #                 stopped)
 #   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
+#   make docs     the documents as a site, in build/site (needs the extra docs, which it installs)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
 #   make kills    commands killed at every write, and at moments between
@@ -26,7 +27,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint snapshots bench fault-bench history gpu goldens pictures price-list fuzz kills
+.PHONY: install run test lint snapshots bench fault-bench history gpu goldens pictures docs price-list fuzz kills
 
 install: $(STAMP)
 
@@ -82,6 +83,10 @@ gpu: install
 
 pictures: install
 	$(BIN)/python benchmarks/pictures.py --out docs/pictures
+
+docs: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The embeddings are made once and kept: other machines' text encoders round otherwise.
 GOLDENS := tiny-hunyuan-video-1.5
