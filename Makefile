@@ -12,6 +12,7 @@
 #                 on where it stopped)
 #   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
+#   make docs     the documents as a site, in build/site (needs the extra docs, which it installs)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
 #   make kills    every command that writes killed, where it writes and at moments between (KILLS=20 of each kind; hours)
@@ -29,7 +30,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint older snapshots bench fault-bench history families gpu goldens pictures price-list fuzz kills
+.PHONY: install run test lint older snapshots bench fault-bench history families gpu goldens pictures docs price-list
+.PHONY: fuzz kills
 
 install: $(STAMP)
 
@@ -104,6 +106,10 @@ gpu: install
 
 pictures: install
 	$(BIN)/python benchmarks/pictures.py --out docs/pictures
+
+docs: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The embeddings are made once and kept: other machines' text encoders round otherwise.
 GOLDENS := tiny-hunyuan-video-1.5

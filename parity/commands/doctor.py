@@ -34,13 +34,13 @@ from parity.commands.parts.unfold import command
 from parity.report.document import Facts, Listing, Section
 
 DISTRIBUTION = "tpu-parity"
-EXTRAS = ("torch", "torchax", "tpu", "aot", "remote", "report", "test")
+EXTRAS = ("torch", "torchax", "tpu", "aot", "remote", "report", "docs", "test")
 NEEDED_TO_RUN = ("torch", "torchax")
 """The extras without which `parity run` cannot work."""
 
 PACKAGES = (
-    DISTRIBUTION, "numpy", "safetensors", "rich", "typer", "torch", "diffusers", "transformers", "torchax", "jax",
-    "jaxlib", "libtpu", "fsspec", "gcsfs", "s3fs", "jinja2",
+    DISTRIBUTION, "numpy", "platformdirs", "safetensors", "rich", "typer", "torch", "diffusers", "transformers",
+    "torchax", "jax", "jaxlib", "libtpu", "fsspec", "gcsfs", "s3fs", "jinja2",
 )  # fmt: skip
 
 PROBES = {
