@@ -151,7 +151,7 @@ def conclude(
         return Result("pass", None, why, notes=beside, **common)  # type: ignore[arg-type]
     origin = _origin(sites, outputs)
     at = next(d for d in among(sites, step=origin.key.step) if d.key == origin.key)
-    why = divergence(at, origin.birth, outputs_match=bool(steps) and not outputs, after=agreeing(sites, at))
+    why = divergence(at, origin.birth, outputs_match=bool(steps) and not outputs, sites=sites)
     found = findings(sites, origin, [d.setting for d in differing], grid)
     return Result("fail", failing, why, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
 
@@ -243,14 +243,35 @@ def _unpaired(sites: Sequence[SiteDiff]) -> Iterator[Note]:
         yield Note(f"{many} sites have other numbers of rows on both sides, {UNPAIRED}: they were not compared")
 
 
+def _unpaired_before(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[str, ...]:
+    """Modules whose rows no mask pairs, between the last site seen to agree and the first that differs."""
+    found: dict[str, None] = {}
+    for d in among(sites, step=first.key.step):
+        if d.key == first.key:
+            break
+        if d.key.branch != first.key.branch or d.key.is_apart:
+            continue
+        if d.note.endswith(UNPAIRED):
+            found[d.key.module] = None
+        elif d.verdict == "pass":
+            found.clear()
+    return tuple(found)
+
+
 def divergence(
-    at: SiteDiff, birth: Birth, *, outputs_match: bool = False, after: tuple[Key, ...] = (), fed: Fed = "reference"
+    at: SiteDiff,
+    birth: Birth,
+    *,
+    outputs_match: bool = False,
+    sites: Sequence[SiteDiff] = (),
+    fed: Fed = "reference",
 ) -> Reason:
     """The reason of a comparison that a site decides.
 
     Args:
         birth: how the divergence starts there. outputs_match: whether noise_pred and latents match all the same.
-        after: the last sites seen to agree. fed: whose inputs its module was run on, where its local error is known.
+        sites: those that were judged, by which it is known what comes before it.
+        fed: whose inputs its module was run on, where its local error is known.
     """
     alone = math.isnan(at.distance.rel_l2) and not math.isnan(at.local.rel_l2)
     local = alone or not math.isnan(at.local.ratio)
@@ -260,7 +281,8 @@ def divergence(
         kind="first_divergence",
         first=at.key,
         birth=birth,
-        after=after,
+        after=_agreeing(sites, at),
+        not_compared=_unpaired_before(sites, at),
         distance=at.local if local else at.distance,
         element=element,
         part=peak(at) if within_norm and math.isnan(element) else NAN,
@@ -270,7 +292,7 @@ def divergence(
     )
 
 
-def agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
+def _agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
     """The last sites seen to agree before the first that differs: the inputs of its call, else what came before it."""
     same = list(among(sites, step=first.key.step))
     at = next((i for i, d in enumerate(same) if d is first), None)

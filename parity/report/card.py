@@ -31,7 +31,7 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
     if result.reason:
         rows.append(("reason", result.reason))
     if result.origin is not None:
-        rows.append(("first divergence", _origin(result.origin, result.inputs_compared)))
+        rows.append(("first divergence", _origin(result.origin, result)))
     if result.causes:
         more = len(result.causes) - 1
         rows.append(("top cause", _cause(result.causes[0]) + (f" (and {more} more)" if more else "")))
@@ -64,10 +64,12 @@ def _round(found: Round) -> str:
     return f"{found.verdict}: {found.name}, noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
 
 
-def _origin(origin: Origin, observed: bool) -> str:
+def _origin(origin: Origin, result: Result) -> str:
     how = _BIRTHS[origin.birth]
-    if origin.birth == "module" and not observed:
+    if origin.birth == "module" and not result.inputs_compared:
         how = "introduced there or before (its own inputs were not compared)"
+    if origin.birth == "input" and result.why.not_compared:
+        how = f"introduced there or in {result.why.not_compared[-1]}, whose rows could not be compared"
     return f"{place(origin.key)} {site_name(origin.key)}, {how}"
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.conclude import agreeing, divergence
+from parity.compare.conclude import divergence
 from parity.compare.judge import Judge, excuses
 from parity.compare.local import (
     BORN,
@@ -117,8 +117,8 @@ class LocalPass:
         if born.key == origin.key:
             return result
         birth = born.birth or "module"
-        seen = agreeing((*result.sites, *result.closer), born)
-        why = divergence(born, birth, outputs_match=result.why.outputs_match, after=seen)
+        seen = (*result.sites, *result.closer)
+        why = divergence(born, birth, outputs_match=result.why.outputs_match, sites=seen)
         return replace(result, origin=Origin(born.key, birth), why=why)
 
     def _dtypes(self, candidate: StepRecords) -> dict[str, str]:
@@ -198,7 +198,7 @@ def descend(result: Result, pair: Ready, state: State, say: Say, unseen: Collect
     if at is None:
         return result
     birth = at.birth or "module"
-    why = divergence(at, birth, outputs_match=result.why.outputs_match, after=agreeing(sites, at))
+    why = divergence(at, birth, outputs_match=result.why.outputs_match, sites=sites)
     return replace(result, origin=Origin(at.key, birth), why=why)
 
 

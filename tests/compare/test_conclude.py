@@ -13,6 +13,7 @@ from parity.compare.judge import Judge
 from parity.compare.reason import Note
 from parity.compare.result import Check, Distance, Result, SettingDifference
 from parity.golden import PADDING, Record, StepRecords
+from parity.report.card import card
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
 from tests.compare.make_records import Walk, moved, noise, none, scalar, tensor
@@ -161,6 +162,30 @@ def test_the_origin_is_the_first_of_several_births() -> None:
     found = concluded(whole_step(text=FAR, block=FAR, end=FAR), whole_step(1, text=FAR))
     assert found.origin is not None
     assert (found.origin.key.step, found.origin.key.branch, found.origin.key.site) == (0, "cond", "text:out")
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_what_could_not_be_paired_is_not_said_to_match(paired: bool) -> None:
+    """An attention whose rows are others on both sides, and after it an input that differs."""
+    walk = Walk(0)
+    walk.loop("latents.before", 0.0)
+    walk.site("block.norm:out")
+    shapes = [np.ones((1, rows, 4), np.float32) for rows in (6, 6 if paired else 8)]
+    walk.pair(*(tensor("block.attention:out", x) for x in shapes))
+    walk.site("block.to_out:in.x", FAR)
+    walk.site("block.to_out:out", FAR)
+    walk.ends(FAR, FAR)
+    reference, candidate = walk.steps()
+    collected = Collected()
+    collected.add(reference, candidate, Judge(strict_sites=False).step(reference, candidate))
+    result = conclude(collected, model="made", differing=(), preflight=())
+    assert result.origin is not None
+    assert (result.origin.key.site, result.origin.birth) == ("block.to_out:in.x", "input")
+    matching = "everything before it matches, this input"
+    apart = "everything before it but block.attention (rows that no mask pairs) matches, this input"
+    assert (matching if paired else apart) in result.reason
+    told = dict(card(result).rows)["first divergence"]
+    assert ("its producer matches" if paired else "in block.attention, whose rows could not be compared") in told
 
 
 @pytest.mark.parametrize(("timestep", "block", "origin"), [
