@@ -162,8 +162,8 @@ def failures(doing: str, file: Path) -> Iterator[None]:
             raise
         if os.environ.get("PARITY_DEBUG") == "1":
             traceback.print_exc()
-        said = f"{summary(error)} (PARITY_DEBUG=1: traceback)"
-        raise UsageError(f"{doing} raised at {_line(error, file)}: {said}") from error
+        said = f"{summary(error)}{_traced(error)} (PARITY_DEBUG=1: traceback)"
+        raise UsageError(f"{doing} raised at {_line(error, file)}{_library_line(error)}: {said}") from error
 
 
 def _line(error: BaseException, file: Path) -> str:
@@ -176,6 +176,28 @@ def _line(error: BaseException, file: Path) -> str:
         if own:
             return f"{Path(own[-1].filename).name}:{own[-1].lineno}"
     return file.name
+
+
+_ENGINES = ("torch", "torchax", "jax", "jaxlib", "parity")
+
+
+def _library_line(error: BaseException) -> str:
+    """The innermost line outside of torch, JAX and parity, where that lies in a library that the port calls."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" in Path(f.filename).parts]
+    inside = [(f, Path(f.filename).parts) for f in frames]
+    named = [(f, parts[parts.index("site-packages") + 1 :]) for f, parts in inside]
+    called = [(f, parts) for f, parts in named if parts[0] not in _ENGINES]
+    if not called:
+        return ""
+    frame, parts = called[-1]
+    return f", in {'/'.join(parts)}:{frame.lineno} `{frame.line}`"
+
+
+def _traced(error: BaseException) -> str:
+    """What to do about Python that looks at a value which a compiled program has not computed yet."""
+    if all(kind.__name__ != "ConcretizationTypeError" for kind in type(error).__mro__):
+        return ""
+    return "; Python decides there by a value that the compiled program computes: decide it outside, as a constant"
 
 
 def _settings(option: str, name: str, declared: Any) -> dict[str, str]:
