@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare.detect.findings import Grid, findings
-from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, UNPAIRED, beyond, call_of, peak
+from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, UNPAIRED, beyond, call_of, is_unpaired, peak
 from parity.compare.many.sites import BORN, FAILED, INTRODUCED, Place, among, count
 from parity.compare.reason import Fed, Note, Output, Reason, worst_of
 from parity.compare.result import (
@@ -244,18 +244,23 @@ def _unpaired(sites: Sequence[SiteDiff]) -> Iterator[Note]:
 
 
 def _unpaired_before(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[str, ...]:
-    """Modules whose rows no mask pairs, between the last site seen to agree and the first that differs."""
-    found: dict[str, None] = {}
+    """What could not be compared before the first that differs, as its rows are others on both sides: inputs of its
+    own call, and modules since the last site seen to agree."""
+    inputs: dict[str, None] = {}
+    modules: dict[str, None] = {}
     for d in among(sites, step=first.key.step):
         if d.key == first.key:
             break
         if d.key.branch != first.key.branch or d.key.is_apart:
             continue
-        if d.note.endswith(UNPAIRED):
-            found[d.key.module] = None
-        elif d.verdict == "pass":
-            found.clear()
-    return tuple(found)
+        if not is_unpaired(d.note):
+            if d.verdict == "pass":
+                modules.clear()
+        elif d.key.is_input and call_of(d.key) == call_of(first.key):
+            inputs[f"its input {d.key.port.removeprefix('in.')}"] = None
+        elif d.key.module:
+            modules[d.key.module] = None
+    return (*inputs, *modules)
 
 
 def divergence(

@@ -247,6 +247,13 @@ class Judge:
 UNPAIRED = "rows that no mask pairs"
 """What the note of a port's site ends in that has another number of rows: nothing is known of it."""
 ONE_SIDED = "observed on one side only"
+DOUBT = math.nextafter(L2_LIMIT, math.inf)
+"""What an input counts for of which nothing is known: just beyond its limit, so that a birth is `JUMP` times that."""
+
+
+def is_unpaired(note: str) -> bool:
+    """Whether the note of a site says that nothing is known of it, as its rows are others on both sides."""
+    return note.endswith(UNPAIRED) or note == ABSENT
 
 
 def beyond(d: SiteDiff) -> bool:
@@ -307,7 +314,7 @@ def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
             continue
         if d.key.is_input:
             call = call_of(d.key)
-            worst[call] = max(worst.get(call, 0.0), severity(d))
+            worst[call] = max(worst.get(call, 0.0), DOUBT if is_unpaired(d.note) else severity(d))
         elif d.key.module == LOOP:
             loop[d.key.branch, d.key.port] = severity(d)
     for d in diffs:

@@ -94,7 +94,7 @@ class Reason:
             only what a stage ends in is beyond its floor; `unjudged`: no verdict could be given.
         first: the first site seen to differ. birth: how the divergence starts there.
         after: the last sites seen to agree before it; with `first` the interval in which the divergence starts.
-        not_compared: modules between them whose rows could not be paired.
+        not_compared: modules between them, and inputs of `first`, whose rows could not be paired.
         distance: at `first`; of what agrees on recorded inputs, the worst.
         element, part: ratio to its floor of the largest element, or of the worst row bin, where that is beyond its
             limit and the norm is not; NaN elsewhere.
@@ -180,18 +180,15 @@ def _first_divergence(reason: Reason) -> str:
         "recorded": "on the recorded inputs",
         "candidate": "on the candidate's own values before it",
     }
+    unpaired = f" but for {', '.join(reason.not_compared)} (rows that no mask pairs)" if reason.not_compared else ""
     how = {
-        "module": f"{inputs[reason.fed]}, output" if inputs_compared(reason) else _interval(reason),
-        "input": f"everything before it{_unpaired(reason)} matches, this input",
+        "module": f"{inputs[reason.fed]}{unpaired}, output" if inputs_compared(reason) else _interval(reason),
+        "input": f"everything before it{unpaired} matches, this input",
         "amplified": "grown from smaller differences before it, this value",
     }[reason.birth]
     end = "; noise_pred and latents still match" if reason.outputs_match else worst_of(reason)
     at = f"first divergence: {place(reason.first)}" if reason.first is not None else "first divergence"
     return f"{at}: {how} {_differs(reason)}{end}"
-
-
-def _unpaired(reason: Reason) -> str:
-    return f" but {', '.join(reason.not_compared)} (rows that no mask pairs)" if reason.not_compared else ""
 
 
 def inputs_compared(reason: Reason) -> bool:

@@ -68,8 +68,8 @@ def _origin(origin: Origin, result: Result) -> str:
     how = _BIRTHS[origin.birth]
     if origin.birth == "module" and not result.inputs_compared:
         how = "introduced there or before (its own inputs were not compared)"
-    if origin.birth == "input" and result.why.not_compared:
-        how = f"introduced there or in {result.why.not_compared[-1]}, whose rows could not be compared"
+    elif origin.birth != "amplified" and result.why.not_compared:
+        how = f"introduced there or before, where not all could be compared ({', '.join(result.why.not_compared)})"
     return f"{place(origin.key)} {site_name(origin.key)}, {how}"
 
 

@@ -182,10 +182,32 @@ def test_what_could_not_be_paired_is_not_said_to_match(paired: bool) -> None:
     assert result.origin is not None
     assert (result.origin.key.site, result.origin.birth) == ("block.to_out:in.x", "input")
     matching = "everything before it matches, this input"
-    apart = "everything before it but block.attention (rows that no mask pairs) matches, this input"
+    apart = "everything before it but for block.attention (rows that no mask pairs) matches, this input"
     assert (matching if paired else apart) in result.reason
     told = dict(card(result).rows)["first divergence"]
-    assert ("its producer matches" if paired else "in block.attention, whose rows could not be compared") in told
+    assert ("its producer matches" if paired else "where not all could be compared (block.attention)") in told
+
+
+@pytest.mark.parametrize(("far", "birth"), [(20.0, "amplified"), (FAR, "module")])
+def test_a_block_with_an_input_that_could_not_be_paired_can_be_the_origin(far: float, birth: str) -> None:
+    """Nothing is known of that input: it might be beyond its limit, and only what is far beyond that is a birth."""
+    walk = Walk(0)
+    walk.loop("latents.before", 0.0)
+    walk.site("block:in.image")
+    walk.pair(*(tensor("block:in.text", np.ones((1, rows, 4), np.float32)) for rows in (6, 8)))
+    walk.site("block:out", far)
+    walk.ends(FAR, FAR)
+    reference, candidate = walk.steps()
+    judge = Judge(strict_sites=False)
+    (block,) = [d for d in judge.step(reference, candidate) if d.key.site == "block:out"]
+    assert (block.verdict, block.birth) == ("fail", birth)
+    collected = Collected()
+    collected.add(reference, candidate, Judge(strict_sites=False).step(reference, candidate))
+    result = conclude(collected, model="made", differing=(), preflight=())
+    if birth == "module":
+        assert result.origin is not None
+        assert result.origin.key.site == "block:out"
+        assert "inputs match but for its input text (rows that no mask pairs), output differs" in result.reason
 
 
 @pytest.mark.parametrize(("timestep", "block", "origin"), [

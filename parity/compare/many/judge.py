@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare.judge import (
+    DOUBT,
     L2_LIMIT,
     LINF_LIMIT,
     Judge,
@@ -27,6 +28,7 @@ from parity.compare.judge import (
     beyond,
     call_of,
     input_severities,
+    is_unpaired,
 )
 from parity.compare.many.meet import Group, Meeting, meet
 from parity.compare.many.sites import BIRTHS, NUMBERS, VERDICTS, Columns, columns_of
@@ -186,6 +188,7 @@ class _Step:
             return
         severities = np.where(unknown, np.where(rel != 0.0, math.inf, 0.0), ratios)
         severities = np.maximum(severities, self.peaks * L2_LIMIT / LINF_LIMIT)
+        severities[np.array([i for i, note in self.notes.items() if is_unpaired(note)], np.int64)] = DOUBT
         worst = np.zeros(len(self.meeting.numbers))
         np.maximum.at(worst, self.meeting.calls, severities[self.meeting.inputs])
         found = [self._diff(i) for i in at]
