@@ -34,7 +34,7 @@ from parity.commands.parts.unfold import command
 from parity.report.document import Facts, Listing, Section
 
 DISTRIBUTION = "tpu-parity"
-EXTRAS = ("torch", "torchax", "tpu", "aot", "remote", "report", "docs", "test")
+EXTRAS = ("torch", "torchax", "tpu", "aot", "remote", "report", "docs", "test", "older")
 NEEDED_TO_RUN = ("torch", "torchax")
 """The extras without which `parity run` cannot work."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
         if part == "transformer" and is_drawn(folder):
             from parity.models.tiny.weights import draw
 
+            _require_room(folder, part)
             return draw(kind.from_config(read_config(folder, part)), part)
         where = {} if place == folder else {"subfolder": part}
         made, found = _loaded(kind, folder, **where, **options)
@@ -96,6 +98,22 @@ def _require_sizes(folder: Path, part: str) -> None:
     steps = read_config(folder, part).get("num_train_timesteps", 1) if part == "scheduler" else 1
     if not isinstance(steps, int) or not 1 <= steps <= MOST_TIMESTEPS:
         raise UsageError(f"'{folder / part}': num_train_timesteps is {shown(steps)}, not 1 to {MOST_TIMESTEPS}")
+
+
+COPIES = 4
+"""Of drawn weights, each in 4 bytes: the reference's, the candidate's, and one in float64 for the floors."""
+
+
+def _require_room(folder: Path, part: str) -> None:
+    """Raise UsageError where drawn weights are more than this machine holds, before memory is taken for them."""
+    model = skeleton(folder, part)
+    count = sum(x.numel() for x in model.parameters())
+    needed, held = 4 * COPIES * count, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > held:
+        raise UsageError(
+            f"'{folder}' holds no weights, and a {type(model).__name__} of its config has {count / 1e9:.1f} billion: "
+            f"to draw them takes {needed / 2**30:.0f} GiB of {held / 2**30:.0f}; give a smaller config, or a checkpoint"
+        )
 
 
 def skeleton(folder: Path, part: str) -> Any:
