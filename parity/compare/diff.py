@@ -35,10 +35,11 @@ from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result, SiteDiff
 from parity.golden import Golden, Provenance, StepRecords
 from parity.golden.disk.table import Parts
-from parity.golden.records import PORT, Key
+from parity.golden.records import PORT
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.settings import NEUTRAL
 
+ATTENTION = ".attention"
 TO_COUNT = "to count zeroed or padded keys"
 """How the note begins that says what a count needs."""
 
@@ -176,21 +177,27 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="not_comparable", detail=detail))
     if result.verdict != "fail" or result.origin is None:
         return replace(result, stages=recorded_stages(result))
-    phantoms, hint = _phantoms(sides, renamer, result.origin.key)
+    phantoms, hint = _phantoms(sides, renamer, result)
     causes = (*phantoms, *glue.found)
     return replace(result, stages=recorded_stages(result), causes=causes, notes=(*result.notes, *hint))
 
 
-def _phantoms(sides: Sides, renamer: Renamer, origin: Key) -> tuple[tuple[Cause, ...], tuple[Note, ...]]:
-    """Phantom keys, where the divergence starts in an attention call whose values both goldens hold."""
-    if not origin.module.endswith(".attention") or not origin.port.startswith("out"):
+def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> tuple[tuple[Cause, ...], tuple[Note, ...]]:
+    """Phantom keys, where the divergence starts in an attention call whose values both goldens hold, or may start in
+    one whose rows are others on both sides."""
+    assert result.origin is not None
+    origin = result.origin.key
+    here = origin.module.endswith(ATTENTION) and origin.port.startswith("out")
+    unpaired = [name for name in result.why.not_compared if name.endswith(ATTENTION)]
+    if not here and not unpaired:
         return (), ()
+    module = origin.module if here else unpaired[-1]
     with ThreadPoolExecutor(2) as pool:
         reference, candidate = sides.read(origin.step, pool)
-    found = count_phantoms(reference.records, renamer.step(candidate).records, origin.module)
+    found = count_phantoms(reference.records, renamer.step(candidate).records, module)
     if not found:
-        return (), (Note(f"{TO_COUNT}, record both with the values of {origin.module}"),)
-    return tuple(phantom_cause(p, origin.module) for p in found if p.is_certain), ()
+        return (), (Note(f"{TO_COUNT}, record both with the values of {module}"),)
+    return tuple(phantom_cause(p, module) for p in found if p.is_certain), ()
 
 
 @dataclass

@@ -106,6 +106,32 @@ def test_padded_keys_of_a_recording_are_known_by_their_queries() -> None:
     assert (found.is_certain, round(found.count), found.padded) == (True, 6, 6)
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_recording_with_other_rows_is_read_by_its_queries(missing: int) -> None:
+    """The reference keeps a stream of padding that the candidate leaves out, whose text stands in another order."""
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((IMAGE + TEXT, HEADS, DIM)) for _ in range(3))
+    valid = np.arange(IMAGE + TEXT) < IMAGE + 10
+    ref = attention(q, k[valid], v[valid]) * valid[:, None, None]
+    out = attention(q, k[valid], v[valid], 6 + 72)
+    # 56 tokens of its own, 6 of them padded, filled up to 128; valid text rows in reverse.
+    order = np.concatenate([np.arange(IMAGE), np.arange(IMAGE, IMAGE + 10)[::-1], IMAGE + 10 + np.arange(6)])[missing:]
+    noisy = q[order] * (1 + 1e-3 * rng.standard_normal((len(order), HEADS, DIM)))
+
+    def held(named: dict[str, np.ndarray]) -> list[Record]:
+        return [tensor(f"{MODULE}:{port}", x[None].astype(np.float32), held=True) for port, x in named.items()]
+
+    reference = held({"in.query": q, "in.key": k, "out": ref})
+    found = count_phantoms(reference, held({"in.query": noisy, "out": out[order]}), MODULE)
+    if missing:
+        assert found == (), "a row that the reference computes has no counterpart"
+        return
+    (counted,) = found
+    assert (counted.is_certain, round(counted.count), counted.padded, counted.tokens) == (True, 78, 6, 56)
+    assert counted.meaning() == "its 6 padded text tokens and the 72 that fill 56 tokens to blocks of 128"
+    assert count_phantoms(reference, held({"out": out[order]}), MODULE) == ()
+
+
 def test_no_phantoms_where_there_are_none_or_where_it_is_another_fault() -> None:
     reference, same = records(10, 0)
     (none,) = count_phantoms(reference, same, MODULE)
