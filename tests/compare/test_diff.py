@@ -8,6 +8,7 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from parity.compare.diff import Auto, diff
@@ -16,9 +17,10 @@ from parity.compare.reason import Note
 from parity.errors import UsageError
 from parity.golden import Golden, StepRecords
 from parity.golden.disk.table import Parts, Table
+from parity.golden.records import PORT
 from parity.golden.rename import decode_rename
 from tests.compare.make_goldens import CANDIDATE, REFERENCE, pair, renamed, walk, write
-from tests.compare.make_records import noise, none, tensor
+from tests.compare.make_records import Walk, noise, none, tensor
 
 FAR = 1e4
 
@@ -60,6 +62,30 @@ def test_the_incomparable_is_unjudged_with_the_reason_and_no_part_is_read(tmp_pa
     assert result.reason == "not comparable: seed: 7 against 8: the initial noise is another"
     assert result.sites == ()
     assert [c.check for c in result.preflight if c.verdict == "fail"] == ["seed"]
+
+
+def test_keys_are_counted_in_an_attention_whose_rows_could_not_be_paired(tmp_path: Path) -> None:
+    """A script that leaves a stream of padding out: 2 of its 10 tokens are zeroed, and 118 fill a block of 128."""
+    rng = np.random.default_rng(6)
+    q, k, v = (rng.standard_normal((14, 2, 8)) for _ in range(3))
+    weights = np.exp(np.einsum("qhd,khd->hqk", q, k[:8]) / np.sqrt(8))
+    out = np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v[:8])
+    shrunk = np.einsum("hqk,khd->qhd", weights / (weights.sum(-1, keepdims=True) + 2 + 118), v[:8])
+    out[8:] = 0.0
+    made = Walk(at=0)
+    made.loop("latents.before", 0.0)
+    made.site("joint:in.hidden_states")
+    for port, ours, theirs in (("in.query", q, q[:10]), ("in.key", k, k[:10]), ("out", out, shrunk[:10])):
+        sides = (tensor(f"joint.attention:{port}", x[None].astype(np.float32), held=True) for x in (ours, theirs))
+        made.pair(*sides)
+    made.site("joint:out", FAR)
+    made.ends(FAR, FAR)
+    script = replace(CANDIDATE, backend=PORT)
+    written = [write(tmp_path / p.side, p, [s]) for p, s in zip((REFERENCE, script), made.steps(), strict=True)]
+    result = diff(*written)
+    assert result.verdict == "fail"
+    assert "joint.attention (rows that no mask pairs)" in result.reason
+    assert "120.00 phantom keys on cond = its 2 padded text tokens and the 118 that fill 10" in result.causes[0].cause
 
 
 def test_without_floors_only_equality_passes(tmp_path: Path) -> None:
