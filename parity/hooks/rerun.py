@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,5 +51,5 @@ def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inp
         return dtype if isinstance(x, torch.dtype) and x.is_floating_point else x
 
     args, kwargs = mapped(cast, call.args, named), mapped(cast, dict(call.kwargs), named)
-    with InFloat64():
+    with InFloat64() if dtype is torch.float64 else contextlib.nullcontext():
         return torch.func.functional_call(module, weights, args, kwargs)

@@ -20,6 +20,7 @@ import torch
 from parity.golden.records import Key, Record
 from parity.golden.values import value_record
 from parity.hooks.perturb import perturbed
+from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
 from parity.recorder.branches import Branches
 from parity.recorder.draws import Drawn
@@ -152,8 +153,8 @@ class Loop:
         def records(latents: Any, frames: Any) -> list[Record]:
             names = [str(x.dtype).removeprefix("torch.") for x in (z, out)]
             return [
-                self.steps.after_loop("in.z", self._array(latents), names[0], call, held=True),
-                self.steps.after_loop("out", _frames_first(self._array(frames)), names[1], call, held=False),
+                self.steps.after_loop("in.z", self._placed(latents), names[0], call, held=True),
+                self.steps.after_loop("out", _frames_first(self._placed(frames)), names[1], call, held=False),
             ]
 
         outside.add(records(z, out))
@@ -166,13 +167,9 @@ class Loop:
             with torch.no_grad(), perturbed(vae, 1_000_003 * (i + 1), z.device):
                 outside.add_beside(f"rounding {i}", records(moved, _first(decode.decode(vae, moved))))
 
-    def _array(self, x: Any) -> np.ndarray:
+    def _placed(self, x: Any) -> np.ndarray:
         """A tensor, or an array of numpy's or JAX's, on the host with the channels in their place."""
-        if isinstance(x, torch.Tensor):
-            held = np.asarray(self.kind.host(x))
-        else:
-            held = np.asarray(x)
-            held = held.astype(np.float32) if held.dtype.itemsize == 2 and held.dtype.kind in "fV" else held
+        held = np.asarray(self.kind.host(x)) if isinstance(x, torch.Tensor) else widen16(np.asarray(x))
         return np.moveaxis(held, -1, 1) if self.layout == "channels_last" and held.ndim > 2 else held
 
     @contextlib.contextmanager

@@ -23,7 +23,8 @@ from parity.golden.records import Record
 from parity.hooks.attach import attached, named_arguments
 from parity.hooks.calls import prediction_of
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
-from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
+from parity.hooks.reduce.transfer import widen16
+from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reducer, Tap
 from parity.recorder.methods import replaced

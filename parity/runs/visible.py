@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parity.compare.judge import Judge
-from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.result import UNKNOWN, Distance, SiteDiff
 from parity.golden.records import LOOP, StepRecords
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import DEFAULT_KINDS, PLANTED, Changes, Plan
@@ -24,9 +24,6 @@ from parity.runs.sides import Openers, modules_of, reference_spec
 
 Sight = Literal["shown", "hidden", "absent"]
 KERNEL = "attention.kernel"
-
-
-NOWHERE = Distance(NAN, NAN, NAN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +40,7 @@ class Seen:
     meaning: str
     sight: Sight
     changed: int = 0
-    noise_pred: Distance = NOWHERE
+    noise_pred: Distance = UNKNOWN
     site: str = ""
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from parity import cli
@@ -37,6 +38,30 @@ fuzzed = settings(
 
 slow = settings(fuzzed, max_examples=max(5, EXAMPLES // 10))
 """For examples of a second and more, each of which runs both sides: a tenth as many."""
+
+
+ODD = """
+class Mute(BaseException):
+    def __str__(self):
+        raise Mute
+
+class Odd:
+    def __getattr__(self, name):
+        raise Mute
+    __str__ = __repr__ = __hash__ = __eq__ = __iter__ = __len__ = __getattr__
+"""
+"""What ports are made of that say nothing, and answer nothing."""
+
+
+def damaged(raw: bytes, data: st.DataObject) -> bytes:
+    """A file's bytes cut short, or with one bit turned."""
+    found = bytearray(raw)
+    at = data.draw(st.integers(0, len(found) - 1))
+    if data.draw(st.booleans()):
+        del found[at:]
+    else:
+        found[at] ^= 1 << data.draw(st.integers(0, 7))
+    return bytes(found)
 
 
 def corpus(name: str) -> list[Any]:

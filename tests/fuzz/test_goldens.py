@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from parity.golden.disk.format import own_checksum
 from tests.compare.make_goldens import pair
-from tests.fuzz.outcome import computed, corpus, ends, fuzzed
+from tests.fuzz.outcome import computed, corpus, damaged, ends, fuzzed
 
 ODD = st.sampled_from(
     [None, True, -1, 0, 2**31, 10**9, 2**63, 10**400, 1e308, 0.5, "", "\ud800", "\x1b[2J", "nan", "../x", "a" * 5000,
@@ -153,14 +153,9 @@ def test_damaged_bytes_are_never_taken_for_whole(sides: tuple[str, str], tmp_pat
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(sides[1], folder)
     file = data.draw(st.sampled_from(sorted(folder.iterdir())))
-    raw = bytearray(file.read_bytes())
-    at = data.draw(st.integers(0, len(raw) - 1))
-    if data.draw(st.booleans()):
-        del raw[at:]
-    else:
-        raw[at] ^= 1 << data.draw(st.integers(0, 7))
-    file.write_bytes(bytes(raw))
-    blank = file.name == "golden.json" and json.loads((Path(sides[1]) / file.name).read_text()) == _read(bytes(raw))
+    raw = damaged(file.read_bytes(), data)
+    file.write_bytes(raw)
+    blank = file.name == "golden.json" and json.loads((Path(sides[1]) / file.name).read_text()) == _read(raw)
     ends(["diff", sides[0], str(folder)], among=(0,) if blank else (2,))
 
 

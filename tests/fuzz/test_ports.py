@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parity.errors import ParityError
 from parity.paths.port.load import build, load_entry
 from parity.port import Case
-from tests.fuzz.outcome import bounded, corpus, fuzzed
+from tests.fuzz.outcome import ODD, bounded, corpus, fuzzed
 
 DEEDS = st.sampled_from(
     ["pass", "return None", "return 1", "return Odd()", "raise Mute", "raise KeyboardInterrupt", "raise SystemExit(0)",
@@ -25,18 +25,9 @@ DEEDS = st.sampled_from(
 TOPS = st.sampled_from(["", "raise Mute", "SETTINGS = Odd()", "SETTINGS = {1: 2}", "SETTINGS = {'dtype': Odd()}",
                         "f = 3",
                         "import sys; sys.exit(0)", "raise KeyboardInterrupt", "(", "\x00"])  # fmt: skip
-HEAD = """
+HEAD = f"""
 from parity.port import Port
-class Mute(BaseException):
-    def __str__(self):
-        raise Mute
-class Odd:
-    def __getattr__(self, name):
-        raise Mute
-    def __str__(self):
-        raise Mute
-    __repr__ = __hash__ = __eq__ = __str__
-"""
+{ODD}"""
 
 
 @pytest.fixture(autouse=True)

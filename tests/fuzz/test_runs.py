@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parity.runs.kept import SEAL, seal
-from tests.fuzz.outcome import computed, corpus, ended, ends, slow
+from tests.fuzz.outcome import computed, corpus, damaged, ended, ends, slow
 from tests.fuzz.test_goldens import ODD, Step, paths_of, put
 from tests.ports import PORT, REFERENCE
 
@@ -114,13 +114,7 @@ def test_a_changed_document_is_shown_or_refused(
 def test_damaged_bytes_of_a_run_are_named_or_do_no_harm(kept: Kept, tmp_path: Path, data: st.DataObject) -> None:
     run = copied(kept, tmp_path)
     file = data.draw(st.sampled_from(sorted(f for f in run.rglob("*") if f.is_file())))
-    raw = bytearray(file.read_bytes())
-    at = data.draw(st.integers(0, len(raw) - 1))
-    if data.draw(st.booleans()):
-        del raw[at:]
-    else:
-        raw[at] ^= 1 << data.draw(st.integers(0, 7))
-    file.write_bytes(bytes(raw))
+    file.write_bytes(damaged(file.read_bytes(), data))
     kept.forget()
     read(run, tmp_path, own=True)
     assert "evil.executed" not in kept.executed

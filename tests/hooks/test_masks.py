@@ -155,8 +155,10 @@ def test_of_a_joint_sequence_the_rows_whose_keys_are_read_stand_beside_the_whole
     tap.see("blocks.0.attention", 0, "out", torch.arange(1.0, 6.0).reshape(1, 5, 1))
     seen = gathered(tap)
     assert {site for _, site, _ in seen.order} == {"blocks.0.attention:out", "blocks.0.attention:out@read"}
-    assert seen.at("blocks.0.attention:out").sketch.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]  # type: ignore[union-attr]
-    assert seen.at("blocks.0.attention:out@read").sketch.tolist() == read  # type: ignore[union-attr]
+    for part, rows in (("", [1.0, 2.0, 3.0, 4.0, 5.0]), ("@read", read)):
+        sketch = seen.at(f"blocks.0.attention:out{part}").sketch
+        assert sketch is not None
+        assert sketch.tolist() == rows
 
 
 def test_a_frame_of_more_rows_than_there_are_is_cut() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import itertools
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,40 +12,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from parity.report.page.build import Picture, Shown, build
+from tests.report.browser import chrome, needs_chromium, one, require_quiet, seen, show, wait_until_ready
 
 pytest.importorskip("jinja2")
 pytest.importorskip("selenium", reason="the page is tested in a browser with selenium (extra test)")
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
-    from selenium.webdriver.remote.webelement import WebElement
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no chromium with a chromedriver (Debian: apt install chromium chromium-driver)"
-)
+pytestmark = needs_chromium
 
 FIRST = 30
 """The step at which the made run begins to fail."""
 
 FAILING = "blocks.5.attn:out"
 Open = Callable[..., "Chrome"]
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Chrome]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.binary_location = str(CHROMIUM)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
+__all__ = ["chrome"]
 
 
 @pytest.fixture
@@ -57,27 +37,14 @@ def opened(chrome: Chrome, tmp_path: Path) -> Iterator[Open]:
     def open_(*shown: Shown, width: int = 1200, dark: bool = False, at: str = "") -> Chrome:
         page = tmp_path / "page.html"
         page.write_text(build(shown))
-        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-        chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        chrome.get("about:blank")
-        chrome.get(page.as_uri() + at)
+        show(chrome, page.as_uri() + at, width)
         wait_until_ready(chrome)
         return chrome
 
     yield open_
-    asked = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
-    urls = [event["params"]["request"]["url"] for event in asked if event["method"] == "Network.requestWillBeSent"]
-    assert [url for url in urls if not url.startswith(("data:", "about:", tmp_path.as_uri()))] == []
-    assert [entry["message"] for entry in chrome.get_log("browser") if entry["level"] == "SEVERE"] == []
-
-
-def wait_until_ready(chrome: Chrome) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    script = "return document.documentElement.dataset.ready"
-    WebDriverWait(chrome, 30).until(lambda _: chrome.execute_script(script) == "yes")
+    require_quiet(chrome, tmp_path)
 
 
 def site(name: str, step: int, ratio: float, birth: str | None = None, **other: Any) -> dict[str, Any]:
@@ -107,14 +74,6 @@ def run(blocks: int = 8, steps: int = 40) -> dict[str, Any]:
         "steps": [{"step": s, **loop, "candidate": loop, **both} for s in range(steps)],
         "stages": [], "frames": [], "closer": [], "notes": [],
     }  # fmt: skip
-
-
-def one(chrome: Chrome, where: str) -> WebElement:
-    return chrome.find_element("css selector", where)
-
-
-def seen(chrome: Chrome, where: str = "#site") -> str:
-    return one(chrome, where).text
 
 
 def colours(chrome: Chrome, column: int, count: int) -> list[int]:

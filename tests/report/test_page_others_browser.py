@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,14 +12,15 @@ from parity.golden.records import StepRecords
 from parity.report.page.golden import build_golden
 from parity.report.page.sweep import build_sweep
 from parity.report.prices import Prices
-from tests.report.test_page_browser import chrome, one, pytestmark, seen, wait_until_ready
+from tests.report.browser import chrome, needs_chromium, one, require_quiet, seen, show, wait_until_ready
 from tests.report.test_page_golden import STEPS, shown, tensor
 from tests.report.test_page_sweep import LIST
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-__all__ = ["chrome", "pytestmark"]
+__all__ = ["chrome"]
+pytestmark = needs_chromium
 Open = Callable[..., "Chrome"]
 
 
@@ -31,19 +31,13 @@ def opened(chrome: Chrome, tmp_path: Path) -> Iterator[Open]:
     def open_(page: str, width: int = 1200, script: bool = True) -> Chrome:
         where = tmp_path / "page.html"
         where.write_text(page)
-        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-        chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        chrome.get("about:blank")
-        chrome.get(where.as_uri())
+        show(chrome, where.as_uri(), width)
         if script:
             wait_until_ready(chrome)
         return chrome
 
     yield open_
-    asked = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
-    urls = [event["params"]["request"]["url"] for event in asked if event["method"] == "Network.requestWillBeSent"]
-    assert [url for url in urls if not url.startswith(("data:", "about:", tmp_path.as_uri()))] == []
-    assert [entry["message"] for entry in chrome.get_log("browser") if entry["level"] == "SEVERE"] == []
+    require_quiet(chrome, tmp_path)
 
 
 def test_a_golden_s_map_leads_to_a_site_and_its_steps(opened: Open) -> None:

@@ -37,6 +37,11 @@ def to_numpy(x: torch.Tensor) -> np.ndarray:
     return x.cpu().numpy()
 
 
+def widen16(x: np.ndarray) -> np.ndarray:
+    """16-bit floats, which numpy lacks or computes badly in, as float32."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
+
+
 def to_records(
     entries: Sequence[Entry],
     reduced: Sequence[tuple[Moments, np.ndarray] | None],

@@ -11,7 +11,7 @@ import numpy as np
 from parity.golden.records import Record
 from parity.hooks.reduce import on_jax as reduce_jax
 from parity.hooks.reduce.batch_jax import BatchingReducer, Slot, gather
-from parity.hooks.reduce.transfer import to_records
+from parity.hooks.reduce.transfer import to_records, widen16
 from parity.hooks.tap import Entry, Reduced, Tap
 
 
@@ -34,8 +34,3 @@ def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str 
     numbers = [None if slot is None else reduce_jax.to_host(gather(groups, slot)) for slot in slots]
     held = [None if v is None else widen16(np.asarray(v)) for v in values]
     return to_records(entries, numbers, held, stage, step)
-
-
-def widen16(x: np.ndarray) -> np.ndarray:
-    """16-bit floats, which numpy lacks or computes badly in, as float32."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x

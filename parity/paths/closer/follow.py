@@ -148,8 +148,9 @@ class _Run:
 
         def before(path: str) -> Callable[..., None]:
             def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+                named = named_arguments(module, args, kwargs)
                 for masks in self._masks.values():
-                    masks.see(path, named_arguments(module, args, kwargs))
+                    masks.see(path, named)
 
             return hook
 
@@ -163,7 +164,8 @@ class _Run:
 
         try:
             for path, module in callable_modules(backend.model).items():
-                handles.append(module.register_forward_pre_hook(before(path), with_kwargs=True))
+                if backend.pairs_rows:
+                    handles.append(module.register_forward_pre_hook(before(path), with_kwargs=True))
                 handles.append(module.register_forward_hook(after(path)))
             yield
         finally:

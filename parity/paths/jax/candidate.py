@@ -28,7 +28,8 @@ from parity.hooks.attach import attached, require_fired
 from parity.hooks.masks import Masks
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
-from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
+from parity.hooks.reduce.transfer import widen16
+from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap
@@ -230,7 +231,7 @@ class TorchaxBackend:
                 return array_of(out), tuple(map(array_of, cached.kept)), (), ()
             reducer = BatchingReducer()
             tap = self._tap(plan, reducer, rule, group, frames)
-            tap.attention = self._attention
+            tap.attention = lambda: attention_of(self.env)
             with attached(self.model, tap), self._bounded(reducer):
                 out = self.predict(self.model, tensors)
             if plan.choice != "blocks" and not self.may_be_silent and kept is None:
@@ -259,9 +260,6 @@ class TorchaxBackend:
 
     def names(self, call: Callable[[], object]) -> Set[str] | None:
         return None
-
-    def _attention(self) -> Callable[..., Any]:
-        return attention_of(self.env)
 
     def unobserved_memory(self) -> int | None:
         """Bytes that the largest program without observers needs on a device; None where XLA does not tell."""

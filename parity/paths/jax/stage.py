@@ -28,7 +28,8 @@ from parity.hooks.attach import attached
 from parity.hooks.calls import Call
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
-from parity.hooks.reduce.transfer_jax import jax_records, split, widen16
+from parity.hooks.reduce.transfer import widen16
+from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap
