@@ -76,7 +76,7 @@ class Host(Shared):
 
 class InProcess:
     """Opens the sides of both roles in this process: for the library form, benchmarks and tests; see
-    `parity.runs.sides.Openers`. What one side's code changes, the other meets."""
+    `parity.runs.openers.Openers`. What one side's code changes, the other meets."""
 
     def __init__(self, *ports: Entry) -> None:
         """Openers of this process; `ports`: those that are imported already, or are no files."""

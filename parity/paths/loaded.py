@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -31,23 +31,40 @@ Array = TypeVar("Array")
 STAGE = LOOP_STAGE
 
 
+Arguments = Mapping[str, torch.Tensor | None]
+"""Of the transformer, by name."""
+
+Seen = tuple[dict[str, torch.Tensor], list[Record]]
+"""Noise predictions [1, ...] by branch, and the records of the calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCalls:
+    """The calls of the transformer in one step.
+
+    Attributes:
+        branches: branch -> the arguments that differ between branches. shared: the others.
+        step: which. features: what the loop's feature cache holds, read and replaced; empty before the first step.
+    """
+
+    branches: Mapping[str, Arguments]
+    shared: Arguments
+    step: int
+    features: Features
+
+    def of(self, group: tuple[str, ...]) -> dict[str, torch.Tensor | None]:
+        """Arguments of one call with these branches in its batch."""
+        return batched([self.branches[b] for b in group], self.shared)
+
+
 class Caller(Protocol):
     """Calls the transformer."""
 
-    def call(
-        self,
-        branches: Mapping[str, Mapping[str, Any]],
-        shared: Mapping[str, Any],
-        plan: SitePlan | None,
-        step: int,
-        features: Features,
-    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
-        """Noise predictions by branch, and the records of the calls.
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
+        """Make the calls of one step.
 
         Args:
-            branches: branch -> the arguments that differ between branches. shared: the others.
             plan: what to observe; None for nothing.
-            features: what the loop's feature cache holds, read and replaced; empty before the first step.
         """
         ...
 
@@ -182,12 +199,14 @@ class Loaded:
         return replace(self, sampler=self.sampler.fresh())
 
 
-def batched(branches: list[Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
+def batched(branches: Sequence[Arguments], shared: Arguments) -> dict[str, torch.Tensor | None]:
     """Arguments of one call: the branches' own stacked along the batch, the shared ones repeated."""
-    n = len(branches)
-    own = {k: branches[0][k] if n == 1 else torch.cat([b[k] for b in branches]) for k in branches[0]}
-    both = {k: x if x is None or n == 1 else torch.cat([x] * n) for k, x in shared.items()}
-    return {**both, **own}
+
+    def stacked(given: list[torch.Tensor | None]) -> torch.Tensor | None:
+        return given[0] if len(given) == 1 or given[0] is None else torch.cat(cast(list[torch.Tensor], given))
+
+    own = {name: stacked([b[name] for b in branches]) for name in branches[0]}
+    return {name: stacked([x] * len(branches)) for name, x in shared.items()} | own
 
 
 def rules_of(family: Family, case: Case, settings: Settings, inputs: Inputs) -> dict[str, PairedRule]:

@@ -21,7 +21,7 @@ from parity.golden.values import value_record
 from parity.hooks.sites import SitePlan
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
-from parity.paths.loaded import STAGE, Loaded
+from parity.paths.loaded import STAGE, Loaded, Seen, StepCalls
 
 LATENTS = "latents"
 
@@ -170,7 +170,7 @@ def _step(loop: Loop, step: int, plan: SitePlan | None, given: State | None) -> 
     return StepRecords(step, (*records, *_state_records(loop, step, "after")))
 
 
-def call_model(loop: Loop, step: int, plan: SitePlan | None) -> tuple[dict[str, torch.Tensor], list[Record]]:
+def call_model(loop: Loop, step: int, plan: SitePlan | None) -> Seen:
     """The transformer's calls of one step for the latents that the loop has, within the backend's scope."""
     side = loop.side
     latents, timestep = side.sampler.model_input(loop.latents, step)
@@ -179,7 +179,8 @@ def call_model(loop: Loop, step: int, plan: SitePlan | None) -> tuple[dict[str, 
         timestep = timestep.to(timestep_dtype)
         side.reached.mark("timestep_dtype")
     shared = side.family.model_arguments(side.case, side.settings, latents, timestep, side.backend.dtype)
-    return (side.caller or side.backend).call(_conditions(side), shared, plan, step, loop.features)
+    calls = StepCalls(branches=_conditions(side), shared=shared, step=step, features=loop.features)
+    return (side.caller or side.backend).call(calls, plan)
 
 
 def state_of(step: StepRecords, when: str) -> State:

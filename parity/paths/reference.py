@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Set
-from typing import Any
+from collections.abc import Callable, Iterator, Set
 
 import numpy as np
 import torch
@@ -17,11 +16,11 @@ from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.models.family import Family
-from parity.models.feature_cache import Features, calling, given_at
+from parity.models.feature_cache import calling, given_at
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
-from parity.paths.loaded import STAGE, Listen, Loaded, batched, frames_of, rules_of
+from parity.paths.loaded import STAGE, Listen, Loaded, Seen, StepCalls, frames_of, rules_of
 from parity.paths.precision import rounded_matmuls
 from parity.reached import Reached
 from parity.settings import Settings
@@ -77,27 +76,19 @@ class TorchBackend:
         generator = torch.Generator(self.device).manual_seed(seed)
         return torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
 
-    def call(
-        self,
-        branches: Mapping[str, Mapping[str, Any]],
-        shared: Mapping[str, Any],
-        plan: SitePlan | None,
-        step: int,
-        features: Features,
-    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
         for group in self.groups:
-            arguments = batched([branches[b] for b in group], shared)
             tap = None if plan is None else self.tap(plan, group)
-            given = given_at(self.reached.settings, step, features, group)
+            given = given_at(self.reached.settings, calls.step, calls.features, group)
             with (
                 contextlib.nullcontext() if tap is None else attached(self.model, tap),
                 self.listen(group),
                 calling(self.model, given) as cached,
             ):
-                out = self.predict(self.model, arguments)
-            features[group] = cached.kept
+                out = self.predict(self.model, calls.of(group))
+            calls.features[group] = cached.kept
             for i, branch in enumerate(group):
                 predictions[branch] = out[i : i + 1]
             if tap is not None and plan is not None:
@@ -105,7 +96,7 @@ class TorchBackend:
                     lenient = self.may_be_silent and plan.choice in ("blocks", "all")
                     require_fired(tap, frozenset() if lenient else plan.must_fire - silenced(self.reached.settings))
                 self.ran |= tap.ran.ran()
-                records += torch_records(tap.entries, STAGE, step)
+                records += torch_records(tap.entries, STAGE, calls.step)
         return predictions, records
 
     def tap(self, plan: SitePlan, group: tuple[str, ...]) -> Tap:

@@ -73,7 +73,8 @@ class Abstract:
         plan = None if sites == "none" else plan_sites(self.modules, sites)
         rule = backend.rules[backend.groups[0][0]]
         with backend.scope():
-            found, _ = backend.lowered(self.names, rule, self.arguments, self.frames, None, plan)
+            forward = backend.forward(self.names, rule, plan)
+            found, _ = backend.programs.lowered(forward, backend.params, self.arguments, self.frames, None)
         return found
 
 

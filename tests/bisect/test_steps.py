@@ -91,10 +91,10 @@ class Late:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
 
-    def call(self, branches: Any, shared: Any, plan: Any, step: int, features: Any) -> Any:
-        self.called.append(step)
-        predictions, records = self.backend.call(branches, shared, plan, step, features)
-        return {b: x * 1.001 if step >= self.first else x for b, x in predictions.items()}, records
+    def call(self, calls: Any, plan: Any) -> Any:
+        self.called.append(calls.step)
+        predictions, records = self.backend.call(calls, plan)
+        return {b: x * 1.001 if calls.step >= self.first else x for b, x in predictions.items()}, records
 
 
 def recorded(side: Any, where: Path) -> Any:

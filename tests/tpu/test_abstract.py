@@ -47,7 +47,8 @@ def test_its_program_is_that_of_the_candidate_with_weights(configs: Path, tiny_s
         arguments = {k: None if x is None else jax.numpy.zeros(x.shape, x.dtype) for k, x in found.arguments.items()}
         frames = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), dict(found.frames))
         placed = backend.placed({k: None if x is None else torchax.interop.torch_view(x) for k, x in arguments.items()})
-        other, _ = backend.lowered(("",), backend.rules["cond"], placed, frames, None, None)
+        forward = backend.forward(("",), backend.rules["cond"], None)
+        other, _ = backend.programs.lowered(forward, backend.params, placed, frames, None)
     assert lowered.as_text() == other.as_text()
 
 

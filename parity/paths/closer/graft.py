@@ -21,7 +21,7 @@ HunyuanVideo-1.5 at 720p and 121 frames: 25 GB in bfloat16 a branch); what `--wi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,12 +29,10 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden.records import Record
 from parity.hooks.attach import callable_modules
 from parity.hooks.graft import Change, Place, changed_outputs, error_of, finite, without_error
 from parity.hooks.sites import SitePlan
-from parity.models.feature_cache import Features
-from parity.paths.loaded import Backend, Eager, batched
+from parity.paths.loaded import Backend, Eager, Seen, StepCalls
 
 Activations = Mapping[str, Mapping[Place, torch.Tensor]]
 """Branch -> place -> what the reference's module gave, on the CPU."""
@@ -67,14 +65,7 @@ class Grafted:
         finally:
             self._given = None
 
-    def call(
-        self,
-        branches: Mapping[str, Mapping[str, Any]],
-        shared: Mapping[str, Any],
-        plan: SitePlan | None,
-        step: int,
-        features: Features,
-    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
         raise NotImplementedError
 
     def _targets(self) -> dict[str, str]:
@@ -128,14 +119,7 @@ class Grafted:
 class GraftedTorch(Grafted):
     """An eager torch backend."""
 
-    def call(
-        self,
-        branches: Mapping[str, Mapping[str, Any]],
-        shared: Mapping[str, Any],
-        plan: SitePlan | None,
-        step: int,
-        features: Features,
-    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
         backend, targets = self.backend, self._targets()
         given = self._given
 
@@ -153,34 +137,25 @@ class GraftedTorch(Grafted):
             self._require_all(theirs, errors)
 
         with backend.listening(listen):
-            predictions, _ = backend.call(branches, shared, None, step, features)
+            predictions, _ = backend.call(calls, None)
         return predictions, []
 
 
 @dataclass
 class GraftedTorchax(Grafted):
-    """A torchax backend: two compiled programs, one that learns and one that runs with any modules replaced.
+    """A torchax backend: two compiled programs, one that learns and one that runs with any modules replaced."""
 
-    Attributes:
-        compiled: how many programs were.
-    """
+    def __post_init__(self) -> None:
+        from parity.paths.jax.program import Programs
 
-    compiled: int = 0
-    _programs: dict[Any, Callable[..., Any]] = field(default_factory=dict)
+        self.programs: Programs[tuple[str, int]] = Programs(self.backend.jit)
 
-    def call(
-        self,
-        branches: Mapping[str, Mapping[str, Any]],
-        shared: Mapping[str, Any],
-        plan: SitePlan | None,
-        step: int,
-        features: Features,
-    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
         from torchax import interop
 
         predictions: dict[str, torch.Tensor] = {}
         for group in self.backend.groups:
-            arguments = self.backend.placed(batched([branches[b] for b in group], shared))
+            arguments = self.backend.placed(calls.of(group))
             if self._given is not None:
                 given = {place: self.backend.activation(x) for place, x in joined(self._given, group).items()}
                 out, errors = self._run("learn", group, arguments, given, np.zeros(0, dtype=bool))
@@ -200,32 +175,33 @@ class GraftedTorchax(Grafted):
         here: torch.Tensor = interop.torch_view(array_of(x))  # a module without weights may give plain torch tensors
         return here
 
+    @property
+    def compiled(self) -> int:
+        """How many programs were."""
+        return self.programs.made
+
     def _run(self, what: str, group: tuple[str, ...], arguments: Any, arrays: Mapping[Place, Any], chosen: Any) -> Any:
         import jax
         from torchax import interop
 
         from parity.hooks.reduce.batch_jax import array_of
-        from parity.paths.jax.tracing import signature_of
 
         backend, targets = self.backend, self._targets()
+        forward = backend.forward(group, backend.rules[group[0]], None)
 
-        def traced(params: Any, arguments: Any, arrays: Any, chosen: Any) -> Any:
+        def call(params: Any, arguments: Any, arrays: Any, chosen: Any) -> tuple[Any, None]:
             tensors: dict[Place, torch.Tensor] = interop.torch_view(arrays)
             errors: dict[Place, torch.Tensor] = {}
             change = self._learn(tensors, errors) if what == "learn" else self._correct(tensors, _views(chosen))
             with changed_outputs(backend.model, targets, change):
-                out = backend.unobserved(params, arguments, group)
-            return out, {place: array_of(x) for place, x in errors.items()}
+                (out, _, _), _ = forward(params, arguments, {}, None)
+            return (out, {place: array_of(x) for place, x in errors.items()}), None
 
-        given = (backend.params, arguments, dict(arrays), jax.device_put(chosen, backend.devices.replicated))
         if not backend.jit:
             backend.reached.mark("jit")
-            return traced(*given)
-        key = (what, len(group), signature_of(given[1:]))
-        if key not in self._programs:
-            self._programs[key] = jax.jit(traced).lower(*given).compile()
-            self.compiled += 1
-        return self._programs[key](*given)
+        chosen = jax.device_put(chosen, backend.devices.replicated)
+        found, _ = self.programs.run((what, len(group)), call, backend.params, arguments, dict(arrays), chosen)
+        return found
 
 
 def _views(chosen: Any) -> list[torch.Tensor]:

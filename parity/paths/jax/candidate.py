@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -33,34 +33,27 @@ from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap
-from parity.models import splash
 from parity.models.family import Family
-from parity.models.feature_cache import Features, Kept, calling, given_at
+from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.jax.lifetimes import bounded
 from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
+from parity.paths.jax.program import Programs, holding
 from parity.paths.jax.safe_attention import attention_of, is_torchax_own, use_safe_attention
-from parity.paths.jax.tracing import pinned_attention, scoped, signature_of, to_jax
-from parity.paths.loaded import Eager, Loaded, batched, frames_of, rules_of
+from parity.paths.jax.tracing import scoped, to_jax
+from parity.paths.loaded import Arguments, Eager, Loaded, Seen, StepCalls, frames_of, rules_of
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
 from parity.settings import Settings
 
+Given = tuple[jax.Array, Kept, Any]
+"""What a call gives: prediction, kept features, reductions."""
 
-@dataclass(frozen=True)
-class Program:
-    """One compiled transformer call.
-
-    Attributes:
-        run: (weights, arguments, frames, kept features or None) -> (prediction, kept features, reductions).
-        entries: the static half of what it observes.
-    """
-
-    run: Callable[..., Any]
-    entries: tuple[Entry, ...]
+Forward = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Kept | None], tuple[Given, tuple[Entry, ...]]]
+"""(weights, arguments, row frames, kept features) -> what it gives, and the static half of what it observes."""
 
 
 class TorchaxBackend:
@@ -86,10 +79,10 @@ class TorchaxBackend:
         reached.mark("sharding")
         self.rules = rules_of(family, case, settings, inputs)
         self.frames = frames_of(family, case, settings, inputs, self.put)
-        self.programs: dict[Any, Program] = {}
         self.may_be_silent, self.predict = family.may_be_silent, family.predict
         self.named, self.ports, self.pairs_rows = family.named, family.named_port, family.pairs_rows
-        self.as_it_is, self.compiling = family.runs_as_it_is, family.compiling
+        self.as_it_is = family.runs_as_it_is
+        self.programs: Programs[tuple[int, SitePlan | None]] = Programs(self.jit, family.compiling)
         self.safe_attention = not self.as_it_is and is_torchax_own(self.env)
         self.ran: dict[str, str] = {}
 
@@ -118,128 +111,63 @@ class TorchaxBackend:
         several = len(self.devices.processes) > 1
         return interop.torch_view(self.devices.put(drawn, self.devices.replicated) if several else drawn)
 
-    def call(
-        self,
-        branches: Mapping[str, Mapping[str, Any]],
-        shared: Mapping[str, Any],
-        plan: SitePlan | None,
-        step: int,
-        features: Features,
-    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
+        if not self.jit:
+            self.reached.mark("jit")
         for group in self.groups:
-            arguments = self.placed(batched([branches[b] for b in group], shared))
-            frames = {b: self.frames[b] for b in group}
-            kept = given_at(self.reached.settings, step, features, group)
-            program = self._program(group, arguments, frames, kept, plan)
-            out, kept, reduced = program.run(self.params, arguments, frames, kept)
+            names = group if len(group) > 1 else ("",)
+            rows = {name: self.frames[b] for name, b in zip(names, group, strict=True)}
+            kept = given_at(self.reached.settings, calls.step, calls.features, group)
+            forward = self.forward(names, self.rules[group[0]], plan)
+            (out, after, reduced), entries = self.programs.run(
+                (len(group), plan), forward, self.params, self.placed(calls.of(group)), rows, kept
+            )
             # Placed as every call is given them, whichever program they came from.
-            features[group] = tuple(self.devices.put(x, self.devices.tokens(x.shape)) for x in kept)
+            calls.features[group] = tuple(self.devices.put(x, self.devices.tokens(x.shape)) for x in after)
             for i, branch in enumerate(group):
                 predictions[branch] = interop.torch_view(out[i : i + 1])
-            records += jax_records(program.entries, self.devices.whole(reduced), step)
+            entries = entries if len(group) > 1 else tuple(replace(e, branch=group[0]) for e in entries)
+            records += jax_records(entries, self.devices.whole(reduced), calls.step)
         return predictions, records
 
     def _place_input(self, x: jax.Array) -> jax.Array:
         return self.devices.put(x, self.devices.batch(x.shape))
 
-    def _program(
-        self, group: tuple[str, ...], arguments: Any, frames: Any, kept: Kept | None, plan: SitePlan | None
-    ) -> Program:
-        """The program for this group and these shapes, compiled; run eagerly at each call without jit."""
-        signature = (len(group), plan, signature_of((arguments, kept)), signature_of(list(frames.values())))
-        rule = self.rules[group[0]]
-        if not self.jit:
-            self.reached.mark("jit")
-            return self._eager(group, arguments, frames, kept, plan, rule)
-        names = group if len(group) > 1 else ("",)
-        frames = dict(zip(names, frames.values(), strict=True))
-        if signature not in self.programs:
-            lowered, seen = self.lowered(names, rule, arguments, frames, kept, plan)
-            with self.compiling():
-                self.programs[signature] = Program(lowered.compile(), seen)
-        known = self.programs[signature]
-        entries = tuple(e if len(group) > 1 else replace(e, branch=group[0]) for e in known.entries)
-
-        def run(params: Any, given: Any, rows: Any, before: Any) -> Any:
-            return known.run(params, given, dict(zip(names, rows.values(), strict=True)), before)
-
-        return Program(run, entries)
-
-    def lowered(
-        self,
-        names: tuple[str, ...],
-        rule: PairedRule,
-        arguments: Any,
-        frames: Any,
-        kept: Kept | None,
-        plan: SitePlan | None,
-    ) -> tuple[jax.stages.Lowered, tuple[Entry, ...]]:
-        """The program of a call, not compiled yet, and the static half of what it observes; arrays may be abstract.
+    def forward(self, names: tuple[str, ...], rule: PairedRule, plan: SitePlan | None) -> Forward:
+        """One call of the model on jax arrays, traced or not; they may be abstract.
 
         Args:
-            names: of the branches in its batch, `("",)` for one of any. frames: by these names.
+            names: of the branches in its batch, `("",)` for one of any; row frames go by these names.
+            plan: what to observe; None for nothing.
         """
-        seen: list[Entry] = []
 
-        def traced(params: Any, given: Any, rows: Any, before: Any) -> Any:
-            seen.clear()
-            out, after, entries, reduced = self._forward(params, given, rows, before, names, plan, rule)
-            seen.extend(entries)
-            return out, after, reduced
+        def forward(
+            params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
+        ) -> tuple[Given, tuple[Entry, ...]]:
+            tensors = interop.torch_view(arguments)
+            with (
+                contextlib.nullcontext() if self.as_it_is else scoped(self.model),
+                holding(self.model, params, self.env, self.devices),
+                calling(self.model, interop.torch_view(kept)) as cached,
+            ):
+                if plan is None:
+                    out = self.predict(self.model, tensors)
+                    return (array_of(out), tuple(map(array_of, cached.kept)), ()), ()
+                reducer = BatchingReducer()
+                tap = self._tap(plan, reducer, rule, names, frames)
+                tap.attention = lambda: attention_of(self.env)
+                with attached(self.model, tap), self._bounded(reducer):
+                    out = self.predict(self.model, tensors)
+                if plan.choice != "blocks" and not self.may_be_silent and kept is None:
+                    # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
+                    require_fired(tap, plan.must_fire - silenced(self.reached.settings))
+            self.ran |= tap.ran.ran()
+            static, reduced = split(tap, reducer)
+            return (array_of(out), tuple(map(array_of, cached.kept)), reduced), static
 
-        made = jax.jit(traced).trace(self.params, arguments, frames, kept)
-        with self.compiling():
-            return made.lower(), tuple(seen)
-
-    def _eager(
-        self,
-        group: tuple[str, ...],
-        arguments: Any,
-        frames: Any,
-        kept: Kept | None,
-        plan: SitePlan | None,
-        rule: PairedRule,
-    ) -> Program:
-        out, after, entries, reduced = self._forward(self.params, arguments, frames, kept, group, plan, rule)
-        return Program(lambda *ignored: (out, after, reduced), entries)
-
-    def _forward(
-        self,
-        params: Any,
-        arguments: Any,
-        frames: Any,
-        kept: Kept | None,
-        group: tuple[str, ...],
-        plan: SitePlan | None,
-        rule: PairedRule,
-    ) -> tuple[jax.Array, Kept, tuple[Entry, ...], Any]:
-        """One call of the model on jax arrays, traced or not: prediction, features, static entries, reductions."""
-        tensors = interop.torch_view(arguments)
-        with (
-            pinned_attention(),
-            contextlib.nullcontext() if self.as_it_is else scoped(self.model),
-            splash.on_mesh(self.devices.mesh),
-            self.env,
-            torch.no_grad(),
-            stateless._reparametrize_module(self.model, interop.torch_view(params)),
-            calling(self.model, interop.torch_view(kept)) as cached,
-        ):
-            if plan is None:
-                out = self.predict(self.model, tensors)
-                return array_of(out), tuple(map(array_of, cached.kept)), (), ()
-            reducer = BatchingReducer()
-            tap = self._tap(plan, reducer, rule, group, frames)
-            tap.attention = lambda: attention_of(self.env)
-            with attached(self.model, tap), self._bounded(reducer):
-                out = self.predict(self.model, tensors)
-            if plan.choice != "blocks" and not self.may_be_silent and kept is None:
-                # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
-                require_fired(tap, plan.must_fire - silenced(self.reached.settings))
-        self.ran |= tap.ran.ran()
-        static, reduced = split(tap, reducer)
-        return array_of(out), tuple(map(array_of, cached.kept)), static, reduced
+        return forward
 
     def _tap(
         self, plan: SitePlan, reducer: BatchingReducer, rule: PairedRule, names: tuple[str, ...], rows: Any
@@ -263,8 +191,8 @@ class TorchaxBackend:
 
     def unobserved_memory(self) -> int | None:
         """Bytes that the largest program without observers needs on a device; None where XLA does not tell."""
-        programs: list[Any] = [p.run for signature, p in self.programs.items() if signature[1] is None]
-        stats = [program.memory_analysis() for program in programs]
+        programs = [p.compiled for ((_, plan), _), p in self.programs.kept.items() if plan is None]
+        stats: list[Any] = [program.memory_analysis() for program in programs]
         if not stats or any(s is None for s in stats):
             return None
         return max(
@@ -285,17 +213,13 @@ class TorchaxBackend:
     def module(self) -> torch.nn.Module:
         return self.model
 
-    def placed(self, arguments: Mapping[str, torch.Tensor | None]) -> dict[str, jax.Array | None]:
+    def placed(self, arguments: Arguments) -> dict[str, jax.Array | None]:
         """A call's arguments where the program takes them."""
         return {k: None if x is None else self._place_input(array_of(x)) for k, x in arguments.items()}
 
     def activation(self, x: torch.Tensor) -> jax.Array:
         """A CPU tensor [batch, tokens, ...] where activations lie."""
         return self.devices.put(to_jax(x), self.devices.tokens(tuple(x.shape)))
-
-    def unobserved(self, params: Any, arguments: Any, group: tuple[str, ...]) -> jax.Array:
-        """One call of the model, all of its blocks, on jax arrays, traced or not, with these branches in its batch."""
-        return self._forward(params, arguments, {}, None, group, None, self.rules[group[0]])[0]
 
 
 def load_candidate(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:

@@ -18,8 +18,6 @@ import jax
 import numpy as np
 import torch
 import torchax
-from torch.nn.utils import stateless
-from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.errors import UnjudgedError
@@ -38,27 +36,26 @@ from parity.paths.closer.modules import Modules, operation_records
 from parity.paths.jax.local import LocalModules
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
+from parity.paths.jax.program import Programs, Shell, apart, holding
 from parity.paths.jax.safe_attention import use_safe_attention
-from parity.paths.jax.tracing import pinned_attention, signature_of, to_jax
+from parity.paths.jax.tracing import to_jax
 from parity.paths.stages.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
 from parity.settings import Settings
 
 
-@dataclass(frozen=True)
-class Program:
-    """One compiled call of the trunk.
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What a call of the trunk leaves that is no array.
 
     Attributes:
-        run: (weights, tensors, row frames) -> (output tensors, reductions). entries: the static half of what it
-            observes.
-        calls: how often each module was called in it. rebuild: from output tensors to what the trunk returns.
+        entries: the static half of what it observes. calls: how often each module was called in it.
+        out: what the trunk returns, but for its tensors.
     """
 
-    run: Callable[..., Any]
     entries: tuple[Entry, ...]
     calls: Counter[str]
-    rebuild: Callable[[list[Any]], Any]
+    out: Shell
 
 
 class TorchaxStage:
@@ -79,7 +76,7 @@ class TorchaxStage:
             name: jax.device_put(to_jax(x), self.devices.weight(name, tuple(x.shape)))
             for name, x in named_tensors(self.root)
         }
-        self.programs: dict[Any, Program] = {}
+        self.programs: Programs[tuple[SitePlan | None, tuple[str, str]]] = Programs(self.jit)
         self.rules: Mapping[str, RowRule] = {}
         self.frames: Mapping[str, Mapping[str, tuple[Any, Any]]] = {}
 
@@ -125,20 +122,17 @@ class TorchaxStage:
         """Within it, a call of the trunk, which holds all weights of the stage, runs its program."""
         trunk = self.root.get_submodule(self.stage.trunk)
 
+        if not self.jit:
+            self.reached.mark("jit")
+
         def routed(*args: Any, **kwargs: Any) -> Any:
-            leaves, structure = pytree.tree_flatten((args, kwargs))
-            arrays = (array_of(x) for x in leaves if isinstance(x, torch.Tensor))
-            tensors = [jax.device_put(x, self.devices.replicated) for x in arrays]
-            fixed = tuple(None if isinstance(x, torch.Tensor) else x for x in leaves)
-            key = (outer.plan, str(structure), repr(fixed), signature_of((tensors, outer.frames)))
-            if key not in self.programs or not self.jit:
-                self.programs[key] = self._program(
-                    trunk, leaves, structure, outer.plan, (self.params, tensors, outer.frames)
-                )
-            program = self.programs[key]
-            out, reduced = program.run(self.params, tensors, outer.frames)
-            outer.add(program, reduced)
-            return program.rebuild(interop.torch_view(out))
+            given, shell = apart((args, kwargs))
+            tensors = [jax.device_put(array_of(x), self.devices.replicated) for x in given]
+            (out, reduced), rest = self.programs.run(
+                (outer.plan, shell.key), self._call(trunk, shell, outer.plan), self.params, tensors, outer.frames
+            )
+            outer.add(rest, reduced)
+            return rest.out.filled(interop.torch_view(out))
 
         trunk.forward = routed
         try:
@@ -146,55 +140,29 @@ class TorchaxStage:
         finally:
             trunk.__dict__.pop("forward", None)
 
-    def _program(
-        self, trunk: torch.nn.Module, leaves: list[Any], structure: Any, plan: SitePlan | None, arguments: Any
-    ) -> Program:
-        """The program of a call of the trunk (without jit: the call, made eagerly once more for its entries)."""
-        entries: list[Entry] = []
-        calls: Counter[str] = Counter()
-        shape: list[Any] = []
+    def _call(
+        self, trunk: torch.nn.Module, shell: Shell, plan: SitePlan | None
+    ) -> Callable[[Any, list[jax.Array], Any], tuple[tuple[list[jax.Array], Any], Rest]]:
+        """A call of the trunk on jax arrays, traced or not: (weights, tensors, row frames) -> (outputs, reductions)."""
 
-        def run(weights: Any, tensors: Any, frames: Any) -> Any:
-            views = iter(interop.torch_view(tensors))
-            given = [next(views) if isinstance(x, torch.Tensor) else x for x in leaves]
-            args, kwargs = pytree.tree_unflatten(given, structure)
+        def run(weights: Any, tensors: list[jax.Array], frames: Any) -> tuple[tuple[list[jax.Array], Any], Rest]:
+            args, kwargs = shell.filled(interop.torch_view(tensors))
             reducer = BatchingReducer()
             tap = None if plan is None else Tap(plan, reducer, self.stage.rule, ("",), {"": interop.torch_view(frames)})
             routed = trunk.__dict__.pop("forward")
             try:
                 with (
-                    pinned_attention(),
-                    self.env,
-                    torch.no_grad(),
-                    stateless._reparametrize_module(self.root, interop.torch_view(weights)),
+                    holding(self.root, weights, self.env, self.devices),
                     contextlib.nullcontext() if tap is None else attached(self.root, tap),
                 ):
-                    out = trunk(*args, **kwargs)
+                    out, left = apart(trunk(*args, **kwargs))
                     static, reduced = ((), ([], [])) if tap is None else split(tap, reducer)
             finally:
                 trunk.__dict__["forward"] = routed
-            given_back, made = pytree.tree_flatten(out)
-            entries[:], shape[:] = static, [made, [None if isinstance(x, torch.Tensor) else (x,) for x in given_back]]
-            calls.clear()
-            calls.update({} if tap is None else tap.calls)
-            return [array_of(x) for x in given_back if isinstance(x, torch.Tensor)], reduced
+            rest = Rest(static, Counter({} if tap is None else tap.calls), left)
+            return ([array_of(x) for x in out], reduced), rest
 
-        if self.jit:
-            compiled: Callable[..., Any] = jax.jit(run).lower(*arguments).compile()
-        else:
-            self.reached.mark("jit")
-            done = run(*arguments)
-
-            def compiled(weights: Any, tensors: Any, frames: Any) -> Any:
-                return done
-
-        made, fixed = shape
-
-        def rebuild(tensors: list[Any]) -> Any:
-            views = iter(tensors)
-            return pytree.tree_unflatten([next(views) if x is None else x[0] for x in fixed], made)
-
-        return Program(compiled, tuple(entries), Counter(calls), rebuild)
+        return run
 
 
 class _Outer:
@@ -220,13 +188,13 @@ class _Outer:
         entries, reduced = split(tap, reducer)
         self.records += jax_records(entries, reduced, STEP, self.stage.name)
 
-    def add(self, program: Program, reduced: Any) -> None:
+    def add(self, rest: Rest, reduced: Any) -> None:
         """The records of one call of the trunk, their call numbers after those of the calls before."""
         entries = tuple(
-            replace(e, branch=self.branch, call=e.call + self.calls[e.site.partition(":")[0]]) for e in program.entries
+            replace(e, branch=self.branch, call=e.call + self.calls[e.site.partition(":")[0]]) for e in rest.entries
         )
         self.records += jax_records(entries, reduced, STEP, self.stage.name)
-        self.calls.update(program.calls)
+        self.calls.update(rest.calls)
 
     def require_fired(self) -> None:
         """As `parity.hooks.attach.require_fired`, over all calls of the trunk.

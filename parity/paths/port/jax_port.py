@@ -20,7 +20,6 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.errors import UsageError
-from parity.golden.records import Record
 from parity.hooks.modules import nearest
 from parity.hooks.objects import objects_of, watched
 from parity.hooks.reduce.batch_jax import BatchingReducer
@@ -28,17 +27,17 @@ from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import split
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.tap import Entry as Seen
-from parity.hooks.tap import Tap
-from parity.models.feature_cache import Features, Kept, calling
+from parity.hooks.tap import Entry, Tap
+from parity.models.feature_cache import Kept, calling
 from parity.models.generic.inputs import LATENT
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.inputs import Inputs
-from parity.paths.jax.candidate import TorchaxBackend
+from parity.paths.jax.candidate import Forward, Given, TorchaxBackend
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
+from parity.paths.jax.program import Programs
 from parity.paths.jax.tracing import to_jax
-from parity.paths.loaded import Loaded, batched, frames_of, rules_of
+from parity.paths.loaded import Loaded, Seen, StepCalls, frames_of, rules_of
 from parity.paths.port.load import PassingError
 from parity.paths.port.ported import Ported, check_output, guarded, moved, wrong_output
 from parity.port import Port, listening
@@ -68,32 +67,20 @@ class JaxPort(TorchaxBackend):
         self.params = jax.tree.map(jax.numpy.asarray, port.weights)
         self.rules = rules_of(family, case, settings, inputs)
         self.frames = frames_of(family, case, settings, inputs, self.put)
-        self.programs = {}
+        self.programs = Programs(self.jit, family.compiling)
         self.heard: set[str] = set()
         self.tracing = False
         self.named, self.ports, self.pairs_rows = family.named, family.named_port, True
-        self.safe_attention, self.compiling = False, family.compiling
+        self.safe_attention = False
         self.ran = {}
 
-    def call(
-        self,
-        branches: Mapping[str, Mapping[str, Any]],
-        shared: Mapping[str, Any],
-        plan: SitePlan | None,
-        step: int,
-        features: Features,
-    ) -> tuple[dict[str, torch.Tensor], list[Record]]:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
         if not self.tracing:
-            return super().call(branches, shared, plan, step, features)
+            return super().call(calls, plan)
         group = self.groups[0]
-        arguments = self.placed(batched([branches[b] for b in group], shared))
         frames = {b: self.frames[b] for b in group}
-        none = SitePlan("none", (), frozenset())
-
-        def traced(params: Any, given: Any) -> jax.Array:
-            return self._forward(params, given, frames, None, group, none, self.rules[group[0]])[0]
-
-        jax.eval_shape(traced, self.params, arguments)
+        forward = self.forward(group, self.rules[group[0]], SitePlan("none", (), frozenset()))
+        jax.eval_shape(lambda *given: forward(*given)[0][0], self.params, self.placed(calls.of(group)), frames, None)
         return {}, []
 
     @property
@@ -112,34 +99,30 @@ class JaxPort(TorchaxBackend):
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
             yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
 
-    def _forward(
-        self,
-        params: Any,
-        arguments: Any,
-        frames: Any,
-        kept: Kept | None,
-        group: tuple[str, ...],
-        plan: SitePlan | None,
-        rule: PairedRule,
-    ) -> tuple[jax.Array, Kept, tuple[Seen, ...], Any]:
-        if plan is None:
-            with calling(self.model, kept) as cached:
-                return self._call(params, arguments, None), cached.kept, (), ()
-        for inlined in (False, True):
-            reducer = BatchingReducer()
-            tap = self._tap(plan, reducer, rule, group, frames)
-            heard = _Heard(self, tap, arguments, inlined)
-            try:
-                with jax.disable_jit() if inlined else contextlib.nullcontext(), calling(self.model, kept) as cached:
-                    out = self._call(params, arguments, heard)
-            except _InsideJitError:
-                continue
-            # A jitted function that the port called before is not traced again, and its taps stay silent.
-            if heard.count or inlined:
-                break
-        with self.env:
-            entries, reduced = split(tap, reducer)
-        return out, cached.kept, entries, reduced
+    def forward(self, names: tuple[str, ...], rule: PairedRule, plan: SitePlan | None) -> Forward:
+        def forward(
+            params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
+        ) -> tuple[Given, tuple[Entry, ...]]:
+            if plan is None:
+                with calling(self.model, kept) as cached:
+                    return (self._call(params, arguments, None), cached.kept, ()), ()
+            for inlined in (False, True):
+                reducer = BatchingReducer()
+                heard = _Heard(self, self._tap(plan, reducer, rule, names, frames), arguments, inlined)
+                inner = jax.disable_jit() if inlined else contextlib.nullcontext()
+                try:
+                    with inner, calling(self.model, kept) as cached:
+                        out = self._call(params, arguments, heard)
+                except _InsideJitError:
+                    continue
+                # A jitted function that the port called before is not traced again, and its taps stay silent.
+                if heard.count or inlined:
+                    break
+            with self.env:
+                entries, reduced = split(heard.tap, reducer)
+            return (out, cached.kept, reduced), entries
+
+        return forward
 
     def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
         port, entry, rank = self.port, self.family.entry, arguments[LATENT].ndim
