@@ -37,6 +37,7 @@ quieten()
 require_extras()
 
 from fault_catalogue import FAULTS, Fault
+from fault_table import DTYPES, markdown, right
 from innocents import INNOCENTS, Innocent
 from known_reference import Known, rivals
 
@@ -44,7 +45,6 @@ from parity.compare.result import Result
 from parity.errors import ParityError
 from parity.paths.loaded import Loaded
 
-DTYPES = ("float32", "bfloat16")
 SEEDS = range(5)
 
 
@@ -80,32 +80,6 @@ def _local(result: Result) -> dict[str, Any]:
         return {"local": None, "local_at": "", "beyond": False}
     beyond = any(d.birth == "module" for d in run)
     return {"local": worst.local.ratio, "local_at": worst.key.site, "beyond": beyond}
-
-
-def right(fault: Fault, row: dict[str, Any]) -> bool:
-    """Whether a row's origin is the exact module, its attention call or its direct parent.
-
-    Where a module's own code gives a child the wrong input, that input is the exact place; rotary tables are compared
-    by preflight.
-    """
-    found = row.get("origin", "").partition(":")[0]
-    if row["verdict"] != "fail":
-        return False
-    if fault.at in ("preflight", "loop"):
-        return bool(found == fault.at)
-    if found == "preflight":
-        return fault.at == "rope" and row["reason"].startswith("rotary tables")
-    above = parent(found) if row.get("birth") == "input" else None
-    return found in {fault.at, f"{fault.at}.attention", parent(fault.at)} or above == fault.at
-
-
-def parent(module: str) -> str:
-    """The callable module above; a list of modules is none."""
-    above = module.rpartition(".")[0]
-    return parent(above) if above.rpartition(".")[2] in LISTS else above
-
-
-LISTS = ("net", "transformer_blocks", "to_out", "refiner_blocks")
 
 
 def innocent_row(known: Known, side: Loaded) -> dict[str, Any]:
@@ -210,8 +184,6 @@ def main() -> None:
     if options.innocents:
         run_innocents(state, options.only)
     if options.markdown is not None:
-        from fault_table import markdown
-
         options.markdown.write_text(markdown(state.rows))
 
 

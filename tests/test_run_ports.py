@@ -14,8 +14,8 @@ from parity.compare.result import Result
 from parity.errors import UnjudgedError, UsageError
 from parity.runs.compare import run
 from parity.runs.load import load_ports
+from parity.runs.openers import Openers, Workers
 from parity.runs.request import Request
-from parity.runs.sides import Openers, Workers
 from tests.ports import PORT, REFERENCE, write
 from tests.test_run import parity
 

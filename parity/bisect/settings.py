@@ -33,7 +33,7 @@ def by_run(request: Request, say: Say) -> Judge:
     """Judges by a run as `parity run` makes it; the reference is measured once."""
     from parity.runs.compare import run
     from parity.runs.memo import Remembering
-    from parity.runs.sides import Workers
+    from parity.runs.openers import Workers
 
     openers = Remembering(request.ports.openers or Workers())
     outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "unjudged": "unresolved"}

@@ -24,7 +24,7 @@ from parity.report.output import tell
 if TYPE_CHECKING:
     from parity.report.progress import Say
     from parity.runs.like import Like
-    from parity.runs.sides import Openers
+    from parity.runs.openers import Openers
 
 
 @dataclass(frozen=True, kw_only=True)

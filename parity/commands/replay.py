@@ -9,7 +9,7 @@ import typer
 from parity.commands.parts.options import GoldensModel, InputsFile, Judgement, OtherSide, Stage1
 from parity.commands.parts.unfold import command
 from parity.report.comparison import Comparison
-from parity.runs.sides import Workers
+from parity.runs.openers import Workers
 
 
 @command

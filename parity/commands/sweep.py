@@ -59,7 +59,7 @@ def sweep(
     }  # fmt: skip
     lists = []
     with output.sides() as say:
-        from parity.runs.sides import Workers
+        from parity.runs.openers import Workers
         from parity.runs.sweep.state import SweepState
         from parity.runs.sweep.sweep import Sweep, SweepRequest
 

@@ -9,7 +9,7 @@ from parity.commands.parts.options import Generation, InputsFile, Output, Refere
 from parity.commands.parts.unfold import command
 from parity.golden.strict import number
 from parity.report.document import Listing, Table
-from parity.runs.sides import Workers
+from parity.runs.openers import Workers
 from parity.runs.visible import Seen
 from parity.settings import parse
 

@@ -21,8 +21,8 @@ from parity.errors import UsageError
 from parity.files import read_bytes
 from parity.paths.plan import Role
 from parity.paths.port.settings import PortInfo
+from parity.runs.openers import Openers
 from parity.runs.request import Ports
-from parity.runs.sides import Openers
 
 MOST_BYTES = 1 << 26
 """Of a port's file."""

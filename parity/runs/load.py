@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from parity.runs.openers import Openers, Workers
 from parity.runs.request import Ports
-from parity.runs.sides import Openers, Workers
 
 
 def load_ports(

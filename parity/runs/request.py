@@ -12,7 +12,7 @@ from parity.settings import Settings, parse
 
 if TYPE_CHECKING:
     from parity.runs.like import Like
-    from parity.runs.sides import Openers
+    from parity.runs.openers import Openers
 
 
 class Say(Protocol):

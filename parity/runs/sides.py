@@ -10,68 +10,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import LOOP_STAGE, Array, Given, Role, Source, Spec
-from parity.paths.port.settings import PortInfo
+from parity.paths.plan import LOOP_STAGE, Array, Given, Source, Spec
 from parity.paths.side import Can, Pair, Side
-from parity.paths.worker.process import Worker
+from parity.runs.openers import Openers
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
-
-
-class Opener(Protocol):
-    """Who loads sides of one role: a worker, or this process."""
-
-    def port(self, option: str, text: str, timeout: float) -> PortInfo:
-        """Import a port."""
-        ...
-
-    def open(self, spec: Spec) -> Side:
-        """A side of this spec."""
-        ...
-
-
-class Workers:
-    """A process for each role, started when it is first asked for, ended with the context.
-
-    Args:
-        python: role -> the interpreter that runs it, where it is not this one.
-    """
-
-    def __init__(self, python: Mapping[str, str] | None = None) -> None:
-        self._python = python or {}
-        self._started: dict[str, Worker] = {}
-
-    def of(self, role: Role) -> Opener:
-        """The opener of a role."""
-        if role not in self._started:
-            given = self._python.get(role)
-            self._started[role] = Worker(role) if given is None else Worker(role, given)
-        return self._started[role]
-
-    def close(self) -> None:
-        """End both processes."""
-        for worker in self._started.values():
-            worker.close()
-        self._started = {}
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self.close()
-
-
-class Openers(Protocol):
-    """Openers by role: `Workers`, or this process for the library form and tests."""
-
-    def of(self, role: Role) -> Opener: ...
 
 
 @dataclass(frozen=True, slots=True)

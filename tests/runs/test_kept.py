@@ -9,7 +9,7 @@ import pytest
 
 from parity.errors import UsageError
 from parity.runs.kept import SEAL, is_own, ports_of, seal
-from parity.runs.sides import Openers
+from parity.runs.openers import Openers
 
 
 class Never:

@@ -28,8 +28,8 @@ from parity.settings import SETTINGS, Settings, parse
 if TYPE_CHECKING:
     from parity.report.document import Document
     from parity.report.progress import Say
+    from parity.runs.openers import Openers
     from parity.runs.request import Ports
-    from parity.runs.sides import Openers
 
 SETTINGS_HELP = (
     "Settings (K; `parity models` has their values V): " + ", ".join(setting.name for setting in SETTINGS) + "."
@@ -178,8 +178,8 @@ class Sides(Chosen):
             UsageError: see `parity.paths.port.load.load_entry`.
         """
         from parity.runs.load import load_ports
+        from parity.runs.openers import Workers
         from parity.runs.request import Ports
-        from parity.runs.sides import Workers
 
         openers = openers or (Workers(self.pythons) if self.pythons else None)
         if not self.ported:

@@ -25,10 +25,11 @@ from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, CallRecords, Plan, Role, Spec, State
 from parity.paths.side import Side
 from parity.runs.like import carry
+from parity.runs.openers import Openers, Workers
 from parity.runs.recording.writer import Silent, Writer, require_alike, writer_of
 from parity.runs.replay.inputs import recorded_calls
 from parity.runs.request import Request, Say
-from parity.runs.sides import Openers, Own, Workers, arrays, like_of, reference_spec, source_of
+from parity.runs.sides import Own, arrays, like_of, reference_spec, source_of
 from parity.runs.stream import Ends, exhaust, state_of, until_end
 from parity.settings import DeepCache, Settings
 

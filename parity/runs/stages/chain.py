@@ -21,8 +21,9 @@ from parity.hooks.sites import split_sites
 from parity.paths.plan import Given, Plan, Source
 from parity.paths.side import Pair
 from parity.runs.compare import Encodings, run
+from parity.runs.openers import Openers, Workers
 from parity.runs.request import Request, Say
-from parity.runs.sides import Openers, Workers, reference_spec, source_of
+from parity.runs.sides import reference_spec, source_of
 from parity.runs.sink import NoSink, Sink
 from parity.runs.stages.merged import merged
 from parity.runs.stages.vae import LATENTS, decode_round
@@ -147,7 +148,7 @@ def _vae(request: Request, whole: Request, loops: _Loops, openers: Openers, say:
     chained = loops.rounds
     names = tuple(chained) or _rounds(request)
     if not chained and request.stage2 is None:
-        start = {LATENTS: _reference_latents(whole, openers, say)["latents"]}
+        start = {LATENTS: reference_latents(whole, openers, say)["latents"]}
     result = _AGREES
     for name in names:
         last = loops.inner if name == names[-1] else NoSink()
@@ -157,7 +158,7 @@ def _vae(request: Request, whole: Request, loops: _Loops, openers: Openers, say:
     return result
 
 
-def _reference_latents(request: Request, openers: Openers, say: Say) -> Outputs:
+def reference_latents(request: Request, openers: Openers, say: Say) -> Outputs:
     """The latents of the reference's own loop, in float32."""
     stage1 = None if "text" in request.stages else request.stage1  # there it is the candidate's
     alone = dataclasses.replace(request, reference=request.reference.neutral, stages=("transformer",), stage1=stage1)

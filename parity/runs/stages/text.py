@@ -28,9 +28,10 @@ from parity.paths.side import Pair
 from parity.paths.stages.file import held_dtype
 from parity.paths.stages.known import conditions_of
 from parity.paths.worker.trees import array
+from parity.runs.openers import Openers
 from parity.runs.precision import coarse_settings
 from parity.runs.request import Request, Say
-from parity.runs.sides import Openers, Own
+from parity.runs.sides import Own
 from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.merged import merged
 from parity.runs.stages.text_checks import file_checks, token_checks

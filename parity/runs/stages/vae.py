@@ -24,8 +24,9 @@ from parity.models.registry import resolve_model
 from parity.models.vae_config import expected_frames, vae_config
 from parity.paths.plan import BESIDE, Given
 from parity.paths.side import Pair
+from parity.runs.openers import Openers
 from parity.runs.request import Request, Say
-from parity.runs.sides import Openers, Own, given_of, reference_spec
+from parity.runs.sides import Own, given_of, reference_spec
 from parity.runs.sink import Sink
 from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.latents import latent_checks

@@ -25,8 +25,9 @@ from parity.paths.side import Side
 from parity.paths.worker.process import RemoteError
 from parity.runs.compare import compare
 from parity.runs.memo import Remembering
+from parity.runs.openers import Openers
 from parity.runs.request import Request, Say
-from parity.runs.sides import Openers, candidate_spec, reference_spec
+from parity.runs.sides import candidate_spec, reference_spec
 from parity.runs.sink import NoSink
 from parity.runs.sweep.costs import step_costs
 from parity.runs.sweep.plan import Row, merged
