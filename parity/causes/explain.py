@@ -6,6 +6,8 @@
    candidate's error is looked for among theirs. What none of them explains is said to be unknown.
 3. *Gauge*: what the records show by themselves: phantom keys, a gain, another order, another schedule.
 
+What differs in a stage outside the loop is looked for there (`parity.causes.stages`), by counterfactuals alone.
+
 Each is a file of `parity/causes/witnesses/`, asked with the same `Evidence`. One that lacks what it needs is not asked;
 where the model cannot be run on this machine, the kinds that this leaves out are said.
 """
@@ -19,15 +21,16 @@ from parity.causes.attention import attention_call
 from parity.causes.evidence import Evidence
 from parity.causes.machine import Machine
 from parity.causes.regress import UNKNOWN
-from parity.causes.request import ExplainRequest, of_run
+from parity.causes.request import ExplainRequest, of_run, outside_of
+from parity.causes.stages import explain_stage
 from parity.causes.witness import KINDS, Kind, witnesses
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError
 from parity.golden import Golden
+from parity.runs.openers import Openers
 from parity.runs.request import Say
-from parity.runs.sides import Openers
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
@@ -42,15 +45,22 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     Raises:
         UsageError: no golden, a damaged one. UnjudgedError: nothing can be judged.
     """
+    if request.outside is not None:
+        return explain_stage(request.outside, openers, say)
     say("comparing")
     found = diff(request.reference, request.candidate)
     if found.verdict != "fail" or found.origin is None:
         judged = "" if found.verdict == "pass" else "the comparison could not be judged, so "
         return _noted(found, f"{judged}there is nothing to explain")
     key = found.origin.key
-    if key.step < 0:
-        return _noted(found, f"the two part in the {key.stage} stage: causes are looked for in the transformer alone")
     reference, candidate = Golden.open(request.reference), Golden.open(request.candidate)
+    if key.step < 0:
+        try:
+            pair = outside_of(request, reference.provenance, candidate.provenance, key.stage)
+            again = explain_stage(pair, openers, say)
+        except ParityError as error:
+            return _noted(found, f"no cause is looked for in the {key.stage} stage: {error}")
+        return replace(found, causes=(*found.causes, *again.causes), notes=(*found.notes, *again.notes))
     evidence = Evidence(
         request=request,
         found=found,

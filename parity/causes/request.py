@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from parity.errors import UsageError
 from parity.files import read_text
-from parity.golden.records import Key
-from parity.paths.plan import Role
+from parity.golden.records import Key, Provenance
+from parity.paths.plan import LOOP_STAGE, Role
+from parity.paths.port.settings import typed
 from parity.runs.kept import ports_of
-from parity.runs.request import NO_PORTS, Ports
-from parity.runs.sides import Openers
-from parity.settings import NEUTRAL
+from parity.runs.openers import Openers
+from parity.runs.request import NO_PORTS, Ports, Request
+from parity.settings import BY_NAME, NEUTRAL, parse
 
 _MOST_BYTES = 1 << 30
 """Of a document of a kept run; a site takes about a kilobyte."""
-_NOT_TOLD = (OSError, ValueError, LookupError, TypeError, RecursionError)
+VAE = "vae"
+"""The stage that decodes the latents, which a kept run has."""
+_NOT_TOLD = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading a document raises that is another than a run writes."""
 
 
@@ -32,6 +36,7 @@ class ExplainRequest:
         prompt: the prompt, where it was not the model's own.
         rounding: (setting, candidate's value) of the differing settings that the round of these goldens neutralised.
         ports, inputs: of the kept run; see `parity.runs.request.Request`.
+        outside: the stage outside the loop in which the kept run failed, to be compared again.
     """
 
     reference: str
@@ -43,6 +48,7 @@ class ExplainRequest:
     rounding: tuple[tuple[str, str], ...] = ()
     ports: Ports = NO_PORTS
     inputs: Path | None = None
+    outside: Request | None = None
 
     def looked_at(self, origin: Key) -> Key:
         """The first divergence; of a kept run the one inside it that the run came to when it looked closer."""
@@ -69,10 +75,14 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     try:
         told = json.loads(read_text(where / "request.json", _MOST_BYTES))
         stage1, prompt = told["stage1"], told["prompt"]
-        differing = json.loads(read_text(where / "result.json", _MOST_BYTES))["differing_settings"]
+        result = json.loads(read_text(where / "result.json", _MOST_BYTES))
+        differing, failed = result["differing_settings"], _failed_outside(result)
         rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
     except _NOT_TOLD:
         raise UsageError(f"'{where}' is no kept run: make one with `parity run --out DIR`") from None
+    if failed:
+        pair = _outside(where, told, failed)
+        return ExplainRequest(str(where / "reference"), str(where / "candidate"), where, outside=pair)
     at = where / "precision" if (where / "precision").is_dir() else where
     if not (at / "reference").is_dir():
         raise UsageError(f"'{where}' holds no records: it ended in preflight; its result.json says why")
@@ -81,3 +91,65 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     left = rounding if at == where else ()
     model, inputs, ports = ports_of(told, openers, named)
     return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, model, stage, given, left, ports, inputs)
+
+
+def _failed_outside(result: Mapping[str, Any]) -> str:
+    """The stage outside the loop that decided a kept run's verdict; empty where none did."""
+    if result["verdict"] != "fail":
+        return ""
+    if result["origin"] is not None:
+        stage = str(result["origin"]["stage"])
+        return "" if stage == LOOP_STAGE else stage
+    return next((str(s["stage"]) for s in result.get("stages") or () if s["verdict"] == "fail"), "")
+
+
+def _outside(where: Path, told: Mapping[str, Any], stage: str) -> Request:
+    """The comparison of one stage of a kept run.
+
+    Raises:
+        UsageError: its request does not say what it was made of.
+    """
+    latents = where / "reference_latents.safetensors"
+    try:
+        given = told["stage2"] if told["stage2"] is not None or not latents.is_file() else str(latents)
+        return Request(
+            str(told["model"]),
+            parse("torch", _known(told["reference"])),
+            parse("torchax", _known(told["candidate"])),
+            int(told["steps"]),
+            int(told["seed"]),
+            None if told["stage1"] is None else Path(told["stage1"]),
+            prompt=None if told["prompt"] is None else str(told["prompt"]),
+            stages=(stage,),
+            stage2=None if given is None or stage != VAE else Path(given),
+        )
+    except _NOT_TOLD:
+        raise UsageError(
+            f"'{where}' failed in its {stage} stage and does not say with which settings: run it again with --out"
+        ) from None
+
+
+def _known(texts: Sequence[object]) -> list[str]:
+    """Settings as text without a port's own: no stage outside the loop is a port's."""
+    return [str(x) for x in texts if str(x).partition("=")[0] in BY_NAME]
+
+
+def outside_of(request: ExplainRequest, reference: Provenance, candidate: Provenance, stage: str) -> Request:
+    """The comparison of one stage of two recorded chains.
+
+    Raises:
+        UsageError: one of them was recorded by a port or a script, whose stages cannot be run here.
+    """
+    for golden, backend in ((reference, "torch"), (candidate, "torchax")):
+        if golden.backend != backend or golden.settings.keys() - BY_NAME.keys():
+            raise UsageError(f"the {golden.side}'s golden was not recorded by parity's own path")
+    return Request(
+        request.model or reference.model,
+        typed(None, "torch", reference.settings),
+        typed(None, "torchax", candidate.settings),
+        max(reference.steps, 1),
+        reference.seed,
+        request.stage1,
+        prompt=request.prompt,
+        stages=(stage,),
+    )

@@ -13,7 +13,7 @@ from parity.commands.parts.unfold import command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import write
-from parity.runs.sides import Workers
+from parity.runs.openers import Workers
 
 
 @command

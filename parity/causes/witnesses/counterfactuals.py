@@ -18,6 +18,7 @@ from parity.compare.reason import Note
 from parity.compare.result import NAN, Cause, Witness
 from parity.errors import ParityError, UsageError
 from parity.golden.records import LOOP, PORT, Key, StepRecords
+from parity.paths.plan import LOOP_STAGE
 from parity.settings import BITS, Settings, parse, remedy, sentence
 
 
@@ -52,7 +53,7 @@ def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
         yield Note(
             f"the shares add up to {whole:.3f}: the rest is in no setting's swap, or in what several do together"
         )
-    yield from (_swapped(share, own=machine.ports.candidate is not None) for share in shared)
+    yield from (swapped(share, "noise_pred", own=machine.ports.candidate is not None) for share in shared)
     yield from _neutralised(evidence, candidate, keys)
 
 
@@ -119,23 +120,25 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
         yield Cause(text, setting, "", value, share, (Witness("counterfactual", ratio, detail),))
 
 
-def _swapped(found: Share, own: bool) -> Cause:
+def swapped(found: Share, what: str, *, own: bool, stage: str = LOOP_STAGE) -> Cause:
     """One cause.
 
     Args:
+        what: the outputs whose error is shared out. stage: that they are of.
         own: whether the candidate's value may be a port's own, which was never on the command line.
     """
     swap = found.swap
     if found.harmless:
         text = f"harmless: {sentence(swap.setting, swap.candidate)}"
-        detail = f"wrong alone, noise_pred is {found.alone:.2g} x what rounding gives"
+        detail = f"wrong alone, {what} is {found.alone:.2g} x what rounding gives"
     else:
         text = f"{sentence(swap.setting, swap.candidate)}: {remedy(swap.setting)}"
         again = f"with --candidate {swap.setting}={swap.without}"
         confirm = again if own else f"without --candidate {swap.setting}={swap.candidate}"
+        stages = "" if stage == LOOP_STAGE else f"--stages {stage} "
         detail = (
-            f"swapped back, {found.recovered:.2%} of the error of noise_pred goes; share {found.share:.3f} +- "
-            f"{found.half:.1g} (as far as rounding can move it); confirm: parity run {confirm}"
+            f"swapped back, {found.recovered:.2%} of the error of {what} goes; share {found.share:.3f} +- "
+            f"{found.half:.1g} (as far as rounding can move it); confirm: parity run {stages}{confirm}"
         )
     witness = Witness("counterfactual", found.recovered, detail)
     return Cause(text, swap.setting, swap.without, swap.candidate, found.share, (witness,), found.half)

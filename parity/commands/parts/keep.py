@@ -36,6 +36,7 @@ from parity.runs.kept import SEAL, seal
 from parity.runs.like import carry
 from parity.runs.request import Request
 from parity.runs.stream import Ends
+from parity.settings import BY_NAME, Settings
 
 PARTS = frozenset({"reference", "candidate", "precision", "frames", "request.json", "result.json", "explain.json"})
 """What a kept run's folder holds beside the files below."""
@@ -65,18 +66,24 @@ class KeepRun:
         self.out, self.where, self.request = out, out, request
         self.writers: dict[str, GoldenWriter] = {}
         self.notes: list[str] = []
+        self._begun = False
+
+    def _make(self, where: Path) -> None:
+        """Make a folder of the run. Before the first, a run that is replaced goes, and the request is written."""
+        try:
+            if not self._begun and self.out.exists():
+                _clear(self.out)
+            where.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out: cannot make '{where}': {error.strerror}") from None
+        if not self._begun:
+            request = _request(self.request, self.out)
+            write(self.out / "request.json", json.dumps({**request, SEAL: seal(request)}) + "\n", "--out")
+        self._begun = True
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
-        if self.writers:
-            self.where = self.out / name
-        try:
-            if not self.writers and self.out.exists():
-                _clear(self.out)
-            self.where.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--out: cannot make '{self.where}': {error.strerror}") from None
-        request: dict[str, str | None] = _request(self.request, self.out)
-        write(self.out / "request.json", json.dumps({**request, SEAL: seal(request)}) + "\n", "--out")
+        self.where = self.out / name if self.writers else self.out
+        self._make(self.where)
         for role, side in (("reference", facts.reference), ("candidate", facts.candidate)):
             assert side.provenance is not None
             self.writers[role] = GoldenWriter(self.where / role, side.provenance)
@@ -92,12 +99,14 @@ class KeepRun:
             writer.finish()
 
     def frames(self, name: str, frames: np.ndarray) -> None:
+        self._make(self.out)
         note = write_frames(self.out / "frames" / name, frames)
         if note and note not in self.notes:
             self.notes.append(note)
 
     def result(self, result: Result) -> None:
-        """Write result.json; a run that ended in preflight has nothing else to keep."""
+        """Write result.json; a run that ended in preflight has no records to keep."""
+        self._make(self.out)
         write(self.out / "result.json", render(Comparison(result), "json"), "--out")
 
 
@@ -127,7 +136,7 @@ def _clear(out: Path) -> None:
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
-def _request(request: Request, out: Path) -> dict[str, str | None]:
+def _request(request: Request, out: Path) -> dict[str, object]:
     """What `parity explain` needs beside the records to run the sides again."""
 
     def path(file: Path | None) -> str | None:
@@ -147,4 +156,16 @@ def _request(request: Request, out: Path) -> dict[str, str | None]:
         "candidate_path": port(ports.candidate),
         "reference_code": None if ports.reference is None else ports.reference.digest,
         "candidate_code": None if ports.candidate is None else ports.candidate.digest,
+        "stages": list(request.stages),
+        "stage2": path(request.stage2),
+        "reference": _texts(request.reference),
+        "candidate": _texts(request.candidate),
+        "steps": request.steps,
+        "seed": request.seed,
     }
+
+
+def _texts(settings: Settings) -> list[str]:
+    """Those that are not the defaults, a port's own among them."""
+    texts = settings.as_text().items()
+    return [f"{name}={value}" for name, value in texts if name not in BY_NAME or settings.changed(name)]

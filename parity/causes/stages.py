@@ -1,0 +1,140 @@
+"""Why two sides differ in a stage outside the loop: the text encoders, the VAE.
+
+How. The stage is compared again by itself. Then the candidate's stage runs with one of its differing settings at a
+time, and each setting's share of the error of the stage's outputs is taken as it is in the loop
+(`parity.causes.shares`). What only rounds takes no part where the structure round failed. No known fault is simulated
+in these stages: where no setting differs, what differs is in the code, and that is said.
+
+Cost: a comparison of the stage, two runs of it for each differing setting.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from parity.bisect.swaps import plan
+from parity.causes.regress import error_vector, noise_norm
+from parity.causes.shares import shares
+from parity.causes.witnesses.counterfactuals import swapped
+from parity.compare.reason import Note
+from parity.compare.result import Cause, Result
+from parity.errors import UsageError
+from parity.golden.floors import level, widen
+from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
+from parity.hooks.sites import SitePlan
+from parity.models.text import TEXT
+from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, Given, Plan, Role, Spec
+from parity.paths.stages.known import LATENTS, VAE, case_of
+from parity.runs.openers import Openers
+from parity.runs.precision import coarse_settings
+from parity.runs.request import NO_PORTS, Request, Say
+from parity.runs.sides import source_of
+from parity.runs.stages.chain import reference_latents, run_chain
+from parity.settings import Settings
+
+
+def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
+    """Compare one stage and name the causes of its difference.
+
+    Args:
+        request: of one stage outside the loop.
+
+    Raises:
+        UsageError: the model or a file is not there. UnjudgedError: the stage cannot be judged.
+    """
+    request = replace(request, ports=NO_PORTS)
+    found = run_chain(request, say, openers=openers)
+    if found.verdict != "fail":
+        return _noted(found, f"compared again, the {request.stage} stage agrees on this machine")
+    if found.failed == "preflight":
+        return _noted(found, f"what the {request.stage} stage is given or gives differs: nothing was run again")
+    if request.stage == TEXT and request.stage1 is not None:
+        return _noted(found, "the candidate's embeddings are a file's: there is no encoder of its own to run again")
+    if found.failed == "structure":
+        request = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
+    try:
+        causes = tuple(_causes(_Again(request, openers, say)))
+    except UsageError as error:
+        why = f"no cause is named in the {request.stage} stage: {error}; what differs is in its code"
+        return _noted(found, why)
+    return replace(found, causes=(*causes, *found.causes))
+
+
+def _noted(found: Result, text: str) -> Result:
+    return replace(found, notes=(*found.notes, Note(text)))
+
+
+def _causes(again: _Again) -> Iterator[Cause]:
+    """A cause for each differing setting. Raises UsageError where nothing can be swapped."""
+    request = again.request
+    searched = plan(request.reference, request.candidate)
+    ours = again.reference()
+    keys = tuple(r.key for r in ours.records)
+
+    def run(settings: Settings) -> np.ndarray:
+        return error_vector(ours, StepRecords(STAGES_STEP, again.run("candidate", settings).records), keys)
+
+    what = ", ".join(dict.fromkeys(key.port for key in keys))
+    for share in shares(searched, run, noise_norm(ours, keys)):
+        yield swapped(share, what, own=False, stage=request.stage)
+
+
+@dataclass
+class _Again:
+    """A stage that is run again: all encoders of the text stage, one after the other, or the decoder.
+
+    Attributes:
+        request: of the stage. openers, say: see `explain_stage`.
+    """
+
+    request: Request
+    openers: Openers
+    say: Say
+
+    def reference(self) -> StepRecords:
+        """The float32 truth of the outputs. Its floors hold what the sides' own dtypes cost the reference."""
+        ours, theirs = self.request.reference, self.request.candidate
+        truth = self.run("reference", ours.neutral, DEFAULT_KINDS)
+        floors: dict[Key, Floor] = dict(truth.floors)
+        for settings in (ours, coarse_settings(ours, theirs)):
+            if settings.values != ours.neutral.values:
+                widen(floors, truth.records, self.run("reference", settings).records)
+        level(floors, truth.records)
+        return replace(truth, floors=floors)
+
+    def run(self, role: Role, settings: Settings, floors: tuple[str, ...] = ()) -> StepRecords:
+        """The outputs of the stage on one side."""
+        records: list[Record] = []
+        found: dict[Key, Floor] = {}
+        for part, own in self._parts:
+            self.say(f"{self.request.stage} {part}".rstrip() + f": the {role} with other settings")
+            source = source_of(replace(self.request, part=part))
+            spec = Spec(role=role, source=source, settings=own(settings).as_text(), inputs=self._latents)
+            side = self.openers.of(role).open(spec)
+            try:
+                nothing = SitePlan("none", (), frozenset())
+                first = next(iter(side.observe(Plan(sites=nothing, floors=floors, forced=True))))
+            finally:
+                side.close()
+            records += [r for r in first.records if r.key.module == LOOP and r.sketch is not None]
+            found |= first.floors
+        return StepRecords(STAGES_STEP, tuple(r for r in records if not r.key.is_apart), found)
+
+    @functools.cached_property
+    def _parts(self) -> tuple[tuple[str, Callable[[Settings], Settings]], ...]:
+        """What the stage consists of: the part's name, and its own settings among a side's."""
+        if self.request.stage != TEXT:
+            return (("", lambda settings: settings.replace(text_byt5_dtype="same")),)
+        case, family = case_of(source_of(self.request))
+        return tuple((e.part, e.settings) for e in family.text(case).encoders if e.tokens)
+
+    @functools.cached_property
+    def _latents(self) -> Given | None:
+        """What both sides decode: the reference's own latents where no file has them."""
+        if self.request.stage != VAE or self.request.stage2 is not None:
+            return None
+        return {LATENTS: reference_latents(self.request, self.openers, self.say)["latents"]}

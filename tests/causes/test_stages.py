@@ -1,0 +1,118 @@
+"""`parity explain` in a stage outside the loop: the setting is named, and where none differs that is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+
+from parity.causes.request import of_run
+from parity.causes.stages import explain_stage
+from parity.compare.result import Result
+from parity.errors import UsageError
+from parity.models.stage2 import write_stage2
+from parity.runs.request import Request
+from parity.settings import parse
+from tests.paths.stages import OPENERS
+
+COG = "tiny-cogvideox-1.5"
+
+
+@pytest.fixture
+def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of 4 x 5 latents in place of the class's 4 x 6, so that latents of 2 x 6 are more than one."""
+    enable = diffusers.AutoencoderKLCogVideoX.enable_tiling
+    monkeypatch.setattr(diffusers.AutoencoderKLCogVideoX, "enable_tiling", lambda vae: enable(vae, 32, 40))
+
+
+def latents(folder: Path) -> Path:
+    path = folder / "stage2_latents.safetensors"
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 16, 1, 2, 6)).astype(np.float32))
+    write_stage2(path, x, seed=0, guidance_scale=6.0, num_frames=1, num_inference_steps=1)
+    return path
+
+
+def explained(stage2: Path, *candidate: str) -> Result:
+    chosen = parse("torchax", candidate)
+    request = Request(COG, parse("torch"), chosen, stages=("vae",), stage2=stage2, sites="none")
+    return explain_stage(request, OPENERS, lambda *_: None)
+
+
+def test_a_setting_of_the_decoder_is_the_cause(tiles: None, tmp_path: Path) -> None:
+    result = explained(latents(tmp_path), "vae.tiling=true", "vae.slicing=false")
+    assert result.verdict == "fail"
+    (cause,) = result.causes
+    assert (cause.setting, cause.reference, cause.candidate) == ("vae.tiling", "false", "true")
+    assert cause.share == pytest.approx(1.0, abs=1e-3)
+    (witness,) = cause.witnesses
+    assert "100.00% of the error of frames goes" in witness.detail
+    assert "parity run --stages vae without --candidate vae.tiling=true" in witness.detail
+
+
+def test_what_only_rounds_is_no_cause_of_another_fault(tiles: None, tmp_path: Path) -> None:
+    result = explained(latents(tmp_path), "vae.tiling=true", "matmul_precision=high")
+    assert [c.setting for c in result.causes] == ["vae.tiling"]
+
+
+def test_a_stage_that_agrees_now_has_no_cause(tmp_path: Path) -> None:
+    result = explained(latents(tmp_path))
+    assert (result.verdict, result.causes) == ("pass", ())
+    assert "agrees on this machine" in result.notes[-1].text
+
+
+REQUEST = {
+    "stage1": None, "prompt": None, "model": COG, "inputs": None, "stages": ["text", "transformer", "vae"],
+    "stage2": None, "reference": [], "candidate": ["vae.tiling=true"], "steps": 3, "seed": 4,
+}  # fmt: skip
+
+
+def kept(folder: Path, request: dict[str, object], verdicts: dict[str, str], origin: str | None) -> Path:
+    stages = [{"stage": name, "verdict": verdict} for name, verdict in verdicts.items()]
+    document = {
+        "verdict": "fail" if "fail" in verdicts.values() or origin else "pass", "stages": stages,
+        "differing_settings": [], "origin": None if origin is None else {"stage": origin},
+    }  # fmt: skip
+    (folder / "request.json").write_text(json.dumps(request))
+    (folder / "result.json").write_text(json.dumps(document))
+    (folder / "reference").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "origin", "expected"),
+    [
+        ({"text": "pass", "vae": "fail"}, "vae", "vae"),
+        ({"text": "pass", "vae": "fail"}, None, "vae"),
+        ({"text": "fail"}, "text", "text"),
+        ({"text": "pass", "vae": "fail"}, "transformer", None),
+        ({"text": "pass", "vae": "pass"}, None, None),
+    ],
+)
+def test_a_kept_run_is_explained_in_the_stage_that_failed(
+    verdicts: dict[str, str], origin: str | None, expected: str | None, tmp_path: Path
+) -> None:
+    found = of_run(kept(tmp_path, REQUEST, verdicts, origin), OPENERS).outside
+    if expected is None:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.stages, found.steps, found.seed) == ((expected,), 3, 4)
+    assert found.candidate["vae.tiling"] is True
+
+
+def test_the_latents_that_the_run_kept_are_decoded_again(tmp_path: Path) -> None:
+    folder = kept(tmp_path, REQUEST, {"vae": "fail"}, None)
+    (folder / "reference_latents.safetensors").write_bytes(b"")
+    found = of_run(folder, OPENERS).outside
+    assert found is not None
+    assert found.stage2 == folder / "reference_latents.safetensors"
+
+
+def test_a_run_that_was_kept_before_settings_were_is_refused(tmp_path: Path) -> None:
+    request = {name: REQUEST[name] for name in ("stage1", "prompt", "model", "inputs")}
+    with pytest.raises(UsageError, match="failed in its vae stage and does not say with which settings"):
+        of_run(kept(tmp_path, request, {"vae": "fail"}, None), OPENERS)
