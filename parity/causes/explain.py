@@ -22,7 +22,6 @@ from parity.causes.evidence import Evidence
 from parity.causes.machine import Machine
 from parity.causes.regress import UNKNOWN
 from parity.causes.request import ExplainRequest, of_run, outside_of
-from parity.causes.stages import explain_stage
 from parity.causes.witness import KINDS, Kind, witnesses
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.reason import Note
@@ -30,7 +29,7 @@ from parity.compare.result import Cause, Result
 from parity.errors import ParityError
 from parity.golden import Golden
 from parity.runs.openers import Openers
-from parity.runs.request import Say
+from parity.runs.request import Request, Say
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
@@ -46,7 +45,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         UsageError: no golden, a damaged one. UnjudgedError: nothing can be judged.
     """
     if request.outside is not None:
-        return explain_stage(request.outside, openers, say)
+        return _outside(request.outside, openers, say)
     say("comparing")
     found = diff(request.reference, request.candidate)
     if found.verdict != "fail" or found.origin is None:
@@ -57,7 +56,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     if key.step < 0:
         try:
             pair = outside_of(request, reference.provenance, candidate.provenance, key.stage)
-            again = explain_stage(pair, openers, say)
+            again = _outside(pair, openers, say)
         except ParityError as error:
             return _noted(found, f"no cause is looked for in the {key.stage} stage: {error}")
         return replace(found, causes=(*found.causes, *again.causes), notes=(*found.notes, *again.notes))
@@ -74,6 +73,12 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     except ParityError as error:
         found = _noted(found, f"{' and '.join(f'{kind}s' for kind in _unasked(evidence))} are skipped: {error}")
     return _asked(found, replace(evidence, attention=attention_call(evidence)))
+
+
+def _outside(pair: Request, openers: Openers, say: Say) -> Result:
+    from parity.causes.stages import explain_stage  # torch and transformers, only from here on
+
+    return explain_stage(pair, openers, say)
 
 
 def _asked(found: Result, evidence: Evidence) -> Result:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare.detect.findings import Grid, findings
-from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, UNPAIRED, beyond, call_of, is_unpaired, peak
+from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
 from parity.compare.many.sites import BORN, FAILED, INTRODUCED, Place, among, count
 from parity.compare.reason import Fed, Note, Output, Reason, worst_of
 from parity.compare.result import (
@@ -32,6 +32,7 @@ from parity.compare.result import (
     StepDiff,
     Verdict,
 )
+from parity.compare.unlike import LAID_OUT, UNPAIRED, is_unpaired
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.settings import BITS
 
@@ -241,6 +242,9 @@ def _unpaired(sites: Sequence[SiteDiff]) -> Iterator[Note]:
     many = sum(d.note.endswith(UNPAIRED) for d in sites)
     if many:
         yield Note(f"{many} sites have other numbers of rows on both sides, {UNPAIRED}: they were not compared")
+    other = sum(d.note.endswith(LAID_OUT) for d in sites)
+    if other:
+        yield Note(f"{other} sites are {LAID_OUT} on both sides: their norms match, and nothing else was compared")
 
 
 def _unpaired_before(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[str, ...]:

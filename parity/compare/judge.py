@@ -13,9 +13,24 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, ratio
+from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, norm_ratio
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
-from parity.compare.unlike import ABSENT, absent, acquitted, let_through, nothing, other_rows, unlike, what
+from parity.compare.unlike import (
+    ABSENT,
+    GIVEN_ONCE,
+    LAID_OUT,
+    UNPAIRED,
+    absent,
+    acquitted,
+    given_once,
+    is_unpaired,
+    let_through,
+    nothing,
+    other_layout,
+    other_rows,
+    unlike,
+    what,
+)
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
@@ -162,8 +177,9 @@ class Judge:
         if a.kind != b.kind:
             if nothing(a) and nothing(b):
                 return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
-            if not self.strict_sites and absent(a, b):
-                return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="unjudged", note=ABSENT)
+            if not self.strict_sites and (absent(a, b) or given_once(a, b)):
+                note = ABSENT if absent(a, b) else GIVEN_ONCE
+                return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="unjudged", note=note)
             return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{what(a)} against {what(b)}")
         if a.kind != "tensor":
             same = a.value == b.value or (
@@ -201,14 +217,16 @@ class Judge:
         if "mask" in a.key.port and let_through(a) == let_through(b) is not None:
             return replace(diff, distance=Distance(0.0, 0.0, 0.0))
         note = f"shape {list(a.shape)} against {list(b.shape)}" if a.shape != b.shape else unlike(a, b)
-        if not self.strict_sites and a.key.module != LOOP and other_rows(a.shape, b.shape):
-            return replace(diff, verdict="unjudged", note=f"{note}, {UNPAIRED}")
+        if not self.strict_sites and a.key.module != LOOP:
+            if other_rows(a.shape, b.shape):
+                return replace(diff, verdict="unjudged", note=f"{note}, {UNPAIRED}")
+            if other_layout(a, b) and not norm_ratio(a, b, floor) > L2_LIMIT:
+                return replace(diff, verdict="unjudged", note=f"{note}, {LAID_OUT}")
         return replace(diff, distance=Distance(NAN, NAN, math.inf), note=note)
 
     def _moments_alone(self, diff: SiteDiff, a: Record, b: Record, floor: Floor | None) -> SiteDiff:
         """Without sketches only a difference of norms is known, below which the distance cannot be."""
-        least = abs(b.moments.l2 - a.moments.l2) if a.moments is not None and b.moments is not None else NAN
-        if floor is not None and ratio(least, floor.l2) > L2_LIMIT:
+        if norm_ratio(a, b, floor) > L2_LIMIT:
             return replace(diff, distance=Distance(NAN, NAN, math.inf), note="their norms differ; no sketch is held")
         return replace(diff, verdict="unjudged", note="only moments are held")
 
@@ -244,16 +262,9 @@ class Judge:
         return max(seen.get(d.key.branch, 0.0), seen.get("", 0.0))
 
 
-UNPAIRED = "rows that no mask pairs"
-"""What the note of a port's site ends in that has another number of rows: nothing is known of it."""
 ONE_SIDED = "observed on one side only"
 DOUBT = math.nextafter(L2_LIMIT, math.inf)
 """What an input counts for of which nothing is known: just beyond its limit, so that a birth is `JUMP` times that."""
-
-
-def is_unpaired(note: str) -> bool:
-    """Whether the note of a site says that nothing is known of it, as its rows are others on both sides."""
-    return note.endswith(UNPAIRED) or note == ABSENT
 
 
 def beyond(d: SiteDiff) -> bool:

@@ -105,6 +105,20 @@ def measure(reference: Record, candidate: Record) -> Measure | None:
     return _from_sketches(reference, candidate)
 
 
+NORM_ROUNDING = 1e-5
+"""What rounding can move a norm by, relative: two devices add up to 1e9 squares in float32, each in its own order."""
+
+
+def norm_ratio(reference: Record, candidate: Record, floor: Floor | None) -> float:
+    """The difference of two norms to the floor: the distance of the tensors is no less. NaN where it is not known,
+    0 where rounding can be all of it."""
+    a, b = reference.moments, candidate.moments
+    if a is None or b is None or floor is None:
+        return NAN
+    least = abs(b.l2 - a.l2)
+    return 0.0 if least <= NORM_ROUNDING * a.l2 else ratio(least, floor.l2)
+
+
 def comparable_shapes(reference: Record, candidate: Record) -> bool:
     """Whether two tensors line up element by element.
 

@@ -180,7 +180,7 @@ def _first_divergence(reason: Reason) -> str:
         "recorded": "on the recorded inputs",
         "candidate": "on the candidate's own values before it",
     }
-    unpaired = f" but for {', '.join(reason.not_compared)} (rows that no mask pairs)" if reason.not_compared else ""
+    unpaired = f" but for {', '.join(reason.not_compared)} (not compared)" if reason.not_compared else ""
     how = {
         "module": f"{inputs[reason.fed]}{unpaired}, output" if inputs_compared(reason) else _interval(reason),
         "input": f"everything before it{unpaired} matches, this input",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -24,7 +25,18 @@ def nothing(record: Record) -> bool:
     return record.rows != "" and record.moments is not None and record.moments.l2 == 0.0
 
 
+UNPAIRED = "rows that no mask pairs"
+"""What the note of a port's site ends in that has another number of rows: nothing is known of it."""
+LAID_OUT = "laid out otherwise"
+"""What the note of a port's site ends in that has as many elements in another shape: its norm alone is compared."""
 ABSENT = "zeros against None: what is made of them decides"
+
+GIVEN_ONCE = "given on one side alone: what is made of it decides"
+
+
+def is_unpaired(note: str) -> bool:
+    """Whether the note of a site says that its elements were not compared, as they do not line up on both sides."""
+    return note.endswith((UNPAIRED, LAID_OUT)) or note in (ABSENT, GIVEN_ONCE)
 
 
 def absent(a: Record, b: Record) -> bool:
@@ -32,15 +44,31 @@ def absent(a: Record, b: Record) -> bool:
 
     Behind a mask the two are one. Where no mask says so, what reads them differs if they are not.
     """
-    if a.key.module or not a.key.port.startswith("in.") or {a.kind, b.kind} != {"none", "tensor"}:
+    if a.key.module or not a.key.is_input or {a.kind, b.kind} != {"none", "tensor"}:
         return False
     given = a if a.kind == "tensor" else b
     return given.moments is not None and given.moments.l2 == 0.0 and not given.moments.nan and not given.moments.inf
 
 
+def given_once(a: Record, b: Record) -> bool:
+    """Whether a module inside the model is given a tensor on one side and None on the other, but for a mask.
+
+    Implementations differ in what they call a module with: self-attention has the same tokens twice in one, and None in
+    another. What the module makes of it decides. A mask that one side lacks is a difference.
+    """
+    inside = bool(a.key.module) and a.key.is_input and "mask" not in a.key.port
+    return inside and {a.kind, b.kind} == {"none", "tensor"}
+
+
 def other_rows(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """Whether two shapes differ in their rows alone."""
     return len(a) == len(b) >= 2 and a[:1] + a[2:] == b[:1] + b[2:]
+
+
+def other_layout(a: Record, b: Record) -> bool:
+    """Whether two tensors of other shapes can hold the same elements: axes in another order, or joined."""
+    whole = a.rows == b.rows == ""
+    return whole and a.shape != b.shape and math.prod(a.shape) == math.prod(b.shape) > 0
 
 
 def let_through(record: Record) -> int | None:

@@ -76,15 +76,21 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
     _require_sizes(folder, part)
     try:
         if part == "transformer" and is_drawn(folder):
+            import torch
+
+            from parity.models.patches import as_loaded
             from parity.models.tiny.weights import draw
 
             _require_room(folder, part)
-            return draw(kind.from_config(read_config(folder, part)), part)
+            drawn = draw(kind.from_config(read_config(folder, part)), part)
+            return as_loaded(drawn, options.get("torch_dtype", torch.float32))
         where = {} if place == folder else {"subfolder": part}
         made, found = _loaded(kind, folder, **where, **options)
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"cannot load '{place}' as {kind.__name__}: {reason}") from error
+        needed = "; diffusers needs another package for that: pip install accelerate"
+        hint = needed if "low_cpu_mem_usage" in reason else ""
+        raise UsageError(f"cannot load '{place}' as {kind.__name__}: {reason}{hint}") from error
     _require_all(kind, place, found, ("missing", "unexpected"))
     return made
 

@@ -11,10 +11,32 @@ from typing import Any
 
 import torch
 
+from parity.hooks.modules import named_tensors
 from parity.reached import Reached
 from parity.settings import MODEL, Settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def as_loaded(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """A diffusers model cast as `from_pretrained(torch_dtype=...)` leaves one.
+
+    In 16 bits the modules that its class names stay in float32 (Wan's norms and time embedding), and buffers that are
+    in no checkpoint stay as they were made.
+    """
+    kept = set(getattr(type(model), "_keep_in_fp32_modules", None) or ()) if dtype.itemsize == 2 else set()
+    saved = model.state_dict().keys()
+    for name, x in named_tensors(model):
+        if x.is_floating_point() and name in saved and not kept & set(name.split(".")):
+            x.data = x.data.to(dtype)
+    return model
+
+
+def in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """A model in a working dtype. One that holds 16-bit weights of that dtype stays as its loader left it: which of the
+    others are kept in float32 is its own choice."""
+    found = {x.dtype for _, x in named_tensors(model) if x.is_floating_point()}
+    return model if found <= {dtype} or (dtype.itemsize == 2 and dtype in found) else model.to(dtype)
 
 
 def setting_dtype(settings: Settings, name: str) -> torch.dtype | None:

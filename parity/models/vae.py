@@ -69,7 +69,8 @@ def load_decoder(
     """
     vae_config(case.folder)
     given = DTYPES[settings.text("dtype")]
-    vae = load_part(case.folder, "vae", torch_dtype=given).to(dtype or given).eval().requires_grad_(False)
+    vae = load_part(case.folder, "vae", torch_dtype=given)
+    vae = (vae if dtype is None else vae.to(dtype)).eval().requires_grad_(False)
     reached.mark("dtype")
     if settings["vae.slicing"]:
         vae.enable_slicing()

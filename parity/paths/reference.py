@@ -17,7 +17,7 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
-from parity.models.patches import DTYPES
+from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import STAGE, Listen, Loaded, Seen, StepCalls, frames_of, rules_of
@@ -157,7 +157,8 @@ def load_reference(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     reached = Reached(settings)
     given = DTYPES[settings.text("dtype")]
-    model = family.load(case, settings).to(device=device, dtype=dtype or given).eval()
+    model = family.load(case, settings).to(device)
+    model = (in_dtype(model, given) if dtype is None else model.to(dtype)).eval()
     reached.mark("dtype")
     with torch.no_grad():
         family.adapt(model, case, reached, traced=False, first=inputs.conditions[BRANCHES[0]])

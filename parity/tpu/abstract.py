@@ -25,7 +25,7 @@ from parity.hooks.attach import callable_modules
 from parity.hooks.sites import plan_sites
 from parity.models.family import Family, require_meaning
 from parity.models.folder import skeleton
-from parity.models.patches import DTYPES, setting_dtype
+from parity.models.patches import DTYPES, as_loaded, setting_dtype
 from parity.models.spec import Case
 from parity.models.stage1 import Conditions
 from parity.paths.inputs import Inputs
@@ -91,7 +91,7 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
     placed = AbstractDevices(make_mesh(settings, devices[: rows * columns * layers]), rules_of(settings))
     dtype = DTYPES[settings.text("dtype")]
     reached = Reached(settings)
-    model = skeleton(case.folder, "transformer").to(dtype).eval().requires_grad_(False)
+    model = as_loaded(skeleton(case.folder, "transformer"), dtype).eval().requires_grad_(False)
     reached.mark("dtype")
     inputs = Inputs(_conditions(family, case, settings), torch.zeros(case.latent_shape), 1, 0)
     backend = TorchaxBackend(model, family, case, inputs, reached, placed)

@@ -182,7 +182,7 @@ def test_what_could_not_be_paired_is_not_said_to_match(paired: bool) -> None:
     assert result.origin is not None
     assert (result.origin.key.site, result.origin.birth) == ("block.to_out:in.x", "input")
     matching = "everything before it matches, this input"
-    apart = "everything before it but for block.attention (rows that no mask pairs) matches, this input"
+    apart = "everything before it but for block.attention (not compared) matches, this input"
     assert (matching if paired else apart) in result.reason
     told = dict(card(result).rows)["first divergence"]
     assert ("its producer matches" if paired else "where not all could be compared (block.attention)") in told
@@ -207,7 +207,7 @@ def test_a_block_with_an_input_that_could_not_be_paired_can_be_the_origin(far: f
     if birth == "module":
         assert result.origin is not None
         assert result.origin.key.site == "block:out"
-        assert "inputs match but for its input text (rows that no mask pairs), output differs" in result.reason
+        assert "inputs match but for its input text (not compared), output differs" in result.reason
 
 
 @pytest.mark.parametrize(("timestep", "block", "origin"), [

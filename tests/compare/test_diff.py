@@ -84,7 +84,7 @@ def test_keys_are_counted_in_an_attention_whose_rows_could_not_be_paired(tmp_pat
     written = [write(tmp_path / p.side, p, [s]) for p, s in zip((REFERENCE, script), made.steps(), strict=True)]
     result = diff(*written)
     assert result.verdict == "fail"
-    assert "joint.attention (rows that no mask pairs)" in result.reason
+    assert "joint.attention (not compared)" in result.reason
     assert "120.00 phantom keys on cond = its 2 padded text tokens and the 118 that fill 10" in result.causes[0].cause
 
 

@@ -585,13 +585,14 @@ def test_none_and_rows_that_a_mask_lets_none_of_through_are_one() -> None:
     assert (found.verdict, found.note) == ("fail", "a tensor against None")
 
 
-def test_zeros_that_a_script_gives_the_model_where_another_gives_nothing_are_left_to_what_reads_them() -> None:
+def test_what_one_side_gives_and_the_other_does_not_is_left_to_what_reads_it() -> None:
     zeros = np.zeros((1, 4, 2), np.float32)
     for site, x, verdict in (
         (":in.vision", zeros, "unjudged"),
         (":in.vision", zeros + 1e-3, "fail"),
         (":in.vision", zeros * np.nan, "fail"),
-        ("blocks.0:in.vision", zeros, "fail"),
+        ("blocks.0:in.tokens", zeros + 1e-3, "unjudged"),
+        ("blocks.0:in.attention_mask", zeros, "fail"),
     ):
         given, absent = StepRecords(0, (tensor(site, x),)), StepRecords(0, (none(site),))
         assert [d.verdict for d in Judge(strict_sites=False).step(given, absent)] == [verdict]
@@ -614,6 +615,21 @@ def test_a_ports_rows_that_no_mask_pairs_are_no_origin() -> None:
     (port,) = Judge(strict_sites=False).step(StepRecords(0, (ours,)), StepRecords(0, (theirs,)))
     assert (port.verdict, port.note) == ("unjudged", "shape [1, 64] against [1, 60], rows that no mask pairs")
     (own,) = Judge().step(StepRecords(0, (ours,)), StepRecords(0, (theirs,)))
+    assert own.verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("axes", "scale", "verdict"), [(True, 1.0, "unjudged"), (False, 1.0, "unjudged"), (True, 1.1, "fail")]
+)
+def test_a_ports_other_layout_is_no_origin_where_norms_match(axes: bool, scale: float, verdict: str) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 4, 2, 6)).astype(np.float32)
+    moved = np.moveaxis(x, 1, -1) if axes else x.reshape(1, 4, 12)
+    ours, theirs = tensor("rope:in.hidden_states", x), tensor("rope:in.hidden_states", moved * np.float32(scale))
+    floors = {ours.key: Floor(1e-5)}
+    (port,) = Judge(strict_sites=False).step(StepRecords(0, (ours,), floors), StepRecords(0, (theirs,)))
+    assert port.verdict == verdict
+    assert port.note.endswith("laid out otherwise") is (verdict == "unjudged")
+    (own,) = Judge().step(StepRecords(0, (ours,), floors), StepRecords(0, (theirs,)))
     assert own.verdict == "fail"
 
 

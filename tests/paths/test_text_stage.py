@@ -17,6 +17,7 @@ from parity.hooks.sites import plan_sites
 from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
 from parity.models.text import Encoder, TextStage
+from parity.paths.jax.program import Programs
 from parity.paths.plan import Given
 from parity.paths.worker.trees import nest
 from parity.runs.request import Request
@@ -123,7 +124,7 @@ def test_a_mask_that_an_encoder_ignores_has_an_origin(monkeypatch: pytest.Monkey
     candidate = loaded_stage("candidate", HUNYUAN, "text", "text_encoder_2")
     trunk = candidate.root.get_submodule("text_encoder_2")  # type: ignore[attr-defined]
     forget = trunk.register_forward_pre_hook(lambda m, a, k: (a, {**k, "attention_mask": None}), with_kwargs=True)
-    monkeypatch.setattr(candidate, "programs", {})
+    monkeypatch.setattr(candidate, "programs", Programs(jit=True))
     try:
         result = judge(HUNYUAN).result
     finally:

@@ -35,7 +35,7 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap
 from parity.models.family import Family
 from parity.models.feature_cache import Kept, calling, given_at
-from parity.models.patches import DTYPES
+from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.jax.lifetimes import bounded
@@ -232,7 +232,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     use_compilation_cache()
     reached = Reached(settings)
     dtype = DTYPES[settings.text("dtype")]
-    model = _in_dtype(family.load(case, settings), dtype).eval()
+    model = _placed(family.load(case, settings), dtype).eval()
     reached.mark("dtype")
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     adapt(backend, family, case, inputs, backend.params)
@@ -259,12 +259,11 @@ def adapt(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, w
         family.constrain(model, lambda x: _constrained(x, devices))
 
 
-def _in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+def _placed(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """The model in a dtype; a port may have placed its weights in torchax already."""
     inside = any(isinstance(x, torchax.tensor.Tensor) for _, x in named_tensors(model))
     with torchax.default_env() if inside else contextlib.nullcontext():
-        if any(x.is_floating_point() and x.dtype != dtype for _, x in named_tensors(model)):
-            model = model.to(dtype)
+        model = in_dtype(model, dtype)
         return model if inside else model.requires_grad_(False)
 
 
