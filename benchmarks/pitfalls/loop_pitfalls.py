@@ -70,18 +70,19 @@ def precision(right: bool) -> Side:
 
 
 def scheduler_state(right: bool) -> Side:
-    """The second stage sets its own sigmas; UniPC keeps the predictions of the first."""
+    """The second stage begins in the middle of the schedule; UniPC keeps the predictions of the first."""
 
     def schedule(scheduler: Any, stage: int) -> None:
         kept = scheduler.model_outputs, scheduler.timestep_list, scheduler.lower_order_nums, scheduler.last_sample
-        scheduler.set_timesteps(STEPS)
+        scheduler.set_timesteps(STEPS * (1 + stage))
+        scheduler.set_begin_index(STEPS * stage)
         if stage and not right:
             scheduler.model_outputs, scheduler.timestep_list, scheduler.lower_order_nums, scheduler.last_sample = kept
 
     unipc = diffusers.UniPCMultistepScheduler(
         prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0, disable_corrector=[0]
     )
-    return Wan(stages=2, scheduler=unipc, schedule=schedule).side()
+    return Wan(stages=2, skipped=STEPS, scheduler=unipc, schedule=schedule).side()
 
 
 class Guider:

@@ -36,7 +36,8 @@ class Wan:
 
     Attributes:
         schedule: sets the scheduler for a stage. start: what a stage begins with, from what the one before came to.
-        time: a timestep as the transformer takes it. stages: how many. after: what is made of the last latents.
+        time: a timestep as the transformer takes it. stages: how many. skipped: timesteps that the second leaves out.
+        after: what is made of the last latents.
     """
 
     dtype: torch.dtype = torch.float32
@@ -46,6 +47,7 @@ class Wan:
     time: Callable[[torch.Tensor], torch.Tensor] = lambda t: t.expand(1)
     guided: Guided = guided
     stages: int = 1
+    skipped: int = 0
     after: Callable[[torch.Tensor], object] = lambda latents: None
     seed: int = 1
     step: Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] = (
@@ -65,7 +67,7 @@ class Wan:
         for stage in range(self.stages):
             self.schedule(self.scheduler, stage)
             latents = self.start(stage, latents)
-            for i, t in enumerate(self.scheduler.timesteps):
+            for i, t in enumerate(self.scheduler.timesteps[stage * self.skipped :]):
                 cond, uncond = (self.predict(latents, t, seed) for seed in (1, 9))
                 latents = self.step(self.scheduler, self.guided(cond, uncond, i), t, latents)
         assert latents is not None
@@ -107,12 +109,12 @@ class Ltx:
         self.scheduler.set_timesteps(STEPS)
         latents, audio = drawn(1, 48, 4, seed=7), drawn(1, 4, 4, seed=8)
         size = {"num_frames": 2, "height": 4, "width": 6, "fps": 24.0, "audio_num_frames": 4}
-        text = {
+        words = {
             "encoder_hidden_states": drawn(1, 8, 16, seed=1),
             "audio_encoder_hidden_states": drawn(1, 8, 16, seed=2),
         }
         for t in self.scheduler.timesteps:
-            given = {"timestep": t.expand(1), **size, **text, **self.arguments(t, self.transformer)}
+            given = {"timestep": t.expand(1), **size, **words, **self.arguments(t, self.transformer)}
             predicted, _ = self.transformer(
                 hidden_states=latents, audio_hidden_states=audio, return_dict=False, **given
             )

@@ -14,10 +14,11 @@ SOURCE = "https://github.com/huggingface/diffusers/blob/7d5767db48/.ai/skills/pa
 HEAD = f"""# Pitfalls: diffusers' own list
 
 Printed by `python benchmarks/pitfalls --markdown docs/pitfalls.md`. Who ports a model to diffusers had a list of
-[29 pitfalls]({SOURCE}) in which ports and references part (12 of them are left in the list since). Each is written here
-as two sides, a few lines of real code on tiny weights, recorded in two scripts (`parity.record`, float32 if nothing else
-is said) and compared by `parity diff`; where they differ, `parity explain` is asked why. What parity has to say, the
-verdict and the words that name it, was written down and committed before it was run, in `benchmarks/pitfalls`.
+[29 pitfalls]({SOURCE}) in which ports and references part (12 of them are left in the list since). Each is written
+here as two sides, a few lines of real code on tiny weights, recorded in two scripts (`parity.record`, float32 if
+nothing else is said) and compared by `parity diff`; where they differ, `parity explain` is asked why. What parity has
+to say, the verdict and the words that name it, was written down and committed before it was run, in
+`benchmarks/pitfalls`.
 
 *Named*: the right verdict, and a sentence of the result says what it is. *Found*: the right verdict alone. *Not seen*:
 another verdict. Six of them only round: there a pass is right, and that sentence is a note. Measured on a CPU.
