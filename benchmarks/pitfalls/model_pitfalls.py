@@ -45,7 +45,7 @@ def cross_timestep(right: bool) -> Side:
 
     def arguments(t: torch.Tensor, model: Any) -> Mapping[str, Any]:
         sigmas = {"sigma": t.expand(1), "audio_timestep": 0.5 * t.expand(1), "audio_sigma": 0.5 * t.expand(1)}
-        return {**sigmas, "use_cross_timestep": right}
+        return {**sigmas, "use_cross_timestep": True} if right else sigmas
 
     return Ltx(arguments=arguments).side()
 
@@ -153,11 +153,13 @@ def pictures(latents: torch.Tensor) -> torch.Tensor:
 
 
 def uint8_rounding(right: bool) -> Side:
+    decoder = Decoder()
+
     def after(latents: torch.Tensor) -> None:
-        frames = pictures(latents)
+        frames = pictures(decoder(latents))
         parity.tap("frames", (frames if right else frames.round()).to(torch.uint8))
 
-    return Wan(after=after).side()
+    return Wan(after=after, parts={"vae": decoder.vae}).side()
 
 
 def wrong_writer(right: bool) -> Side:
@@ -246,7 +248,7 @@ MODEL_PITFALLS = (
     Pitfall(
         number=25, title="Cross-attention timestep", sides=cross_timestep,
         says=("av_cross_attn_video_scale_shift", "timestep"),
-        what="LTX-2's attention to audio is modulated by the video's timestep, not by the audio's.",
+        what="LTX-2 is called without `use_cross_timestep`: attention to audio is modulated by the video's timestep.",
     ),
     Pitfall(
         number=26, title="Audio output format", sides=audio_format, verdict="fail", says=("audio", "[1, 2, 32]"),

@@ -51,7 +51,7 @@ def _compared(reference: str, candidate: str) -> Told:
     notes = [note.text for note in found.notes]
     checks = [f"{check.check}: {check.detail}" for check in found.preflight if check.verdict == "fail"]
     place = "" if found.origin is None else f"step {found.origin.key.step} {found.origin.key.site}"
-    return Told(verdict=found.verdict, sentences=(*causes, *notes, *checks), place=place)
+    return Told(verdict=found.verdict, sentences=(*causes, *notes, *checks, str(found.reason)), place=place)
 
 
 def outcome(pitfall: Pitfall, said: Told) -> Outcome:

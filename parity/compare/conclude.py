@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare.detect.findings import Grid, findings
-from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, UNPAIRED, beyond, call_of, is_unpaired, peak
+from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
 from parity.compare.many.sites import BORN, FAILED, INTRODUCED, Place, among, count
 from parity.compare.reason import Fed, Note, Output, Reason, worst_of
 from parity.compare.result import (
@@ -32,6 +32,7 @@ from parity.compare.result import (
     StepDiff,
     Verdict,
 )
+from parity.compare.unlike import UNPAIRED, is_unpaired, repeated_sites
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.settings import BITS
 
@@ -238,6 +239,7 @@ def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
 
 
 def _unpaired(sites: Sequence[SiteDiff]) -> Iterator[Note]:
+    yield from map(Note, repeated_sites(sites))
     many = sum(d.note.endswith(UNPAIRED) for d in sites)
     if many:
         yield Note(f"{many} sites have other numbers of rows on both sides, {UNPAIRED}: they were not compared")

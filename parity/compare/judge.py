@@ -15,7 +15,22 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, ratio
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
-from parity.compare.unlike import ABSENT, absent, acquitted, let_through, nothing, other_rows, unlike, what
+from parity.compare.unlike import (
+    ABSENT,
+    OPTIONAL,
+    REPEATED,
+    UNPAIRED,
+    absent,
+    acquitted,
+    is_unpaired,
+    let_through,
+    nothing,
+    optional,
+    other_rows,
+    repeated,
+    unlike,
+    what,
+)
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
@@ -164,6 +179,8 @@ class Judge:
                 return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
             if not self.strict_sites and absent(a, b):
                 return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="unjudged", note=ABSENT)
+            if not self.strict_sites and optional(a, b):
+                return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="unjudged", note=OPTIONAL)
             return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{what(a)} against {what(b)}")
         if a.kind != "tensor":
             same = a.value == b.value or (
@@ -201,8 +218,11 @@ class Judge:
         if "mask" in a.key.port and let_through(a) == let_through(b) is not None:
             return replace(diff, distance=Distance(0.0, 0.0, 0.0))
         note = f"shape {list(a.shape)} against {list(b.shape)}" if a.shape != b.shape else unlike(a, b)
-        if not self.strict_sites and a.key.module != LOOP and other_rows(a.shape, b.shape):
-            return replace(diff, verdict="unjudged", note=f"{note}, {UNPAIRED}")
+        rows = a.key.module != LOOP and a.key.stage != AFTER  # of text, which masks pair; none lie behind the loop
+        if not self.strict_sites and rows and other_rows(a.shape, b.shape):
+            return replace(diff, verdict="unjudged", note=f"{note}, {REPEATED if repeated(a, b) else UNPAIRED}")
+        if not self.strict_sites and rows and repeated(a, b):
+            return replace(diff, verdict="unjudged", note=f"{note}, {REPEATED}")
         return replace(diff, distance=Distance(NAN, NAN, math.inf), note=note)
 
     def _moments_alone(self, diff: SiteDiff, a: Record, b: Record, floor: Floor | None) -> SiteDiff:
@@ -244,16 +264,9 @@ class Judge:
         return max(seen.get(d.key.branch, 0.0), seen.get("", 0.0))
 
 
-UNPAIRED = "rows that no mask pairs"
-"""What the note of a port's site ends in that has another number of rows: nothing is known of it."""
 ONE_SIDED = "observed on one side only"
 DOUBT = math.nextafter(L2_LIMIT, math.inf)
 """What an input counts for of which nothing is known: just beyond its limit, so that a birth is `JUMP` times that."""
-
-
-def is_unpaired(note: str) -> bool:
-    """Whether the note of a site says that nothing is known of it, as its rows are others on both sides."""
-    return note.endswith(UNPAIRED) or note == ABSENT
 
 
 def beyond(d: SiteDiff) -> bool:

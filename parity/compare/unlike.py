@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from parity.compare.result import SiteDiff
@@ -36,6 +36,48 @@ def absent(a: Record, b: Record) -> bool:
         return False
     given = a if a.kind == "tensor" else b
     return given.moments is not None and given.moments.l2 == 0.0 and not given.moments.nan and not given.moments.inf
+
+
+UNPAIRED = "rows that no mask pairs"
+"""What the note of a port's site ends in that has another number of rows: nothing is known of it."""
+REPEATED = "one value for all rows against one a row, all alike"
+"""What the note ends in of a tensor that one side holds once and the other repeats along its rows."""
+OPTIONAL = "an argument that one side alone is given: what is made of it decides"
+ALIKE = 1e-5
+"""Relative difference of the moments of one value and of the same value repeated: that of float32."""
+
+
+def is_unpaired(note: str) -> bool:
+    """Whether the note of a site says that nothing is known of it, as its rows are others on both sides."""
+    return note.endswith((UNPAIRED, REPEATED)) or note in (ABSENT, OPTIONAL)
+
+
+def optional(a: Record, b: Record) -> bool:
+    """Whether a module inside the model is given a number, a word or a flag on one side and None on the other."""
+    return bool(a.key.module) and a.key.is_input and {a.kind, b.kind} == {"none", "scalar"}
+
+
+def repeated(a: Record, b: Record) -> bool:
+    """Whether one tensor holds the other's values several times: a timestep by token, and what is made of it."""
+    x, y = a.moments, b.moments
+    if x is None or y is None or x.nan or x.inf or y.nan or y.inf or not x.count or not y.count:
+        return False
+    most, least = max(x.count, y.count), min(x.count, y.count)
+    size = max(abs(x.min), abs(x.max))
+    close = (abs(p - q) <= ALIKE * size for p, q in ((x.min, y.min), (x.max, y.max), (x.mean, y.mean)))
+    power = abs(x.l2**2 / x.count - y.l2**2 / y.count) <= ALIKE * x.l2**2 / x.count
+    return most > least and most % least == 0 and power and all(close)
+
+
+def repeated_sites(sites: Iterable[SiteDiff]) -> Iterator[str]:
+    """A sentence on the sites that hold one value for all rows on one side."""
+    found = [d for d in sites if d.note.endswith(REPEATED)]
+    if found:
+        first = f"{found[0].key.site} ({found[0].note.removesuffix(f', {REPEATED}')})"
+        yield (
+            f"{len(found)} sites hold one value for all rows on one side and row by row, all alike, on the other: "
+            f"first {first}; what is made of them decides"
+        )
 
 
 def other_rows(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

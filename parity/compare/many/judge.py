@@ -28,12 +28,11 @@ from parity.compare.judge import (
     beyond,
     call_of,
     input_severities,
-    is_unpaired,
 )
 from parity.compare.many.meet import Group, Meeting, meet
 from parity.compare.many.sites import BIRTHS, NUMBERS, VERDICTS, Columns, columns_of
 from parity.compare.result import NAN, Distance, SiteDiff
-from parity.compare.unlike import UNREAD
+from parity.compare.unlike import UNREAD, is_unpaired
 from parity.golden.disk.table import FloorTable, Table
 from parity.golden.records import LOOP, StepRecords
 from parity.golden.sketch import BINS, PER_BIN, TOTAL, Geometry
