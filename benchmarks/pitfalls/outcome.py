@@ -16,7 +16,7 @@ from parity.causes.explain import ExplainRequest, explain
 from parity.compare.diff import diff
 from parity.errors import ParityError
 
-Outcome = Literal["named", "found", "not seen"]
+Outcome = Literal["named", "found", "passes", "not seen"]
 
 
 def told(pitfall: Pitfall, folder: Path) -> Told:
@@ -47,7 +47,7 @@ def _compared(reference: str, candidate: str) -> Told:
             found = explain(ExplainRequest(reference, candidate), judge.Here(), judge.quiet)
     except ParityError as error:
         return Told(verdict="refused", sentences=(str(error),))
-    causes = [" ".join([c.cause, c.setting, *(w.detail for w in c.witnesses)]) for c in found.causes]
+    causes = [text for c in found.causes for text in (c.cause, *(w.detail for w in c.witnesses))]
     notes = [note.text for note in found.notes]
     checks = [f"{check.check}: {check.detail}" for check in found.preflight if check.verdict == "fail"]
     place = "" if found.origin is None else f"step {found.origin.key.step} {found.origin.key.site}"
@@ -58,8 +58,9 @@ def outcome(pitfall: Pitfall, said: Told) -> Outcome:
     """How well that is: the right verdict with the words that were written down, the verdict alone, neither."""
     if said.verdict != pitfall.verdict:
         return "not seen"
-    named = not pitfall.says or any(all(word in text for word in pitfall.says) for text in said.sentences)
-    return "named" if named else "found"
+    if not pitfall.says:
+        return "passes"
+    return "named" if any(all(word in text for word in pitfall.says) for text in said.sentences) else "found"
 
 
 def sentence(pitfall: Pitfall, said: Told) -> str:

@@ -13,15 +13,23 @@ SOURCE = "https://github.com/huggingface/diffusers/blob/7d5767db48/.ai/skills/pa
 
 HEAD = f"""# Pitfalls: diffusers' own list
 
-Printed by `python benchmarks/pitfalls --markdown docs/pitfalls.md`. Who ports a model to diffusers had a list of
-[29 pitfalls]({SOURCE}) in which ports and references part (12 of them are left in the list since). Each is written
-here as two sides, a few lines of real code on tiny weights, recorded in two scripts (`parity.record`, float32 if
-nothing else is said) and compared by `parity diff`; where they differ, `parity explain` is asked why. What parity has
-to say, the verdict and the words that name it, was written down and committed before it was run, in
-`benchmarks/pitfalls`.
+Printed by `python benchmarks/pitfalls --markdown docs/pitfalls.md`. diffusers had a list of
+[29 pitfalls]({SOURCE})
+for those who port a model to it; 12 are left in it since. Each is written here as two sides, a few lines of real code
+on tiny weights, recorded in two scripts (`parity.record`, float32 if nothing else is said) and compared by
+`parity diff`; where they differ, `parity explain` is asked why. What parity has to say, the verdict and the words that
+name it, was written down and committed before it was run, in `benchmarks/pitfalls`.
 
-*Named*: the right verdict, and a sentence of the result says what it is. *Found*: the right verdict alone. *Not seen*:
-another verdict. Six of them only round: there a pass is right, and that sentence is a note. Measured on a CPU.
+*Named*: the right verdict, and a sentence of the result says what it is. *Found*: the right verdict alone.
+*Passes*: both sides only round, and nothing has to be said. *Not seen*: another verdict. Six pitfalls (17, 19 to 23) are
+no faults but rounding or shape: there a pass is right, and what is said is a note. Two (8, 10) are no numbers: what is
+shown is the error that the user sees, in 8 the script's own. Measured on a CPU.
+
+As the list was first run, 10 were named or passed, 16 found and 3 not seen: a timestep by token was alarmed at, frames
+that were rounded for truncated were not judged, and audio of another length passed. What was missing became rules of
+parity, none of them for a row of this table alone, each with a test. Since then the expectations are as they were; five
+scenes were mended that held no fault or did not run (7, 15, 21, 22, 27), one leaves an argument out in place of passing
+another value (25), and one has the strength of its original (4).
 """
 
 
@@ -45,7 +53,7 @@ def line(row: Row) -> str:
 def summary(rows: Sequence[Row]) -> str:
     """The figures in one line."""
     count = Counter(row.outcome for row in rows)
-    return f"named {count['named']}, found {count['found']}, not seen {count['not seen']}, of {len(rows)}"
+    return ", ".join(f"{name} {count[name]}" for name in ("named", "found", "passes", "not seen")) + f", of {len(rows)}"
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -100,14 +100,15 @@ def _values(record: Record) -> np.ndarray | None:
 
 
 def _made(key: Key, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
-    for how, make in MADE.items():
-        for one, x, y in (("the candidate's", a, b), ("the reference's", b, a)):
-            # A number that rounds to nothing says nothing of how it was rounded.
-            if y.any() and not _alike(x, y) and _alike(make(x), y):
-                size = f"{x.size} value{'s' if x.size > 1 else ''}, the first {y[0]:.8g} for {x[0]:.8g}"
-                other = "the reference's" if one == "the candidate's" else "the candidate's"
-                yield measured(f"{_named(key)}: {one} is {other} {how}", 1.0, size)
-                return
+    for one, other, x, y in (("candidate's", "reference's", a, b), ("reference's", "candidate's", b, a)):
+        # A number that rounds to nothing says nothing of how it was rounded.
+        made = (how for how, make in MADE.items() if y.any() and not _alike(x, y) and _alike(make(x), y))
+        how = next(made, None)
+        if how is not None:
+            at = int(np.argmax(x != y))
+            size = f"{x.size} value{'s' if x.size > 1 else ''}, the first other one {y[at]:.8g} for {x[at]:.8g}"
+            yield measured(f"{_named(key)}: the {one} is the {other} {how}", 1.0, size)
+            return
 
 
 def _alike(x: np.ndarray, y: np.ndarray) -> bool:
