@@ -32,7 +32,7 @@ from parity.compare.result import (
     StepDiff,
     Verdict,
 )
-from parity.compare.unlike import LAID_OUT, UNPAIRED, is_unpaired
+from parity.compare.unlike import LAID_OUT, UNPAIRED, is_unpaired, repeated_sites
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.settings import BITS
 
@@ -239,6 +239,7 @@ def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
 
 
 def _unpaired(sites: Sequence[SiteDiff]) -> Iterator[Note]:
+    yield from map(Note, repeated_sites(sites))
     many = sum(d.note.endswith(UNPAIRED) for d in sites)
     if many:
         yield Note(f"{many} sites have other numbers of rows on both sides, {UNPAIRED}: they were not compared")

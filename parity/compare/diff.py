@@ -24,6 +24,7 @@ from typing import Protocol
 from parity.compare.automap import Proposal, propose
 from parity.compare.comparable import Side, common_steps, comparable, settings_differences
 from parity.compare.conclude import Collected, conclude, recorded_stages
+from parity.compare.detect.configs import config_cause
 from parity.compare.detect.glue import Glue
 from parity.compare.detect.phantoms import count_phantoms, phantom_cause
 from parity.compare.judge import AFTER, Judge, excuses
@@ -155,6 +156,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     collected, common = judge_streams(_steps(sides, renamer, say), judge, glue)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
     told = [*notes, *map(Note, (*renamer.unused(), *held))]
+    told += map(Note, glue.rounded)
     if (rename or port) and any(common.alone):
         ours, theirs = common.alone
         told.append(Note(f"without a counterpart: {ours} sites of the reference, {theirs} of the candidate"))
@@ -179,6 +181,8 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         return replace(result, stages=recorded_stages(result))
     phantoms, hint = _phantoms(sides, renamer, result)
     causes = (*phantoms, *glue.found)
+    if not causes:
+        causes = tuple(config_cause(differing, result.origin))
     return replace(result, stages=recorded_stages(result), causes=causes, notes=(*result.notes, *hint))
 
 
@@ -254,8 +258,8 @@ def judge_streams(
         reference, candidate = lean(reference), lean(candidate)
         collected.spilled.add(judged.columns)
         collected.add_step(reference, candidate, judged.loop)
-        if glue is not None and (judged.columns.verdicts == VERDICTS.index("fail")).any():
-            glue.add(reference, candidate)
+        if glue is not None:
+            glue.add(reference, candidate, differs=bool((judged.columns.verdicts == VERDICTS.index("fail")).any()))
     return collected, common
 
 

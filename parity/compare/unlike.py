@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from parity.compare.result import SiteDiff
@@ -29,14 +29,15 @@ UNPAIRED = "rows that no mask pairs"
 """What the note of a port's site ends in that has another number of rows: nothing is known of it."""
 LAID_OUT = "laid out otherwise"
 """What the note of a port's site ends in that has as many elements in another shape: its norm alone is compared."""
+REPEATED = "one value for all rows against one a row, all alike"
+"""What the note ends in of a tensor that one side holds once and the other repeats along its rows."""
 ABSENT = "zeros against None: what is made of them decides"
-
 GIVEN_ONCE = "given on one side alone: what is made of it decides"
 
 
 def is_unpaired(note: str) -> bool:
     """Whether the note of a site says that its elements were not compared, as they do not line up on both sides."""
-    return note.endswith((UNPAIRED, LAID_OUT)) or note in (ABSENT, GIVEN_ONCE)
+    return note.endswith((UNPAIRED, LAID_OUT, REPEATED)) or note in (ABSENT, GIVEN_ONCE)
 
 
 def absent(a: Record, b: Record) -> bool:
@@ -51,13 +52,45 @@ def absent(a: Record, b: Record) -> bool:
 
 
 def given_once(a: Record, b: Record) -> bool:
-    """Whether a module inside the model is given a tensor on one side and None on the other, but for a mask.
+    """Whether a module inside the model is given something on one side and None on the other, but for a mask.
 
     Implementations differ in what they call a module with: self-attention has the same tokens twice in one, and None in
-    another. What the module makes of it decides. A mask that one side lacks is a difference.
+    another; a flag is passed or not. What the module makes of it decides. A mask that one side lacks is a difference.
     """
     inside = bool(a.key.module) and a.key.is_input and "mask" not in a.key.port
-    return inside and {a.kind, b.kind} == {"none", "tensor"}
+    return inside and a.kind != b.kind and "none" in (a.kind, b.kind)
+
+
+def left_to_reader(a: Record, b: Record) -> str:
+    """Why records of two kinds, of which one is None, are no difference by themselves; empty where they are one."""
+    return ABSENT if absent(a, b) else GIVEN_ONCE if given_once(a, b) else ""
+
+
+ALIKE = 1e-5
+"""Relative difference of the moments of one value and of the same value repeated: that of float32."""
+
+
+def repeated(a: Record, b: Record) -> bool:
+    """Whether one tensor holds the other's values several times: a timestep by token, and what is made of it."""
+    x, y = a.moments, b.moments
+    if x is None or y is None or x.nan or x.inf or y.nan or y.inf or not x.count or not y.count:
+        return False
+    most, least = max(x.count, y.count), min(x.count, y.count)
+    size = max(abs(x.min), abs(x.max))
+    close = (abs(p - q) <= ALIKE * size for p, q in ((x.min, y.min), (x.max, y.max), (x.mean, y.mean)))
+    power = abs(x.l2**2 / x.count - y.l2**2 / y.count) <= ALIKE * x.l2**2 / x.count
+    return most > least and most % least == 0 and power and all(close)
+
+
+def repeated_sites(sites: Iterable[SiteDiff]) -> Iterator[str]:
+    """A sentence on the sites that hold one value for all rows on one side."""
+    found = [d for d in sites if d.note.endswith(REPEATED)]
+    if found:
+        first = f"{found[0].key.site} ({found[0].note.removesuffix(f', {REPEATED}')})"
+        yield (
+            f"{len(found)} sites hold one value for all rows on one side and row by row, all alike, on the other: "
+            f"first {first}; what is made of them decides"
+        )
 
 
 def other_rows(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

@@ -70,14 +70,16 @@ class Loop:
                 arguments = {**dict(zip(names, args, strict=False)), **kwargs}
                 kept = {n: x.detach().clone() if isinstance(x, torch.Tensor) else same_draws(x)
                         for n, x in arguments.items()}  # fmt: skip
-                return kept, None if self.carried is None else copy.deepcopy(scheduler), Drawn.now()
+                copied = None if self.carried is None else copy.deepcopy(scheduler)
+                return kept, copied, Drawn.now(), _remembered(scheduler)
             return None
 
         def after(held: Any, args: Any, kwargs: Any, result: Any) -> None:
             if held is None or not self.wanted():
                 return
-            given, copied, drawn = held
+            given, copied, drawn, remembered = held
             with self.guard():
+                self.steps.part.add(() if remembered is None else [self._number("history", remembered)])
                 self._stepped(scheduler, given, copied, tensors_of(result), drawn)
                 self.steps.end_step()
                 for branches in self.branches:
@@ -129,7 +131,10 @@ class Loop:
             if isinstance(sigmas, torch.Tensor) and 0 < int(index) < sigmas.numel():
                 pair = np.asarray(self.kind.host(sigmas), np.float64)[int(index) - 1 : int(index) + 1]
                 found |= {"sigma": float(pair[0]), "dt": float(pair[1] - pair[0])}
-        return [self.steps.value(port, np.asarray(np.float64(x)), "float64") for port, x in found.items()]
+        return [self._number(port, x) for port, x in found.items()]
+
+    def _number(self, port: str, value: float) -> Record:
+        return self.steps.value(port, np.asarray(np.float64(value)), "float64")
 
     # --- the decoder and the frames
 
@@ -241,6 +246,15 @@ def _step_arguments(scheduler: Any) -> tuple[str, ...]:
         if set(_STEP) <= set(named):
             return named
     return _STEP
+
+
+def _remembered(scheduler: Any) -> int | None:
+    """How many predictions of earlier steps a multistep scheduler of diffusers holds; None for another scheduler."""
+    count = getattr(scheduler, "lower_order_nums", None)  # of DPM-Solver, UniPC, DEIS, SA
+    if isinstance(count, int):
+        return count
+    kept = getattr(scheduler, "ets", None)  # of PNDM, iPNDM
+    return len(kept) if isinstance(kept, list) else None
 
 
 def _scaled(z: torch.Tensor, latents: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:

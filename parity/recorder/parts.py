@@ -75,7 +75,7 @@ class Parts:
             config = getattr(part, "config", None)
             items = config.items() if isinstance(config, Mapping) else ()
             for name, value in items:
-                if not str(name).startswith("_") and isinstance(value, (bool, int, float, str)):
+                if not str(name).startswith("_") and _plain(value):
                     found[f"{component}.{name}"] = str(value)
         return found
 
@@ -136,6 +136,17 @@ def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
         if not isinstance(model, torch.nn.Module):
             raise UsageError(f"parity.record: {name} is a {type(model).__name__}; it must be a torch.nn.Module")
     return found
+
+
+MOST = 64
+"""Length up to which a list in a config is held; a table of weights is none."""
+
+
+def _plain(value: object) -> bool:
+    """Whether a config's value is a number, a word, or a short list of these."""
+    if isinstance(value, (list, tuple)):
+        return len(value) <= MOST and all(isinstance(x, (bool, int, float, str)) for x in value)
+    return isinstance(value, (bool, int, float, str))
 
 
 def _narrow(x: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ STAGE, AFTER = "transformer", "vae"
 OUTSIDE = -1
 """The step of what happens outside the loop."""
 
-_FIRST = ("schedule:", f"{LOOP}:timestep", f"{LOOP}:sigma", f"{LOOP}:dt", f"{LOOP}:step_index")
+_FIRST = ("schedule:", f"{LOOP}:timestep", f"{LOOP}:sigma", f"{LOOP}:dt", f"{LOOP}:step_index", f"{LOOP}:history")
 
 
 @dataclass

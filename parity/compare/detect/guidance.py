@@ -1,0 +1,96 @@
+"""Guidance: how the branches' predictions were combined, fitted on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from parity.compare.detect.held import EXACT, SAME, Seen, Values, apart, named
+from parity.compare.result import Cause
+from parity.golden.records import LOOP
+
+
+def guidance(seen: Seen) -> Iterator[Cause]:
+    """How the branches' predictions were combined, fitted on both sides."""
+    ours, theirs = seen.ours, seen.theirs
+    first, second = combined(ours), combined(theirs)
+    yield from _zeros(seen)
+    swapped = _crossed(seen)
+    if swapped is not None:
+        text = "the branches are swapped: the candidate's cond is the reference's uncond (negative and positive prompt)"
+        yield named(text, "guidance", "cond, uncond", "uncond, cond", swapped)
+        return
+    if first is not None and _unguided(ours, theirs):
+        text = f"the guidance scale of {first[0]:.4g} is lost: the candidate runs one branch alone, cond"
+        yield named(text, "guidance", first[0], 1.0, 1.0)
+        return
+    if first is None or second is None or not _branches_agree(seen):
+        return
+    (scale, size), (other, other_size) = first, second
+    if abs(other - (1 - scale)) <= EXACT * max(1.0, abs(scale)) and abs(scale - 0.5) > EXACT:
+        text = f"guidance is applied to the branches the wrong way round: scale {other:.4g} for {scale:.4g}"
+        yield named(text, "guidance", scale, other, other)
+    elif abs(other - scale) > EXACT * max(1.0, abs(scale)):
+        lost = " (none is applied)" if abs(other - 1) <= EXACT else ""
+        yield named(f"the guidance scale is {other:.4g}, not {scale:.4g}{lost}", "guidance", scale, other, other)
+    elif abs(other_size - size) > EXACT:
+        text = (
+            f"the guided prediction is rescaled by {size:.4g} on the reference, by {other_size:.4g} on the candidate: "
+            "guidance_rescale"
+        )
+        yield named(text, "guidance_rescale", size, other_size, other_size)
+
+
+def _unguided(ours: Values, theirs: Values) -> bool:
+    """Whether the candidate has no uncond branch, and predicts what the reference's cond does."""
+    site = f"{LOOP}:noise_pred"
+    cond, alone = ours.get(("cond", site)), theirs.get(("", site))
+    if ("uncond", site) in theirs or cond is None or alone is None or cond.shape != alone.shape:
+        return False
+    return apart(cond, alone) <= EXACT
+
+
+def combined(values: Values) -> tuple[float, float] | None:
+    """(guidance scale, common factor) with which a side combined its branches; None where that is no combination."""
+    parts = [values.get((branch, f"{LOOP}:noise_pred")) for branch in ("uncond", "cond", "")]
+    if any(x is None for x in parts):
+        return None
+    uncond, cond, guided = (np.ravel(x) for x in parts if x is not None)
+    if not uncond.size == cond.size == guided.size or not all(np.isfinite(x).all() for x in (uncond, cond, guided)):
+        return None
+    columns = np.stack([uncond, cond], axis=1)
+    weights, *_ = np.linalg.lstsq(columns, guided, rcond=None)
+    if np.linalg.norm(columns @ weights - guided) > EXACT * np.linalg.norm(guided) or abs(weights.sum()) < SAME:
+        return None
+    return float(weights[1] / weights.sum()), float(weights.sum())
+
+
+def _branches_agree(seen: Seen) -> bool:
+    pairs = [seen.pair(f"{LOOP}:noise_pred", branch) for branch in ("cond", "uncond")]
+    return all(pair is not None and apart(*pair) <= EXACT for pair in pairs)
+
+
+def _crossed(seen: Seen) -> float | None:
+    """How far each side's branches are from the other's other branch, where they are those; None where not."""
+    site = f"{LOOP}:noise_pred"
+    crossed = [
+        (seen.ours.get((a, site)), seen.theirs.get((b, site))) for a, b in (("cond", "uncond"), ("uncond", "cond"))
+    ]
+    if _branches_agree(seen) or any(a is None or b is None or a.shape != b.shape for a, b in crossed):
+        return None
+    worst = max(apart(a, b) for a, b in crossed if a is not None and b is not None)
+    return worst if worst <= EXACT else None
+
+
+def _zeros(seen: Seen) -> Iterator[Cause]:
+    """A step that guidance leaves out by zeros (zero-init of CFG-Zero*), on one side alone."""
+    pair = seen.pair(f"{LOOP}:noise_pred")
+    if pair is None or bool(np.any(pair[0])) == bool(np.any(pair[1])) or not _branches_agree(seen):
+        return
+    zeroed, other = ("candidate", "reference") if np.any(pair[0]) else ("reference", "candidate")
+    text = (
+        f"at step {seen.step} the guided prediction is zeros on the {zeroed} and not on the {other}: the steps that "
+        "guidance zeroes (zero_steps, zero_init_steps) are counted otherwise, or the guider was not reset"
+    )
+    yield named(text, "guidance.zero_steps", float(not np.any(pair[0])), float(not np.any(pair[1])), float(seen.step))

@@ -1,0 +1,82 @@
+"""The loop's own values as the detectors take them: both sides' at one step, in float64, and how far two are apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parity.compare.result import NAN, Cause, Witness
+from parity.golden.records import LOOP, StepRecords
+
+EXACT = 2e-3
+"""Relative residual up to which a hypothesis explains a value: bfloat16 rounds to 4e-3 at most, 2e-3 on average."""
+SAME = 1e-4
+"""Relative difference up to which values of the loop count as equal here; the judge has said whether they are."""
+
+Values = Mapping[tuple[str, str], np.ndarray]
+"""(branch, site) -> a value that is held whole, in float64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a detector is shown.
+
+    Attributes:
+        ours, theirs: values of the reference and the candidate. settings: of both sides, configs among them.
+        step: of the values. before: what each side's latents had come to in the step before; None where nobody knows.
+    """
+
+    ours: Values
+    theirs: Values
+    settings: tuple[Mapping[str, str], Mapping[str, str]] = field(default=({}, {}))
+    step: int = 0
+    before: tuple[np.ndarray, np.ndarray] | None = None
+
+    def pair(self, site: str, branch: str = "") -> tuple[np.ndarray, np.ndarray] | None:
+        """Both sides' value, where both hold it in one shape."""
+        a, b = self.ours.get((branch, site)), self.theirs.get((branch, site))
+        return None if a is None or b is None or a.shape != b.shape else (a, b)
+
+
+def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
+    """A step's values that are held whole."""
+    wanted = (f"{LOOP}:", "schedule:", "decode:in.")
+    return {
+        (r.key.branch, r.key.site): np.asarray(r.value, np.float64)
+        for r in step.records
+        if isinstance(r.value, np.ndarray) and r.key.site.startswith(wanted) and r.key.call == 0
+    }
+
+
+def differ(pair: tuple[np.ndarray, np.ndarray] | None) -> bool:
+    """Whether both sides hold a value, and not the same."""
+    return pair is not None and apart(*pair) > SAME
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> float:
+    """Relative L2 distance of `b` from `a`."""
+    size = float(np.linalg.norm(a))
+    return float(np.linalg.norm(b - a)) / size if size > 0 else (0.0 if not np.any(b) else math.inf)
+
+
+def named(text: str, setting: str, reference: float | str, candidate: float | str, value: float) -> Cause:
+    """A cause that a value shows, without a share.
+
+    Args:
+        reference, candidate: what each side has; numbers as four digits. value: the number that shows it.
+    """
+
+    def shown(x: float | str) -> str:
+        return x if isinstance(x, str) else f"{x:.4g}"
+
+    return Cause(text, setting, shown(reference), shown(candidate), NAN, (Witness("gauge", value, text),))
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    """Values rounded to bfloat16, to nearest and ties to even, as float64."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return rounded.astype(np.uint32).view(np.float32).astype(np.float64)

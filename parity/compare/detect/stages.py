@@ -1,0 +1,45 @@
+"""What one step hands to the next: its latents, and what the scheduler remembers of earlier predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parity.compare.detect.held import SAME, Seen, apart, differ, named
+from parity.compare.result import Cause
+from parity.golden.records import LOOP
+
+LATENTS = f"{LOOP}:latents.after"
+HISTORY = f"{LOOP}:history"
+"""How many predictions of earlier steps a multistep scheduler holds before a step."""
+
+
+def continued(seen: Seen) -> Iterator[Cause]:
+    """Latents that are carried over on one side, and begun anew or changed between two steps on the other."""
+    pair = seen.pair(f"{LOOP}:latents.before")
+    if not differ(pair) or pair is None or seen.before is None:
+        return
+    if any(before.shape != now.shape for before, now in zip(seen.before, pair, strict=True)):
+        return
+    ours, theirs = (apart(before, now) <= SAME for before, now in zip(seen.before, pair, strict=True))
+    if ours == theirs:
+        return
+    one, other = ("the candidate", "the reference") if theirs else ("the reference", "the candidate")
+    text = (
+        f"at step {seen.step} {one} goes on from the latents of the step before, {other} does not: latents of a stage "
+        "or chunk that are drawn, scaled or injected between steps on one side alone (a name that two loops share)"
+    )
+    value = apart(seen.before[0], pair[0]) if theirs else apart(seen.before[1], pair[1])
+    yield named(text, "loop.latents", "" if theirs else "carried over", "carried over" if theirs else "", value)
+
+
+def remembered(seen: Seen) -> Iterator[Cause]:
+    """A multistep scheduler that enters a step with predictions of earlier ones that the other side has forgotten."""
+    pair = seen.pair(HISTORY)
+    if pair is None or pair[0].size != 1 or float(pair[0].item()) == float(pair[1].item()):
+        return
+    ours, theirs = (int(x.item()) for x in pair)
+    text = (
+        f"the scheduler enters step {seen.step} with {theirs} predictions of earlier steps, with {ours} on the "
+        "reference: its state was not reset, or was lost, between stages"
+    )
+    yield named(text, "scheduler.history", float(ours), float(theirs), float(theirs))
