@@ -238,7 +238,7 @@ def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
 
 
 def _unpaired(sites: Sequence[SiteDiff]) -> Iterator[Note]:
-    many = sum(d.note.endswith(UNPAIRED) for d in sites)
+    many = sum(d.note.endswith(UNPAIRED) for d in among(sites, noted=True))
     if many:
         yield Note(f"{many} sites have other numbers of rows on both sides, {UNPAIRED}: they were not compared")
 
