@@ -17,7 +17,7 @@ _BEHIND = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s'\"?#]*[?#])[^\s'\"]+")
 
 def printable(text: str, encoding: str | None) -> str:
     """The text with no character that controls a terminal or that its encoding lacks; such are written as escapes."""
-    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    shown = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return shown.encode(encoding or "ascii", "backslashreplace").decode(encoding or "ascii")
 
 

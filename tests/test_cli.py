@@ -150,6 +150,15 @@ def test_a_closed_stream_is_nobodys_pipe(closed: str, tmp_path: Path) -> None:
     assert (tmp_path / "golden" / "golden.json").exists()
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-"])
+def test_without_a_stderr_a_verdict_is_the_same_and_an_error_is_no_result(closed: str, tmp_path: Path) -> None:
+    sides = " ".join(f"'{side}'" for side in pair(tmp_path))
+    for words, code, printed in ((f"diff {sides}", 0, True), ("diff a b c", 2, False), ("diff nowhere b", 2, False)):
+        command = f"exec '{sys.executable}' -m parity {words} {closed}"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, bool(done.stdout)) == (code, printed), words
+
+
 def test_an_empty_name_is_no_place_for_a_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     reference, _ = pair(tmp_path / "pair")

@@ -56,6 +56,13 @@ class Group:
         if count not in (None, "auto") and not (count.isdigit() and int(count) > 0):
             raise UsageError(f"--processes takes auto or a number, found '{count}'")
 
+    def supervise(self) -> None:
+        """Go on in a child where there are several: JAX may abort this one, and then something must be said."""
+        if self.processes is not None:
+            from parity.paths.worker.supervise import supervised
+
+            supervised()
+
     @contextlib.contextmanager
     def joined(self, say: Say) -> Iterator[None]:
         """Work as one of them while the block runs."""
@@ -184,6 +191,7 @@ def recorded(
     Raises:
         ParityError: see `OneSide.load` and `parity.runs.recording.record.record`.
     """
+    group.supervise()  # before anything is shown or a backend is imported: threads do not survive a fork
     with Output().sides(torchax=one.side == "candidate" and not one.pythons) as say, group.joined(say):
         from parity.runs.recording.record import RecordRequest, check_floors
         from parity.runs.recording.record import record as record_side

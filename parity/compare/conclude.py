@@ -239,11 +239,12 @@ def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
 
 
 def _unpaired(sites: Sequence[SiteDiff]) -> Iterator[Note]:
-    yield from map(Note, repeated_sites(sites))
-    many = sum(d.note.endswith(UNPAIRED) for d in sites)
+    noted = tuple(among(sites, noted=True))
+    yield from map(Note, repeated_sites(noted))
+    many = sum(d.note.endswith(UNPAIRED) for d in noted)
     if many:
         yield Note(f"{many} sites have other numbers of rows on both sides, {UNPAIRED}: they were not compared")
-    other = sum(d.note.endswith(LAID_OUT) for d in sites)
+    other = sum(d.note.endswith(LAID_OUT) for d in noted)
     if other:
         yield Note(f"{other} sites are {LAID_OUT} on both sides: their norms match, and nothing else was compared")
 

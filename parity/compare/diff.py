@@ -8,8 +8,9 @@ step: both sides' parts are read, checked, put under the reference's names and j
 without floors in the reference only exact equality passes, and where nothing but sites without floors differ the diff
 is unjudged, with the command that measures floors.
 
-Cost. One pass; memory of one part a side, whose values stay mapped. The two sides are read in two threads, since
-checking their SHA-256 is most of the work. Parts of steps that only one side holds are not read.
+Cost. One pass; memory of two parts a side, whose values stay mapped. The two sides are read in two threads while the
+step before is judged, since checking their SHA-256 is most of the work. Parts of steps that only one side holds are
+not read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from parity.compare.detect.glue import Glue
 from parity.compare.detect.phantoms import count_phantoms, phantom_cause
 from parity.compare.judge import AFTER, Judge, excuses
 from parity.compare.many.judge import ManyJudge
-from parity.compare.many.meet import Counterparts, lean
+from parity.compare.many.meet import Counterparts, Lean
 from parity.compare.many.sites import FAILED, VERDICTS, Sites, among, count, unjudged
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
@@ -128,6 +129,21 @@ class Sides:
         ours = pool.submit(self.reference.read_step, step, self.parts[0])
         theirs = pool.submit(self.candidate.read_step, step, self.parts[1])
         return ours.result(), theirs.result()
+
+    def read_all(self) -> Iterator[tuple[StepRecords, StepRecords]]:
+        """Both sides' records of every common step, read while the step before is judged."""
+        with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:  # a side's parts are read in order
+            reading: list[Future[StepRecords]] = []
+            for step in self.steps:
+                read = reading
+                reading = [
+                    one.submit(self.reference.read_step, step, self.parts[0]),
+                    other.submit(self.candidate.read_step, step, self.parts[1]),
+                ]
+                if read:
+                    yield read[0].result(), read[1].result()
+            if reading:
+                yield reading[0].result(), reading[1].result()
 
     def incomparable(self, findings: Sequence[Check], notes: Sequence[Note]) -> Result:
         a, b = self.reference.provenance, self.candidate.provenance
@@ -249,13 +265,13 @@ def judge_streams(
         glue: looks for causes around the model, from the first step that differs on.
         steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
     """
-    collected, common, many = Spilled(), Common(), ManyJudge(judge)
+    collected, common, many, lean = Spilled(), Common(), ManyJudge(judge), (Lean(), Lean())
     for reference, candidate in steps:
         common.add(reference, candidate)
         judged = many.step(reference, candidate)
         if judged is None:
             continue
-        reference, candidate = lean(reference), lean(candidate)
+        reference, candidate = lean[0].of(reference), lean[1].of(candidate)
         collected.spilled.add(judged.columns)
         collected.add_step(reference, candidate, judged.loop)
         if glue is not None:
@@ -266,15 +282,14 @@ def judge_streams(
 def _steps(sides: Sides, renamer: Renamer, say: Say) -> Iterator[tuple[StepRecords, StepRecords]]:
     """Both sides' records in execution order: what step -1 holds of the stage after the loop comes last."""
     last: list[tuple[StepRecords, StepRecords]] = []
-    with ThreadPoolExecutor(2) as pool:
-        for done, step in enumerate(sides.steps):
-            say("comparing", done, len(sides.steps))
-            reference, candidate = sides.read(step, pool)
-            candidate = renamer.step(candidate)
-            if step < 0:
-                last = [(_of_stage(reference, after=True), _of_stage(candidate, after=True))]
-                reference, candidate = _of_stage(reference, after=False), _of_stage(candidate, after=False)
-            yield reference, candidate
+    say("comparing", 0, len(sides.steps))
+    for done, (reference, candidate) in enumerate(sides.read_all()):
+        say("comparing", done, len(sides.steps))
+        candidate = renamer.step(candidate)
+        if reference.step < 0:
+            last = [(_of_stage(reference, after=True), _of_stage(candidate, after=True))]
+            reference, candidate = _of_stage(reference, after=False), _of_stage(candidate, after=False)
+        yield reference, candidate
     yield from last
 
 

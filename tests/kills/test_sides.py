@@ -73,16 +73,34 @@ def kept_run(folder: Path) -> None:
                 found.read_step(step)
 
 
-def a_golden(folder: Path) -> None:
-    if (folder / "golden" / "golden.json").exists():
-        found = Golden.open(folder / "golden")
+def a_golden(folder: Path, name: str = "golden") -> None:
+    if (folder / name / "golden.json").exists():
+        found = Golden.open(folder / name)
         for step in found.steps:
             found.read_step(step)
-        assert [problem.file for problem in verify(folder / "golden")] == ([] if found.complete else ["golden.json"])
+        assert [problem.file for problem in verify(folder / name)] == ([] if found.complete else ["golden.json"])
 
 
 def a_whole_golden(folder: Path) -> None:
     assert verify(folder / "golden") == []
+
+
+def steps_searched(folder: Path) -> None:
+    """The state, and the reference that the search recorded beside it."""
+    whole_json("s.json")(folder)
+    a_golden(folder, "s.json.golden")
+
+
+def recorded(folder: Path) -> None:
+    """A golden of the port's reference, with its modules' inputs."""
+    ports(folder)
+    assert ended(started(folder, RECORD_PORT)) == 0
+
+
+def gated(folder: Path) -> None:
+    """The golden that it was judged by is untouched, the port's own is whole or says that it is not."""
+    a_whole_golden(folder)
+    a_golden(folder, "kept")
 
 
 def nothing(folder: Path) -> None:
@@ -112,6 +130,11 @@ class Command:
     code: int = 0
 
 
+MODULES = ["bisect", "modules", "--candidate", "attention.mask=none", "--state", "s.json"]
+STEPS = ["bisect", "steps", "--steps", "2", "--candidate", "attention.mask=none", "--state", "s.json"]
+RECORD_PORT = ["record", "golden", "--reference-path", "model.py:reference", "--values", "blocks.?:in"]
+GATE = ["gate", "port.py:build", "--golden", "golden", "--reference-path", "model.py:reference", "--out", "kept"]
+REPLAY = ["replay", "golden", "--side", "reference", "--reference-path", "model.py:reference"]
 RECORD_SCRIPT = ["record", "golden", "--script", "script.py", "--floors", "none"]
 COMMANDS = {
     "run": Command(words=[*RUN, "--out", "run"], again=[*RUN, "--out", "run", "--overwrite"], make=ports,
@@ -123,6 +146,11 @@ COMMANDS = {
                        check=whole_json("run/explain.json", "run/result.json"), done=kept_run, code=1),
     "bisect settings": Command(words=SETTINGS, again=SETTINGS, make=nothing, check=whole_json("s.json"),
                                done=whole_json("s.json")),
+    "bisect modules": Command(words=MODULES, again=MODULES, make=nothing, check=whole_json("s.json"),
+                              done=whole_json("s.json")),
+    "bisect steps": Command(words=STEPS, again=STEPS, make=nothing, check=steps_searched, done=steps_searched),
+    "gate": Command(words=GATE, again=[*GATE, "--overwrite"], make=recorded, check=gated, done=gated, code=1),
+    "replay": Command(words=REPLAY, again=REPLAY, make=recorded, check=a_whole_golden, done=a_whole_golden),
     "sweep": Command(words=SWEEP, again=SWEEP, make=nothing, check=whole_json("s.json"), done=whole_json("s.json")),
 }  # fmt: skip
 

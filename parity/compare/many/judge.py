@@ -238,9 +238,11 @@ _LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 
 
 def _gathered(body: memoryview, starts: np.ndarray, size: int) -> np.ndarray:
-    """float32 [sites, size] from where each begins; what lies one behind the other is copied at once."""
-    found = np.empty((starts.size, size), np.float32)
+    """float32 [sites, size] from where each begins; what lies one behind the other is copied at once, or not at all."""
     edges = np.flatnonzero(np.diff(starts) != 4 * size) + 1
+    if starts.size and not edges.size:
+        return np.frombuffer(body, np.float32, starts.size * size, int(starts[0])).reshape(-1, size)
+    found = np.empty((starts.size, size), np.float32)
     for first, last in zip([0, *edges.tolist()], [*edges.tolist(), starts.size], strict=True):
         run = np.frombuffer(body, np.float32, (last - first) * size, int(starts[first]))
         found[first:last] = run.reshape(-1, size)

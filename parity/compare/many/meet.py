@@ -166,10 +166,24 @@ def _counts(r: Record) -> bool:
     return r.kind == "tensor" and not r.key.is_apart
 
 
-def lean(step: StepRecords) -> StepRecords:
-    """Those of a step's records that causes and the loop's figures are read from: values, and 8-bit frames."""
-    if not isinstance(step.records, Table):
-        return step
-    records, layout = step.records, step.records.layout
-    held = [i for i, r in enumerate(layout.records) if layout.values[i] or r.key.module == LOOP or r.dtype == "uint8"]
-    return StepRecords(step.step, tuple(records[i] for i in held), step.floors)
+class Lean:
+    """Picks those of a step's records that causes and the loop's figures are read from: values, and 8-bit frames.
+
+    Which they are is found once for as long as a layout stays.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Layout, list[int]] | None = None
+
+    def of(self, step: StepRecords) -> StepRecords:
+        """The step with those records alone."""
+        records = step.records
+        if not isinstance(records, Table):
+            return step
+        if self._last is None or self._last[0] is not records.layout:
+            self._last = records.layout, _wanted(records.layout)
+        return StepRecords(step.step, tuple(records[i] for i in self._last[1]), step.floors)
+
+
+def _wanted(layout: Layout) -> list[int]:
+    return [i for i, r in enumerate(layout.records) if layout.values[i] or r.key.module == LOOP or r.dtype == "uint8"]

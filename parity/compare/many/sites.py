@@ -30,7 +30,7 @@ VERDICTS: tuple[SiteVerdict, ...] = ("pass", "fail", "harmless", "apart", "unjud
 BIRTHS: tuple[Birth | None, ...] = (None, "input", "module", "amplified")
 NUMBERS = 9
 """rel_l2, floor and ratio; cosine, max_abs and linf_ratio; the local rel_l2, floor and ratio."""
-_WORSE, _APART = 1, 2
+_WORSE, _APART, _NOTED = 1, 2, 4
 _BLOCK, _SHOWN = 512, 20
 
 
@@ -118,7 +118,7 @@ class _Chunk:
         if births is not None:
             mask &= np.isin(self.births, [i for i, b in enumerate(BIRTHS) if b in births])
         if flag:
-            mask &= (self.flags & flag) != 0
+            mask &= (self.flags & flag) == flag
         return np.flatnonzero(mask)
 
 
@@ -148,8 +148,9 @@ class Sites(Sequence[SiteDiff]):
             for part in parts:
                 self._file.write(np.ascontiguousarray(part).tobytes())
         flags = _WORSE * (step.nonfinite[:, 1] > step.nonfinite[:, 0]) + _APART * (step.numbers[:, 0] != 0.0)
-        places = self._shared(step.places)
         notes = dict(step.notes)
+        flags[list(notes)] += _NOTED
+        places = self._shared(step.places)
         chunk = _Chunk(step.step, places, step.verdicts, step.births, flags.astype(np.uint8), notes, self._end)
         self._chunks.append(chunk)
         self._end = self._file.tell()
@@ -290,15 +291,16 @@ def among(
     which: Which | None = None,
     worse: bool = False,
     apart: bool = False,
+    noted: bool = False,
 ) -> Iterator[SiteDiff]:
     """The sites that are asked for, in execution order; of spilled ones, only those are read.
 
     Args:
         verdicts, births: any of these. step: of this step. which: what holds at every step.
-        worse: with more NaN and Inf on the candidate. apart: whose distance is not 0, or unknown.
+        worse: with more NaN and Inf on the candidate. apart: whose distance is not 0, or unknown. noted: with a note.
     """
     if isinstance(sites, Sites):
-        flag = _WORSE * worse + _APART * apart
+        flag = _WORSE * worse + _APART * apart + _NOTED * noted
         return sites.select(verdicts=verdicts, births=births, step=step, which=which, flag=flag)
     return (
         d
@@ -309,6 +311,7 @@ def among(
         and (which is None or which(d))
         and not (worse and d.nonfinite[1] <= d.nonfinite[0])
         and not (apart and d.distance.rel_l2 == 0.0)
+        and not (noted and not d.note)
     )
 
 

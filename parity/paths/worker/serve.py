@@ -9,14 +9,11 @@ before it has answered that it is there.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import importlib
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,17 +22,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 from parity.errors import ParityError, UsageError, summary
 from parity.paths.worker import wire
 from parity.paths.worker.extras import quieten, require_extras
+from parity.paths.worker.supervise import end_with_parent
 
 if TYPE_CHECKING:
     from parity.golden.records import StepRecords
     from parity.paths.live import Host, LiveSide
     from parity.paths.plan import ModuleCall, Plan, Spec, State
     from parity.paths.stages.side import StageSide
-
-_PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
-ORPHANED = 1.0
-"""Seconds between two looks at whether the parent is still there."""
 
 
 @dataclass
@@ -116,8 +109,7 @@ def answer(role: str, read: int, write: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     faulthandler.enable()
     leave = _tell_exits(replies)
-    _end_by_kernel()
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()
     server, refused = None, ParityError("")
     try:
         load(role)
@@ -169,19 +161,6 @@ def _tell_exits(replies: BinaryIO) -> Callable[[int], NoReturn]:
 
     os._exit = last_words
     return leave
-
-
-def _end_by_kernel() -> None:
-    """Have Linux end this process with its parent: native code that keeps the GIL lets no thread look."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _end_with(parent: int) -> None:
-    """End when the parent has."""
-    while os.getppid() == parent:
-        time.sleep(ORPHANED)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

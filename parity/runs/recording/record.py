@@ -12,7 +12,7 @@ recorded.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,7 +124,7 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
         done = len(writer.steps_done)
         for step in _steps(request, side, plan, done, ends, say):
             if request.floors and request.side == "reference":
-                step = _with_local_floors(side, step, request.run.steps, say)
+                step = _with_local_floors(side, step, provenance.modules, request.run.steps, say)
             if step.step == done > 0 and (held := _like(request.settings.deep_cache, done)) is not None:
                 require_alike(request.where, Golden.open(request.where).read_step(held), step)
             written += _write(writer, step, done)
@@ -181,9 +181,9 @@ def _state_after(where: str, step: int) -> State:
     return state
 
 
-def _with_local_floors(side: Side, step: StepRecords, total: int, say: Say) -> StepRecords:
+def _with_local_floors(side: Side, step: StepRecords, modules: Collection[str], total: int, say: Say) -> StepRecords:
     """The step with local floors at the outputs of the modules whose inputs it holds whole, for `parity replay`."""
-    targets = tuple(sorted({call.module for call, _ in recorded_calls(step)}))
+    targets = tuple(sorted({call.module for call, _ in recorded_calls(step, modules)}))
     if not targets:
         return step
     say("local floors", step.step, total)

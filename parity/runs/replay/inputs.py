@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,12 @@ _Place = tuple[str, str, int]
 """(branch, module, call)."""
 
 
-def recorded_calls(step: StepRecords) -> Iterator[tuple[ModuleCall, list[Record]]]:
-    """Each call of a module whose inputs are all held, with the records of its outputs, in execution order."""
+def recorded_calls(step: StepRecords, modules: Collection[str] = ()) -> Iterator[tuple[ModuleCall, list[Record]]]:
+    """Each call of a module whose inputs are all held, with the records of its outputs, in execution order.
+
+    Args:
+        modules: the model's, where they are known: a call of an attention function is no module's.
+    """
     given: dict[_Place, list[Record]] = {}
     outputs: dict[_Place, list[Record]] = {}
     for record in step.records:
@@ -27,7 +31,9 @@ def recorded_calls(step: StepRecords) -> Iterator[tuple[ModuleCall, list[Record]
             outputs.setdefault(place, []).append(record)
     for place, records in given.items():
         branch, module, number = place
-        if not module or place not in outputs or not all(_is_held(r) for r in records):
+        if not module or (modules and module not in modules):
+            continue
+        if place not in outputs or not all(_is_held(r) for r in records):
             continue
         call = ModuleCall(module=module, step=step.step, number=number, branches=(branch,), kwargs=_arguments(records))
         yield call, outputs[place]

@@ -72,7 +72,7 @@ def replay(request: ReplayRequest, openers: Openers, say: Say) -> Result:
     sites: list[SiteDiff] = []
     for step in (s for s in golden.steps if s >= 0):  # what is outside the loop is no module of the transformer
         records = golden.read_step(step)
-        for call, outputs in recorded_calls(records):
+        for call, outputs in recorded_calls(records, golden.provenance.modules):
             if facts.own and call.module not in modules_of(facts):
                 continue
             say(f"{call.module} of step {step}")

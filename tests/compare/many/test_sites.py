@@ -62,6 +62,8 @@ def test_sites_are_found_as_in_a_tuple(made: list[list[SiteDiff]]) -> None:
         {"births": born, "step": 0},
         {"worse": True},
         {"apart": True, "verdicts": failed},
+        {"noted": True},
+        {"noted": True, "worse": True, "apart": True},
         {"which": lambda d: d.dtypes[0] != d.dtypes[1]},
     ):
         assert repr(list(among(sites, **ask))) == repr(list(among(held, **ask)))  # type: ignore[arg-type]
