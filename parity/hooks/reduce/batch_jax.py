@@ -10,6 +10,7 @@ Cost: a copy of each small tensor, at most `SMALL` elements.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 import torch
 
 from parity.hooks.reduce import on_jax as reduce_jax
+from parity.hooks.tap import EVERY
 
 SMALL = 1 << 18
 """Elements up to which a tensor is stacked with others of its shape: a megabyte in float32."""
@@ -33,20 +35,35 @@ class Slot:
     row: int
 
 
+Reductions = dict[str, jax.Array]
+
+
+def _not_taken(x: jax.Array, start: int, stop: int) -> Reductions | None:
+    return None
+
+
 @dataclass
 class BatchingReducer:
-    """Reduces torchax tensors, traced or not; see `parity.hooks.tap.Reducer`. `finish` gives the groups' reductions."""
+    """Reduces torchax tensors, traced or not; see `parity.hooks.tap.Reducer`. `finish` gives the groups' reductions.
 
+    Attributes:
+        large: reduces a large traced tensor, or rows [start, stop) of its axis 1, as the device does it best; None
+            for one that it does not take.
+    """
+
+    large: Callable[[jax.Array, int, int], Reductions | None] = _not_taken
     keys: dict[GroupKey, int] = field(default_factory=dict)
     members: list[list[jax.Array]] = field(default_factory=list)
     alone: dict[int, Any] = field(default_factory=dict)
     pending: list[int] = field(default_factory=list)
 
-    def reduce(self, x: Any) -> Slot:
-        a = array_of(x)
+    def reduce(self, x: Any, rows: slice = EVERY) -> Slot:
+        whole, start, stop = array_of(x), *rows.indices(x.shape[1] if x.ndim > 1 else 0)[:2]
+        a = whole if rows == EVERY else array_of(x[:, rows])
         if a.size > SMALL or a.size == 0:
             self.members.append([])
-            self.alone[len(self.members) - 1] = reduce_jax.reduce(a)
+            found = self.large(whole, start, stop) if isinstance(a, jax.core.Tracer) else None
+            self.alone[len(self.members) - 1] = reduce_jax.reduce(a) if found is None else found
             self.pending.append(len(self.members) - 1)
             return Slot(len(self.members) - 1, -1)
         key = (a.shape, str(a.dtype))
