@@ -20,7 +20,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-import torchax
 from torch.utils import _pytree as pytree
 from torchax import interop
 
@@ -68,7 +67,7 @@ def bounded(model: torch.nn.Module, reducer: BatchingReducer) -> Iterator[None]:
 
 def _floats(x: Any) -> bool:
     """Whether it is a floating-point tensor inside a trace."""
-    if not isinstance(x, torchax.tensor.Tensor):
+    if not hasattr(x, "jax"):  # a torchax tensor, or a view of one
         return False
     array = array_of(x)
     return jnp.issubdtype(array.dtype, jnp.floating) and isinstance(array, jax.core.Tracer)
