@@ -91,6 +91,7 @@ def over_meshes() -> None:
         for shape in ((1, 3002, 128), (1, 3002, 4, 64)):
             agrees(values(shape, "bfloat16"), mesh)
             agrees(values(shape, "bfloat16"), mesh, (501, 2700))
+    agrees(values((1, 3001, 4, 64), "bfloat16"), (1, 2, 2), (0, 3000))  # a joint sequence that sp does not split
 
 
 def test_what_is_not_finite_is_counted_and_marks_the_sketch() -> None:

@@ -120,13 +120,24 @@ def reduce_on_mesh(
     if not shape or (x.ndim == 2 and (start or stop not in (None, x.shape[1]))):
         return None
     stop = shape[0] if stop is None or x.ndim == 2 else stop
-    if 2 * (stop - start) < shape[0]:  # to walk over all of it would cost more than a copy
+    ways = int(mesh.shape["sp"])
+    splits = (stop - start) % ways == 0 and shape[0] % ways != 0
+    if splits or 2 * (stop - start) < shape[0]:  # to walk over all of it would cost more than a copy
         x, shape, start, stop = x[:, start:stop], (stop - start, *shape[1:]), 0, stop - start
     wide = x.reshape(shape[0], *((1, shape[1]) if len(shape) == 2 else shape[1:]))
     runs = runs_of((stop - start, *wide.shape[1:]), str(x.dtype), start)
     if runs is None:
         return None
-    (tokens, heads, _), sizes = wide.shape, dict(mesh.shape)
+    sums, sketch = _over(wide.transpose(1, 0, 2), runs, mesh, interpret)
+    count = runs.whole.rows * runs.whole.channels
+    size = jnp.asarray([count >> 31, count & 0x7FFFFFFF], jnp.int32)
+    moments, found = _moments(sums)
+    return {"sketch": sketch, "moments": moments, "counts": jnp.concatenate([size, found])}
+
+
+def _over(x: jax.Array, runs: Runs, mesh: Mesh, interpret: bool) -> tuple[jax.Array, jax.Array]:
+    """Moments [16] and sketch of an array [heads, tokens, channels] that lies on a mesh."""
+    (heads, tokens, _), sizes = x.shape, dict(mesh.shape)
     sp = "sp" if sizes["sp"] > 1 and tokens % sizes["sp"] == 0 else None
     tp = "tp" if sizes["tp"] > 1 and heads % sizes["tp"] == 0 and heads > 1 else None
     shared = tuple(axis for axis in mesh.axis_names if axis not in (sp, tp) and sizes[axis] > 1)
@@ -134,11 +145,8 @@ def reduce_on_mesh(
     spec = PartitionSpec(tp, sp)
     if mesh.size > 1:
         local = jax.shard_map(local, mesh=mesh, in_specs=(spec,), out_specs=PartitionSpec(), check_vma=False)
-    sums, sketch = local(wide.transpose(1, 0, 2))
-    count = runs.whole.rows * runs.whole.channels
-    size = jnp.asarray([count >> 31, count & 0x7FFFFFFF], jnp.int32)
-    moments, found = _moments(sums)
-    return {"sketch": sketch, "moments": moments, "counts": jnp.concatenate([size, found])}
+    found: tuple[jax.Array, jax.Array] = local(x)
+    return found
 
 
 def _local(
