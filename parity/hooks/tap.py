@@ -31,11 +31,15 @@ EACH, MOST = 1 << 23, 1 << 28
 embeddings and what is made of them, on a small one everything."""
 
 
+EVERY = slice(None)
+"""All rows of a tensor."""
+
+
 class Reducer(Protocol):
     """What a backend does with a tensor: `parity.hooks.reduce` has torch's and torchax's."""
 
-    def reduce(self, x: Any) -> Any:
-        """Moments and sketch of x, still on the device."""
+    def reduce(self, x: Any, rows: slice = EVERY) -> Any:
+        """Moments and sketch of x, still on the device; of a range of its axis 1 where one is given."""
         ...
 
     def value(self, x: Any) -> Any:
@@ -193,8 +197,11 @@ class Tap:
             if part.frame:
                 valid, padded = take(rows, *self._frame(entry, part, int(rows.shape[1])))
                 pieces = {part.frame: valid} if part.frame == JOINT else {part.frame: valid, PADDING: padded}
-            stats = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()} if done is None else done
-            memo[(entry.branch, part)] = done = stats
+            if done is None and part.name and not part.frame:
+                done = {"": (self.reducer.reduce(x, slice(part.start, part.stop)), tuple(rows.shape))}
+            elif done is None:
+                done = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()}
+            memo[(entry.branch, part)] = done
         for frame, (reduced, shape) in done.items():
             padding = frame == PADDING
             g = geometry(shape)

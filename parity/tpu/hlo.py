@@ -137,7 +137,7 @@ def parse(text: str) -> Program:
     """
     computations: dict[str, Computation] = {}
     name, entry, instructions = "", False, list[Instruction]()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in _whole_lines(text):
         head = _HEAD.match(line) if not name else None
         if head is not None and not line.startswith("HloModule"):
             name, entry, instructions = head["name"], bool(head["entry"]), []
@@ -149,6 +149,24 @@ def parse(text: str) -> Program:
     if not computations:
         raise HloError("no computation in the compiled program's text")
     return Program(computations)
+
+
+def _whole_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The text's lines by number; an instruction that goes on over several, as a kernel's attributes do, as one."""
+    open_, began = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if open_:
+            open_ += " " + line
+        elif _LINE.match(line) and line.count("{") > line.count("}"):
+            open_, began = line, number
+        else:
+            yield number, line
+            continue
+        if open_.count("{") <= open_.count("}"):
+            yield began, open_
+            open_ = ""
+    if open_:
+        yield began, open_
 
 
 def arrays_of(shape: str) -> tuple[tuple[str, tuple[int, ...]], ...]:

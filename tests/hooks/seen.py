@@ -14,7 +14,7 @@ from parity.hooks.reduce import on_torch as reduce_torch
 from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.rows import NoRows, RowRule
 from parity.hooks.sites import plan_sites
-from parity.hooks.tap import Tap
+from parity.hooks.tap import EVERY, Tap
 
 
 @dataclass
@@ -23,9 +23,9 @@ class CountingReducer:
 
     reduced: int = 0
 
-    def reduce(self, x: torch.Tensor) -> Any:
+    def reduce(self, x: torch.Tensor, rows: slice = EVERY) -> Any:
         self.reduced += 1
-        return reduce_torch.reduce(x)
+        return reduce_torch.reduce(x if rows == EVERY else x[:, rows])
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone()

@@ -86,3 +86,70 @@ def test_small_tensors_are_not_waited_for() -> None:
     first, second = _first_two(names)
     assert "reduce_max" not in names[first:second]
     assert "optimization_barrier" not in names[first:second]
+
+
+class Modulated(torch.nn.Module):
+    """A block that is modulated, looks at four large tensors, and hands a part of one to a module in it."""
+
+    def __init__(self, seen: Any) -> None:
+        super().__init__()
+        self.seen, self.after = seen, torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, temb: torch.Tensor) -> torch.Tensor:
+        x = x * temb
+        for i in range(4):
+            self.seen(x + i)
+        return self.after(x[:, 2:])
+
+
+class Two(torch.nn.Module):
+    def __init__(self, seen: Any) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Modulated(seen) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, temb: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, temb)
+            self.blocks[0].seen(x)
+        return x
+
+
+def test_a_block_waits_on_what_modulates_it_and_a_module_after_an_attention_on_what_it_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batch_jax, "SMALL", 16)
+    monkeypatch.setattr(lifetimes, "SMALL", 16)
+    reducer = BatchingReducer()
+    model = Two(reducer.reduce)
+    weights = {n: jnp.asarray(x.detach().numpy()) for n, x in model.named_parameters()}
+
+    def run(weights: Any, x: jax.Array, temb: jax.Array) -> Any:
+        with (
+            torchax.default_env(),
+            torch.no_grad(),
+            stateless._reparametrize_module(model, interop.torch_view(weights)),
+            bounded(model, reducer),
+        ):
+            out = model(interop.torch_view(x), interop.torch_view(temb))
+            return array_of(out), reducer.finish()
+
+    program = jax.make_jaxpr(run)(weights, jnp.ones((1, 16, 8)), jnp.ones((1, 1, 8)))
+    waiting = [e.invars[0].aval.shape for e in program.eqns if e.primitive.name == "optimization_barrier"]
+    # Inside the first block, where the second begins, inside the second.
+    assert waiting == [(1, 14, 8), (1, 1, 8), (1, 12, 8)]
+
+
+def test_what_xla_reduces_on_a_tpu_stands_apart_from_what_computes_it() -> None:
+    """Else its reductions become a part of the product that makes the tensor, which then is another product."""
+
+    def run(x: jax.Array, apart: bool) -> Any:
+        reducer = BatchingReducer(lambda x, start, stop: None) if apart else BatchingReducer()
+        reducer.reduce(interop.torch_view(x * 2))
+        return reducer.finish()
+
+    for shape in ((4, 8), (1 << 10, 1 << 9)):
+        for apart in (False, True):
+            with torchax.default_env():
+                program = jax.make_jaxpr(lambda x, apart=apart: run(x, apart))(jnp.ones(shape))
+            first = [e.primitive.name for e in program.eqns[:2]]
+            assert (first == ["mul", "optimization_barrier"]) == apart, (shape, apart, first)

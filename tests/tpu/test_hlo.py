@@ -20,6 +20,17 @@ def test_every_line_is_an_instruction() -> None:
     assert entry.root.calls == ("add.clone",)
 
 
+def test_an_instruction_of_several_lines_is_read_whole() -> None:
+    """As a kernel's metadata is written: in the text of splash attention with blocks of its own."""
+    lines = text("plain").splitlines()
+    at = next(i for i, line in enumerate(lines) if " fusion(" in line)
+    broken = [*lines[:at], lines[at] + ", frontend_attributes={kernel_metadata={", '"a":"{1}"', "}}", *lines[at + 1 :]]
+    before, after = parse(text("plain")), parse("\n".join(broken))
+    assert [len(c.instructions) for c in after.computations.values()] == [
+        len(c.instructions) for c in before.computations.values()
+    ]
+
+
 def test_a_fusion_holds_what_it_calls_and_is_executed_as_one() -> None:
     program = parse(text("plain"))
     assert {c.name for c, _ in program.units()} == {"main.1_spmd"}

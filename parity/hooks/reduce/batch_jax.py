@@ -10,6 +10,7 @@ Cost: a copy of each small tensor, at most `SMALL` elements.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 import torch
 
 from parity.hooks.reduce import on_jax as reduce_jax
+from parity.hooks.tap import EVERY
 
 SMALL = 1 << 18
 """Elements up to which a tensor is stacked with others of its shape: a megabyte in float32."""
@@ -33,22 +35,33 @@ class Slot:
     row: int
 
 
+Reductions = dict[str, jax.Array]
+
+
 @dataclass
 class BatchingReducer:
-    """Reduces torchax tensors, traced or not; see `parity.hooks.tap.Reducer`. `finish` gives the groups' reductions."""
+    """Reduces torchax tensors, traced or not; see `parity.hooks.tap.Reducer`. `finish` gives the groups' reductions.
 
+    Attributes:
+        large: for a TPU; reduces a large traced tensor, or rows [start, stop) of its axis 1, or gives None for one that
+            it does not take. With it, what XLA reduces stands behind a barrier: otherwise its reductions would be
+            fused into the product that makes the tensor, which is then compiled otherwise.
+    """
+
+    large: Callable[[jax.Array, int, int], Reductions | None] | None = None
     keys: dict[GroupKey, int] = field(default_factory=dict)
     members: list[list[jax.Array]] = field(default_factory=list)
     alone: dict[int, Any] = field(default_factory=dict)
     pending: list[int] = field(default_factory=list)
 
-    def reduce(self, x: Any) -> Slot:
-        a = array_of(x)
+    def reduce(self, x: Any, rows: slice = EVERY) -> Slot:
+        a = array_of(x if rows == EVERY else x[:, rows])
         if a.size > SMALL or a.size == 0:
             self.members.append([])
-            self.alone[len(self.members) - 1] = reduce_jax.reduce(a)
+            self.alone[len(self.members) - 1] = self._alone(x, a, rows)
             self.pending.append(len(self.members) - 1)
             return Slot(len(self.members) - 1, -1)
+        a = self._apart(a)
         key = (a.shape, str(a.dtype))
         if key not in self.keys:
             self.keys[key] = len(self.members)
@@ -56,6 +69,18 @@ class BatchingReducer:
         group = self.members[self.keys[key]]
         group.append(a)
         return Slot(self.keys[key], len(group) - 1)
+
+    def _alone(self, x: Any, a: jax.Array, rows: slice) -> Reductions:
+        """Reductions of `a`, these rows of `x`."""
+        if self.large is not None and isinstance(a, jax.core.Tracer):
+            found = self.large(array_of(x), *rows.indices(x.shape[1] if x.ndim > 1 else 0)[:2])
+            if found is not None:
+                return found
+        return reduce_jax.reduce(self._apart(a))
+
+    def _apart(self, a: jax.Array) -> jax.Array:
+        behind = self.large is not None and isinstance(a, jax.core.Tracer)
+        return cast(jax.Array, jax.lax.optimization_barrier(a)) if behind else a
 
     def value(self, x: Any) -> jax.Array:
         return array_of(x)

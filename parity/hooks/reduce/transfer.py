@@ -10,7 +10,7 @@ import torch
 
 from parity.golden.records import Key, Moments, Record
 from parity.hooks.reduce import on_torch as reduce_torch
-from parity.hooks.tap import Entry
+from parity.hooks.tap import EVERY, Entry
 
 
 def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Record]:
@@ -76,8 +76,8 @@ def to_records(
 class TorchReducer:
     """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
 
-    def reduce(self, x: torch.Tensor) -> Any:
-        return reduce_torch.reduce(x)
+    def reduce(self, x: torch.Tensor, rows: slice = EVERY) -> Any:
+        return reduce_torch.reduce(x if rows == EVERY else x[:, rows])
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone()

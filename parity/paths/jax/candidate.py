@@ -28,6 +28,7 @@ from parity.hooks.attach import attached, require_fired
 from parity.hooks.masks import Masks
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
+from parity.hooks.reduce.on_tpu import reduce_on_mesh
 from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.rows import PairedRule
@@ -74,7 +75,7 @@ class TorchaxBackend:
         every = tuple(branch for group in family.batches for branch in group)
         self.groups = (every,) if devices.shape[0] > 1 else family.batches
         self.placement = devices.placement((n, tuple(x.shape)) for n, x in named_tensors(model))
-        self.params = {n: self._place_weight(n, x) for n, x in named_tensors(model)}
+        self.params = {n: devices.put(to_jax(x), devices.weight(n, tuple(x.shape))) for n, x in named_tensors(model)}
         reached.mark("mesh")
         reached.mark("sharding")
         self.rules = rules_of(family, case, settings, inputs)
@@ -88,9 +89,6 @@ class TorchaxBackend:
 
     def put(self, x: np.ndarray) -> jax.Array:
         return self.devices.put(jnp.asarray(x), self.devices.replicated)
-
-    def _place_weight(self, name: str, x: torch.Tensor) -> jax.Array:
-        return self.devices.put(to_jax(x), self.devices.weight(name, tuple(x.shape)))
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -155,10 +153,10 @@ class TorchaxBackend:
                 if plan is None:
                     out = self.predict(self.model, tensors)
                     return (array_of(out), tuple(map(array_of, cached.kept)), ()), ()
-                reducer = BatchingReducer()
+                reducer, waiting = self._reducing()
                 tap = self._tap(plan, reducer, rule, names, frames)
                 tap.attention = lambda: attention_of(self.env)
-                with attached(self.model, tap), self._bounded(reducer):
+                with attached(self.model, tap), waiting:
                     out = self.predict(self.model, tensors)
                 if plan.choice != "blocks" and not self.may_be_silent and kept is None:
                     # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
@@ -175,10 +173,12 @@ class TorchaxBackend:
         frames, masks = interop.torch_view(rows), Masks(rule) if self.pairs_rows else None
         return Tap(plan, reducer, rule, names, frames, named=self.named, ports=self.ports, masks=masks)
 
-    def _bounded(self, reducer: BatchingReducer) -> contextlib.AbstractContextManager[None]:
+    def _reducing(self) -> tuple[BatchingReducer, contextlib.AbstractContextManager[None]]:
         # For a TPU alone: a CPU computes in the order of the trace, and what it fuses across blocks stays as it is.
-        on_tpu = self.devices.platform == "tpu" and not self.as_it_is
-        return bounded(self.model, reducer) if on_tpu else contextlib.nullcontext()
+        if self.devices.platform != "tpu" or self.as_it_is:
+            return BatchingReducer(), contextlib.nullcontext()
+        reducer = BatchingReducer(lambda x, start, stop: reduce_on_mesh(x, start, stop, mesh=self.devices.mesh))
+        return reducer, bounded(self.model, reducer)
 
     eager: Eager | None = None
 
