@@ -22,9 +22,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -32,6 +32,7 @@ from parity.cache import cache_dir
 from parity.commands.parts.options import Output
 from parity.commands.parts.unfold import command
 from parity.report.document import Facts, Listing, Section
+from parity.report.documents import machine
 
 DISTRIBUTION = "tpu-parity"
 EXTRAS = ("torch", "torchax", "tpu", "aot", "remote", "report", "docs", "test", "older")
@@ -279,19 +280,24 @@ def _answer(process: subprocess.Popen[str], deadline: float, limit_s: float) -> 
         return Probe(False, error="gave no answer")
 
 
-def document(findings: Findings) -> dict[str, Any]:
+def document(findings: Findings) -> machine.Doctor:
     """What `parity doctor --json` prints."""
     return {
         "format": 1,
         "python": platform.python_version(),
         "versions": dict(findings.versions),
         "cpus": findings.cpus,
-        "probes": {package: asdict(probe) for package, probe in findings.probes.items()},
+        "probes": {
+            package: {"imports": probe.imports, "devices": list(probe.devices), "error": probe.error}
+            for package, probe in findings.probes.items()
+        },
         "extras": [
             {
                 "extra": extra.extra,
-                "lacks": extra.lacks,
-                "disagrees": [disagreement._asdict() for disagreement in extra.disagrees],
+                "lacks": list(extra.lacks),
+                "disagrees": [
+                    {"package": d.package, "installed": d.installed, "wanted": d.wanted} for d in extra.disagrees
+                ],
                 "command": extra.command,
                 "complete": extra.complete,
             }

@@ -1,0 +1,50 @@
+"""The document of `parity sweep`."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from parity.compare.prices import PriceVerdict
+from parity.compare.result import Failed
+from parity.golden.strict import Number
+from parity.report.documents.comparison import Apart
+
+
+class Row(TypedDict):
+    """A candidate with these settings. noise_pred, latents: at the step where each is farthest beyond its floor.
+    seconds: of a step of the transformer, a median. of_base: relative to the base candidate, timed in turns. memory:
+    bytes of the largest compiled program on a device."""
+
+    settings: list[str]
+    verdict: PriceVerdict
+    failed: Failed | None
+    reason: str
+    noise_pred: Apart
+    latents: Apart
+    bits: Number
+    bits_of: int
+    noise_pred_by_step: list[Number]
+    seconds: Number
+    of_base: Number
+    memory: int | None
+
+
+class Sweep(TypedDict):
+    """The rows of one model, cheapest error first."""
+
+    model: str
+    steps: int
+    seed: int
+    reference: list[str]
+    candidate: list[str]
+    device: str
+    reference_device: str
+    pallas_interpreted: bool
+    rows: list[Row]
+
+
+class Prices(TypedDict):
+    """`parity sweep --json`."""
+
+    format: Literal[1]
+    sweeps: list[Sweep]
