@@ -35,7 +35,9 @@ from parity.report.document import Facts, Listing, Section
 from parity.report.documents import machine
 
 DISTRIBUTION = "tpu-parity"
-EXTRAS = ("torch", "torchax", "tpu", "aot", "remote", "report", "docs", "test", "older")
+EXTRAS = (
+    "torch", "torchax", "tpu", "aot", "remote", "report", "tensorboard", "wandb", "mlflow", "docs", "test", "older",
+)  # fmt: skip
 NEEDED_TO_RUN = ("torch", "torchax")
 """The extras without which `parity run` cannot work."""
 
@@ -282,30 +284,24 @@ def _answer(process: subprocess.Popen[str], deadline: float, limit_s: float) -> 
 
 def document(findings: Findings) -> machine.Doctor:
     """What `parity doctor --json` prints."""
+    probes = {name: machine.Probe(imports=p.imports, devices=[*p.devices], error=p.error)
+              for name, p in findings.probes.items()}  # fmt: skip
     return {
         "format": 1,
         "python": platform.python_version(),
         "versions": dict(findings.versions),
         "cpus": findings.cpus,
-        "probes": {
-            package: {"imports": probe.imports, "devices": list(probe.devices), "error": probe.error}
-            for package, probe in findings.probes.items()
-        },
-        "extras": [
-            {
-                "extra": extra.extra,
-                "lacks": list(extra.lacks),
-                "disagrees": [
-                    {"package": d.package, "installed": d.installed, "wanted": d.wanted} for d in extra.disagrees
-                ],
-                "command": extra.command,
-                "complete": extra.complete,
-            }
-            for extra in findings.extras
-        ],
+        "probes": probes,
+        "extras": list(map(_extra, findings.extras)),
         "cache": {"folder": findings.cache, "bytes": findings.cache_bytes},
         "can_run": findings.can_run,
     }
+
+
+def _extra(extra: Extra) -> machine.Extra:
+    other = [machine.Disagreement(package=d[0], installed=d[1], wanted=d[2]) for d in extra.disagrees]
+    return {"extra": extra.extra, "lacks": [*extra.lacks], "disagrees": other, "command": extra.command,
+            "complete": extra.complete}  # fmt: skip
 
 
 def _sections(findings: Findings) -> tuple[Section, ...]:
