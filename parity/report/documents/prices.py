@@ -12,8 +12,9 @@ from parity.report.documents.comparison import Apart
 
 class Row(TypedDict):
     """A candidate with these settings. noise_pred, latents: at the step where each is farthest beyond its floor.
-    seconds: of a step of the transformer, a median. of_base: relative to the base candidate, timed in turns. memory:
-    bytes of the largest compiled program on a device."""
+    of_base: time of a step of the transformer relative to the base candidate's, the median of the ratios of calls in
+    turns; of_base_quartiles: their first and third quartile; base_seconds: of the base's calls in those turns. seconds:
+    of_base times the base's median in the whole sweep. memory: bytes of the largest compiled program on a device."""
 
     settings: list[str]
     verdict: PriceVerdict
@@ -26,6 +27,8 @@ class Row(TypedDict):
     noise_pred_by_step: list[Number]
     seconds: Number
     of_base: Number
+    of_base_quartiles: list[Number]
+    base_seconds: Number
     memory: int | None
 
 
