@@ -84,7 +84,9 @@ ALONE = Group()
 
 @command
 def record(
-    where: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL (gs://, s3://) of the golden to write.")],
+    where: Annotated[
+        str, typer.Argument(metavar="DIR", help="Folder or URL (gs://, s3://, hf://) of the golden to write.")
+    ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of --script.", show_default=False)
     ] = None,
