@@ -12,6 +12,8 @@
 #                 on where it stopped)
 #   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
+#   make schemas  parity/report/documents/schemas: the JSON schemas of the documents, from their types
+#   make reference  docs/commands.md and docs/api.md: from the help of the commands and from docstrings
 #   make docs     the documents as a site, in build/site (needs the extra docs, which it installs)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
@@ -30,7 +32,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint older snapshots bench fault-bench history families gpu goldens pictures docs price-list
+.PHONY: install run test lint older snapshots bench fault-bench history families gpu goldens pictures schemas reference docs price-list
 .PHONY: fuzz kills
 
 install: $(STAMP)
@@ -106,6 +108,12 @@ gpu: install
 
 pictures: install
 	$(BIN)/python benchmarks/pictures.py --out docs/pictures
+
+schemas: install
+	$(BIN)/python benchmarks/schemas.py
+
+reference: install
+	$(BIN)/python benchmarks/reference.py
 
 docs: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'

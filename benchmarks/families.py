@@ -98,7 +98,7 @@ class Outcome:
 
 @dataclass
 class Here:
-    """Opens both sides in this process; see `parity.runs.openers.Openers`."""
+    """Opens both sides in this process; see `parity.paths.worker.openers.Openers`."""
 
     host: Host = field(default_factory=Host)
 

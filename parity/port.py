@@ -77,8 +77,8 @@ class Port:
         runs: `torch` (eager), `torchax` (compiled by parity from a torch module), `jax` (compiled by parity). Default:
             torch for a torch module, else jax.
         layout: of arrays of the latents' rank: `channels_last` are given and taken that way.
-        rename: regular expression over a whole module name -> the reference's name, `\\\\1` for groups; first match.
-            One with a colon is of an argument: `block\\\\.(\\\\d+):in\\\\.img` -> `blocks.\\\\1:in.hidden_states`.
+        rename: regular expression over a whole module name -> the reference's name, `\\1` for groups; first match.
+            One with a colon is of an argument: `block\\.(\\d+):in\\.img` -> `blocks.\\1:in.hidden_states`.
         padded: `padded(inputs)` -> a mask [B, rows] of the valid text rows by the reference's module, such as
             `{"transformer_blocks": mask}`, where its modules are given none. Default: masks among arguments.
         branches: the guidance branches that one `call` takes in its batch, in their order, such as

@@ -20,7 +20,7 @@ def nothing(side: Loaded) -> None:
 
 
 class Faulty:
-    """Openers in this process that give every candidate a fault; see `parity.runs.openers.Openers`."""
+    """Openers in this process that give every candidate a fault; see `parity.paths.worker.openers.Openers`."""
 
     def __init__(self, fault: Fault = nothing) -> None:
         self.host, self.fault = Host(), fault

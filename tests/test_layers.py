@@ -47,6 +47,7 @@ REPORT_READS = (
     "parity.compare.result",
     "parity.compare.many.sites",
     "parity.compare.prices",
+    "parity.compare.reason",
     "parity.golden.records",
     "parity.golden.strict",
 )

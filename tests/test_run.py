@@ -30,6 +30,7 @@ from parity.runs.request import Request
 from parity.settings import parse
 from tests.faulty import run as run_in_process
 from tests.paths.sides import inputs, tiny
+from tests.schemas import wrong
 
 FIRST_ATTENTION = "transformer_blocks.0.attn.attention"
 SLACK = 3.0
@@ -54,7 +55,9 @@ class Done:
     @functools.cached_property
     def json(self) -> dict[str, Any]:
         """stdout, which must be one JSON document and nothing else."""
-        return json.loads(self.out, parse_constant=_refuse)
+        document: dict[str, Any] = json.loads(self.out, parse_constant=_refuse)
+        assert wrong("run", document) == []
+        return document
 
 
 def _refuse(name: str) -> None:

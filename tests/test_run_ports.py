@@ -12,9 +12,9 @@ import torch
 
 from parity.compare.result import Result
 from parity.errors import UnjudgedError, UsageError
+from parity.paths.worker.openers import Openers, Workers
 from parity.runs.compare import run
 from parity.runs.load import load_ports
-from parity.runs.openers import Openers, Workers
 from parity.runs.request import Request
 from tests.ports import PORT, REFERENCE, write
 from tests.test_run import parity

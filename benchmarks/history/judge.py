@@ -37,7 +37,7 @@ def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
 
 @dataclass
 class Here:
-    """Opens sides in this process; see `parity.runs.openers.Openers`."""
+    """Opens sides in this process; see `parity.paths.worker.openers.Openers`."""
 
     host: Host = field(default_factory=Host)
 

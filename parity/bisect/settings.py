@@ -31,9 +31,9 @@ NO_CULPRIT = "no setting is at fault: the run fails without any of them"
 
 def by_run(request: Request, say: Say) -> Judge:
     """Judges by a run as `parity run` makes it; the reference is measured once."""
+    from parity.paths.worker.openers import Workers
     from parity.runs.compare import run
     from parity.runs.memo import Remembering
-    from parity.runs.openers import Workers
 
     openers = Remembering(request.ports.openers or Workers())
     outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "unjudged": "unresolved"}

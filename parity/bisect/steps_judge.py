@@ -29,7 +29,7 @@ from parity.golden.fingerprint import fingerprint
 from parity.golden.records import StepRecords
 from parity.paths.plan import Plan, Source, Spec, State
 from parity.paths.side import Side
-from parity.runs.openers import Openers
+from parity.paths.worker.openers import Openers
 from parity.runs.recording.record import RecordRequest, record
 from parity.runs.request import Request, Say
 from parity.runs.stream import state_of

@@ -25,7 +25,7 @@ from parity.golden.records import LOOP, Record, StepRecords
 from parity.hooks.sites import children_of
 from parity.paths.plan import DEFAULT_KINDS, Plan, State
 from parity.paths.side import Pair, Side
-from parity.runs.openers import Openers
+from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
 from parity.runs.sides import ready
 from parity.runs.stream import counted, state_of

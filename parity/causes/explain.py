@@ -28,7 +28,7 @@ from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError
 from parity.golden import Golden
-from parity.runs.openers import Openers
+from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
 
 __all__ = ["ExplainRequest", "explain", "of_run"]

@@ -17,7 +17,7 @@ from parity.golden.records import Provenance, StepRecords
 from parity.paths.plan import Plan
 from parity.paths.port.settings import typed
 from parity.paths.side import Side
-from parity.runs.openers import Openers
+from parity.paths.worker.openers import Openers
 from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import candidate_spec, reference_spec
 from parity.settings import BY_NAME, Settings, Value, parse

@@ -13,8 +13,8 @@ from parity.files import read_text
 from parity.golden.records import Key, Provenance
 from parity.paths.plan import LOOP_STAGE, Role
 from parity.paths.port.settings import typed
+from parity.paths.worker.openers import Openers
 from parity.runs.kept import ports_of
-from parity.runs.openers import Openers
 from parity.runs.request import NO_PORTS, Ports, Request
 from parity.settings import BY_NAME, NEUTRAL, parse
 

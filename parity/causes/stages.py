@@ -29,7 +29,7 @@ from parity.hooks.sites import SitePlan
 from parity.models.text import TEXT
 from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, Given, Plan, Role, Spec
 from parity.paths.stages.known import LATENTS, VAE, case_of
-from parity.runs.openers import Openers
+from parity.paths.worker.openers import Openers
 from parity.runs.precision import coarse_settings
 from parity.runs.request import NO_PORTS, Request, Say
 from parity.runs.sides import source_of

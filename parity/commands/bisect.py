@@ -194,7 +194,7 @@ def modules(
             tell(f"the reference's in every run: {', '.join(aligned)}")
         listen.load()
         from parity.bisect.transplant import transplant
-        from parity.runs.openers import Workers
+        from parity.paths.worker.openers import Workers
 
         request = replace(_request(generation, reference, candidate), ports=ports)
         with Workers() as workers, transplant(request, step, within, ports.openers or workers, listen.say) as pair:
@@ -254,7 +254,7 @@ def steps(
     def find(state: State, listen: _Listener) -> Report:
         listen.load()
         from parity.bisect import steps_judge as judging
-        from parity.runs.openers import Workers
+        from parity.paths.worker.openers import Workers
 
         beside = state.path.with_name
         where = beside(f"{state.path.name}.golden")

@@ -22,9 +22,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -32,9 +32,12 @@ from parity.cache import cache_dir
 from parity.commands.parts.options import Output
 from parity.commands.parts.unfold import command
 from parity.report.document import Facts, Listing, Section
+from parity.report.documents import machine
 
 DISTRIBUTION = "tpu-parity"
-EXTRAS = ("torch", "torchax", "tpu", "aot", "remote", "report", "docs", "test", "older")
+EXTRAS = (
+    "torch", "torchax", "tpu", "aot", "remote", "report", "tensorboard", "wandb", "mlflow", "docs", "test", "older",
+)  # fmt: skip
 NEEDED_TO_RUN = ("torch", "torchax")
 """The extras without which `parity run` cannot work."""
 
@@ -279,27 +282,26 @@ def _answer(process: subprocess.Popen[str], deadline: float, limit_s: float) -> 
         return Probe(False, error="gave no answer")
 
 
-def document(findings: Findings) -> dict[str, Any]:
+def document(findings: Findings) -> machine.Doctor:
     """What `parity doctor --json` prints."""
+    probes = {name: machine.Probe(imports=p.imports, devices=[*p.devices], error=p.error)
+              for name, p in findings.probes.items()}  # fmt: skip
     return {
         "format": 1,
         "python": platform.python_version(),
         "versions": dict(findings.versions),
         "cpus": findings.cpus,
-        "probes": {package: asdict(probe) for package, probe in findings.probes.items()},
-        "extras": [
-            {
-                "extra": extra.extra,
-                "lacks": extra.lacks,
-                "disagrees": [disagreement._asdict() for disagreement in extra.disagrees],
-                "command": extra.command,
-                "complete": extra.complete,
-            }
-            for extra in findings.extras
-        ],
+        "probes": probes,
+        "extras": list(map(_extra, findings.extras)),
         "cache": {"folder": findings.cache, "bytes": findings.cache_bytes},
         "can_run": findings.can_run,
     }
+
+
+def _extra(extra: Extra) -> machine.Extra:
+    other = [machine.Disagreement(package=d[0], installed=d[1], wanted=d[2]) for d in extra.disagrees]
+    return {"extra": extra.extra, "lacks": [*extra.lacks], "disagrees": other, "command": extra.command,
+            "complete": extra.complete}  # fmt: skip
 
 
 def _sections(findings: Findings) -> tuple[Section, ...]:

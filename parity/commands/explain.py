@@ -10,10 +10,10 @@ import typer
 
 from parity.commands.parts.options import CandidatePath, GoldensModel, Judgement, Prompt, ReferencePath, Stage1
 from parity.commands.parts.unfold import command
+from parity.paths.worker.openers import Workers
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import write
-from parity.runs.openers import Workers
 
 
 @command

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from parity.cache import cache_dir
 from parity.commands.parts.options import Output
 from parity.commands.parts.unfold import command
 from parity.models.registry import DEFAULT_MODEL, families, tiny_names
 from parity.report.document import Listing, Section, Table
+from parity.report.documents import machine
 from parity.settings import SETTINGS, Backend, Setting, render
 
 FAMILIES = {family.title: family.transformer for family in families() if family.transformer}
@@ -36,7 +37,7 @@ def models(output: Output) -> None:
     output.show(Listing(document(), _sections()))
 
 
-def document() -> dict[str, Any]:
+def document() -> machine.Models:
     """What `parity models --json` prints."""
     return {
         "format": 1,
@@ -57,7 +58,7 @@ def _versioned(path: Path, name: str) -> bool:
     return stem == name and version.isdecimal()
 
 
-def _model(name: str) -> dict[str, Any]:
+def _model(name: str) -> machine.Model:
     folder = cached_folder(name)
     return {
         "model": name,
@@ -68,7 +69,7 @@ def _model(name: str) -> dict[str, Any]:
     }
 
 
-def _setting(setting: Setting) -> dict[str, Any]:
+def _setting(setting: Setting) -> machine.KnownSetting:
     """A setting; `takes` lists what a backend takes today, or says in words what form a value has."""
     return {
         "setting": setting.name,
@@ -98,7 +99,7 @@ def _sections() -> tuple[Section, ...]:
     )
 
 
-def _cached(model: dict[str, Any]) -> str:
+def _cached(model: machine.Model) -> str:
     return "yes" if model["cached"] else "no: made by the first run"
 
 

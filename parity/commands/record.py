@@ -22,9 +22,9 @@ from parity.redact import HIDDEN, without_secrets
 from parity.report.output import tell
 
 if TYPE_CHECKING:
+    from parity.paths.worker.openers import Openers
     from parity.report.progress import Say
     from parity.runs.like import Like
-    from parity.runs.openers import Openers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,9 @@ ALONE = Group()
 
 @command
 def record(
-    where: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL (gs://, s3://) of the golden to write.")],
+    where: Annotated[
+        str, typer.Argument(metavar="DIR", help="Folder or URL (gs://, s3://, hf://) of the golden to write.")
+    ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of --script.", show_default=False)
     ] = None,

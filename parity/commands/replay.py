@@ -8,8 +8,8 @@ import typer
 
 from parity.commands.parts.options import GoldensModel, InputsFile, Judgement, OtherSide, Stage1
 from parity.commands.parts.unfold import command
+from parity.paths.worker.openers import Workers
 from parity.report.comparison import Comparison
-from parity.runs.openers import Workers
 
 
 @command

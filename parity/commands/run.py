@@ -49,6 +49,10 @@ def run(
     like: LikeOption = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run in this folder.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out keeps.")] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Profile a step of each side here, by torch's and JAX's profiler."),
+    ] = None,
 ) -> int:
     """Run the reference and the candidate side by side: same or not, and where the first divergence is.
 
@@ -57,6 +61,8 @@ def run(
     if overwrite and out is None:
         raise UsageError("--overwrite replaces a kept run: give its folder with --out")
     chosen = parse_stages(stages, stage2)
+    if profile is not None and "transformer" not in chosen:
+        raise UsageError("--profile is of the transformer: name it among the --stages, or leave --profile out")
     if "text" not in chosen:  # which judges the embeddings against the prompt's
         generation.require_one_input()
     generation, alike_to = alike(like, generation, {"--inputs": inputs, "--stage2": stage2})
@@ -68,6 +74,8 @@ def run(
         raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
     with output.sides(torchax=not sides.pythons) as say:
         from parity.face.verbs import executed
+        from parity.runs.profile import folders
+        from parity.runs.profile import profile as write_profiles
         from parity.runs.request import Request
 
         ports, reference, candidate = sides.load(generation.model)
@@ -91,7 +99,11 @@ def run(
             stage2=stage2,
             like=alike_to,
         )
+        if profile is not None:
+            folders(profile)  # what cannot be written is told before the run
         result = executed(request, say, out, overwrite)
+        if profile is not None:
+            write_profiles(request, say, profile)
     output.show(Comparison(result, following=_following(result, out), details=output.details))
     return result.exit_code
 

@@ -14,7 +14,7 @@ from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
 from parity.report.formats import render
 from parity.report.output import write
-from parity.report.prices import Prices
+from parity.report.prices import Prices, to_csv
 from parity.runs.sweep.plan import every, grid, one_at_a_time, parse_sets
 
 
@@ -40,6 +40,7 @@ def sweep(
         Path | None, typer.Option(metavar="FILE", help="Keep rows here as they come; a stopped sweep is resumed.")
     ] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown too.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows for a spreadsheet too.")] = None,
 ) -> None:
     """Price settings: error, bits of agreement, time and memory of each against one reference, measured once.
 
@@ -59,7 +60,7 @@ def sweep(
     }  # fmt: skip
     lists = []
     with output.sides() as say:
-        from parity.runs.openers import Workers
+        from parity.paths.worker.openers import Workers
         from parity.runs.sweep.state import SweepState
         from parity.runs.sweep.sweep import Sweep, SweepRequest
 
@@ -75,4 +76,6 @@ def sweep(
     document = Prices(lists)
     if markdown is not None:
         write(markdown, render(document, "markdown"), "--markdown")
+    if csv is not None:
+        write(csv, to_csv(lists), "--csv")
     output.show(document)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from parity.commands.parts.options import Generation, InputsFile, Output, Reference
 from parity.commands.parts.unfold import command
 from parity.golden.strict import number
+from parity.paths.worker.openers import Workers
 from parity.report.document import Listing, Table
-from parity.runs.openers import Workers
+from parity.report.documents import machine
 from parity.runs.visible import Seen
 from parity.settings import parse
 
@@ -42,12 +42,12 @@ def visible(
     output.show(Listing(document(generation.name, found), (_table(found),)))
 
 
-def document(model: str, found: Sequence[Seen]) -> dict[str, Any]:
+def document(model: str, found: Sequence[Seen]) -> machine.Visible:
     """What `parity visible --json` prints."""
     return {"format": 1, "model": model, "kinds": [_kind(seen) for seen in found]}
 
 
-def _kind(seen: Seen) -> dict[str, Any]:
+def _kind(seen: Seen) -> machine.Sight:
     d = seen.noise_pred
     return {
         "kind": seen.kind,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from parity.compare.result import NAN, UNKNOWN, Distance, Failed, Result
-from parity.golden.strict import COUNT, LONG_TEXT, NUMBER, TEXT, choice, listed, members, optional
+from parity.golden.strict import COUNT, LONG_TEXT, NUMBER, TEXT, choice, listed, members, optional, row
 from parity.golden.strict import record as of
 
 MOST = 100_000
@@ -27,7 +29,9 @@ class Price:
         noise_pred, latents: at the step where each is farthest beyond its floor.
         bits, bits_of: leading bits in which noise_pred agrees at its worst step, and those of its dtype.
         by_step: relative L2 of noise_pred at each step.
-        seconds: of a step of the transformer, unobserved. of_base: relative to the base candidate's, timed in turns.
+        seconds: of a step of the transformer, unobserved. of_base: relative to the base candidate's: the median of the
+            ratios of calls in turns. of_base_quartiles: their first and third quartile. base_seconds: of the base
+            candidate's calls in those turns, a median.
         memory: bytes of the largest compiled program on a device; None where unknown.
     """
 
@@ -42,6 +46,8 @@ class Price:
     by_step: tuple[float, ...] = ()
     seconds: float = NAN
     of_base: float = NAN
+    of_base_quartiles: tuple[float, float] = (NAN, NAN)
+    base_seconds: float = NAN
     memory: int | None = None
 
     @property
@@ -88,7 +94,18 @@ def priced(settings: tuple[str, ...], result: Result) -> Price:
     )
 
 
-def in_order(rows: list[Price]) -> tuple[Price, ...]:
+def with_one_base(rows: Sequence[Price]) -> list[Price]:
+    """The rows with the seconds that they take where the base takes its median of the whole sweep.
+
+    A sweep takes an hour, and the machine is not as fast in each of its minutes; a row's ratio was measured against the
+    base of its own minute.
+    """
+    bases = [row.base_seconds for row in rows if math.isfinite(row.base_seconds)]
+    base = statistics.median(bases) if bases else NAN
+    return [replace(row, seconds=row.of_base * base) if math.isfinite(row.of_base) else row for row in rows]
+
+
+def in_order(rows: Sequence[Price]) -> tuple[Price, ...]:
     """By ratio to the floor, then by time; what was not judged, then what was refused, at the end."""
     last = {"refused": 2, "unjudged": 1}
 
@@ -117,14 +134,16 @@ _PRICE = members(
         "noise_pred_by_step": listed(NUMBER, MOST),
         "seconds": NUMBER,
         "of_base": NUMBER,
+        "of_base_quartiles": row(NUMBER, NUMBER),
+        "base_seconds": NUMBER,
         "memory": optional(COUNT),
     }
 )
 
 
-def to_json(row: Price) -> dict[str, Any]:
+def to_json(price: Price) -> dict[str, Any]:
     """A row as plain JSON: the form of the document and of the state file."""
-    return _PRICE.write({f.name: getattr(row, f.name) for f in fields(Price)} | {"noise_pred_by_step": row.by_step})
+    return _PRICE.write({f.name: getattr(price, f.name) for f in fields(Price)} | {"noise_pred_by_step": price.by_step})
 
 
 def from_json(value: Any) -> Price:
@@ -133,6 +152,6 @@ def from_json(value: Any) -> Price:
     Raises:
         MalformedError: it did not write this.
     """
-    row = _PRICE.read(value, "a row")
-    by_step = row.pop("noise_pred_by_step")
-    return Price(**row, by_step=by_step)
+    found = _PRICE.read(value, "a row")
+    by_step = found.pop("noise_pred_by_step")
+    return Price(**found, by_step=by_step)

@@ -22,7 +22,7 @@ from parity.face.texts import Settings, text, texts
 from parity.golden.rename import NONE, load_rename
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.worker.extras import check_extras
-from parity.runs.openers import Workers
+from parity.paths.worker.openers import Workers
 from parity.runs.request import Request, Say
 
 Where = str | os.PathLike[str]

@@ -18,9 +18,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 T = TypeVar("T")
+
+Number = float | Literal["nan", "inf", "-inf"]
+"""A double as it stands in JSON."""
 
 MAX_NAME = 4096
 """Characters of a name, a setting's value or a fingerprint, at most."""
@@ -165,7 +168,7 @@ def as_number(value: Any, what: str) -> float:
         raise MalformedError(f"{what} does not fit a double") from None
 
 
-def number(value: float) -> float | str:
+def number(value: float) -> Number:
     """The inverse of `as_number`; exact for every finite double."""
     value = float(value)
     if math.isnan(value):

@@ -27,7 +27,8 @@ DEFAULT_MODEL = "tiny-hunyuan-video-1.5"
 ANY = ""
 """In place of a class: the family of every transformer that no other runs."""
 
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+"""`owner/name`, and behind an @ a branch, a tag or a commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +107,8 @@ def resolve_model(name: str) -> Path:
 
     Args:
         name: a built-in tiny model, a folder in diffusers layout (with `transformer/config.json`) or of a transformer
-            alone (`config.json`, weights beside it or drawn), or `owner/name` on the hub (downloaded by
-            huggingface_hub, or taken from its cache).
+            alone (`config.json`, weights beside it or drawn), or `owner/name` on the hub, `owner/name@revision`
+            too (downloaded by huggingface_hub, or taken from its cache).
 
     Raises:
         UsageError: none of the three, or a folder that is no checkpoint.
@@ -121,11 +122,12 @@ def resolve_model(name: str) -> Path:
     if folder.exists():
         _require_checkpoint(folder)
         return folder
-    if _HUB_NAME.fullmatch(name):
-        return _download(name)
+    hub = _HUB_NAME.fullmatch(name)
+    if hub is not None:
+        return _download(hub["name"], hub["revision"])
     raise UsageError(
         f"unknown model '{name}': neither a built-in model ({', '.join(makers)}), nor an existing folder, nor "
-        "a hub name (owner/name)"
+        "a hub name (owner/name or owner/name@revision)"
     )
 
 
@@ -139,14 +141,17 @@ def _require_checkpoint(folder: Path) -> None:
         )
 
 
-def _download(name: str) -> Path:
+def _download(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    at = f" at '{revision}'" if revision else ""
     try:
-        folder = Path(snapshot_download(name))
+        folder = Path(snapshot_download(name, revision=revision))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"cannot get model '{name}' from the hub: {reason}; give a local folder instead") from None
+        raise UsageError(f"cannot get model '{name}'{at} from the hub: {reason}; give a local folder instead") from None
+    if not folder.is_dir():  # the client makes no folder for a repository without files
+        raise UsageError(f"model '{name}' has no files on the hub{at}; look at its name and revision")
     _require_checkpoint(folder)
     return folder

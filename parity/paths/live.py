@@ -48,6 +48,7 @@ from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import Entry
 from parity.paths.port.replaced import check as replaced
 from parity.paths.port.settings import typed
+from parity.paths.profiled import profiled_step
 from parity.paths.provenance import provenance
 from parity.paths.shared import Shared
 from parity.paths.side import can_of
@@ -76,7 +77,7 @@ class Host(Shared):
 
 class InProcess:
     """Opens the sides of both roles in this process: for the library form, benchmarks and tests; see
-    `parity.runs.openers.Openers`. What one side's code changes, the other meets."""
+    `parity.paths.worker.openers.Openers`. What one side's code changes, the other meets."""
 
     def __init__(self, *ports: Entry) -> None:
         """Openers of this process; `ports`: those that are imported already, or are no files."""
@@ -205,6 +206,8 @@ class LiveSide:
         if plan.plant:
             first, stop = steps or (0, self.spec.source.steps)
             return planted_steps(self._at(first, None if callable(start) else start), plan, first, stop)
+        if plan.profile is not None:
+            return iter([profiled_step(prepare(self.loaded.with_fresh_sampler()), 0, Path(plan.profile))])
         if plan.timed:
             return self._timed(steps or (0, self.spec.source.steps))
         if plan.gives:

@@ -125,6 +125,7 @@ class Plan:
             runs that measured its floors under their names as branches.
         timed: whether each step's model calls are timed unobserved, in place of everything else: the loop's `SECONDS`
             and, where known, `MEMORY`.
+        profile: folder into which the calls of the step are profiled, unobserved, in place of everything else.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         stage1: file to which the side writes its embeddings as a port's first stage does, before its first step.
         follow: outputs of the other side by `name_of` their keys: every output of this side, a reference, gives way to
@@ -150,6 +151,7 @@ class Plan:
     leave: str | None = None
     stage1: str | None = None
     timed: bool = False
+    profile: str | None = None
     follow: Given = field(default_factory=dict)
     operations: bool = False
     gives: tuple[str, ...] = ()

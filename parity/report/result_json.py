@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from parity.compare.result import Cause, Distance, FrameDiff, Note, Origin, Result, Round, SiteDiff, StageDiff, StepDiff
 from parity.golden.records import Key
 from parity.golden.strict import number
+from parity.report.documents import comparison as document
 
 FORMAT = 1
 """Version of the document; raised when a key changes its meaning or goes."""
@@ -27,9 +28,9 @@ KEYS = (
 """Of a `Result`, in their order."""
 
 
-def to_json(result: Result) -> dict[str, Any]:
+def to_json(result: Result) -> document.Comparison:
     """The document as plain dicts, lists, strings and finite numbers."""
-    return {"format": FORMAT, **{key: _plain(getattr(result, key)) for key in KEYS}}
+    return cast(document.Comparison, {"format": FORMAT, **{key: _plain(getattr(result, key)) for key in KEYS}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Lines(Sequence[Any]):
         return list(map(_site, found)) if isinstance(index, slice) else _site(found)
 
 
-def written(result: Result) -> dict[str, Any]:
+def written(result: Result) -> Mapping[str, Any]:
     """`to_json`, its `sites` a sequence that is made as it is read."""
     return {**to_json(replace(result, sites=())), "sites": Lines(result.sites)}
 

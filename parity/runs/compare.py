@@ -24,7 +24,7 @@ from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, Round
 from parity.errors import UsageError
 from parity.paths.side import Pair
-from parity.runs.openers import Openers, Workers
+from parity.paths.worker.openers import Openers, Workers
 from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own, ready

@@ -21,7 +21,7 @@ from parity.errors import UsageError
 from parity.files import read_bytes
 from parity.paths.plan import Role
 from parity.paths.port.settings import PortInfo
-from parity.runs.openers import Openers
+from parity.paths.worker.openers import Openers
 from parity.runs.request import Ports
 
 MOST_BYTES = 1 << 26

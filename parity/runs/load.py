@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parity.runs.openers import Openers, Workers
+from parity.paths.worker.openers import Openers, Workers
 from parity.runs.request import Ports
 
 

@@ -16,7 +16,7 @@ from parity.golden.records import StepRecords
 from parity.paths.plan import Changes, Forced, Given, ModuleCall, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
 from parity.paths.side import Can, Side
-from parity.runs.openers import Opener, Openers
+from parity.paths.worker.openers import Opener, Openers
 
 
 @dataclass

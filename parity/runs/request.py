@@ -11,8 +11,8 @@ from parity.paths.port.settings import PortInfo, settings_of
 from parity.settings import Settings, parse
 
 if TYPE_CHECKING:
+    from parity.paths.worker.openers import Openers
     from parity.runs.like import Like
-    from parity.runs.openers import Openers
 
 
 class Say(Protocol):

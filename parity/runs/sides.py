@@ -18,7 +18,7 @@ from parity.golden.facts import Facts
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import LOOP_STAGE, Array, Given, Source, Spec
 from parity.paths.side import Can, Pair, Side
-from parity.runs.openers import Openers
+from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
 

@@ -19,7 +19,7 @@ from parity.golden.records import LOOP, StepRecords
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import DEFAULT_KINDS, PLANTED, Changes, Plan
 from parity.paths.side import Side
-from parity.runs.openers import Openers
+from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
 from parity.runs.sides import modules_of, reference_spec
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.runs.openers import Workers
+from parity.paths.worker.openers import Workers
 from tests.fuzz.outcome import ODD, computed, corpus, slow
 from tests.ports import REFERENCE
 

@@ -130,7 +130,7 @@ def test_a_bucket_that_is_not_there(bucket: str, provenance: Provenance) -> None
 
 
 def test_an_unknown_scheme() -> None:
-    with pytest.raises(UsageError, match=r"gopher://a/b: .*gopher.*use a path, gs://, s3://"):
+    with pytest.raises(UsageError, match=r"gopher://a/b: .*gopher.*use a path, gs://, s3://, hf://"):
         Golden.open("gopher://a/b")
 
 

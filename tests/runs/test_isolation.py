@@ -15,7 +15,7 @@ import pytest
 
 from parity.errors import UsageError
 from parity.paths.worker import process as process_module
-from parity.runs.openers import Workers
+from parity.paths.worker.openers import Workers
 from tests.ports import REFERENCE
 from tests.ports import write as write_ports
 from tests.test_run import parity

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from parity.errors import UsageError
+from parity.paths.worker.openers import Openers
 from parity.runs.kept import SEAL, is_own, ports_of, seal
-from parity.runs.openers import Openers
 
 
 class Never:

@@ -55,7 +55,7 @@ def test_rows_have_a_price_and_are_in_order(swept: dict[str, dict[str, Any]]) ->
     assert [row["verdict"] for row in swept.values()] == ["pass", "fail", "refused", "refused"]
     for row in judged:
         assert row["seconds"] > 0
-        assert row["of_base"] > 0
+        assert 0 < row["of_base_quartiles"][0] <= row["of_base"] <= row["of_base_quartiles"][1]
         assert row["memory"] > 2**20
     refused = list(swept.values())[-1]
     assert "cannot take 'attention.kernel=flex'" in refused["reason"]
@@ -72,7 +72,7 @@ def test_a_stopped_sweep_goes_on_and_another_is_refused(swept: dict[str, dict[st
     with pytest.raises(UsageError, match="steps is '2' there and '3' here"):
         SweepState(state, {**question, "steps": "3"})
     damaged = state.with_name("damaged.json")
-    damaged.write_text('{"kind": "parity sweep 1", "question": {}, "rows": {"m": [{}]}}')
+    damaged.write_text('{"kind": "parity sweep 2", "question": {}, "rows": {"m": [{}]}}')
     with pytest.raises(UsageError, match="not a state file of a sweep, or damaged"):
         SweepState(damaged, {})
 

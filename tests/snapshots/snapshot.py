@@ -24,7 +24,8 @@ MOST_LINES = 60
 MANY = 40
 """Entries from which a mapping of texts (weights, modules) is kept as a digest."""
 
-MACHINE_KEYS = frozenset({"seconds", "bytes", "folder", "cached", "state", "devices", "versions", "memory", "of_base"})
+MACHINE_KEYS = frozenset({"seconds", "bytes", "folder", "cached", "state", "devices", "versions", "memory", "of_base",
+                          "of_base_quartiles", "base_seconds"})  # fmt: skip
 NOT_EVERYWHERE = ("no mp4 was written",)
 """Words of notes about what is not installed."""
 

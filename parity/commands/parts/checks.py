@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 from parity.errors import UsageError
 
 MOST_SECONDS = 86_400.0
 """Of a time limit, at most: a day."""
 MOST_STEPS = 100_000
 """Denoising steps, at most: schedules are made whole."""
+
+_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def check_range(steps: int, seed: int) -> None:
@@ -40,3 +45,14 @@ def choose(option: str, value: str, values: tuple[str, ...]) -> str:
     if value not in values:
         raise UsageError(f"{option} takes {', '.join(values)}, found '{value}'")
     return value
+
+
+def at_revision(model: str | None, revision: str) -> str:
+    """`OWNER/NAME@REVISION`.
+
+    Raises:
+        UsageError: the model is none of the hub's, or has a revision already.
+    """
+    if model is None or not _HUB.fullmatch(model) or os.path.exists(model):
+        raise UsageError(f"--revision is of a model on the hub: --model OWNER/NAME; found '{model or ''}'")
+    return f"{model}@{revision}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from parity.report.document import Facts, Listing, Section, Table
+from parity.report.documents import compiled
 from parity.tpu.compiled import Compiled, Made
 from parity.tpu.effect import Effect
 from parity.tpu.figures import Figures
@@ -17,7 +18,7 @@ def listing(made: Compiled) -> Listing:
     return Listing(_document(made), _sections(made))
 
 
-def _document(made: Compiled) -> dict[str, Any]:
+def _document(made: Compiled) -> compiled.Compiled:
     request, answer = made.plain.request, made.plain.answer
     return {
         "format": 1,
@@ -34,20 +35,25 @@ def _document(made: Compiled) -> dict[str, Any]:
     }
 
 
-def _named(made: Compiled) -> list[tuple[str, Made]]:
-    named = [("unobserved", made.plain), ("observed", made.observed), ("against", made.against)]
+def _named(made: Compiled) -> list[tuple[compiled.Name, Made]]:
+    named: list[tuple[compiled.Name, Made | None]] = [
+        ("unobserved", made.plain),
+        ("observed", made.observed),
+        ("against", made.against),
+    ]
     return [(name, one) for name, one in named if one is not None]
 
 
-def _program(made: Made, name: str) -> dict[str, Any]:
+def _program(made: Made, name: compiled.Name) -> compiled.Program:
     found, refusal = made.figures, made.refusal
-    common = {
+    common: compiled.Program = {
         "program": name,
         "sites": made.request.sites,
         "candidate": list(made.request.candidate),
         "compiles": refusal is None,
         "seconds": made.answer.seconds,
         "cached": made.answer.cached,
+        "refusal": None,
     }
     if found is None:
         assert refusal is not None
@@ -67,7 +73,6 @@ def _program(made: Made, name: str) -> dict[str, Any]:
     memory = found.memory
     return {
         **common,
-        "refusal": None,
         "memory": {
             "arguments": memory.arguments,
             "temporaries": memory.temporaries,
@@ -97,7 +102,7 @@ def _program(made: Made, name: str) -> dict[str, Any]:
     }
 
 
-def _compared(effect: Effect | None, before: Made, after: Made | None) -> dict[str, Any] | None:
+def _compared(effect: Effect | None, before: Made, after: Made | None) -> compiled.Effect | None:
     if effect is None or before.figures is None or after is None or after.figures is None:
         return None
     ours, theirs = before.figures, after.figures
@@ -130,7 +135,7 @@ def _sections(made: Compiled) -> tuple[Section, ...]:
     return tuple(sections)
 
 
-def _side_by_side(shown: list[tuple[str, Figures]]) -> Table:
+def _side_by_side(shown: Sequence[tuple[str, Figures]]) -> Table:
     rows: list[tuple[str, ...]] = []
     parts = [_parts(f) for _, f in shown]
     rows += [(label, *(size(part[label]) for part in parts)) for label in parts[0]]

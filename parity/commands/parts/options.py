@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from parity.commands.parts import choices
-from parity.commands.parts.checks import check_range, check_seconds, check_text, choose
+from parity.commands.parts.checks import at_revision, check_range, check_seconds, check_text, choose
 from parity.commands.parts.choices import SIDES, model, one_of, settings_of
 from parity.commands.parts.running import COMMAND
 from parity.errors import UsageError
@@ -26,9 +26,9 @@ from parity.report.output import consoles, show
 from parity.settings import SETTINGS, Settings, parse
 
 if TYPE_CHECKING:
+    from parity.paths.worker.openers import Openers
     from parity.report.document import Document
     from parity.report.progress import Say
-    from parity.runs.openers import Openers
     from parity.runs.request import Ports
 
 SETTINGS_HELP = (
@@ -41,6 +41,9 @@ Model = Annotated[
     model(f"Built-in ({', '.join(tiny_names())}), folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."),
 ]
 GoldensModel = Annotated[str | None, model("Model; default: the golden's.")]
+Revision = Annotated[
+    str | None, typer.Option(metavar="REV", help="Branch, tag or commit of a --model on the hub: as owner/name@REV.")
+]
 Steps = Annotated[int, typer.Option(help="Number of denoising steps.")]
 Seed = Annotated[int, typer.Option(help="Seed of the initial noise.")]
 Stage1 = Annotated[
@@ -73,7 +76,8 @@ class Generation:
     """What both sides generate.
 
     Attributes:
-        model: None for the default. steps: of the loop. seed: of the initial noise.
+        model: None for the default; with a revision `owner/name@revision`. steps: of the loop. seed: of the noise.
+        revision: None once it is in the model's name.
         stage1: a port's embeddings, in place of a prompt. prompt: None for the model's example prompt.
 
     Raises:
@@ -85,9 +89,13 @@ class Generation:
     seed: Seed = 0
     stage1: Stage1 = None
     prompt: Prompt = None
+    revision: Revision = None
 
     def __post_init__(self) -> None:
         check_range(self.steps, self.seed)
+        if self.revision is not None:
+            object.__setattr__(self, "model", at_revision(self.model, self.revision))
+            object.__setattr__(self, "revision", None)
         check_text("--prompt", self.prompt)
         if self.model is not None and not self.model.strip():
             raise UsageError(f"--model is empty: name a model, or leave it out for {DEFAULT_MODEL}")
@@ -177,8 +185,8 @@ class Sides(Chosen):
         Raises:
             UsageError: see `parity.paths.port.load.load_entry`.
         """
+        from parity.paths.worker.openers import Workers
         from parity.runs.load import load_ports
-        from parity.runs.openers import Workers
         from parity.runs.request import Ports
 
         openers = openers or (Workers(self.pythons) if self.pythons else None)

@@ -5,9 +5,9 @@ full disk must never leave half a file under a name that counts.
 
 How. `put` writes under a temporary name, syncs and renames; `map` opens a regular file of exactly the expected size
 and maps it, so values are paged in as they are used. Links that lead out of the folder are not followed. URLs (gs://,
-s3://, memory:// and whatever else fsspec has) are read through a temporary file without a name: one part is downloaded
-to it and mapped. A part is uploaded whole, so a failure never commits half of one; a bucket has no rename, but an
-object appears only when its upload is complete, so the order (part, then `golden.json`) keeps a killed recording
+s3://, hf://, memory:// and whatever else fsspec has) are read through a temporary file without a name: one part is
+downloaded to it and mapped. A part is uploaded whole, so a failure never commits half of one; a bucket has no rename,
+but an object appears only when its upload is complete, so the order (part, then `golden.json`) keeps a killed recording
 readable just as on a disk. fsspec is imported for URLs alone.
 
 Cost. Two syncs a file; for a URL, disk for one part at a time in the temporary folder.
@@ -272,7 +272,9 @@ class RemoteStore(Store):
             raise UsageError(f"{self.name}: {error}; {INSTALL}") from None
         except Exception as error:  # each backend has its own
             said = self._words(error)
-            raise UsageError(f"{self.name}: {said}; use a path, gs://, s3:// or another scheme of fsspec's") from None
+            raise UsageError(
+                f"{self.name}: {said}; use a path, gs://, s3://, hf:// or another scheme of fsspec's"
+            ) from None
         self._root = str(path).rstrip("/")
 
     def _words(self, error: Exception) -> str:

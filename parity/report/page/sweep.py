@@ -103,10 +103,19 @@ def _row(at: int, row: Json, front: bool) -> dict[str, Any]:
         "latents": row["latents"],
         "bits": f"{number(row['bits']):.1f} of {row['bits_of']}" if row["bits_of"] else "–",
         "time": "–" if math.isnan(number(row["seconds"])) else f"{number(row['seconds']) * 1e3:.1f} ms",
-        "of_base": "" if math.isnan(number(row["of_base"])) else f"{number(row['of_base']):.2f}×",
+        "of_base": _ratio(row),
         "memory": "–" if memory is None else f"{number(memory) / 2**20:.1f} MiB",
         "front": front,
     }
+
+
+def _ratio(row: Json) -> str:
+    """Relative to the base, with quartiles where the document has them."""
+    if math.isnan(number(row["of_base"])):
+        return ""
+    first, third = map(number, row.get("of_base_quartiles", ("nan", "nan")))
+    spread = "" if math.isnan(first) else f" ({first:.2f}–{third:.2f})"
+    return f"{number(row['of_base']):.2f}×{spread}"
 
 
 def _name(row: Json) -> str:

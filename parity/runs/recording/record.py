@@ -24,8 +24,8 @@ from parity.golden.records import StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, CallRecords, Plan, Role, Spec, State
 from parity.paths.side import Side
+from parity.paths.worker.openers import Openers, Workers
 from parity.runs.like import carry
-from parity.runs.openers import Openers, Workers
 from parity.runs.recording.writer import Silent, Writer, require_alike, writer_of
 from parity.runs.replay.inputs import recorded_calls
 from parity.runs.request import Request, Say

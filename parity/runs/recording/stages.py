@@ -22,8 +22,8 @@ from parity.models.spec import Case
 from parity.paths.plan import STAGES_STEP, Array, Given, Plan, Role, Spec
 from parity.paths.side import Side
 from parity.paths.stages.known import LATENTS, case_of, stage_modules
+from parity.paths.worker.openers import Openers
 from parity.paths.worker.trees import array
-from parity.runs.openers import Openers
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own, modules_of, source_of
 from parity.runs.stages.text import embeddings, text_modules

@@ -25,8 +25,8 @@ from parity.golden.facts import Facts
 from parity.golden.records import Floor, Key, Record, StepRecords
 from parity.paths.plan import ModuleCall, Plan, Spec
 from parity.paths.side import Side
+from parity.paths.worker.openers import Openers
 from parity.paths.worker.process import RemoteError
-from parity.runs.openers import Openers
 from parity.runs.replay.inputs import recorded_calls
 from parity.runs.request import NO_PORTS, Ports, Request, Say
 from parity.runs.sides import candidate_spec, modules_of, reference_spec, source_of

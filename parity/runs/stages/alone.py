@@ -17,8 +17,8 @@ from parity.compare.result import Check, Result
 from parity.golden.facts import Facts
 from parity.golden.records import LOOP, StepRecords
 from parity.paths.side import Pair
+from parity.paths.worker.openers import Openers
 from parity.runs.compare import run
-from parity.runs.openers import Openers
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own
 from parity.runs.stream import Ends

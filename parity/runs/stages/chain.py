@@ -20,8 +20,8 @@ from parity.golden.records import StepRecords
 from parity.hooks.sites import split_sites
 from parity.paths.plan import Given, Plan, Source
 from parity.paths.side import Pair
+from parity.paths.worker.openers import Openers, Workers
 from parity.runs.compare import Encodings, run
-from parity.runs.openers import Openers, Workers
 from parity.runs.request import Request, Say
 from parity.runs.sides import reference_spec, source_of
 from parity.runs.sink import NoSink, Sink

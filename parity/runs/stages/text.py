@@ -27,8 +27,8 @@ from parity.paths.plan import Given
 from parity.paths.side import Pair
 from parity.paths.stages.file import held_dtype
 from parity.paths.stages.known import conditions_of
+from parity.paths.worker.openers import Openers
 from parity.paths.worker.trees import array
-from parity.runs.openers import Openers
 from parity.runs.precision import coarse_settings
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own

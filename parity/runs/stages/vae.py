@@ -24,7 +24,7 @@ from parity.models.registry import resolve_model
 from parity.models.vae_config import expected_frames, vae_config
 from parity.paths.plan import BESIDE, Given
 from parity.paths.side import Pair
-from parity.runs.openers import Openers
+from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own, given_of, reference_spec
 from parity.runs.sink import Sink

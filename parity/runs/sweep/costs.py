@@ -12,10 +12,10 @@ from parity.paths.side import Side
 from parity.settings import DeepCache
 
 CALLS = 7
-"""Timed calls of each kind of step at least; their median counts."""
+"""Timed calls of each kind of step at least."""
 
 ENOUGH = 1.0
-"""Seconds of calls that make a median; small models are called more often than `CALLS`, up to `MOST` times."""
+"""Seconds of calls of each side; small models are called more often than `CALLS`, up to `MOST` times."""
 
 MOST = 50
 
@@ -25,13 +25,27 @@ class Cost:
     """Of the transformer's calls of one step, all guidance branches together.
 
     Attributes:
-        seconds: from the step's latents to its predictions on the device, compilation left out; the mean over the
-            run's steps where a feature cache makes them differ.
+        seconds: from the step's latents to its predictions on the device, compilation left out, of each turn; the mean
+            over the run's steps where a feature cache makes them differ.
         memory: bytes that the largest compiled program needs on one device, weights included; None where unknown.
     """
 
-    seconds: float
+    seconds: tuple[float, ...]
     memory: int | None
+
+    @property
+    def median(self) -> float:
+        """The median second."""
+        return statistics.median(self.seconds)
+
+    def over(self, base: Cost) -> tuple[float, tuple[float, float]]:
+        """The median of the ratios to another's, turn by turn, and their quartiles.
+
+        What slows the machine down for a while slows both calls of a turn, and leaves their ratio.
+        """
+        ratios = [x / y for x, y in zip(self.seconds, base.seconds, strict=True)]
+        first, middle, third = statistics.quantiles(ratios, n=4, method="inclusive")
+        return middle, (first, third)
 
 
 def step_costs(sides: Sequence[tuple[Side, DeepCache | None]], steps: int) -> list[Cost]:
@@ -58,8 +72,10 @@ def step_costs(sides: Sequence[tuple[Side, DeepCache | None]], steps: int) -> li
                     spent += numbers[SECONDS]
     found = []
     for (_, cache), times, most in zip(sides, taken, memory, strict=True):
-        total = sum(statistics.median(times[full]) * len(kind) for full, kind in _kinds(cache, steps).items())
-        found.append(Cost(total / steps, most))
+        kinds = _kinds(cache, steps)
+        turns = zip(*(times[full] for full in kinds), strict=True)
+        means = (sum(x * len(kind) for x, kind in zip(turn, kinds.values(), strict=True)) / steps for turn in turns)
+        found.append(Cost(tuple(means), most))
     return found
 
 

@@ -10,7 +10,7 @@ from parity.compare.prices import Price, from_json, to_json
 from parity.golden.strict import as_list, as_mapping
 from parity.runs.state_file import StateFile
 
-KIND = "parity sweep 1"
+KIND = "parity sweep 2"
 MEND = "name another (--state) or remove it"
 MOST_ROWS = 100_000
 

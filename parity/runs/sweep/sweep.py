@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from parity.compare.prices import Price, PriceList, in_order, priced
+from parity.compare.prices import Price, PriceList, in_order, priced, with_one_base
 from parity.errors import ParityError, UsageError
 from parity.golden.facts import Facts
 from parity.paths.plan import Spec
 from parity.paths.side import Side
+from parity.paths.worker.openers import Openers
 from parity.paths.worker.process import RemoteError
 from parity.runs.compare import compare
 from parity.runs.memo import Remembering
-from parity.runs.openers import Openers
 from parity.runs.request import Request, Say
 from parity.runs.sides import candidate_spec, reference_spec
 from parity.runs.sink import NoSink
@@ -111,8 +111,14 @@ class Sweep:
         caches = self._run.candidate.deep_cache, request.candidate.deep_cache
         base, cost = step_costs([(self.base, caches[0]), (side, caches[1])], request.steps)
         side.close()
+        ratio, quartiles = cost.over(base)
         return replace(
-            priced(row, result), seconds=cost.seconds, of_base=cost.seconds / base.seconds, memory=cost.memory
+            priced(row, result),
+            seconds=cost.median,
+            of_base=ratio,
+            of_base_quartiles=quartiles,
+            base_seconds=base.median,
+            memory=cost.memory,
         )
 
     def _side(self, request: Request) -> Side:
@@ -130,7 +136,7 @@ class Sweep:
             _devices(self.facts),
             _devices(self.reference),
             self.facts.interpreted,
-            in_order(list(rows)),
+            in_order(with_one_base(rows)),
         )
 
 

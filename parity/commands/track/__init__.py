@@ -1,0 +1,1 @@
+"""Results handed to the tools that a team has already."""
