@@ -7,7 +7,8 @@ from typing import TypedDict
 
 class KeptRequest(TypedDict):
     """What `parity explain` needs beside the records to run the sides again: files by their paths on the machine of the
-    run, ports as `FILE:FUNCTION` with a digest of the file, and a seal by which its user's own runs are known."""
+    run, ports as `FILE:FUNCTION` with a digest of the file, settings as `NAME=VALUE` where they are not the defaults,
+    and a seal by which its user's own runs are known."""
 
     stage1: str | None
     prompt: str | None
@@ -17,4 +18,10 @@ class KeptRequest(TypedDict):
     candidate_path: str | None
     reference_code: str | None
     candidate_code: str | None
+    stages: list[str]
+    stage2: str | None
+    reference: list[str]
+    candidate: list[str]
+    steps: int
+    seed: int
     seal: str
