@@ -48,7 +48,7 @@ def started(folder: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def ended(process: subprocess.Popen[bytes]) -> int:
-    return process.wait(timeout=300)
+    return process.wait(timeout=900)
 
 
 def whole_json(*names: str) -> Callable[[Path], None]:

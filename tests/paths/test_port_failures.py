@@ -6,10 +6,12 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from parity.errors import UsageError
 from parity.paths.port.load import build, failures, load_entry
+from parity.paths.port.ported import check_output
 from parity.port import Case
 
 PORT = """
@@ -81,3 +83,12 @@ def test_a_library_that_branches_on_a_traced_value_is_named_with_its_line(
     said = str(caught.value)
     assert said.startswith("`call` raised at port.py:3, in videos/__init__.py:2 `if x > 0:`: TracerBoolConversionError")
     assert "decide it outside, as a constant" in said
+
+
+@pytest.mark.parametrize("expected", [None, (1, 4)])
+def test_a_prediction_that_is_one_number_is_refused(tmp_path: Path, expected: tuple[int, ...] | None) -> None:
+    file = tmp_path / "port.py"
+    file.write_text("def build(case):\n    return None\n")
+    entry = load_entry("--candidate-path", f"{file}:build")
+    with pytest.raises(UsageError, match=r"`call` returned (a single number|shape \[\]); the prediction has"):
+        check_output(entry, np.float32(1.0), expected)

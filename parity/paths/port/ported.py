@@ -322,12 +322,14 @@ def check_output(entry: Entry, out: Any, expected: tuple[int, ...] | None) -> No
     """Check a prediction, in parity's layout.
 
     Raises:
-        UsageError: of another shape than expected, or of no floating dtype.
+        UsageError: of another shape than expected, a single number, or of no floating dtype.
     """
     if "float" not in str(out.dtype):
         raise UsageError(f"{entry.named}: `call` returned {out.dtype} values; the prediction must be of a float dtype")
     if expected is not None and tuple(out.shape) != expected:
         raise UsageError(f"{entry.named}: `call` returned shape {list(out.shape)}; the prediction has {list(expected)}")
+    if not out.shape:  # nothing says which shape a model has that only its port knows
+        raise UsageError(f"{entry.named}: `call` returned a single number; the prediction has an axis for the batch")
 
 
 def wrong_output(entry: Entry, out: Any, wanted: str) -> UsageError:
