@@ -10,6 +10,8 @@
 #                 stopped)
 #   make families docs/families.md: diffusers' transformers that parity has no line for, each as it is (an hour or two; goes
 #                 on where it stopped)
+#   make full-size  docs/full-size.md: models of full size compiled for TPUs that are not here (hours; goes on where it
+#                 stopped; needs 8 GB of memory)
 #   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
 #   make schemas  parity/report/documents/schemas: the JSON schemas of the documents, from their types
@@ -32,8 +34,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint older snapshots bench fault-bench history families gpu goldens pictures schemas reference docs price-list
-.PHONY: fuzz kills
+.PHONY: install run test lint older snapshots bench fault-bench history families full-size gpu goldens pictures schemas
+.PHONY: reference docs price-list fuzz kills
 
 install: $(STAMP)
 
@@ -102,6 +104,12 @@ families: install
 	$(if $(RESTART),rm -f .families.json)
 	$(BIN)/python benchmarks/families.py --state .families.json --markdown docs/families.md
 	rm .families.json
+
+# `make full-size RESTART=1` forgets the rows of a stopped run.
+full-size: install
+	$(if $(RESTART),rm -f .full-size.json)
+	$(BIN)/python benchmarks/full_size.py --state .full-size.json --markdown docs/full-size.md
+	rm .full-size.json
 
 gpu: install
 	$(BIN)/python benchmarks/gpu.py --markdown docs/gpu.md
