@@ -158,6 +158,9 @@ def test_a_phone_sees_all_of_it(opened: Open, dark: bool) -> None:
     chrome = opened(Shown(document=run()), width=390, dark=dark)
     width = "const d = document.documentElement; return [d.scrollWidth - d.clientWidth, innerWidth]"
     assert chrome.execute_script(width) == [0, 390]
+    # The candidate's value and the ratio are seen without scrolling sideways.
+    beyond = "return [...document.querySelectorAll('.fits')].map(e => e.scrollWidth - e.clientWidth)"
+    assert set(chrome.execute_script(beyond)) == {0}
     ground = "return getComputedStyle(document.body).backgroundColor"
     assert chrome.execute_script(ground) == ("rgb(24, 24, 27)" if dark else "rgb(255, 255, 255)")
 

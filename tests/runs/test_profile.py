@@ -1,4 +1,4 @@
-"""`parity run --profile`: both sides' traces are written, the result is the one without it, and what cannot is told."""
+"""`parity run --profile`: both traces are written, the result is the one without it, and what cannot be is told."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Ported:
 
 @command
 def gate(
-    port: Annotated[str, typer.Argument(metavar="PORT", help="The port, FILE:FUNCTION (docs/ports.md).")],
+    port: Annotated[str, typer.Argument(metavar="PORT", help="The port, FILE:FUNCTION (parity init writes one).")],
     golden: Annotated[
         str, typer.Option("--golden", metavar="DIR", help="Golden of the reference, with floors: folder or URL.")
     ],

@@ -60,10 +60,10 @@ Candidate = Annotated[list[str], settings_of("candidate")]
 Setting = Annotated[list[str], settings_of("path")]
 SideName = Annotated[str, one_of(SIDES, "Which path: reference is torch, candidate torchax.")]
 ReferencePath = Annotated[
-    str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (docs/ports.md).")
+    str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (parity init writes one).")
 ]
 CandidatePath = Annotated[
-    str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (docs/ports.md).")
+    str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (parity init writes one).")
 ]
 CandidatePython = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Python that runs the candidate, with packages of its own.")

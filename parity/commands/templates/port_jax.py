@@ -2,7 +2,7 @@
 
 As it stands: parity run --reference-path THIS_FILE:reference --candidate-path THIS_FILE:build
 For yours, replace `load` and `forward`, and name values as the reference names its modules (`rename` maps the rest).
-With --model FOLDER the reference is parity's own, and `reference` below is not needed. Protocol: docs/ports.md.
+With --model FOLDER the reference is parity's own, and `reference` below is not needed. See help(parity.port.Port).
 """
 
 from typing import Any

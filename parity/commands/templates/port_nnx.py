@@ -2,7 +2,7 @@
 
 As it stands: parity run --reference-path THIS_FILE:reference --candidate-path THIS_FILE:build
 For yours, build your module in `build`: it is observed by its attributes' names (`rename` maps them onto the
-reference's). With --model FOLDER the reference is parity's own. Protocol: docs/ports.md.
+reference's). With --model FOLDER the reference is parity's own. Protocol: help(parity.port.Port).
 """
 
 import jax

@@ -2,7 +2,7 @@
 
 As it stands it records a loop around a small model: python THIS_FILE gpu; python THIS_FILE tpu gpu; parity diff gpu tpu
 For yours, put the `with` around your own loop and hand over your transformer, scheduler and VAE (or a diffusers
-pipeline: `parity.record(where, pipe)`). Nothing that you compute changes. See docs/recording.md.
+pipeline: `parity.record(where, pipe)`). Nothing that you compute changes. See help(parity.record).
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 As it stands: the command that `parity init` printed runs it.
 For yours, build your module in `build`, with whatever your port installs (kernels in torchax's operator table, replaced
-functions): it runs as it is. With --model FOLDER the reference is parity's own. Protocol: docs/ports.md.
+functions): it runs as it is. With --model FOLDER the reference is parity's own. Protocol: help(parity.port.Port).
 """
 
 import torch
