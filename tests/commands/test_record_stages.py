@@ -149,3 +149,11 @@ def test_a_recording_killed_before_its_stages_resumes_to_the_same_bytes(
 def test_what_cannot_be_recorded_is_refused_at_once(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         record(tmp_path / "g", **options)
+
+
+def test_two_encoders_whose_top_modules_share_a_name_are_both_recorded(folder: Path) -> None:
+    where = folder / "two"
+    record(where, model="tiny-hunyuan-video-1.5", stages="text,transformer", sites="blocks")
+    top = [r.key for r in Golden.open(where).read_step(-1).records if r.key.site == ":in.input_ids"]
+    assert [(key.branch, key.call) for key in top] == [("cond", 0), ("uncond", 0), ("cond", 1)]
+    assert verify(where) == []

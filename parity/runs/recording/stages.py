@@ -75,11 +75,11 @@ class Chain:
         text = self.family.text(self.case)
         choices = split_sites(text_modules(self.case, text), *self.choices["text"])
         runs: dict[str, Mapping[str, Outputs]] = {}
-        for encoder in text.encoders:
+        for number, encoder in enumerate(text.encoders):
             if encoder.tokens:
                 say(f"text: {encoder.part}")
                 spec = self._spec("text", encoder.part, encoder.settings(self.settings))
-                runs[encoder.part] = self._run(spec, choices[encoder.part]).runs
+                runs[encoder.part] = self._run(spec, choices[encoder.part], number).runs
 
         def given(name: str, dtype: torch.dtype) -> Given:
             return embeddings(self.family, self.case, runs, (name, ""), dtype)
@@ -104,15 +104,24 @@ class Chain:
         source = source_of(replace(self.request, stages=(stage,), part=part))
         return Spec(role=self.side, source=source, settings=settings.as_text(), named=True)
 
-    def _run(self, spec: Spec, choice: Choice) -> Ends:
-        """Observe a stage, keep its records, and give what it came to."""
+    def _run(self, spec: Spec, choice: Choice, number: int = 0) -> Ends:
+        """Observe a stage, keep its records, and give what it came to.
+
+        Args:
+            number: of the encoder: each has a top module, whose name is empty, and counts as another call of it.
+        """
+
+        def placed(key: Key) -> Key:
+            return key if key.module else replace(key, call=key.call + number)
+
         side, ends = self.openers.of(self.side).open(spec), Ends()
         facts = side.facts()
         self.weights |= _weights(facts)
         sites = plan_sites(["", *modules_of(facts)], *choice, trunk=facts.trunk)
         for step in until_end(side.observe(Plan(sites=sites, floors=self.kinds, ends=True)), ends):
-            self.records += [_lighter(r) for r in step.records] if spec.source.stage == "vae" else step.records
-            self.floors |= step.floors
+            lighter = _lighter if spec.source.stage == "vae" else _as_it_is
+            self.records += [lighter(replace(r, key=placed(r.key))) for r in step.records]
+            self.floors |= {placed(key): floor for key, floor in step.floors.items()}
         side.close()
         return ends
 
@@ -122,6 +131,10 @@ class Chain:
 
 def _weights(facts: Facts) -> Mapping[str, str]:
     return {} if facts.provenance is None else facts.provenance.weights
+
+
+def _as_it_is(record: Record) -> Record:
+    return record
 
 
 def _lighter(record: Record) -> Record:
