@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outcome import Outcome
+from asked import Outcome
 from pitfall import Pitfall, Told
 
 SOURCE = "https://github.com/huggingface/diffusers/blob/7d5767db48/.ai/skills/parity-testing/pitfalls.md"
@@ -21,9 +21,9 @@ on tiny weights, recorded in two scripts (`parity.record`, float32 if nothing el
 name it, was written down and committed before it was run, in `benchmarks/pitfalls`.
 
 *Named*: the right verdict, and a sentence of the result says what it is. *Found*: the right verdict alone.
-*Passes*: both sides only round, and nothing has to be said. *Not seen*: another verdict. Six pitfalls (17, 19 to 23) are
-no faults but rounding or shape: there a pass is right, and what is said is a note. Two (8, 10) are no numbers: what is
-shown is the error that the user sees, in 8 the script's own. Measured on a CPU.
+*Passes*: both sides only round, and nothing has to be said. *Not seen*: another verdict. Six pitfalls (17, 19 to 23)
+are no faults but rounding or shape: there a pass is right, and what is said is a note. Two (8, 10) are no numbers: what
+is shown is the error that the user sees, in 8 the script's own. Measured on a CPU.
 
 As the list was first run, 10 were named or passed, 16 found and 3 not seen: a timestep by token was alarmed at, frames
 that were rounded for truncated were not judged, and audio of another length passed. What was missing became rules of
