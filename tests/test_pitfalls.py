@@ -23,10 +23,10 @@ ROWS = {
 def bench() -> Iterator[Any]:
     sys.path[:0] = FOLDERS
     try:
-        import outcome
+        import asked
         from every_pitfall import PITFALLS
 
-        yield SimpleNamespace(outcome=outcome, pitfalls={p.number: p for p in PITFALLS})
+        yield SimpleNamespace(asked=asked, pitfalls={p.number: p for p in PITFALLS})
     finally:
         del sys.path[: len(FOLDERS)]
 
@@ -44,13 +44,13 @@ def test_every_pitfall_has_two_sides_and_a_right_answer(bench: Any) -> None:
 @pytest.mark.parametrize("number", range(1, 30))
 def test_a_pitfall_comes_to_what_its_row_says(number: int, bench: Any, tmp_path: Path) -> None:
     pitfall = bench.pitfalls[number]
-    said = bench.outcome.told(pitfall, tmp_path)
-    assert (bench.outcome.outcome(pitfall, said), said.verdict) == ROWS[number], said
+    said = bench.asked.told(pitfall, tmp_path)
+    assert (bench.asked.outcome(pitfall, said), said.verdict) == ROWS[number], said
 
 
 def test_a_verdict_without_the_words_is_found_and_another_is_not_seen(bench: Any) -> None:
     from pitfall import Told
 
     pitfall = bench.pitfalls[11]
-    assert bench.outcome.outcome(pitfall, Told(verdict="fail", sentences=("something",))) == "found"
-    assert bench.outcome.outcome(pitfall, Told(verdict="pass", sentences=pitfall.says)) == "not seen"
+    assert bench.asked.outcome(pitfall, Told(verdict="fail", sentences=("something",))) == "found"
+    assert bench.asked.outcome(pitfall, Told(verdict="pass", sentences=pitfall.says)) == "not seen"

@@ -26,8 +26,8 @@ from parity.paths.worker.extras import quieten
 quieten()
 diffusers.utils.logging.set_verbosity_error()
 
+from asked import outcome, sentence, told
 from every_pitfall import PITFALLS
-from outcome import outcome, sentence, told
 from page import Row, line, markdown, summary
 
 

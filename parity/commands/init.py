@@ -65,10 +65,18 @@ LOADS = "    return Port(module=Net().to("
 def _of_class(text: str, model: str) -> str:
     """The template of a torch port with the model's own class in it."""
     from parity.models.folder import class_of
-    from parity.models.registry import resolve_model
+    from parity.models.registry import family_of, resolve_model
 
-    name = class_of(resolve_model(model), "transformer").__name__
-    loaded = f'    model = {name}.from_pretrained(case.folder / "transformer")\n    return Port(module=model.to('
+    folder = resolve_model(model)
+    name = class_of(folder, "transformer").__name__
+    module, _, function = family_of(folder).recipe.partition(":")
+    made = f'{name}.from_pretrained(case.folder / "transformer")'
+    loaded = f"    model = {made}\n"
+    if function:
+        loaded = "    # diffusers' forward asks values of tensors what to do, which no compiled program can.\n"
+        loaded += f"    model = {function}({made})\n"
+        text = text.replace("from parity.port", f"from {module} import {function}\nfrom parity.port", 1)
+    loaded += "    return Port(module=model.to("
     text = text.replace("import torch\n", f"import torch\nfrom diffusers import {name}\n", 1).replace(LOADS, loaded)
     return text[: text.index("\n\nclass Block")]  # its own small reference is not needed
 

@@ -51,6 +51,11 @@ class Family(Protocol):
         return ()
 
     @property
+    def recipe(self) -> str:
+        """`module:function` that makes diffusers' class one that can be compiled, for a port; empty where it can be."""
+        return ""
+
+    @property
     def may_be_silent(self) -> bool:
         """Whether modules may stay uncalled without it being an error."""
         return False

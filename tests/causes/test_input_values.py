@@ -48,6 +48,7 @@ def test_another_argument_is_not_named() -> None:
     assert told([given(TIMES)], [given(TIMES * 1.3)]) == []
     assert told([given(TIMES)], [given(np.zeros(3))]) == [], "zeros are the rounding of anything small"
     assert told([given(TIMES)], [given(np.append(TIMES, 1.0))]) == []
+    assert told([given(np.round(TIMES))], [given(np.round(TIMES))]) == [], "equal values were not rounded"
     nan = np.array([np.nan, 1.0, 2.0])
     assert told([given(TIMES)], [given(nan)]) == []
 

@@ -75,6 +75,13 @@ def test_a_model_s_class_arguments_and_modules_are_filled_in_and_its_port_runs(
     assert run(f"{where}:build", None, model).verdict == "pass"
 
 
+def test_a_model_whose_forward_cannot_be_traced_has_a_port_that_can(tmp_path: Path) -> None:
+    where, model = tmp_path / "my_port.py", "tiny-hunyuan-video-1.5"
+    text = written(where, kind="torchax", model=model)
+    assert "model = traceable(HunyuanVideo15Transformer3DModel.from_pretrained(" in text
+    assert run(f"{where}:build", None, model).verdict == "pass"
+
+
 def test_another_kind_of_file_holds_the_model_s_facts_too(tmp_path: Path) -> None:
     text = written(tmp_path / "port.py", kind="nnx", model="tiny-hunyuan-video-1.5")
     ast.parse(text)

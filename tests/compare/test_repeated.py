@@ -38,6 +38,13 @@ def test_other_values_under_another_shape_differ() -> None:
     assert list(repeated_sites([found])) == []
 
 
+def test_the_same_values_in_another_shape_are_no_repetition() -> None:
+    """A transposed tensor has the same moments, and is a fault."""
+    found = judged(tensor("m:in.temb", ROW[0]), tensor("m:in.temb", ROW[0].T.copy()))
+    assert not found.note.endswith(REPEATED)
+    assert found.verdict != "unjudged"
+
+
 @pytest.mark.parametrize(("stage", "unknown"), [("transformer", True), ("vae", False)])
 def test_rows_behind_the_loop_are_no_text_and_are_compared(stage: str, unknown: bool) -> None:
     """A tap of audio that is four times as long once passed as rows that no mask pairs."""

@@ -35,6 +35,7 @@ class HunyuanVideo15(Family):
     title = "HunyuanVideo-1.5"
     batches: tuple[tuple[str, ...], ...] = (("cond",), ("uncond",))
     streams: tuple[Stream, ...] = (QWEN, BYT5)
+    recipe: str = "parity.models.hunyuan_video_15.traced:traceable"
 
     @classmethod
     def of(cls, folder: Path, inputs: Path | None) -> HunyuanVideo15:
