@@ -88,6 +88,9 @@ class Port:
             latents after it); predictions by branch. Default: the model's own guidance, the scheduler's step.
         shard: regular expression over a whole parameter name -> its PartitionSpec, `("tp", None)`, on the mesh of the
             run (torchax only). Default: what `sharding` says.
+        vae: the port's own decoder, `vae(latents)` -> frames [B, 3, T, H, W], some -1 to 1, for the latents
+            [B, C, T, H, W] that a loop ends in, not scaled yet: arrays of the kind that `runs` says, on the CPU. May
+            stand alone. Default: parity's own.
         inputs: arguments by name, for a reference without --model; `hidden_states` are the latents, `timestep` one
             number a step, falling.
     """
@@ -103,6 +106,7 @@ class Port:
     schedule: OwnSchedule | None = None
     loop: OwnLoop | None = None
     shard: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    vae: Callable[[Any], Any] | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -72,7 +72,7 @@ class Host(Shared):
 
     def open(self, spec: Spec) -> LiveSide | StageSide:
         """A side, loaded when it is first asked for something."""
-        return LiveSide(self, spec) if spec.source.stage == LOOP_STAGE else StageSide(spec, self.runners)
+        return LiveSide(self, spec) if spec.source.stage == LOOP_STAGE else StageSide(spec, self.runners, self.entry)
 
 
 class InProcess:

@@ -18,7 +18,7 @@ FORMAT = 1
 
 COLUMNS = ("settings", "verdict", "noise_pred rel L2", "floor", "ratio", "bits", "latents rel L2", "time", "memory")
 
-LEGEND = "floor: what rounding alone explains; ratio: fails above 3x; time: (of base, quartiles)"
+LEGEND = "floor: what rounding explains; ratio: fails above 3x; time: of base, quartiles"
 CACHES_LEGEND = "what a cache saves in time it costs at noise_pred: relative L2 of each step"
 LEGENDS = (LEGEND, CACHES_LEGEND)
 

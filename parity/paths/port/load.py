@@ -233,7 +233,7 @@ def checked(made: Any, where: str) -> Port:
     """
     names = [f.name for f in fields(Port)]
     if not isinstance(made, Port):
-        if not (hasattr(made, "call") or hasattr(made, "module")):
+        if not any(hasattr(made, name) for name in ("call", "module", "vae")):
             raise UsageError(
                 f"{where} returned {_a(made)}; return a parity.port.Port, or an object with `call` (or a torch "
                 "`module`) and what else it needs of " + ", ".join(names)
@@ -248,13 +248,14 @@ def checked(made: Any, where: str) -> Port:
 
 
 def _fault(port: Port, runs: str, is_torch: bool) -> str | None:
-    if port.call is None and not callable(port.module):
+    decodes_alone = port.call is None and port.module is None and port.vae is not None
+    if port.call is None and not callable(port.module) and not decodes_alone:
         return f"`call` is missing, and whose `module` is {_a(port.module)}: give one that can be called"
     if port.call is not None and not callable(port.call):
         return f"`call` is {_a(port.call)}, not a function"
     if runs not in get_args(Runs):
         return f"`runs` is {runs!r}; it takes {', '.join(get_args(Runs))}"
-    if runs != "jax" and not is_torch:
+    if runs != "jax" and not is_torch and not decodes_alone:
         return f"`runs` is {runs!r} and `module` {_a(port.module)}; it needs a torch.nn.Module"
     if runs == "jax" and is_torch:
         return "`runs` is 'jax' and `module` a torch.nn.Module; use 'torchax'"
@@ -264,7 +265,7 @@ def _fault(port: Port, runs: str, is_torch: bool) -> str | None:
         return f"`layout` is {port.layout!r}; it takes {', '.join(get_args(Layout))}"
     if not isinstance(port.branches, (tuple, list)) or not all(isinstance(b, str) for b in port.branches):
         return f"`branches` is {_a(port.branches)}, not a tuple of names"
-    for name in ("schedule", "loop", "padded"):
+    for name in ("schedule", "loop", "padded", "vae"):
         if getattr(port, name) is not None and not callable(getattr(port, name)):
             return f"`{name}` is {_a(getattr(port, name))}, not a function"
     for name in ("rename", "inputs", "shard"):

@@ -167,6 +167,8 @@ class Ported(Over):
             UsageError: see `parity.paths.port.load.build`.
         """
         port, said = built(self.entry, self.role, case, settings, self._mark)
+        if port.call is None and port.module is None:
+            raise UsageError(f"{self.entry.named} brings a VAE alone: run it with --stages vae")
         self.from_pipeline = _accepted(port, self.base.pipeline_arguments(case))
         self.keeps = self.declares("cache") and settings.deep_cache is not None
         self._own = port
@@ -295,17 +297,20 @@ def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
 
 
 @contextlib.contextmanager
-def guarded(entry: Entry) -> Iterator[None]:
+def guarded(entry: Entry, name: str = "call") -> Iterator[None]:
     """A call of a port: what it raises becomes one line; what it changes for the process is put back, and an error.
+
+    Args:
+        name: of the function.
 
     Raises:
         UsageError: see above.
     """
     said: list[str] = []
-    with kept(said), failures(f"{entry.named}: `call`", entry.path):
+    with kept(said), failures(f"{entry.named}: `{name}`", entry.path):
         yield
     if said:
-        raise UsageError(f"{entry.named}: `call` {'; '.join(said)}; put back, but nothing outside may be changed")
+        raise UsageError(f"{entry.named}: `{name}` {'; '.join(said)}; put back, but nothing outside may be changed")
 
 
 def _accepted(port: Port, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ inputs (`BESIDE`).
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -28,10 +29,12 @@ from parity.models.patches import DTYPES
 from parity.paths.closer.local import Rows
 from parity.paths.closer.modules import Modules
 from parity.paths.plan import BESIDE, ENDS, STAGES_STEP, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
+from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
 from parity.paths.side import can_of
 from parity.paths.stages.file import FILE, HeldStage
-from parity.paths.stages.known import Known, known
+from parity.paths.stages.known import VAE, Known, known
+from parity.paths.stages.port import OWN, PortDecoder, decoder_of
 from parity.paths.stages.stage import Inputs, Run, Runner, Seen, TorchStage, stage_variants
 from parity.paths.worker.handing import one_at_a_time
 from parity.paths.worker.trees import array, nest, plain
@@ -56,8 +59,13 @@ class StageSide:
         role, can: see `parity.paths.side.Side`. spec: what it is.
     """
 
-    def __init__(self, spec: Spec, runners: Runners) -> None:
-        """A side of a spec; loaded stages are shared through `runners` while a side holds them."""
+    def __init__(self, spec: Spec, runners: Runners, entry: Callable[[str, str], Entry] = load_entry) -> None:
+        """A side of a spec.
+
+        Args:
+            runners: loaded stages, shared while a side holds them. entry: imports a port, by its option and its text.
+        """
+        self._entry = entry
         self.spec, self.role, self.can = spec, spec.role, can_of(spec)
         self._runners = runners
         self._known: Known | None = None
@@ -82,10 +90,22 @@ class StageSide:
             self._held = self._load()
         return self._held
 
+    @functools.cached_property
+    def _own(self) -> PortDecoder | None:
+        """The decoder that the candidate's port brings."""
+        spec = self.spec
+        if spec.port is None or spec.option != "--candidate-path" or spec.source.stage != VAE:
+            return None
+        entry = self._entry(spec.option, spec.port)
+        settings = typed(entry, "torchax", spec.settings)
+        return decoder_of(self.known.stage, entry, self.known.case, settings)
+
     def _load(self) -> Runner:
         at, settings, source = self.known, self.settings, self.spec.source
         if at.held is not None:
             return HeldStage(at.stage, at.held)
+        if self._own is not None:
+            return self._own
         key = (source.model, source.prompt, source.stage, source.part, *self.spec.settings.items())
         if self.role == "reference":
             self._torch = self._runners.reference.get(key) or TorchStage(at.stage, settings)
@@ -126,7 +146,8 @@ class StageSide:
             provenance=origin,
             dtype=settings.text("dtype"),
             input_dtypes={name: x.dtype for name, x in plain.items()},
-            cannot_call=FILE if at.held is not None else "",
+            cannot_call=FILE if at.held is not None else "" if self._own is None else OWN,
+            own=self._own is not None,
             trunk=at.stage.trunk,
         )
 
@@ -241,7 +262,7 @@ class StageSide:
         return Rows({branch: stage.rule for branch in frames}, frames)
 
     def patched(self, changes: Changes) -> StageSide:
-        return StageSide(changes.of(self.spec), self._runners)
+        return StageSide(changes.of(self.spec), self._runners, self._entry)
 
     def close(self) -> None:
         self._held = self._known = self._torch = self._alone = None
