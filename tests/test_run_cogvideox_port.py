@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchax")
 
-from parity.paths.port.ported import _accepted  # noqa: E402  (behind the skip)
+from parity.paths.port.ported import _accepted  # noqa: E402  (behind the skip
 from parity.port import Port  # noqa: E402
 from parity.runs.compare import run  # noqa: E402
 from parity.runs.load import load_ports  # noqa: E402

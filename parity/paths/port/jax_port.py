@@ -38,8 +38,9 @@ from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.program import Programs
 from parity.paths.jax.tracing import to_jax
 from parity.paths.loaded import Loaded, Seen, StepCalls, frames_of, rules_of
+from parity.paths.port.calling import guarded, moved
 from parity.paths.port.load import PassingError
-from parity.paths.port.ported import Ported, check_output, guarded, moved, wrong_output
+from parity.paths.port.ported import Ported, check_output, wrong_output
 from parity.port import Port, listening
 from parity.reached import Reached
 from parity.settings import Settings

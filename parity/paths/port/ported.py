@@ -23,6 +23,7 @@ from parity.models.feature_cache import CALL
 from parity.models.generic.inputs import LATENT
 from parity.models.sampler import Sampler
 from parity.models.spec import Case
+from parity.paths.port.calling import guarded, moved
 from parity.paths.port.load import Entry, build, failures
 from parity.paths.port.over import Over
 from parity.paths.port.schedule import OwnSampler
@@ -296,23 +297,6 @@ def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-@contextlib.contextmanager
-def guarded(entry: Entry, name: str = "call") -> Iterator[None]:
-    """A call of a port: what it raises becomes one line; what it changes for the process is put back, and an error.
-
-    Args:
-        name: of the function.
-
-    Raises:
-        UsageError: see above.
-    """
-    said: list[str] = []
-    with kept(said), failures(f"{entry.named}: `{name}`", entry.path):
-        yield
-    if said:
-        raise UsageError(f"{entry.named}: `{name}` {'; '.join(said)}; put back, but nothing outside may be changed")
-
-
 def _accepted(port: Port, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Those of the pipeline's own arguments that a port has a place for: a `call` takes all of them in one dict."""
     if port.call is not None or port.module is None:
@@ -341,14 +325,3 @@ def wrong_output(entry: Entry, out: Any, wanted: str) -> UsageError:
     """What to raise for a `call` that returns no array."""
     found = "None" if out is None else f"an object of type {type(out).__name__}"
     return UsageError(f"{entry.named}: `call` returned {found}; return the prediction, {wanted}")
-
-
-def moved(x: Any, port: Port, rank: int, source: int, target: int) -> Any:
-    """An array of the latents' rank with its channels moved, where the port has them last; anything else as it is."""
-    if port.layout == "channels_first" or rank < 4 or getattr(x, "ndim", 0) != rank:
-        return x
-    if isinstance(x, torch.Tensor):
-        return x.movedim(source, target)
-    import jax.numpy as jnp
-
-    return jnp.moveaxis(x, source, target)

@@ -20,8 +20,9 @@ from parity.hooks.sites import SitePlan
 from parity.models.spec import Case
 from parity.paths.closer.local import Rows
 from parity.paths.closer.modules import Modules
+from parity.paths.port.calling import guarded, moved
 from parity.paths.port.load import Entry
-from parity.paths.port.ported import built, guarded, moved
+from parity.paths.port.ported import built
 from parity.paths.stages.stage import Inputs, Seen, Stage
 from parity.port import Port
 from parity.reached import Reached
