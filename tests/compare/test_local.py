@@ -105,7 +105,7 @@ def test_what_the_run_itself_contradicts_is_not_believed() -> None:
     (kept,) = with_local([seen], believed([seen], far))
     assert (kept.birth, kept.verdict, kept.note, kept.local.ratio) == (None, "pass", CONTRADICTED, 2e6)
     for other in (
-        SiteDiff(KEY, Distance(3e-2, 3e-2, 1.0)),  # as near as its wide floor lets it be
+        SiteDiff(KEY, Distance(8e-2, 8e-2, 1.0)),  # as near as its wide floor lets it be
         SiteDiff(KEY, Distance(math.nan, 1e-5, math.nan)),
         SiteDiff(KEY, Distance(2e-7, 1e-8, 20.0), verdict="fail"),
         SiteDiff(Key("transformer", 0, "cond", "n:out"), Distance(2e-7, 1e-5, 0.02)),
