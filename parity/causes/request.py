@@ -81,7 +81,8 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     except _NOT_TOLD:
         raise UsageError(f"'{where}' is no kept run: make one with `parity run --out DIR`") from None
     if failed:
-        pair = _outside(where, told, failed)
+        _, _, ports = ports_of(told, openers, named)
+        pair = replace(_outside(where, told, failed), ports=ports)
         return ExplainRequest(str(where / "reference"), str(where / "candidate"), where, outside=pair)
     at = where / "precision" if (where / "precision").is_dir() else where
     if not (at / "reference").is_dir():

@@ -31,7 +31,7 @@ from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, Given, Plan, Role, Spe
 from parity.paths.stages.known import LATENTS, VAE, case_of
 from parity.paths.worker.openers import Openers
 from parity.runs.precision import coarse_settings
-from parity.runs.request import NO_PORTS, Request, Say
+from parity.runs.request import Request, Say
 from parity.runs.sides import source_of
 from parity.runs.stages.chain import reference_latents, run_chain
 from parity.settings import Settings
@@ -46,12 +46,13 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
     Raises:
         UsageError: the model or a file is not there. UnjudgedError: the stage cannot be judged.
     """
-    request = replace(request, ports=NO_PORTS)
     found = run_chain(request, say, openers=openers)
     if found.verdict != "fail":
         return _noted(found, f"compared again, the {request.stage} stage agrees on this machine")
     if found.failed == "preflight":
         return _noted(found, f"what the {request.stage} stage is given or gives differs: nothing was run again")
+    if request.ports.any:
+        return _noted(found, "a port stands in this run: its code is its own, and no setting of its stage is swapped")
     if request.stage == TEXT and request.stage1 is not None:
         return _noted(found, "the candidate's embeddings are a file's: there is no encoder of its own to run again")
     if found.failed == "structure":
