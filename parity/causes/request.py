@@ -96,9 +96,9 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
 
 def _failed_outside(result: Mapping[str, Any]) -> str:
     """The stage outside the loop that decided a kept run's verdict; empty where none did."""
-    if result["verdict"] != "fail":
+    if result.get("verdict") != "fail":
         return ""
-    if result["origin"] is not None:
+    if result.get("origin") is not None:
         stage = str(result["origin"]["stage"])
         return "" if stage == LOOP_STAGE else stage
     return next((str(s["stage"]) for s in result.get("stages") or () if s["verdict"] == "fail"), "")
