@@ -181,9 +181,10 @@ def _first_divergence(reason: Reason) -> str:
         "candidate": "on the candidate's own values before it",
     }
     unpaired = f" but for {', '.join(reason.not_compared)} (not compared)" if reason.not_compared else ""
+    what = "this value" if reason.first is not None and reason.first.module == LOOP else "this input"
     how = {
         "module": f"{inputs[reason.fed]}{unpaired}, output" if inputs_compared(reason) else _interval(reason),
-        "input": f"everything before it{unpaired} matches, this input",
+        "input": f"everything before it{unpaired} matches, {what}",
         "amplified": "grown from smaller differences before it, this value",
     }[reason.birth]
     end = "; noise_pred and latents still match" if reason.outputs_match else worst_of(reason)
