@@ -96,7 +96,8 @@ def _traced(folder: Path, sites: str) -> Traced:
     with backend.scope():
         plan = plan_sites(found.modules, sites)
         rule = backend.rules[backend.groups[0][0]]
-        _, entries = backend.lowered(found.names, rule, found.arguments, found.frames, None, plan)
+        forward = backend.forward(found.names, rule, plan)
+        _, entries = backend.programs.lowered(forward, backend.params, found.arguments, found.frames, None)
     calls = len(BRANCHES) // len(found.names)
     latents = math.prod(case.latent_shape)
     return Traced(

@@ -33,6 +33,7 @@ from parity.hooks.modules import module_tree
 from parity.hooks.sites import plan_sites
 from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
+from parity.paths.loaded import StepCalls
 from parity.paths.reference import TorchBackend
 from parity.reached import Reached
 from parity.settings import parse
@@ -192,7 +193,7 @@ def _calls(device: str, size: Size) -> tuple[TorchBackend, Callable[[Any], torch
 
     def call(plan: Any) -> torch.Tensor:
         with backend.scope():
-            return backend.call(own, shared, plan, 0, {})[0]["cond"].clone()
+            return backend.call(StepCalls(branches=own, shared=shared, step=0, features={}), plan)[0]["cond"].clone()
 
     return backend, call
 

@@ -34,7 +34,7 @@ from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import TorchaxBackend
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
-from parity.paths.loaded import batched
+from parity.paths.loaded import StepCalls, batched
 from parity.paths.reference import TorchBackend
 from parity.reached import Reached
 from parity.settings import parse
@@ -118,7 +118,7 @@ def torch_calls(model: Any, case: Case, inputs: Inputs, dtype: str, sites: Seque
 
     def recorded(plan: SitePlan | None) -> None:
         with backend.scope():
-            out, _ = backend.call(own, shared, plan, 0, {})
+            out, _ = backend.call(StepCalls(branches=own, shared=shared, step=0, features={}), plan)
             backend.host(out["cond"])
 
     return {n: (lambda p=p: forward(p), lambda p=p: recorded(p)) for n, p in plans(model, sites).items()}  # type: ignore[misc]
@@ -133,15 +133,18 @@ def torchax_calls(model: Any, case: Case, inputs: Inputs, dtype: str, sites: Seq
         FAMILY.adapt(model, case, reached, traced=True)
         own, shared = arguments_of(backend, case, inputs, settings)
         arguments = backend.placed(batched([own["cond"]], shared))
+        rows = {"cond": backend.frames["cond"]}
 
     def program(plan: SitePlan | None) -> Callable[[], object]:
         with backend.scope():
-            made = backend._program(("cond",), arguments, backend.frames, None, plan)
-        return lambda: jax.block_until_ready(made.run(backend.params, arguments, backend.frames, None))
+            forward = backend.forward(("cond",), backend.rules["cond"], plan)
+            lowered, _ = backend.programs.lowered(forward, backend.params, arguments, rows, None)
+            made = lowered.compile()
+        return lambda: jax.block_until_ready(made(backend.params, arguments, rows, None))
 
     def recorded(plan: SitePlan | None) -> None:
         with backend.scope():
-            out, _ = backend.call(own, shared, plan, 0, {})
+            out, _ = backend.call(StepCalls(branches=own, shared=shared, step=0, features={}), plan)
             backend.host(out["cond"])
 
     return {n: (program(p), lambda p=p: recorded(p)) for n, p in plans(model, sites).items()}  # type: ignore[misc]
