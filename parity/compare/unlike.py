@@ -99,8 +99,11 @@ def other_rows(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 def other_layout(a: Record, b: Record) -> bool:
-    """Whether two tensors of other shapes can hold the same elements: axes in another order, or joined."""
-    whole = a.rows == b.rows == ""
+    """Whether two tensors of other shapes can hold the same elements: axes in another order, or joined.
+
+    One of them has the axes of a picture or a video; a matrix that is transposed is a fault.
+    """
+    whole = a.rows == b.rows == "" and max(len(a.shape), len(b.shape)) >= 4
     return whole and a.shape != b.shape and math.prod(a.shape) == math.prod(b.shape) > 0
 
 

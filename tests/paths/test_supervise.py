@@ -53,7 +53,7 @@ def test_it_ends_as_its_child_does(end: str, code: int, said: str) -> None:
     [(signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "terminated"), (signal.SIGINT, 130, "interrupted")],
 )
 def test_signals_reach_the_child_once(number: int, code: int, said: str) -> None:
-    heard = f"signal.signal({int(number)}, lambda n, f: (print('heard', flush=True), signal.signal(n, 0)))"
+    heard = f"signal.signal({int(number)}, lambda n, f: (signal.signal(n, 0), print('heard', flush=True)))"
     process, child = started(f"{heard}; print('ready', flush=True); time.sleep(60); time.sleep(60)")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
