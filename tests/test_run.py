@@ -56,7 +56,7 @@ class Done:
     def json(self) -> dict[str, Any]:
         """stdout, which must be one JSON document and nothing else."""
         document: dict[str, Any] = json.loads(self.out, parse_constant=_refuse)
-        assert wrong("run", document) == []
+        assert wrong(f"bisect-{document['bisected']}" if "bisected" in document else "run", document) == []
         return document
 
 

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchax")
 
 from parity.paths.port.ported import _accepted  # noqa: E402  (behind the skip
+from parity.paths.worker.openers import Workers  # noqa: E402
 from parity.port import Port  # noqa: E402
 from parity.runs.compare import run  # noqa: E402
 from parity.runs.load import load_ports  # noqa: E402
 from parity.runs.request import Request  # noqa: E402
-from parity.runs.sides import Workers  # noqa: E402
 
 MODEL = "tiny-cogvideox-1.5"
 PORT = """

@@ -55,10 +55,13 @@ def given_once(a: Record, b: Record) -> bool:
     """Whether a module inside the model is given something on one side and None on the other, but for a mask.
 
     Implementations differ in what they call a module with: self-attention has the same tokens twice in one, and None in
-    another; a flag is passed or not. What the module makes of it decides. A mask that one side lacks is a difference.
+    another; a flag is passed or not. What the module makes of it decides. A mask that one side lacks, known by its name
+    or by its dtype, is a difference.
     """
-    inside = bool(a.key.module) and a.key.is_input and "mask" not in a.key.port
-    return inside and a.kind != b.kind and "none" in (a.kind, b.kind)
+    if not a.key.module or not a.key.is_input or "mask" in a.key.port:
+        return False
+    given = b if a.kind == "none" else a
+    return {a.kind, b.kind} == {"none", given.kind} and (given.kind == "scalar" or "float" in given.dtype)
 
 
 def left_to_reader(a: Record, b: Record) -> str:
