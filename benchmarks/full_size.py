@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":  # before torch is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -189,14 +190,14 @@ def read_state(path: Path) -> tuple[dict[str, Outcome], dict[str, Plan]]:
     }
 
 
-def _outcome(row: Mapping[str, object]) -> Outcome:
+def _outcome(row: Mapping[str, Any]) -> Outcome:
     held = dict(row)
     for name in ("plain", "observed"):
         program = held[name]
-        if isinstance(program, dict):
+        if program is not None:
             sent = {kind: tuple(pair) for kind, pair in program["collectives"].items()}
             held[name] = Program(**{**program, "collectives": sent})
-    return Outcome(**{**held, "units": tuple(held["units"])})  # type: ignore[arg-type]
+    return Outcome(**{**held, "units": tuple(held["units"])})
 
 
 def write_state(path: Path, outcomes: Mapping[str, Outcome], plans: Mapping[str, Plan]) -> None:

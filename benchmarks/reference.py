@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from typer.core import TyperGroup
 
 import parity
 from parity import port, pytest_plugin
@@ -52,7 +53,8 @@ PARTS = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
 def commands() -> str:
     """docs/commands.md."""
     root = typer.main.get_command(app)
-    known: dict[str, Any] = dict(root.commands)  # type: ignore[attr-defined]
+    assert isinstance(root, TyperGroup)
+    known: dict[str, Any] = dict(root.commands)
     made = [COMMANDS, "```text\n" + EXAMPLES.replace("\b\n", "").strip() + "\n```\n"]
     for title, names in GROUPS:
         made.append(f"## {title}\n")

@@ -7,7 +7,9 @@ differ from machine to machine (`benchmarks/startup.py` measures them).
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -107,6 +109,18 @@ def test_a_command_imports_nothing_heavy(arguments: list[str], code: int, golden
     assert found == code
     assert "parity" in imported
     assert imported & set(HEAVY) == set()
+
+
+def test_nothing_is_skipped_for_want_of_a_package_where_the_test_extra_is_installed() -> None:
+    named = {
+        name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r'importorskip\("([\w.]+)"', file.read_text("utf-8"))
+    }
+    if importlib.util.find_spec("torchax") is None:
+        pytest.skip("not the environment of `make install`")
+    assert {"torchax", "fsspec", "yaml"} <= named
+    assert sorted(name for name in named if importlib.util.find_spec(name) is None) == []
 
 
 def test_the_requirements_are_those_that_the_lean_environment_has() -> None:

@@ -189,7 +189,7 @@ def component_access(folder: Path) -> Told:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), parity.record(folder / "after", **side.parts):
-            script.transformer  # noqa: B018
+            _ = script.transformer
     except AttributeError as error:
         return Told(verdict="refused", sentences=(f"AttributeError: {error}", said.getvalue()))
     return Told(verdict="pass", sentences=())

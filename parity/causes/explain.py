@@ -50,7 +50,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     found = diff(request.reference, request.candidate)
     if found.verdict != "fail" or found.origin is None:
         judged = "" if found.verdict == "pass" else "the comparison could not be judged, so "
-        return _noted(found, f"{judged}there is nothing to explain")
+        return found.noted(f"{judged}there is nothing to explain")
     key = found.origin.key
     reference, candidate = Golden.open(request.reference), Golden.open(request.candidate)
     if key.step < 0:
@@ -58,7 +58,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
             pair = outside_of(request, reference.provenance, candidate.provenance, key.stage)
             again = _outside(pair, openers, say)
         except ParityError as error:
-            return _noted(found, f"no cause is looked for in the {key.stage} stage: {error}")
+            return found.noted(f"no cause is looked for in the {key.stage} stage: {error}")
         return replace(found, causes=(*found.causes, *again.causes), notes=(*found.notes, *again.notes))
     evidence = Evidence(
         request=request,
@@ -71,7 +71,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     try:
         evidence = replace(evidence, model=machine or Machine.of(request, reference.provenance, openers, say))
     except ParityError as error:
-        found = _noted(found, f"{' and '.join(f'{kind}s' for kind in _unasked(evidence))} are skipped: {error}")
+        found = found.noted(f"{' and '.join(f'{kind}s' for kind in _unasked(evidence))} are skipped: {error}")
     return _asked(found, replace(evidence, attention=attention_call(evidence)))
 
 
@@ -98,10 +98,6 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     held = (n for n in found.notes if not (evidence.attention.phantoms and n.text.startswith(TO_COUNT)))
     merged = _merged(causes["counterfactual"], causes["signature"])
     return replace(found, causes=_beside(merged, measured), notes=(*held, *notes))
-
-
-def _noted(found: Result, note: str) -> Result:
-    return replace(found, notes=(*found.notes, Note(note)))
 
 
 def _unasked(evidence: Evidence) -> list[Kind]:

@@ -11,17 +11,15 @@ from typing import Any
 from parity.errors import UsageError
 from parity.files import read_text
 from parity.golden.records import Key, Provenance
-from parity.paths.plan import LOOP_STAGE, Role
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Role
 from parity.paths.port.settings import typed
 from parity.paths.worker.openers import Openers
 from parity.runs.kept import ports_of
 from parity.runs.request import NO_PORTS, Ports, Request
-from parity.settings import BY_NAME, NEUTRAL, parse
+from parity.settings import BY_NAME, NEUTRAL
 
 _MOST_BYTES = 1 << 30
 """Of a document of a kept run; a site takes about a kilobyte."""
-VAE = "vae"
-"""The stage that decodes the latents, which a kept run has."""
 _NOT_TOLD = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading a document raises that is another than a run writes."""
 
@@ -82,7 +80,7 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
         raise UsageError(f"'{where}' is no kept run: make one with `parity run --out DIR`") from None
     if failed:
         _, _, ports = ports_of(told, openers, named)
-        pair = replace(_outside(where, told, failed), ports=ports)
+        pair = _outside(where, told, failed, ports)
         return ExplainRequest(str(where / "reference"), str(where / "candidate"), where, outside=pair)
     at = where / "precision" if (where / "precision").is_dir() else where
     if not (at / "reference").is_dir():
@@ -104,7 +102,7 @@ def _failed_outside(result: Mapping[str, Any]) -> str:
     return next((str(s["stage"]) for s in result.get("stages") or () if s["verdict"] == "fail"), "")
 
 
-def _outside(where: Path, told: Mapping[str, Any], stage: str) -> Request:
+def _outside(where: Path, told: Mapping[str, Any], stage: str, ports: Ports) -> Request:
     """The comparison of one stage of a kept run.
 
     Raises:
@@ -115,14 +113,15 @@ def _outside(where: Path, told: Mapping[str, Any], stage: str) -> Request:
         given = told["stage2"] if told["stage2"] is not None or not latents.is_file() else str(latents)
         return Request(
             str(told["model"]),
-            parse("torch", _known(told["reference"])),
-            parse("torchax", _known(told["candidate"])),
+            typed(ports.reference, "torch", _settings(told["reference"])),
+            typed(ports.candidate, "torchax", _settings(told["candidate"])),
             int(told["steps"]),
             int(told["seed"]),
             None if told["stage1"] is None else Path(told["stage1"]),
             prompt=None if told["prompt"] is None else str(told["prompt"]),
             stages=(stage,),
-            stage2=None if given is None or stage != VAE else Path(given),
+            stage2=None if given is None or stage != VAE_STAGE else Path(given),
+            ports=ports,
         )
     except _NOT_TOLD:
         raise UsageError(
@@ -130,9 +129,10 @@ def _outside(where: Path, told: Mapping[str, Any], stage: str) -> Request:
         ) from None
 
 
-def _known(texts: Sequence[object]) -> list[str]:
-    """Settings as text without a port's own: no stage outside the loop is a port's."""
-    return [str(x) for x in texts if str(x).partition("=")[0] in BY_NAME]
+def _settings(texts: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE` texts by name."""
+    named = (text.partition("=") for text in texts)
+    return {name: value for name, _, value in named}
 
 
 def outside_of(request: ExplainRequest, reference: Provenance, candidate: Provenance, stage: str) -> Request:

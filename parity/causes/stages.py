@@ -20,15 +20,14 @@ from parity.bisect.swaps import plan
 from parity.causes.regress import error_vector, noise_norm
 from parity.causes.shares import shares
 from parity.causes.witnesses.counterfactuals import swapped
-from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import UsageError
 from parity.golden.floors import level, widen
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.hooks.sites import SitePlan
 from parity.models.text import TEXT
-from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, Given, Plan, Role, Spec
-from parity.paths.stages.known import LATENTS, VAE, case_of
+from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec
+from parity.paths.stages.known import case_of
 from parity.paths.worker.openers import Openers
 from parity.runs.precision import coarse_settings
 from parity.runs.request import Request, Say
@@ -48,25 +47,21 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
     """
     found = run_chain(request, say, openers=openers)
     if found.verdict != "fail":
-        return _noted(found, f"compared again, the {request.stage} stage agrees on this machine")
+        return found.noted(f"compared again, the {request.stage} stage agrees on this machine")
     if found.failed == "preflight":
-        return _noted(found, f"what the {request.stage} stage is given or gives differs: nothing was run again")
+        return found.noted(f"what the {request.stage} stage is given or gives differs: nothing was run again")
     if request.ports.any:
-        return _noted(found, "a port stands in this run: its code is its own, and no setting of its stage is swapped")
+        return found.noted("a port stands in this run: its code is its own, and no setting of its stage is swapped")
     if request.stage == TEXT and request.stage1 is not None:
-        return _noted(found, "the candidate's embeddings are a file's: there is no encoder of its own to run again")
+        return found.noted("the candidate's embeddings are a file's: there is no encoder of its own to run again")
     if found.failed == "structure":
         request = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
     try:
         causes = tuple(_causes(_Again(request, openers, say)))
     except UsageError as error:
         why = f"no cause is named in the {request.stage} stage: {error}; what differs is in its code"
-        return _noted(found, why)
+        return found.noted(why)
     return replace(found, causes=(*causes, *found.causes))
-
-
-def _noted(found: Result, text: str) -> Result:
-    return replace(found, notes=(*found.notes, Note(text)))
 
 
 def _causes(again: _Again) -> Iterator[Cause]:
@@ -101,7 +96,8 @@ class _Again:
         ours, theirs = self.request.reference, self.request.candidate
         truth = self.run("reference", ours.neutral, DEFAULT_KINDS)
         floors: dict[Key, Floor] = dict(truth.floors)
-        for settings in (ours, coarse_settings(ours, theirs)):
+        coarser = {tuple(s.as_text().items()): s for s in (ours, coarse_settings(ours, theirs))}
+        for settings in coarser.values():
             if settings.values != ours.neutral.values:
                 widen(floors, truth.records, self.run("reference", settings).records)
         level(floors, truth.records)
@@ -136,6 +132,6 @@ class _Again:
     @functools.cached_property
     def _latents(self) -> Given | None:
         """What both sides decode: the reference's own latents where no file has them."""
-        if self.request.stage != VAE or self.request.stage2 is not None:
+        if self.request.stage != VAE_STAGE or self.request.stage2 is not None:
             return None
-        return {LATENTS: reference_latents(self.request, self.openers, self.say)["latents"]}
+        return {VAE_INPUT: reference_latents(self.request, self.openers, self.say)["latents"]}

@@ -6,7 +6,7 @@ The fields are those of the JSON document, which `parity.report.result_json` wri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, inputs_compared, sentence
@@ -259,6 +259,14 @@ class Result:
     def reason(self) -> str:
         """`why` as one sentence for a tired person."""
         return sentence(self.why)
+
+    def noted(self, *texts: str) -> Result:
+        """With further sentences behind its notes.
+
+        Args:
+            texts: a sentence each, without a full stop.
+        """
+        return replace(self, notes=(*self.notes, *map(Note, texts)))
 
     @property
     def has_causes_to_find(self) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +14,6 @@ from parity.compare import result as compared
 from parity.compare.diff import Auto
 from parity.compare.diff import diff as diff_goldens
 from parity.compare.prices import PriceList
-from parity.compare.reason import Note
 from parity.errors import UsageError
 from parity.face.result import Result
 from parity.face.texts import Settings, text, texts
@@ -47,7 +45,7 @@ def executed(request: Request, say: Say, out: Path | None = None, overwrite: boo
     kept = None if out is None else KeepRun(out, request, overwrite)
     result = run_stages(request, say, kept)
     if kept is not None:
-        result = replace(result, notes=(*result.notes, *map(Note, kept.notes)))
+        result = result.noted(*kept.notes)
         kept.result(result)
     return result
 

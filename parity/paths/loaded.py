@@ -34,7 +34,7 @@ STAGE = LOOP_STAGE
 Arguments = Mapping[str, torch.Tensor | None]
 """Of the transformer, by name."""
 
-Seen = tuple[dict[str, torch.Tensor], list[Record]]
+Predicted = tuple[dict[str, torch.Tensor], list[Record]]
 """Noise predictions [1, ...] by branch, and the records of the calls."""
 
 
@@ -60,7 +60,7 @@ class StepCalls:
 class Caller(Protocol):
     """Calls the transformer."""
 
-    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         """Make the calls of one step.
 
         Args:

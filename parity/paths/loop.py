@@ -21,7 +21,7 @@ from parity.golden.values import value_record
 from parity.hooks.sites import SitePlan
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
-from parity.paths.loaded import STAGE, Loaded, Seen, StepCalls
+from parity.paths.loaded import STAGE, Loaded, Predicted, StepCalls
 
 LATENTS = "latents"
 
@@ -170,7 +170,7 @@ def _step(loop: Loop, step: int, plan: SitePlan | None, given: State | None) -> 
     return StepRecords(step, (*records, *_state_records(loop, step, "after")))
 
 
-def call_model(loop: Loop, step: int, plan: SitePlan | None) -> Seen:
+def call_model(loop: Loop, step: int, plan: SitePlan | None) -> Predicted:
     """The transformer's calls of one step for the latents that the loop has, within the backend's scope."""
     side = loop.side
     latents, timestep = side.sampler.model_input(loop.latents, step)

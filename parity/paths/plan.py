@@ -17,6 +17,10 @@ from parity.hooks.sites import SitePlan
 
 LOOP_STAGE = "transformer"
 """The stage that the denoising loop runs."""
+VAE_STAGE = "vae"
+"""The stage that decodes what the loop comes to."""
+VAE_INPUT = ".latents"
+"""The VAE's input among a side's explicit ones: it has no guidance branch."""
 
 Role = Literal["reference", "candidate"]
 

@@ -20,7 +20,7 @@ from parity.models.feature_cache import calling, given_at
 from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
-from parity.paths.loaded import STAGE, Listen, Loaded, Seen, StepCalls, frames_of, rules_of
+from parity.paths.loaded import STAGE, Listen, Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.precision import rounded_matmuls
 from parity.reached import Reached
 from parity.settings import Settings
@@ -76,7 +76,7 @@ class TorchBackend:
         generator = torch.Generator(self.device).manual_seed(seed)
         return torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
 
-    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
         for group in self.groups:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from parity.compare.conclude import Collected, conclude
 from parity.compare.detect.findings import Grid
 from parity.compare.judge import Judge, excuses
-from parity.compare.reason import Note, Reason
+from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, SiteDiff
 from parity.golden.records import LOOP, StepRecords
 from parity.hooks.implementations import sentences
@@ -164,11 +164,11 @@ def _with_attention(result: Result, pair: Ready, ends: Ends) -> Result:
     """A port's result, with which functions computed its attention: what a verdict on it rests on."""
     if not pair.port:
         return result
-    said = (Note(f"the candidate's {sentence}") for sentence in sentences(ends.ran))
-    return replace(result, notes=(*result.notes, *_unmatched(pair, ends.names), *said))
+    said = (f"the candidate's {sentence}" for sentence in sentences(ends.ran))
+    return result.noted(*_unmatched(pair, ends.names), *said)
 
 
-def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[Note, ...]:
+def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[str, ...]:
     """The names that a port gave to values and that no module of the reference has, with the nearest."""
     alone = [name for name in names if name and name not in pair.modules]
     if not alone or len(alone) == len(names):  # where none meets any, nothing is judged, and that is said
@@ -179,7 +179,7 @@ def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[Note, ...]:
         shown.append(f"'{name}'" + (f" (nearest: '{near[0]}')" if near else ""))
     more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
     text = f"{len(alone)} of the port's {len(names)} names meet no module of the reference: {', '.join(shown)}{more}"
-    return (Note(f"{text}; nothing was compared there"),)
+    return (f"{text}; nothing was compared there",)
 
 
 def _require_common(result: Result, pair: Ready, ends: Ends) -> Result:
@@ -188,7 +188,7 @@ def _require_common(result: Result, pair: Ready, ends: Ends) -> Result:
         return result
     if not ends.names:
         note = "the port names no site: only noise_pred and latents were compared (parity.port.tap names more)"
-        return replace(result, notes=(*result.notes, Note(note)))
+        return result.noted(note)
     detail = f"it names {', '.join(ends.names[:4])}, the reference {', '.join(pair.modules[:4])}"
     return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="no_site", detail=detail))
 

@@ -27,7 +27,6 @@ from parity.compare.local import (
     with_local,
 )
 from parity.compare.operations import Parting, Reduced, first_parting
-from parity.compare.reason import Note
 from parity.compare.result import UNKNOWN, Birth, Origin, Result, SiteDiff, SiteVerdict
 from parity.errors import ParityError
 from parity.golden.records import LOOP, Key, StepRecords
@@ -257,14 +256,14 @@ def operations(result: Result, pair: Ready, state: State, say: Say) -> Result:
         theirs = _runs(pair.sides.candidate.call(call, plan)).get("", [])
     except (ParityError, RemoteError) as error:  # a side's own code, run in a way it was not written for
         note = f"the operations of {module} could not be compared: {error}"
-        return replace(result, notes=(*result.notes, Note(note.splitlines()[0])))
+        return result.noted(note.splitlines()[0])
     ours = runs.get("", [])
     parting = first_parting(ours, [runs.get(name, []) for name in OTHERS], theirs) if ours else None
     if parting is None:
         note = f"{module}: run eagerly, each of its {len(ours)} operations agrees: it is how they are compiled"
     else:
         note = _operation_note(module, parting, len(ours))
-    return replace(result, notes=(*result.notes, Note(note)))
+    return result.noted(note)
 
 
 def _call_of(pair: Ready, key: Key, state: State) -> ModuleCall | None:

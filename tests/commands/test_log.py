@@ -10,6 +10,7 @@ import math
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -143,7 +144,7 @@ def test_wandb_takes_each_step_once_and_in_order(kept: Path, monkeypatch: pytest
 
 
 def test_mlflow_takes_no_more_than_its_api_allows(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches: list[tuple[list[Any], list[Any]]] = []
+    batches: list[tuple[Sequence[Any], Sequence[Any]]] = []
     files: list[str] = []
 
     class Client:
@@ -159,7 +160,7 @@ def test_mlflow_takes_no_more_than_its_api_allows(kept: Path, monkeypatch: pytes
             assert tags["reason"]
             return SimpleNamespace(info=SimpleNamespace(run_id="1"))
 
-        def log_batch(self, run: str, metrics: list[Any] = [], params: list[Any] = []) -> None:  # noqa: B006
+        def log_batch(self, run: str, metrics: Sequence[Any] = (), params: Sequence[Any] = ()) -> None:
             batches.append((metrics, params))
 
         def log_artifact(self, run: str, file: str, folder: str) -> None:

@@ -6,6 +6,7 @@ import re
 
 import typer.main
 from documents import DOCS, ROOT, shell
+from typer.core import TyperGroup
 
 import parity
 from benchmarks import reference
@@ -21,7 +22,8 @@ def test_every_command_and_option_is_there() -> None:
     text = (DOCS / "commands.md").read_text("utf-8")
     sections = dict(re.findall(r"^### (parity .*?)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
     group = typer.main.get_command(app)
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    assert isinstance(group, TyperGroup)
+    for name, command in group.commands.items():
         for below, one in {"": command, **getattr(command, "commands", {})}.items():
             section = sections[f"parity {name} {below}".strip()]
             options = [p for p in one.params if p.param_type_name == "option" and not p.hidden]

@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -17,7 +18,12 @@ from tests.hub import REPO, commit_of, serve
 
 pytest.importorskip("huggingface_hub")
 pytest.importorskip("fsspec")
-Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Run(Protocol):
+    """`run(*arguments)`: a program in a process of its own."""
+
+    def __call__(self, *arguments: str, program: str = ...) -> subprocess.CompletedProcess[str]: ...
 
 
 @pytest.fixture
@@ -32,11 +38,13 @@ def run(tmp_path: Path) -> Iterator[Run]:
     with serve({"main": tmp_path / "main", "old": tmp_path / "old"}) as url:
         rest = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
 
-        def called(*arguments: str, program: str = "from parity.__main__ import main; main()") -> object:
+        def called(
+            *arguments: str, program: str = "from parity.__main__ import main; main()"
+        ) -> subprocess.CompletedProcess[str]:
             command = [sys.executable, "-c", program, *arguments]
             return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **rest}, timeout=300)
 
-        yield called  # type: ignore[misc]
+        yield called
 
 
 def test_goldens_are_inspected_and_diffed_from_a_hub(run: Run) -> None:

@@ -7,15 +7,14 @@ import functools
 import numpy as np
 
 from parity.paths.live import InProcess
-from parity.paths.plan import Array, Role, Spec
-from parity.paths.stages.known import LATENTS
+from parity.paths.plan import VAE_INPUT, Array, Role, Spec
 from parity.paths.stages.stage import Runner
 from parity.runs.request import Request
 from parity.runs.sides import source_of
 from parity.settings import parse
 
 OPENERS = InProcess()
-_UNREAD = {LATENTS: Array(np.zeros(1, np.float32), "float32")}
+_UNREAD = {VAE_INPUT: Array(np.zeros(1, np.float32), "float32")}
 """A decoder is loaded before anybody looks at what it is given."""
 
 

@@ -20,11 +20,11 @@ from parity.models.folder import load_part
 from parity.models.registry import make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
 from parity.models.vae import causal_mask
-from parity.paths.plan import Array
+from parity.paths.plan import VAE_INPUT, Array
 from parity.paths.side import Pair
 from parity.runs.request import Request
 from parity.runs.sink import NoSink
-from parity.runs.stages.vae import LATENTS, decode_round
+from parity.runs.stages.vae import decode_round
 from parity.runs.stream import Ends
 from parity.settings import parse
 from tests.paths.stages import OPENERS, loaded_stage
@@ -69,7 +69,7 @@ def decode(
     request = Request(name, parse("torch", reference), parse("torchax", candidate), stages=("vae",), sites=sites)
     request = dataclasses.replace(request, forcing=forcing)
     loops = start if isinstance(start, Pair) else None
-    given = None if isinstance(start, Pair) else {LATENTS: held(start)}
+    given = None if isinstance(start, Pair) else {VAE_INPUT: held(start)}
     return decode_round(request, "structure", loops, given, OPENERS, lambda *_: None, NoSink())
 
 

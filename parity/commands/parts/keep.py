@@ -36,7 +36,7 @@ from parity.runs.kept import SEAL, seal
 from parity.runs.like import carry
 from parity.runs.request import Request
 from parity.runs.stream import Ends
-from parity.settings import BY_NAME, Settings
+from parity.settings import Settings
 
 PARTS = frozenset({"reference", "candidate", "precision", "frames", "request.json", "result.json", "explain.json"})
 """What a kept run's folder holds beside the files below."""
@@ -166,6 +166,6 @@ def _request(request: Request, out: Path) -> dict[str, object]:
 
 
 def _texts(settings: Settings) -> list[str]:
-    """Those that are not the defaults, a port's own among them."""
+    """Those that are not the defaults."""
     texts = settings.as_text().items()
-    return [f"{name}={value}" for name, value in texts if name not in BY_NAME or settings.changed(name)]
+    return [f"{name}={value}" for name, value in texts if settings.changed(name)]

@@ -162,7 +162,7 @@ def _slots(x: jax.Array, g: Geometry) -> jax.Array:
     # Behind the barrier the product is fused into the sum; without it XLA on CPUs stores it, as large as the tensor.
     runs = lax.optimization_barrier(x.reshape(*x.shape[:-2], x.shape[-2] // run, run, g.channels))
     rows = lax.iota(jnp.uint32, g.slots * run).reshape(*runs.shape[:-1], 1)
-    signed = runs.astype(jnp.float32) * _signs(rows, 0x9E3779B9)
+    signed = runs.astype(jnp.float32) * signs(rows, 0x9E3779B9)
     if run <= FEW_ROWS:
         # Not a reduction: XLA on CPUs (jax 0.10.2) sums batched axes of two rows wrongly, [2, 16, 9, 8, 2, 32] for one,
         # and reads what nobody wrote (`tests/hooks/test_reduce_jax.py`).
@@ -178,10 +178,10 @@ def _laid_signs(g: Geometry) -> jax.Array:
     """The sign tile's entry for each slot and channel, float32 [slots, channels]; XLA computes it where it is used."""
     slot = lax.broadcasted_iota(jnp.uint32, (g.slots, g.channels), 0)
     channel = lax.broadcasted_iota(jnp.uint32, (g.slots, g.channels), 1)
-    return _signs(slot % TILE * jnp.uint32(g.channels) + channel, 0x7F4A7C15)
+    return signs(slot % TILE * jnp.uint32(g.channels) + channel, 0x7F4A7C15)
 
 
-def _signs(index: jax.Array, salt: int) -> jax.Array:
+def signs(index: jax.Array, salt: int) -> jax.Array:
     """`parity.golden.sketch`'s sign of each uint32 index: float32 of -1 and 1."""
     h = index + jnp.uint32(salt)
     h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)

@@ -27,7 +27,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh, PartitionSpec
 
 from parity.golden.sketch import BINS, PER_BIN, TOTAL, Geometry, geometry
-from parity.hooks.reduce.on_jax import _signs
+from parity.hooks.reduce.on_jax import signs
 
 MOST_SLOTS = 128
 """Of a run."""
@@ -268,7 +268,7 @@ def _kernel(
     phase = lax.rem(begin, runs.whole.rows_per_slot)
     column = lax.broadcasted_iota(jnp.int32, (rows, runs.tokens), 1)
     offset = column * runs.heads + place[1] + h
-    sign = _signs((begin + offset - runs.ahead).astype(jnp.uint32), 0x9E3779B9)
+    sign = signs((begin + offset - runs.ahead).astype(jnp.uint32), 0x9E3779B9)
     slot = lax.broadcasted_iota(jnp.int32, (rows, runs.tokens), 0) * runs.whole.rows_per_slot
     inside = (offset + phase >= slot) & (offset + phase < slot + runs.whole.rows_per_slot)
     matrix = jnp.where(inside, sign, 0.0)
@@ -298,7 +298,7 @@ def _folded(slots: jax.Array, first: jax.Array, runs: Runs) -> jax.Array:
     local = jnp.arange(rows.shape[0], dtype=jnp.int32)
     slot = local + first
     index = (slot % 32).astype(jnp.uint32)[:, None] * jnp.uint32(channels)
-    signed = rows * _signs(index + lax.broadcasted_iota(jnp.uint32, (1, channels), 1), 0x7F4A7C15)
+    signed = rows * signs(index + lax.broadcasted_iota(jnp.uint32, (1, channels), 1), 0x7F4A7C15)
     laid = jnp.pad(signed, ((0, 0), (0, g.width - channels))).reshape(-1)
     total = jnp.pad(laid, (0, -laid.size % TOTAL)).reshape(-1, TOTAL).sum(0)
     total = jnp.roll(total, first * g.width % TOTAL)

@@ -32,7 +32,7 @@ from parity.errors import UsageError
 from parity.hooks.attach import callable_modules
 from parity.hooks.graft import Change, Place, changed_outputs, error_of, finite, without_error
 from parity.hooks.sites import SitePlan
-from parity.paths.loaded import Backend, Eager, Seen, StepCalls
+from parity.paths.loaded import Backend, Eager, Predicted, StepCalls
 
 Activations = Mapping[str, Mapping[Place, torch.Tensor]]
 """Branch -> place -> what the reference's module gave, on the CPU."""
@@ -65,7 +65,7 @@ class Grafted:
         finally:
             self._given = None
 
-    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         raise NotImplementedError
 
     def _targets(self) -> dict[str, str]:
@@ -119,7 +119,7 @@ class Grafted:
 class GraftedTorch(Grafted):
     """An eager torch backend."""
 
-    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         backend, targets = self.backend, self._targets()
         given = self._given
 
@@ -150,7 +150,7 @@ class GraftedTorchax(Grafted):
 
         self.programs: Programs[tuple[str, int]] = Programs(self.backend.jit)
 
-    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         from torchax import interop
 
         predictions: dict[str, torch.Tensor] = {}

@@ -45,15 +45,15 @@ from parity.paths.jax.precision import products
 from parity.paths.jax.program import Programs, holding
 from parity.paths.jax.safe_attention import attention_of, is_torchax_own, use_safe_attention
 from parity.paths.jax.tracing import scoped, to_jax
-from parity.paths.loaded import Arguments, Eager, Loaded, Seen, StepCalls, frames_of, rules_of
+from parity.paths.loaded import Arguments, Eager, Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
 from parity.settings import Settings
 
-Given = tuple[jax.Array, Kept, Any]
+Returned = tuple[jax.Array, Kept, Any]
 """What a call gives: prediction, kept features, reductions."""
 
-Forward = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Kept | None], tuple[Given, tuple[Entry, ...]]]
+Forward = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Kept | None], tuple[Returned, tuple[Entry, ...]]]
 """(weights, arguments, row frames, kept features) -> what it gives, and the static half of what it observes."""
 
 
@@ -109,7 +109,7 @@ class TorchaxBackend:
         several = len(self.devices.processes) > 1
         return interop.torch_view(self.devices.put(drawn, self.devices.replicated) if several else drawn)
 
-    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
         if not self.jit:
@@ -143,7 +143,7 @@ class TorchaxBackend:
 
         def forward(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
-        ) -> tuple[Given, tuple[Entry, ...]]:
+        ) -> tuple[Returned, tuple[Entry, ...]]:
             tensors = interop.torch_view(arguments)
             with (
                 contextlib.nullcontext() if self.as_it_is else scoped(self.model),

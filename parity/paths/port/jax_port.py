@@ -33,11 +33,11 @@ from parity.models.generic.inputs import LATENT
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.inputs import Inputs
-from parity.paths.jax.candidate import Forward, Given, TorchaxBackend
+from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.program import Programs
 from parity.paths.jax.tracing import to_jax
-from parity.paths.loaded import Loaded, Seen, StepCalls, frames_of, rules_of
+from parity.paths.loaded import Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.port.calling import guarded, moved
 from parity.paths.port.load import PassingError
 from parity.paths.port.ported import Ported, check_output, wrong_output
@@ -75,7 +75,7 @@ class JaxPort(TorchaxBackend):
         self.safe_attention = False
         self.ran = {}
 
-    def call(self, calls: StepCalls, plan: SitePlan | None) -> Seen:
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         if not self.tracing:
             return super().call(calls, plan)
         group = self.groups[0]
@@ -103,7 +103,7 @@ class JaxPort(TorchaxBackend):
     def forward(self, names: tuple[str, ...], rule: PairedRule, plan: SitePlan | None) -> Forward:
         def forward(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
-        ) -> tuple[Given, tuple[Entry, ...]]:
+        ) -> tuple[Returned, tuple[Entry, ...]]:
             if plan is None:
                 with calling(self.model, kept) as cached:
                     return (self._call(params, arguments, None), cached.kept, ()), ()

@@ -27,15 +27,11 @@ from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
 from parity.models.vae_config import vae_config
 from parity.paths.inputs import Conditions
-from parity.paths.plan import Source, Spec
+from parity.paths.plan import VAE_INPUT, VAE_STAGE, Source, Spec
 from parity.paths.stages.stage import Inputs, Load, Outputs, Stage
 from parity.paths.worker.trees import nest
 from parity.reached import Reached
 from parity.settings import parse
-
-VAE = "vae"
-LATENTS = ".latents"
-"""The VAE's input among a side's explicit ones: it has no guidance branch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +88,7 @@ def vae_stage(case: Case) -> Stage:
         UsageError: the class of the checkpoint's VAE is not known.
     """
     vae_config(case.folder)
-    return Stage(VAE, "decoder", partial(load_decoder, case), CacheRows())
+    return Stage(VAE_STAGE, "decoder", partial(load_decoder, case), CacheRows())
 
 
 def _text(spec: Spec, case: Case, family: Family) -> Known:
@@ -116,14 +112,14 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
 def _vae(spec: Spec, case: Case, family: Family) -> Known:
     stage = vae_stage(case)
     if spec.inputs:
-        latents: torch.Tensor = nest(spec.inputs[LATENTS])
+        latents: torch.Tensor = nest(spec.inputs[VAE_INPUT])
     else:
         assert spec.source.stage2 is not None
         latents = _stage2(case, Path(spec.source.stage2))
     return Known(stage=stage, inputs={"": {"latents": latents}}, case=case)
 
 
-_STAGES: Mapping[str, Callable[[Spec, Case, Family], Known]] = {TEXT: _text, VAE: _vae}
+_STAGES: Mapping[str, Callable[[Spec, Case, Family], Known]] = {TEXT: _text, VAE_STAGE: _vae}
 
 
 def _stage2(case: Case, file: Path) -> torch.Tensor:
@@ -147,10 +143,10 @@ def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[s
         found[TEXT] = list(dict.fromkeys(name for module in encoders for name in ["", *module_tree(module)]))
     if "transformer" in stages:
         found["transformer"] = ["", *module_tree(skeleton(case.folder, "transformer")), "rope"]
-    if VAE in stages:
+    if VAE_STAGE in stages:
         settings = parse("torch")
-        root: LatentDecoder = load_decoder(case, settings, Reached(settings, VAE))
-        found[VAE] = ["", *module_tree(root)]
+        root: LatentDecoder = load_decoder(case, settings, Reached(settings, VAE_STAGE))
+        found[VAE_STAGE] = ["", *module_tree(root)]
     return found
 
 

@@ -6,53 +6,38 @@ Its frames are, each by itself and in the chain, against the reference's with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden.records import StepRecords
-from parity.hooks.calls import Call
 from parity.hooks.reduce.transfer import to_numpy, widen16
 from parity.hooks.sites import SitePlan
 from parity.models.spec import Case
-from parity.paths.closer.local import Rows
-from parity.paths.closer.modules import Modules
 from parity.paths.port.calling import guarded, moved
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import built
 from parity.paths.stages.stage import Inputs, Seen, Stage
+from parity.paths.stages.whole import Whole
 from parity.port import Port
-from parity.reached import Reached
-from parity.settings import Settings, parse
+from parity.settings import Settings
 
 OWN = "the candidate's VAE is its port's own function, which has no modules; take --forcing none"
 _RANK = 5
 """Of latents and frames, [B, C, T, H, W]."""
 
 
-class PortDecoder:
-    """Calls a port's `vae`; see `parity.paths.stages.stage.Runner`.
+class PortDecoder(Whole):
+    """Calls a port's `vae`.
 
     Args:
         stage: of the decoder. entry, port: with a `vae`.
     """
 
     def __init__(self, stage: Stage, entry: Entry, port: Port) -> None:
-        self.stage, self.entry, self.port = stage, entry, port
-        self.reached = Reached(parse("torchax"), stage.name)
-        self.modules: dict[str, str] = {}
-
-    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
-        return iter(())
-
-    def alone(self, rows: Rows) -> Modules:
-        raise UsageError(OWN)
-
-    def operations(self, call: Call, step: int) -> StepRecords:
-        raise UsageError(OWN)
+        super().__init__(stage, OWN)
+        self.entry, self.port = entry, port
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         """Raises UsageError where it raises, or gives something else than frames [B, 3, T, H, W]."""

@@ -28,12 +28,24 @@ from parity.hooks.sites import SitePlan
 from parity.models.patches import DTYPES
 from parity.paths.closer.local import Rows
 from parity.paths.closer.modules import Modules
-from parity.paths.plan import BESIDE, ENDS, STAGES_STEP, CallRecords, Changes, Forced, ModuleCall, Plan, Spec, State
+from parity.paths.plan import (
+    BESIDE,
+    ENDS,
+    STAGES_STEP,
+    VAE_STAGE,
+    CallRecords,
+    Changes,
+    Forced,
+    ModuleCall,
+    Plan,
+    Spec,
+    State,
+)
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
 from parity.paths.side import can_of
 from parity.paths.stages.file import FILE, HeldStage
-from parity.paths.stages.known import VAE, Known, known
+from parity.paths.stages.known import Known, known
 from parity.paths.stages.port import OWN, PortDecoder, decoder_of
 from parity.paths.stages.stage import Inputs, Run, Runner, Seen, TorchStage, stage_variants
 from parity.paths.worker.handing import one_at_a_time
@@ -82,7 +94,7 @@ class StageSide:
 
     @property
     def settings(self) -> Settings:
-        return typed(None, "torch" if self.role == "reference" else "torchax", self.spec.settings)
+        return typed(self._port, "torch" if self.role == "reference" else "torchax", self.spec.settings)
 
     def loaded(self) -> Runner:
         """The stage, loaded when it is first asked for."""
@@ -91,14 +103,19 @@ class StageSide:
         return self._held
 
     @functools.cached_property
+    def _port(self) -> Entry | None:
+        """The candidate's port, which may bring a decoder."""
+        spec = self.spec
+        if spec.port is None or spec.option != "--candidate-path" or spec.source.stage != VAE_STAGE:
+            return None
+        return self._entry(spec.option, spec.port)
+
+    @functools.cached_property
     def _own(self) -> PortDecoder | None:
         """The decoder that the candidate's port brings."""
-        spec = self.spec
-        if spec.port is None or spec.option != "--candidate-path" or spec.source.stage != VAE:
+        if self._port is None:
             return None
-        entry = self._entry(spec.option, spec.port)
-        settings = typed(entry, "torchax", spec.settings)
-        return decoder_of(self.known.stage, entry, self.known.case, settings)
+        return decoder_of(self.known.stage, self._port, self.known.case, self.settings)
 
     def _load(self) -> Runner:
         at, settings, source = self.known, self.settings, self.spec.source

@@ -19,9 +19,9 @@ from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.paths.plan import STAGES_STEP, Array, Given, Plan, Role, Spec
+from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Given, Plan, Role, Spec
 from parity.paths.side import Side
-from parity.paths.stages.known import LATENTS, case_of, stage_modules
+from parity.paths.stages.known import case_of, stage_modules
 from parity.paths.worker.openers import Openers
 from parity.paths.worker.trees import array
 from parity.runs.request import Request, Say
@@ -92,13 +92,13 @@ class Chain:
     def decode(self, ends: Ends, say: Say) -> None:
         """Decode what the loops came to, and keep the records."""
         say("vae: decoding")
-        beside = {name: {LATENTS: x["latents"]} for name, x in ends.beside.items()}
+        beside = {name: {VAE_INPUT: x["latents"]} for name, x in ends.beside.items()}
         self._run(self._decoder(ends.own["latents"], beside), self.choices["vae"])
         if self.vae is not None:
             self.vae.close()
 
     def _decoder(self, latents: Array, beside: Mapping[str, Given]) -> Spec:
-        return replace(self._spec("vae", "", self.settings), inputs={LATENTS: latents}, beside=beside)
+        return replace(self._spec(VAE_STAGE, "", self.settings), inputs={VAE_INPUT: latents}, beside=beside)
 
     def _spec(self, stage: str, part: str, settings: Settings) -> Spec:
         source = source_of(replace(self.request, stages=(stage,), part=part))

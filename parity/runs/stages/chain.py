@@ -18,7 +18,7 @@ from parity.compare.result import Result
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.hooks.sites import split_sites
-from parity.paths.plan import Given, Plan, Source
+from parity.paths.plan import VAE_INPUT, Given, Plan, Source
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers, Workers
 from parity.runs.compare import Encodings, run
@@ -26,7 +26,7 @@ from parity.runs.request import Request, Say
 from parity.runs.sides import reference_spec, source_of
 from parity.runs.sink import NoSink, Sink
 from parity.runs.stages.merged import merged
-from parity.runs.stages.vae import LATENTS, decode_round
+from parity.runs.stages.vae import decode_round
 from parity.runs.stream import Ends, Outputs, counted, until_end
 
 STAGES = ("text", "transformer", "vae")
@@ -148,7 +148,7 @@ def _vae(request: Request, whole: Request, loops: _Loops, openers: Openers, say:
     chained = loops.rounds
     names = tuple(chained) or _rounds(request)
     if not chained and request.stage2 is None:
-        start = {LATENTS: reference_latents(whole, openers, say)["latents"]}
+        start = {VAE_INPUT: reference_latents(whole, openers, say)["latents"]}
     result = _AGREES
     for name in names:
         last = loops.inner if name == names[-1] else NoSink()

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from parity.compare.conclude import stage_diff
-from parity.compare.reason import Note, Reason
+from parity.compare.reason import Reason
 from parity.compare.result import Check, Result
 from parity.errors import UnjudgedError
 from parity.hooks.modules import module_tree
@@ -113,7 +113,7 @@ def compare_text(
         )
         results[encoder.part], came[encoder.part] = compare_stage(alone, openers, say, {})
     result = _joined(results, request, checks)
-    result = dataclasses.replace(result, notes=(*result.notes, *map(Note, notes)))
+    result = result.noted(*notes)
     if result.verdict != "pass":
         return Texts(result, {})
     coarse = file is not None and any("precision" in ends for ends in came.values())

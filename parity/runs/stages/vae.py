@@ -22,7 +22,7 @@ from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, FrameError, Result
 from parity.models.registry import resolve_model
 from parity.models.vae_config import expected_frames, vae_config
-from parity.paths.plan import BESIDE, Given
+from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Given
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
@@ -32,9 +32,7 @@ from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.latents import latent_checks
 from parity.runs.stream import Ends, Outputs
 
-VAE = "vae"
 FRAMES = ".frames"
-LATENTS = ".latents"
 CHAIN = "chain"
 """The run whose latents a candidate decodes in the chain: its own loop's."""
 
@@ -59,11 +57,11 @@ def decode_round(
     if own is None and start is not None:
         own = Pair(Own(start), Own(start))
     first = own.reference.inputs if own is not None else _of_file(alone, openers)
-    latents = first[LATENTS].values
+    latents = first[VAE_INPUT].values
     theirs_start = latents if loops is None else loops.candidate.own["latents"].values
     checks = latent_checks(config, latents, theirs_start)
     if failed(checks[:2]) is not None or failed(latent_checks(config, latents, latents)) is not None:
-        return with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, VAE)
+        return with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, VAE_STAGE)
     result, came = compare_stage(alone, openers, say, {} if own is None else {name: own})
     if result.failed is not None and request.rounds == "precision":
         result = dataclasses.replace(result, failed="precision")
@@ -72,13 +70,13 @@ def decode_round(
 
 def _of_loop(reference: Ends) -> Own:
     """The reference's latents, and those of its loop's other runs."""
-    beside = {name: {LATENTS: x["latents"]} for name, x in reference.beside.items()}
-    return Own({LATENTS: reference.own["latents"]}, beside)
+    beside = {name: {VAE_INPUT: x["latents"]} for name, x in reference.beside.items()}
+    return Own({VAE_INPUT: reference.own["latents"]}, beside)
 
 
 def _of_chain(loops: Pair[Ends]) -> Own:
     """The candidate's start by itself, which is the reference's, and in the chain."""
-    return Own({LATENTS: loops.reference.own["latents"]}, {CHAIN: {LATENTS: loops.candidate.own["latents"]}})
+    return Own({VAE_INPUT: loops.reference.own["latents"]}, {CHAIN: {VAE_INPUT: loops.candidate.own["latents"]}})
 
 
 def _of_file(request: Request, openers: Openers) -> Given:
@@ -104,21 +102,21 @@ def _judged(
     sink.frames("reference", ours)
     sink.frames("candidate", theirs)
     failing = result.failed or ("structure" if "float32" not in runs else "precision")
-    result = with_checks(result, checks, VAE)
+    result = with_checks(result, checks, VAE_STAGE)
     if ours.shape != theirs.shape:
-        return dataclasses.replace(result, stages=(stage_diff(result, VAE),))
+        return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),))
     others = [_frames(x) for name, x in runs.items() if not name.startswith(BESIDE) and name != "float32"]
     floors = np.maximum(np.max([spread(frames_of(ours), frames_of(x)) for x in others], axis=0), _least(ours))
     own = frame_errors(frames_of(ours), frames_of(theirs), floors)
     if not chained:
-        return dataclasses.replace(result, stages=(stage_diff(result, VAE),), frames=frame_diffs(own, None))
+        return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),), frames=frame_diffs(own, None))
     last = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
     sink.frames("candidate_in_chain", last)
     far, chain = _chain(came.reference, ours, last, floors)
     if result.verdict == "pass" and not far.ratio <= L2_LIMIT:
-        why = Reason(kind="output", stage=VAE, output=Output(FRAMES.strip("."), far))
+        why = Reason(kind="output", stage=VAE_STAGE, output=Output(FRAMES.strip("."), far))
         result = dataclasses.replace(result, verdict="fail", failed=failing, why=why)
-    return dataclasses.replace(result, stages=(stage_diff(result, VAE, far),), frames=frame_diffs(own, chain))
+    return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE, far),), frames=frame_diffs(own, chain))
 
 
 def _frames(outputs: Outputs) -> np.ndarray:
