@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 
-from full_size import DEPTHS, Case, Outcome, Program
+from full_size_cases import DEPTHS, Case, Outcome, Program
 from full_size_models import Model
 from full_size_plan import Plan
 
