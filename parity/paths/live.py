@@ -317,7 +317,7 @@ class LiveSide:
         modules = self._modules[key]
         if not modules.has(call.module):
             raise UsageError(f"the {self.role} has no module '{call.module}'")
-        return StepRecords(call.step, tuple(modules.records(again, call.step)))
+        return StepRecords(call.step, tuple(modules.records(again, call.step, plan.eager)))
 
     def _rows(self, order: Mapping[str, str]) -> Rows | None:
         """Row rules and frames of another order of tokens than this side's; None for its own."""

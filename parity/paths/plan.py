@@ -137,6 +137,7 @@ class Plan:
             from it (`parity.paths.closer.follow`), in place of the step.
         operations: whether a call is observed operation by operation, at `MODULE:op.NUMBER.NAME`; a reference adds what
             they give in float64 and perturbed, as the branches of `OTHERS`.
+        eager: whether a module's call is made operation by operation, where this side would compile it.
         gives: modules whose outputs follow the last step, as records of step `GIVEN`.
         taught: such records of another side: in the steps of this plan each of those modules gives what is held there,
             and what its own output lacks is kept; the modules that cannot be replaced follow, as `LEFT_OUT`.
@@ -158,6 +159,7 @@ class Plan:
     profile: str | None = None
     follow: Given = field(default_factory=dict)
     operations: bool = False
+    eager: bool = False
     gives: tuple[str, ...] = ()
     taught: tuple[Record, ...] = ()
     replaced: tuple[str, ...] | None = None

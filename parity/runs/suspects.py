@@ -19,6 +19,7 @@ from parity.compare.local import (
     BORN,
     Local,
     believed,
+    contradicted,
     doubtful,
     first_beyond,
     first_within,
@@ -67,15 +68,26 @@ class LocalPass:
             only: the modules that are run; by default those of the plan.
         """
         targets = only or tuple(m for m in self.pair.modules if m in self.plan.modules)
-        local = believed(sites, self.look(step, state, targets, self._dtypes(candidate)))
+        local = self.look(step, state, targets, self._dtypes(candidate), sites)
         self.known.update(local)
         judged = with_local(sites, local, excuses(self.pair.differing))
         if self._failed is None and any(d.verdict == "fail" and d.birth in BORN for d in judged):
             self._failed = step, state, candidate
         return judged
 
-    def look(self, step: int, state: State, targets: Sequence[str], dtypes: Mapping[str, str]) -> dict[Key, Local]:
-        """The local errors of these modules in one step, in execution order."""
+    def look(
+        self,
+        step: int,
+        state: State,
+        targets: Sequence[str],
+        dtypes: Mapping[str, str],
+        sites: Sequence[SiteDiff],
+    ) -> dict[Key, Local]:
+        """The local errors of these modules in one step, in execution order.
+
+        Args:
+            dtypes: see `Plan`. sites: of the run; where they contradict a module compiled alone, it is run eagerly too.
+        """
         provenance = self.pair.facts.candidate.provenance
         theirs = {} if provenance is None else provenance.modules
         both = tuple(t for t in targets if t in theirs)
@@ -86,8 +98,11 @@ class LocalPass:
         for truth in self.pair.sides.reference.observe(plan, start=state, steps=(step, step + 1)):
             assert isinstance(truth, CallRecords)
             self.say(f"modules on the reference's inputs ({truth.call.module})")
-            given = self.pair.sides.candidate.call(truth.call, Plan())
-            local.update(local_errors(truth, given.records))
+            found = local_errors(truth, self.pair.sides.candidate.call(truth.call, Plan()).records)
+            if against := contradicted(sites, found):
+                eager = self.pair.sides.candidate.call(truth.call, Plan(eager=True))
+                found = believed(found, against, local_errors(truth, eager.records))
+            local.update(found)
         return local
 
     def descend(self, result: Result) -> Result:
@@ -103,7 +118,7 @@ class LocalPass:
             inside = self.known
             if not self.plan.modules.issuperset(children):
                 self.say(f"looking closer at {key.module}")
-                inside = self.look(step, state, children, self._dtypes(candidate))
+                inside = self.look(step, state, children, self._dtypes(candidate), result.sites)
                 closer += [_alone(k, local) for k, local in inside.items()]
                 known.update(inside)
             # A child is born before its parent ends: the first in execution order that differs on this branch.

@@ -11,6 +11,7 @@ from parity.compare.local import (
     CONTRADICTED,
     Local,
     believed,
+    contradicted,
     first_beyond,
     first_within,
     local_errors,
@@ -102,15 +103,20 @@ def test_what_the_run_itself_contradicts_is_not_believed() -> None:
     """A module's own error is in its output of the run; where that is far nearer, its own program is another one."""
     far = {KEY: Local(Distance(0.2, 1e-7, 2e6), True)}
     seen = SiteDiff(KEY, Distance(2e-7, 1e-5, 0.02))
-    (kept,) = with_local([seen], believed([seen], far))
+    against = contradicted([seen], far)
+    assert against == {KEY}
+    assert believed(far, against, far) == far, "run eagerly it differs as well: its code is wrong"
+    assert believed(far, against, {}) == far, "it could not be run eagerly"
+    eagerly = {KEY: Local(Distance(1e-7, 1e-7, 1.0), False)}
+    (kept,) = with_local([seen], believed(far, against, eagerly))
     assert (kept.birth, kept.verdict, kept.note, kept.local.ratio) == (None, "pass", CONTRADICTED, 2e6)
     for other in (
-        SiteDiff(KEY, Distance(8e-2, 8e-2, 1.0)),  # as near as its wide floor lets it be
+        SiteDiff(KEY, Distance(0.15, 0.15, 1.0)),  # as near as its wide floor lets it be
         SiteDiff(KEY, Distance(math.nan, 1e-5, math.nan)),
         SiteDiff(KEY, Distance(2e-7, 1e-8, 20.0), verdict="fail"),
         SiteDiff(Key("transformer", 0, "cond", "n:out"), Distance(2e-7, 1e-5, 0.02)),
     ):
-        assert believed([other], far) == far
+        assert contradicted([other], far) == set()
 
 
 def test_inside_a_module_that_agrees_by_itself_nothing_comes_in() -> None:

@@ -26,8 +26,12 @@ class Modules(Protocol):
 
     def has(self, module: str) -> bool: ...
 
-    def records(self, call: Call, step: int) -> list[Record]:
-        """What the module gives for a call of the reference's, observed at its outputs."""
+    def records(self, call: Call, step: int, eager: bool = False) -> list[Record]:
+        """What the module gives for a call of the reference's, observed at its outputs.
+
+        Args:
+            eager: operation by operation, where it would be compiled.
+        """
         ...
 
 
@@ -143,7 +147,7 @@ class _Alone:
     def has(self, module: str) -> bool:
         return module in self.paths
 
-    def records(self, call: Call, step: int) -> list[Record]:
+    def records(self, call: Call, step: int, eager: bool = False) -> list[Record]:
         module = self.backend.module().get_submodule(self.paths[call.module])
         with self.backend.scope():
             return observe(self.like, call, rerun(module, call, None), step)
@@ -164,7 +168,7 @@ class _Guarded:
     def has(self, module: str) -> bool:
         return self.inner.has(module)
 
-    def records(self, call: Call, step: int) -> list[Record]:
+    def records(self, call: Call, step: int, eager: bool = False) -> list[Record]:
         doing = f"{self.entry.named}: --forcing module: '{self.paths[call.module]}', called as the reference's is,"
         with failures(doing, self.entry.path):
-            return self.inner.records(call, step)
+            return self.inner.records(call, step, eager)

@@ -33,6 +33,9 @@ beyond that LLVM ends the process. An older one is compiled again, from JAX's ca
 it."""
 
 
+_Called = tuple[str, int, tuple[str, ...], tuple[str, str]]
+"""Module, number of its call, branches, what the arguments are."""
+
 Observed = Callable[[Any, list[jax.Array], Any], tuple[Any, tuple[Entry, ...]]]
 """(weights, tensors, row frames) -> reductions, and the static half of what they are of."""
 
@@ -81,9 +84,8 @@ class LocalModules:
     stage: str = STAGE
 
     def __post_init__(self) -> None:
-        self._programs: Programs[tuple[str, int, tuple[str, ...], tuple[str, str]]] = Programs(
-            self.backend.jit, most=MOST_PROGRAMS
-        )
+        self._programs: Programs[_Called] = Programs(self.backend.jit, most=MOST_PROGRAMS)
+        self._eager: Programs[_Called] = Programs(jit=False)
 
     def has(self, module: str) -> bool:
         if self.paths is not None:
@@ -107,16 +109,16 @@ class LocalModules:
         prefix = f"{path}."
         return {n.removeprefix(prefix): x for n, x in self.backend.params.items() if n.startswith(prefix)}
 
-    def records(self, call: Call, step: int) -> list[Record]:
+    def records(self, call: Call, step: int, eager: bool = False) -> list[Record]:
         """What this path's module gives for a call, observed at its outputs."""
-        backend = self.backend
+        backend, programs = self.backend, self._eager if eager else self._programs
         given, shell = apart((call.args, dict(call.kwargs)))
         tensors = [jax.device_put(to_jax(x), backend.devices.replicated) for x in given]
         names = call.branches if len(call.branches) > 1 else ("",)
         frames = {name: self._frames(b) for name, b in zip(names, call.branches, strict=True)}
         key = (call.module, call.number, names, shell.key)
         with backend.scope():
-            reduced, entries = self._programs.run(
+            reduced, entries = programs.run(
                 key, self._observed(call, names, shell), self._weights(self._path(call.module)), tensors, frames
             )
         if len(names) == 1:

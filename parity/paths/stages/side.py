@@ -267,7 +267,7 @@ class StageSide:
             self._alone = self.loaded().alone(self._rows())
         if not self._alone.has(call.module):
             raise UsageError(f"the {self.role} has no module '{call.module}'")
-        return StepRecords(call.step, tuple(self._alone.records(again, call.step)))
+        return StepRecords(call.step, tuple(self._alone.records(again, call.step, plan.eager)))
 
     def _rows(self) -> Rows:
         """How the rows of its calls stand, on the CPU."""
