@@ -34,7 +34,7 @@ def right(fault: Fault, row: Row) -> bool:
     if fault.at in ("preflight", "loop"):
         return bool(found == fault.at)
     if found == "preflight":
-        return fault.at == "rope" and row["reason"].startswith("rotary tables")
+        return fault.at == "rope" and row["reason"].removeprefix("preflight: ").startswith("rotary tables")
     above = parent(found) if row.get("birth") == "input" else None
     return found in {fault.at, f"{fault.at}.attention", parent(fault.at)} or above == fault.at
 
