@@ -27,9 +27,10 @@ def explain(
     reference_path: ReferencePath = None,
     candidate_path: CandidatePath = None,
 ) -> int:
-    """Name the causes of a difference, with shares and evidence: of a kept run, or of two goldens.
+    """Name the causes of a difference, with shares and evidence.
 
-    Exit codes as of `parity diff`. The ports of a run that was kept elsewhere must be named.
+    Of a kept run, or of two goldens. Exit codes as of `parity diff`. The ports of a run that was kept elsewhere must be
+    named.
     """
     with output.sides(torchax=second is None) as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run
