@@ -110,5 +110,5 @@ def test_a_branch_with_a_slash_is_no_path(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_mistyped_built_in_model_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean 'tiny-hunyuan-video-1'"):
+    with pytest.raises(UsageError, match="did you mean 'tiny-hunyuan-video-1"):
         resolve_model("tiny-hunyuan")
