@@ -178,7 +178,8 @@ class Repository:
 
     def _failed(self, done: subprocess.CompletedProcess[str]) -> UsageError:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return UsageError(f"{self.folder}: git says: {_printable(lines[0])}")
+        hint = "; --repo names the repository's folder" if "not a git repository" in lines[0] else ""
+        return UsageError(f"{self.folder}: git says: {_printable(lines[0])}{hint}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,9 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
         differing, failed = result["differing_settings"], _failed_outside(result)
         rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
     except _NOT_TOLD:
-        raise UsageError(f"'{where}' is no kept run: make one with `parity run --out DIR`") from None
+        raise UsageError(
+            f"'{where}' is no kept run: make one with `parity run --out DIR`; or give two goldens"
+        ) from None
     if failed:
         _, _, ports = ports_of(told, openers, named)
         pair = _outside(where, told, failed, ports)

@@ -169,9 +169,10 @@ def modules(
     kept: Search,
     output: Output,
 ) -> int:
-    """Find the fewest modules of the candidate that have to be replaced for noise_pred to be within its floor.
+    """Find the fewest modules that have to be replaced.
 
-    The state file holds outcomes of today's code and weights: --restart after changing them.
+    By the reference's, for noise_pred to be within its floor. The state file holds outcomes of today's code and
+    weights: --restart after changing them.
     """
     from parity.bisect.modules import Modules
     from parity.bisect.question import ports_by_content
@@ -223,10 +224,10 @@ def steps(
     kept: Search,
     output: Output,
 ) -> int:
-    """Find the first step whose noise_pred is beyond its floor on the reference's own latents.
+    """Find the first step whose noise_pred is beyond its floor.
 
-    Then the first step of the free run that is. The state file holds outcomes of today's code and weights: --restart
-    after changing them.
+    Each step starts from the reference's own latents. Then the first step of the free run that is. The state file
+    holds outcomes of today's code and weights: --restart after changing them.
     """
     from parity.bisect.question import golden_by_content
     from parity.bisect.report import plural
@@ -300,7 +301,7 @@ def commits(
     kept: Search,
     output: Output,
 ) -> int:
-    """Find the first bad commit, with any command or a golden as the judge.
+    """Find the first bad commit, judged by any command or a golden.
 
     Commands run by /bin/sh at the top of a temporary checkout; your working tree is not touched.
     """

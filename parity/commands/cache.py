@@ -34,7 +34,10 @@ def cache(
         str | None, typer.Option(metavar="PART", help=f"Delete a part: {', '.join(PARTS)}, or all of them: all.")
     ] = None,
 ) -> None:
-    """Show what is kept in the cache and how large it is, or delete it: everything is made again when it is missing."""
+    """Show what the cache keeps and how large it is, or delete it.
+
+    Everything in it is made again when it is missing.
+    """
     folder = cache_dir()
     if clear is not None:
         if clear not in (*PARTS, "all"):

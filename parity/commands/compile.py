@@ -63,10 +63,10 @@ def compile(
     ] = [],  # noqa: B006  (typer copies it)
     timeout: Annotated[float, typer.Option(help="Seconds that the compiler may take for a program.")] = 1800.0,
 ) -> int:
-    """Compile the candidate for a TPU that is not here: does it fit, how does it multiply, what does observing cost.
+    """Compile the candidate for a TPU that is not here: does it fit?
 
-    From configs alone; no weights are read. Exit code 0: it compiles, 1: the compiler refuses it, 2: bad input, 125:
-    it could not be told.
+    Also told: how it multiplies, what it exchanges, what observing costs. From configs alone; no weights are read. Exit
+    code 0: it compiles, 1: the compiler refuses it, 2: bad input, 125: it could not be told.
     """
     if not timeout > 0:
         raise UsageError(f"--timeout must be above 0, found {timeout:g}")

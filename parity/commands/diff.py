@@ -35,10 +35,14 @@ def diff(
 
     Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
     """
+    kept = candidate is None and Path(reference, "result.json").is_file()
+    run = shlex.quote(reference)
     if candidate is None:
         reference, candidate = both_sides(reference)
     result = compared(reference, candidate, renames, output)
-    reported(result, (f"parity explain {shlex.join([reference, candidate])}",), output, reports)
+    pair = shlex.join([reference, candidate])
+    page = f"parity report {run}" if kept else f"parity diff {pair} --format html > diff.html"
+    reported(result, (f"parity explain {run if kept else pair}   # why", f"{page}   # the page"), output, reports)
     return result.exit_code
 
 

@@ -71,7 +71,7 @@ def doctor(
         bool, typer.Option("--strict", help="Exit 1 unless `parity run` has all it needs, in the pinned versions.")
     ] = False,
 ) -> int:
-    """Show which versions and devices this machine has, and what each extra lacks."""
+    """Show versions and devices, and what each extra lacks here."""
     with output.working("importing torch, jax and torchax", quiet=output.quiet):
         findings = examine()
     output.show(Listing(document(findings), _sections(findings)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from parity.paths.worker.openers import Workers
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import write
+
+if TYPE_CHECKING:
+    from parity.compare.result import Result
 
 
 @command
@@ -27,9 +30,10 @@ def explain(
     reference_path: ReferencePath = None,
     candidate_path: CandidatePath = None,
 ) -> int:
-    """Name the causes of a difference, with shares and evidence: of a kept run, or of two goldens.
+    """Name the causes of a difference, with shares and evidence.
 
-    Exit codes as of `parity diff`. The ports of a run that was kept elsewhere must be named.
+    Of a kept run, or of two goldens. Exit codes as of `parity diff`. The ports of a run that was kept elsewhere must be
+    named.
     """
     with output.sides(torchax=second is None) as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run
@@ -40,10 +44,23 @@ def explain(
         else:
             request = ExplainRequest(reference=first, candidate=second, model=model, stage1=stage1, prompt=prompt)
         result = find_causes(request, openers, say)
-    page = f"parity report {shlex.quote(first)}   # the page, with these causes"
-    following = (page,) if second is None and result.causes else ()
-    document = Comparison(result, explained=True, following=following, details=output.details)
+    document = Comparison(result, explained=True, following=_following(result, first, second), details=output.details)
     if second is None:  # beside the run, for `parity report`
         write(Path(first) / "explain.json", render(document, "json"), "RUN")
     output.show(document)
     return document.result.exit_code
+
+
+def _following(result: Result, first: str, second: str | None) -> tuple[str, ...]:
+    """What to type once the causes are known: what confirms the first of them, and the page."""
+    if not result.causes:
+        return ()
+    top = result.causes[0]
+    swapped = top.setting and top.reference and any(w.kind == "counterfactual" for w in top.witnesses)
+    again = "the same run with --candidate" if second is None else "record the candidate again with --setting"
+    confirm = f"{again} {top.setting}={top.reference}   # confirms the top cause"
+    pair = shlex.join([first, *([] if second is None else [second])])
+    page = f"parity report {pair}   # the page, with these causes"
+    if second is not None:
+        page = f"parity explain {pair} --format html > explain.html   # the page"
+    return (*([confirm] if swapped else []), page)

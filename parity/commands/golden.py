@@ -46,7 +46,10 @@ def merge(
     out: Annotated[str, typer.Argument(help="Folder or URL of the new golden.", metavar="OUT")],
     parts: Annotated[list[str], typer.Argument(help="The goldens to merge.", metavar="PART...")],
 ) -> None:
-    """Merge goldens: shards add up, disjoint steps stand side by side, conflicts are refused."""
+    """Merge goldens of one run: shards, or disjoint steps.
+
+    Shards add up, disjoint steps stand side by side, conflicts are refused.
+    """
     merge_goldens(out, parts)
     merged = Golden.open(out)
     tell(f"{out}: {len(parts)} merged, {_steps(merged)}, {_size(merged.bytes)}")

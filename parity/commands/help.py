@@ -64,7 +64,10 @@ def help_(
         str | None, typer.Argument(metavar="[NAME]", help="Of a JSON document: its schema; none: their names.")
     ] = None,
 ) -> None:
-    """Show the help of a command, what the words of the reports mean, or the schemas of the JSON documents."""
+    """Show the help of a command, the words of reports, or schemas.
+
+    `parity help words` says what the words of the reports mean, `parity help schema` lists the JSON documents.
+    """
     if topic == "schema":
         show(schema(name) if name is not None else render(_schemas(), "text"))
         return

@@ -35,7 +35,10 @@ def init(
         str | None, choices.model("Model that is ported: its class, arguments and module names are filled in.")
     ] = None,
 ) -> None:
-    """Write a template of a port for --candidate-path and --reference-path, or of a script to be recorded."""
+    """Write a template of a port, or of a script to be recorded.
+
+    A port is what --candidate-path and --reference-path take.
+    """
     given = dict(zip(KINDS, (jax, torchax, nnx, script), strict=True))
     chosen = [kind for kind, wanted in given.items() if wanted]
     if len(chosen) > 1:

@@ -33,7 +33,7 @@ BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 @command
 def models(output: Output) -> None:
-    """List the built-in models, the families and the settings with their values."""
+    """List built-in models, families, and settings with their values."""
     output.show(Listing(document(), _sections()))
 
 

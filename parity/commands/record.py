@@ -124,7 +124,10 @@ def record(
     resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished golden of the same run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing golden.")] = False,
 ) -> None:
-    """Record one side to a golden, for `parity diff` on another machine."""
+    """Record one side to a golden, to be compared on any machine.
+
+    `parity diff REFERENCE CANDIDATE` compares two.
+    """
     if script is not None:
         theirs = (generation, one, group, stages, stage1_out, inputs, like, resume)
         if theirs != (Generation(), OneSide(), Group(), None, None, None, None, False):

@@ -21,9 +21,10 @@ def replay(
     stage1: Stage1 = None,
     inputs: InputsFile = None,
 ) -> int:
-    """Run a golden's recorded inputs through this machine's modules, one at a time: their local errors.
+    """Run a golden's recorded inputs through this machine's modules.
 
-    Record them with `parity record DIR --values 'transformer_blocks.?:in'`. Exit codes as of `parity run`.
+    One module at a time: their local errors. Record the inputs with `parity record DIR --values
+    'transformer_blocks.?:in'`. Exit codes as of `parity run`.
     """
     with output.sides(torchax=one.side == "candidate" and not one.pythons) as say, Workers(one.pythons) as openers:
         from parity.runs.replay.replay import ReplayRequest

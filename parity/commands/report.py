@@ -46,7 +46,10 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html, else RUN.html.")
     ] = None,
 ) -> None:
-    """Write a comparison, a golden or a sweep as one HTML page; a kept run's causes after `parity explain RUN`."""
+    """Write a run, a comparison, a golden or a sweep as an HTML page.
+
+    One file that opens anywhere. After `parity explain RUN` it has the run's causes; a second RUN is shown beside it.
+    """
     alone = _alone(run) if other is None else None
     if alone is not None:
         where = html or run.resolve().with_name(f"{run.resolve().name.removesuffix('.json')}.html")

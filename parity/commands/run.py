@@ -54,7 +54,7 @@ def run(
         typer.Option(metavar="DIR", help="Profile a step of each side here, by torch's and JAX's profiler."),
     ] = None,
 ) -> int:
-    """Run the reference and the candidate side by side: same or not, and where the first divergence is.
+    """Run both sides here: same or not, and where they first diverge.
 
     Settings are listed by `parity models`. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
     """

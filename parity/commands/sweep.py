@@ -42,9 +42,10 @@ def sweep(
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown too.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows for a spreadsheet too.")] = None,
 ) -> None:
-    """Price settings: error, bits of agreement, time and memory of each against one reference, measured once.
+    """Price settings: error, bits, time and memory of each.
 
-    Exit code 0 whatever the rows' verdicts, 2: bad input. Rows that a side does not take are listed as refused.
+    All are held against one reference, which runs once. Exit code 0 whatever the rows' verdicts, 2: bad input. Rows
+    that a side does not take are listed as refused.
     """
     check_range(steps, seed)
     if all_values == bool(sets):

@@ -18,7 +18,7 @@ from parity.settings import parse
 def visible(
     generation: Generation, output: Output, inputs: InputsFile = None, reference: Reference | None = None
 ) -> None:
-    """Plant a fault of each kind into the reference: which of them this model and its inputs can show.
+    """Plant known faults: which can this model and its inputs show?
 
     A kind that is hidden or absent here could be in a port, and a run would pass.
     """

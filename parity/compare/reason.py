@@ -165,7 +165,7 @@ def _agrees(reason: Reason) -> str:
 
 
 def _agreement(reason: Reason) -> str:
-    of = "" if reason.stage else f" of {reason.steps} steps"
+    of = f" of {reason.steps} step{'s' * (reason.steps > 1)}" if reason.steps and not reason.stage else ""
     return f"{reason.sites} sites{of} agree within their floors{worst_of(reason)}"
 
 

@@ -6,6 +6,7 @@ it runs. Nothing else lists it. What needs torch is named there as `module:name`
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import pkgutil
@@ -29,6 +30,9 @@ ANY = ""
 
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 """`owner/name`, and behind an @ a branch, a tag or a commit."""
+
+_PATH = re.compile(r"[./~\\]|[^/@]*/[^/@]*/")
+"""What can only be a path: it begins as one, or has more parts than owner and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +127,23 @@ def resolve_model(name: str) -> Path:
         _require_checkpoint(folder)
         return folder
     hub = _HUB_NAME.fullmatch(name)
-    if hub is not None:
+    if hub is not None and not _PATH.match(name):
         return _download(hub["name"], hub["revision"])
-    raise UsageError(
-        f"unknown model '{name}': neither a built-in model ({', '.join(makers)}), nor an existing folder, nor "
-        "a hub name (owner/name or owner/name@revision)"
+    raise UsageError(_unknown(name, list(makers)))
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    """What a name that is no model most likely was meant to be."""
+    if _PATH.match(name):
+        there = next(folder for folder in (*Path(name).parents, Path()) if folder.exists())
+        near = difflib.get_close_matches(Path(name).name, [f.name for f in there.iterdir() if f.is_dir()], n=1)
+        hint = f"; did you mean '{there / near[0]}'?" if near else f"; '{there}' is there: check the path from there on"
+        return f"model '{name}': there is no such folder{hint}"
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    return (
+        f"unknown model '{name}': neither a built-in model ({', '.join(known)}), nor an existing folder, nor "
+        f"a hub name (owner/name or owner/name@revision){hint}"
     )
 
 
@@ -146,11 +162,15 @@ def _download(name: str, revision: str | None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     at = f" at '{revision}'" if revision else ""
+    owner = name.partition("/")[0]
+    here = f"'{owner}' is a folder here, which has no '{name.partition('/')[2]}'" if Path(owner).is_dir() else ""
     try:
         folder = Path(snapshot_download(name, revision=revision))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"cannot get model '{name}'{at} from the hub: {reason}; give a local folder instead") from None
+        raise UsageError(
+            f"cannot get model '{name}'{at} from the hub: {reason}; {here or 'give a local folder instead'}"
+        ) from None
     if not folder.is_dir():  # the client makes no folder for a repository without files
         raise UsageError(f"model '{name}' has no files on the hub{at}; look at its name and revision")
     _require_checkpoint(folder)

@@ -52,11 +52,11 @@ class StageFile:
         """Open `path`; a missing, truncated or foreign file is a `UsageError`."""
         self.path = path
         if not path.is_file():
-            raise UsageError(f"{path}: no such file")
+            raise UsageError(f"{path}: no such file; check the path: a file of tensors is wanted, .safetensors")
         try:
             self._file = safetensors.safe_open(path, framework="pt")
         except (OSError, safetensors.SafetensorError, UnicodeError) as error:
-            raise UsageError(f"{path}: not a whole safetensors file: {error}") from error
+            raise UsageError(f"{path}: not a whole safetensors file: {error}; copy or write it again") from error
         self.metadata: dict[str, str] = dict(self._file.metadata() or {})
         self._names = set(self._file.keys())
         self._dtype_info = self._parse_dtype_info()

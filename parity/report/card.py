@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from parity.compare.result import Cause, Note, Origin, Result, Round, SettingDifference
+from parity.compare.result import Cause, Note, Origin, Result, Round, SettingDifference, StepDiff
 from parity.golden.records import Key
 from parity.report.document import Facts
 
@@ -36,6 +36,8 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
         more = len(result.causes) - 1
         rows.append(("top cause", _cause(result.causes[0]) + (f" (and {more} more)" if more else "")))
     rows += [("round", _round(found)) for found in result.rounds]
+    if not result.rounds and (bits := _bits(result.steps)):
+        rows.append(("bits", bits))
     rows += [("next", command) for command in following]
     return Facts(tuple(rows))
 
@@ -57,11 +59,17 @@ def _cause(cause: Cause) -> str:
 
 def _round(found: Round) -> str:
     """`pass: structure, noise_pred agrees in 18.4 of 24 bits`: the worst step's."""
-    worst = min((step for step in found.steps if step.bits_of), key=lambda step: step.bits, default=None)
+    bits = _bits(found.steps)
+    return f"{found.verdict}: {found.name}" + (f", {bits}" if bits else "")
+
+
+def _bits(steps: Sequence[StepDiff]) -> str:
+    """`noise_pred agrees in 18.4 of 24 bits at step 3`: the worst step's; empty where no step has any."""
+    worst = min((step for step in steps if step.bits_of), key=lambda step: step.bits, default=None)
     if worst is None:
-        return f"{found.verdict}: {found.name}"
-    where = f" at step {worst.step}" if len(found.steps) > 1 else ""
-    return f"{found.verdict}: {found.name}, noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
+        return ""
+    where = f" at step {worst.step}" if len(steps) > 1 else ""
+    return f"noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
 
 
 def _origin(origin: Origin, result: Result) -> str:

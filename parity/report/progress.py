@@ -16,15 +16,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TaskID,
-    TextColumn,
-)
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID
+from rich.progress_bar import ProgressBar
+from rich.table import Column
 from rich.text import Text
 
 from parity.report.output import printable, tell
@@ -83,8 +77,38 @@ class _Lines:
             tell(f"{self._timing.place}  {text}{estimate}" if self._timing.place else text)
 
 
+BAR = 20
+"""Columns of the bar."""
+
+
+class _Stage(ProgressColumn):
+    """The stage, cut where the terminal ends: a line that wraps is not redrawn but added."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
+
+
+class _Whole(ProgressColumn):
+    """How far the whole command is, as the last run's durations tell; without one, how far the stage is."""
+
+    def __init__(self, timing: Timing) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._timing = timing
+
+    def render(self, task: Task) -> ProgressBar:
+        left = self._timing.left
+        if math.isnan(left):
+            return ProgressBar(
+                task.total, task.completed, BAR, pulse=task.total is None, animation_time=task.get_time()
+            )
+        return ProgressBar(max(self._timing.total + left, 1e-9), self._timing.total, BAR)
+
+
 class _Count(ProgressColumn):
     """`3/50`, or nothing where the number of parts is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__(Column(no_wrap=True))
 
     def render(self, task: Task) -> Text:
         return Text("" if task.total is None else f"{int(task.completed)}/{int(task.total)}")
@@ -94,7 +118,7 @@ class _Time(ProgressColumn):
     """`0:20, about 0:40 left`: since the command began; what is left only where an earlier run tells."""
 
     def __init__(self, timing: Timing) -> None:
-        super().__init__()
+        super().__init__(Column(no_wrap=True))
         self._timing = timing
 
     def render(self, task: Task) -> Text:
@@ -103,7 +127,7 @@ class _Time(ProgressColumn):
 
 
 def _bar(console: Console, timing: Timing) -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), _Count(), _Time(timing))
+    columns = (SpinnerColumn(), _Stage(), _Whole(timing), _Count(), _Time(timing))
     # stdout is left alone: rich would otherwise send what is printed there to this console, and `--json` with it.
     return Progress(*columns, console=console, transient=True, refresh_per_second=4, redirect_stdout=False)
 

@@ -255,3 +255,17 @@ def test_a_forged_provenance_is_never_a_traceback(data: st.DataObject, sound: Pa
     code = call(run, rules=data.draw(st.sampled_from([None, "auto"])), **files)
     assert code in (0, 2, 125), "the records agree: nothing can have diverged"
     ElementTree.parse(files["junit"]) if code != 2 else None
+
+
+def test_what_to_type_next_is_a_command_of_what_was_given(tmp_path: Path) -> None:
+    """Two goldens are explained as such; a folder of `run --out` by its own name."""
+    reference, candidate = pair(tmp_path / "my run", fault=FAR)
+    assert (Path(reference).name, Path(candidate).name) == ("reference", "candidate")
+    run = Path(reference).parent
+    both = f"'{reference}' '{candidate}'"
+    told = [f"next: parity explain {both}   # why", f"next: parity diff {both} --format html > diff.html   # the page"]
+    assert parity(reference, candidate).stdout.splitlines()[-2:] == told
+    assert parity(run).stdout.splitlines()[-2:] == told  # goldens beside each other are no kept run
+    (run / "result.json").write_text("{}")
+    kept = [f"next: parity explain '{run}'   # why", f"next: parity report '{run}'   # the page"]
+    assert parity(run).stdout.splitlines()[-2:] == kept

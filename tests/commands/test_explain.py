@@ -15,8 +15,11 @@ import pytest
 pytest.importorskip("torch")
 
 from parity import cli
+from parity.commands.explain import _following
+from parity.compare.result import NAN, Cause, Result, Witness
 from parity.golden import Record, StepRecords
 from tests.compare.make_goldens import CANDIDATE, REFERENCE, pair, walk, write
+from tests.compare.make_records import because
 
 FAR = 1e4
 Explain = Callable[..., tuple[int, dict[str, Any], str]]
@@ -123,3 +126,22 @@ def test_records_without_sketches_leave_the_verdict_and_no_cause(explain: Explai
     assert code in (1, 125)
     assert document["causes"] == []
     assert document["notes"]
+
+
+@pytest.mark.parametrize(
+    ("second", "again", "page"),
+    [
+        (None, "the same run with --candidate attention.mask=exact", "parity report 'my run'"),
+        (
+            "b",
+            "record the candidate again with --setting attention.mask=exact",
+            "parity explain 'my run' b --format html > explain.html",
+        ),
+    ],
+)
+def test_what_to_type_once_the_causes_are_known(second: str | None, again: str, page: str) -> None:
+    swapped = Cause("mask", "attention.mask", "exact", "none", 1.0, (Witness("counterfactual", 1.0, ""),))
+    counted = Cause("64 phantom keys", "", "", "", NAN, (Witness("gauge", 64.0, ""),))
+    for causes, commands in (((), ()), ((counted,), (page,)), ((swapped, counted), (again, page))):
+        found = _following(Result("fail", "structure", because("differs"), causes=causes), "my run", second)
+        assert tuple(command.partition("   #")[0] for command in found) == commands

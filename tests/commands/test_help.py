@@ -42,3 +42,9 @@ def test_words() -> None:
 def test_an_unknown_topic(topic: str) -> None:
     done = CliRunner().invoke(app, ["help", topic])
     assert (done.exit_code, "parity help words" in done.stderr) == (2, True)
+
+
+def test_what_a_command_does_is_read_whole_at_eighty_columns() -> None:
+    for argv in (["--help"], ["bisect", "--help"]):
+        text = CliRunner().invoke(app, argv, env={"COLUMNS": "80"}).stdout
+        assert [line for line in text.splitlines() if line.endswith("...") and "Usage:" not in line] == []

@@ -30,6 +30,8 @@ FRAMES = Reason(kind="output", stage="vae", output=Output("frames", Distance(1e-
     [
         (Reason(kind="agrees"), ""),
         (AGREES, "12 sites of 2 steps agree within their floors; noise_pred relative L2 1.00e-06 at most, floor"),
+        (replace(AGREES, steps=1), "12 sites of 1 step agree within their floors"),
+        (replace(AGREES, steps=0), "12 sites agree within their floors"),
         (replace(AGREES, precision=True), "structure agrees; precision: 12 sites of 2 steps agree"),
         (ENCODED, "text: 7 sites agree within their floors; states relative L2 1.00e-07, floor 2.00e-07"),
         (replace(ENCODED, output=None), "text: within its floors at 7 sites"),

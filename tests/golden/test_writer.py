@@ -182,7 +182,7 @@ def test_provenance_that_cannot_be_read_again_is_not_written(tmp_path: Path, pro
 
 def test_a_place_that_is_no_folder_is_an_error_that_says_so(tmp_path: Path, provenance: Provenance) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="file: File exists; check the path"):
+    with pytest.raises(UsageError, match="file: it is a file, and a golden is a folder"):
         GoldenWriter(tmp_path / "file", provenance)
 
 

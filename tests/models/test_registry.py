@@ -88,3 +88,27 @@ def test_listing_the_models_loads_neither_torch_nor_jax() -> None:
     program = f"import sys; from parity.models.registry import families; families(); print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", ["./checkpoints/tiny-hunyan", "checkpoints/a/b", "{tmp}/checkpoints/tiny-hunyan"])
+def test_a_mistyped_path_is_told_as_a_path(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never as a name on the hub, which is not asked."""
+    (tmp_path / "checkpoints" / "tiny-hunyuan").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_download", lambda *asked: pytest.fail(f"the hub was asked for {asked}"))
+    with pytest.raises(UsageError, match="there is no such folder") as told:
+        resolve_model(name.format(tmp=tmp_path))
+    assert ("did you mean" in str(told.value)) == ("hunyan" in name)
+    assert "checkpoints" in str(told.value).rpartition(";")[2]
+
+
+def test_a_branch_with_a_slash_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(registry, "_download", lambda *name: asked.append(name) or Path())
+    resolve_model("owner/name@feature/one")
+    assert asked == [("owner/name", "feature/one")]
+
+
+def test_a_mistyped_built_in_model_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean 'tiny-hunyuan-video-1"):
+        resolve_model("tiny-hunyuan")

@@ -196,6 +196,7 @@ def test_the_plain_form_of_a_pass() -> None:
         "note: jit compiled once\n"
         "verdict: pass: tiny-hunyuan-video-1.5\n"
         "reason: every site is within 3x its floor\n"
+        "bits: noise_pred agrees in 18.4 of 24 bits\n"
     )
 
 
@@ -224,7 +225,7 @@ def test_a_failure_ends_with_what_a_tired_person_needs() -> None:
     """Who reads the last lines alone knows what, where, how sure and what to type next."""
     document = Comparison(failing(), following=("parity explain run",))
     text = laid_out(in_order(document), Console(file=io.StringIO()))
-    assert text.splitlines()[-9:] == [
+    assert text.splitlines()[-10:] == [
         "differs: attention.mask: exact -> none",
         "cause: 98%: mask",
         "witness: gauge: phantom keys",
@@ -234,6 +235,7 @@ def test_a_failure_ends_with_what_a_tired_person_needs() -> None:
         "first divergence: step 0 cond transformer_blocks.0.attn.attention:out, "
         "introduced in the module (its inputs match, its output differs)",
         "top cause: 98%: mask",
+        "bits: noise_pred agrees in 3.9 of 24 bits",
         "next: parity explain run",
     ]
 

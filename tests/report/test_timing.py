@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
+from threading import RLock
 
 import pytest
 from rich.console import Console
+from rich.progress import Task, TaskID
+from rich.text import Text
 
 from parity.report import progress as showing
 from parity.report.progress import progress
@@ -112,3 +116,27 @@ def test_what_is_kept_holds_no_option_s_value(cache: Path) -> None:
 
 def test_clock() -> None:
     assert [clock(s) for s in (0.4, 7, 750, 3723)] == ["0:00", "0:07", "12:30", "1:02:03"]
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_a_stage_longer_than_the_terminal_leaves_the_time_on_its_line(width: int) -> None:
+    stage = "both sides again, with the values of " + "transformer_blocks.0.attn.attention " * 4
+    run("long", (stage, 60.0))
+    file = io.StringIO()
+    with progress(Console(file=file, force_terminal=True, width=width), command="long") as say:
+        say(stage)
+    drawn = [Text.from_ansi(line).plain for line in re.split(r"[\r\n]+", file.getvalue())]
+    shown = [line for line in drawn if "1 of 1" in line]
+    assert shown
+    assert all(re.search(r"1 of 1  b[^…]*… ━+ +\d:\d\d, about \d:\d\d left\s*$", line) for line in shown)
+
+
+def test_the_bar_is_how_far_the_whole_is() -> None:
+    run("half", ("load", 30.0), ("compare", 30.0))
+    now = Clock()
+    timing = Timing("half", now)
+    timing.begin("load")
+    now.now = 30.0
+    timing.begin("compare")
+    bar = showing._Whole(timing).render(Task(TaskID(0), "compare", None, 0, lambda: 0.0, _lock=RLock()))
+    assert (bar.pulse, bar.percentage_completed) == (False, 50.0)

@@ -21,7 +21,8 @@ def test_values_that_hold_commas_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["attention.maks=none"], "found 'attention.maks=none'"),
+        (["attention.maks=none"], "unknown setting 'attention.maks'; did you mean 'attention.mask'"),
+        (["attention.mask"], "found 'attention.mask'"),
         (["attention.mask=exact,nnone"], "no value 'nnone'; did you mean 'none'"),
         (["jit=true", "jit=false"], "gives 'jit' twice"),
         (["cache=deepcache:1,3"], "no value 'deepcache:1,3'"),

@@ -22,5 +22,5 @@ def running(name: str, options: Mapping[str, object]) -> Iterator[None]:
         COMMAND.reset(token)
 
 
-_NOT_OF_A_RUN = {"out", "html", "as_json", "format", "details"}
+_NOT_OF_A_RUN = {"out", "html", "as_json", "format", "details", "overwrite", "junit", "markdown", "csv"}
 """Options that change where a result goes, and not how long it takes."""

@@ -208,6 +208,8 @@ class LocalStore(Store):
             os.close(descriptor)
 
     def create(self) -> None:
+        if self._folder.is_file():
+            raise UsageError(f"{self.name}: it is a file, and a golden is a folder; name another place")
         with explained(self.name):
             self._folder.mkdir(parents=True, exist_ok=True)
 

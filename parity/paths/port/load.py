@@ -62,6 +62,10 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
     if not colon or not name or not function.isidentifier():
         raise UsageError(f"{option} takes FILE:FUNCTION, as in my_port.py:build; found '{text}'")
     file = Path(name).resolve()
+    if file.is_dir():
+        raise UsageError(
+            f"{option}: '{name}' is a folder; name the port's file in it, as in {name}/my_port.py:{function}"
+        )
     if not file.is_file():
         raise UsageError(f"{option}: '{name}' is no file; `parity init {name}` writes a template")
     try:

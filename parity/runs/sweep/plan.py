@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from parity.errors import UsageError
-from parity.settings import BY_NAME, SETTINGS
+from parity.settings import BY_NAME, SETTINGS, parse
 
 Row = tuple[str, ...]
 """`NAME=VALUE` of the candidate."""
@@ -24,7 +24,9 @@ def parse_sets(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for text in given:
         name, equals, values = text.partition("=")
-        if not equals or name not in BY_NAME:
+        if equals and name not in BY_NAME:
+            parse("torch", [text])  # which names the nearest setting
+        if not equals:
             raise UsageError(f"--set takes SETTING=VALUE,VALUE, found '{text}' (`parity models` lists all settings)")
         if name in found:
             raise UsageError(f"--set gives '{name}' twice: list its values behind one, with commas")
