@@ -38,7 +38,7 @@ class Evidence:
     Attributes:
         request: the two goldens, and how they came about. found: their comparison. origin: where they part.
         ours, theirs: the records of the step in which they part, reference and candidate.
-        declared: what the candidate's golden says of itself.
+        reference, declared: what the reference's golden says of itself, and the candidate's.
         model: the reference's model on this machine, None where it cannot be run; `machine` for who needs it.
         attention: of the call in which they part. More than one witness reads it, and both sides may run for it.
         causes: found so far, by the witnesses that were asked before.
@@ -49,6 +49,7 @@ class Evidence:
     origin: Origin
     ours: StepRecords
     theirs: StepRecords
+    reference: Provenance
     declared: Provenance
     model: Machine | None = None
     attention: AttentionCall = AttentionCall()

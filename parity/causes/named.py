@@ -134,7 +134,7 @@ def _silent(name: str, known: Known) -> Cause:
     ratio = norm(known.singles[name]) / known.noise if known.noise else 0.0
     witness = Witness("signature", 0.0, f"alone {ratio:.2g} x what rounding gives")
     text = f"beside the fault, {sentence(setting, value)}: harmless alone"
-    return Cause(text, setting, known.told[setting], value, 0.0, (witness,), 0.0)
+    return Cause(text, setting, known.told.get(setting, ""), value, 0.0, (witness,), 0.0)
 
 
 def _named(name: str, part: Part, known: Known) -> Cause:
@@ -150,7 +150,7 @@ def _named(name: str, part: Part, known: Known) -> Cause:
     text = f"{sentence(setting, value)}{group}: {remedy(setting)}"
     witness = Witness("signature", part.coefficient, detail)
     half = part.share_half if math.isfinite(part.share_half) else NAN
-    return Cause(text, setting, known.told[setting], value, part.share, (witness,), half, alike)
+    return Cause(text, setting, known.told.get(setting, ""), value, part.share, (witness,), half, alike)
 
 
 def _sites(known: Known) -> str:

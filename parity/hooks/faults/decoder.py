@@ -48,6 +48,16 @@ class DecoderFaults(TorchFunctionMode):
         self.values, self.mark = values, mark
         self.batch, self.frames = shape[0], shape[2]
 
+    @contextlib.contextmanager
+    def of(self, shape: tuple[int, ...]) -> Iterator[None]:
+        """Within it, the decoder works on these latents: a chunk or a tile of the whole."""
+        before = self.batch, self.frames
+        self.batch, self.frames = shape[0], shape[2]
+        try:
+            yield
+        finally:
+            self.batch, self.frames = before
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -108,11 +118,14 @@ def _by_frame(norm: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> 
     return norm(alone).reshape(batch, frames, *alone.shape[1:]).transpose(1, 2)
 
 
-def wrong_from_here_on(decoder: torch.nn.Module, values: Mapping[str, str], mark: Mark) -> None:
+def wrong_from_here_on(
+    decoder: torch.nn.Module, values: Mapping[str, str], mark: Mark, around: DecoderFaults | None = None
+) -> None:
     """Give a decoder these faults: its calls, which take latents [B, C, T, H, W] first, are of a subclass of its class.
 
     Args:
-        values: setting -> value; those that are not of a decoder are left alone.
+        values: setting -> value; those that are not of a decoder are left alone. around: what the calls are within,
+            where more than the decoder has the faults.
     """
     own: Any = type(decoder)
 
@@ -121,7 +134,10 @@ def wrong_from_here_on(decoder: torch.nn.Module, values: Mapping[str, str], mark
             if values.get(CACHE, MODEL) != MODEL and kwargs.get("conv_cache") is not None:
                 mark("vae.cache")
                 kwargs["conv_cache"] = None
-            with DecoderFaults(values, tuple(z.shape), mark) if z.ndim == _AXES else contextlib.nullcontext():
+            if z.ndim != _AXES:
+                return super().forward(z, *args, **kwargs)
+            shape = tuple(z.shape)
+            with DecoderFaults(values, shape, mark) if around is None else around.of(shape):
                 return super().forward(z, *args, **kwargs)
 
     decoder.__class__ = Faulty
@@ -129,15 +145,18 @@ def wrong_from_here_on(decoder: torch.nn.Module, values: Mapping[str, str], mark
 
 @contextlib.contextmanager
 def faulty(vae: torch.nn.Module, z: torch.Tensor, values: Mapping[str, str], mark: Mark) -> Iterator[None]:
-    """Within it, a VAE's `decoder` has these faults, or whatever decodes these latents where it has none."""
-    decoder = getattr(vae, "decoder", None)
-    if not isinstance(decoder, torch.nn.Module):
-        with DecoderFaults(values, tuple(z.shape), mark) if z.ndim == _AXES else contextlib.nullcontext():
-            yield
-        return
-    own = type(decoder)
-    wrong_from_here_on(decoder, values, mark)
-    try:
+    """Within it, a VAE that decodes these latents has these faults, in its `decoder` and around it."""
+    if z.ndim != _AXES:
         yield
+        return
+    decoder = getattr(vae, "decoder", None)
+    own: Any = type(decoder)
+    around = DecoderFaults(values, tuple(z.shape), mark)
+    if isinstance(decoder, torch.nn.Module):
+        wrong_from_here_on(decoder, values, mark, around)
+    try:
+        with around:
+            yield
     finally:
-        decoder.__class__ = own
+        if isinstance(decoder, torch.nn.Module):
+            decoder.__class__ = own
