@@ -19,7 +19,7 @@ from parity.recorder.branches import Branches
 from parity.recorder.floors import KINDS, TRUTH, Carried, variants_of
 from parity.recorder.loop import Loop
 from parity.recorder.parts import Parts, provenance_of
-from parity.recorder.processes import one_of
+from parity.recorder.processes import Process, one_of
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Eager, Kind
 from parity.recorder.wrong import Wrong
@@ -107,25 +107,25 @@ def record(
             asked for what it cannot give (`parity.recorder.processes`). What the script raises.
     """
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
-    wanted = Recording(os.fspath(where), stop_after)
-    rank, count = one_of(parts.models, bool(floors), stop_after)
-    if rank:
-        say(f"process {rank} of {count} does not record: the first one does")
+    process = one_of(parts.models, bool(floors), stop_after)
+    wanted = Recording(process.folder(os.fspath(where)), stop_after)
+    if process.rank and not process.split:
+        say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted
         return
-    if not overwrite and read_manifest(open_store(where)) is not None:
+    if not overwrite and read_manifest(open_store(wanted.where)) is not None:
         raise UsageError(
             f"{wanted.where}: there is a golden here already; choose another place, or give overwrite=True"
         )
     wanted.kind = _kind(parts.observed)
-    kinds = _kinds(floors, parts, wanted.kind, alone=like is None and count == 1)
+    kinds = _kinds(floors, parts, wanted.kind, alone=like is None and process.count == 1)
     if causes and not kinds:
         raise UsageError(
             "parity.record: causes=True is for the reference, in torch and with floors: leave it out here, or leave "
             "floors and like out"
         )
     wrong = Wrong(say) if causes else None
-    wanted.steps = Steps(wanted.where, lambda: provenance_of(parts, wanted.kind, kinds), overwrite)
+    wanted.steps = Steps(wanted.where, lambda: provenance_of(parts, wanted.kind, kinds, process.shard), overwrite)
     watched = _watched(parts, wanted, (sites, tuple(values)), kinds, wrong, tuple(branches), layout)
     with contextlib.ExitStack() as stack:
         for context in watched:
@@ -138,6 +138,9 @@ def record(
             _finish(wanted, False, like, wrong)
             raise
     _finish(wanted, True, like, wrong)
+    if process.split and not process.rank and not wanted.failed:
+        shards = " ".join(Process(i, process.count, True).folder(os.fspath(where)) for i in range(process.count))
+        say(f"each of {process.count} processes recorded its share; add them up: parity merge OUT {shards}")
 
 
 def _kinds(floors: Sequence[str] | None, parts: Parts, kind: Kind, *, alone: bool) -> tuple[str, ...]:

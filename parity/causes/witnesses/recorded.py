@@ -13,7 +13,6 @@ from parity.causes.evidence import Evidence
 from parity.causes.named import Known, Vector, named_faults, norm
 from parity.causes.regress import common_keys, error_vector, noise_norm, site_sizes
 from parity.causes.witness import witness
-from parity.compare.comparable import COMPONENTS
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause
@@ -24,12 +23,11 @@ HOW = "to have known faults looked for, record the reference again with causes=T
 """What can be done where none were kept."""
 
 
-@witness("recorded faults", kind="signature")
+@witness("recorded faults", kind="signature", needs=("script",))
 def recorded(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from the candidate's records and the faults that the reference's recording kept."""
-    if evidence.model is None and any(name.partition(".")[0] in COMPONENTS for name in evidence.reference.settings):
-        told = evidence.reference.settings
-        yield from of_recording(evidence.request.reference, evidence.origin.key, evidence.ours, evidence.theirs, told)
+    told = evidence.reference.settings
+    return of_recording(evidence.request.reference, evidence.origin.key, evidence.ours, evidence.theirs, told)
 
 
 def of_recording(
