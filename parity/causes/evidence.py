@@ -7,13 +7,15 @@ from typing import Literal
 
 from parity.causes.machine import Machine
 from parity.causes.request import ExplainRequest
+from parity.compare.comparable import COMPONENTS
 from parity.compare.detect.phantoms import Phantoms
 from parity.compare.result import Cause, Origin, Result
 from parity.golden.records import Provenance, StepRecords
+from parity.settings import BY_NAME
 
-Need = Literal["reference", "candidate"]
+Need = Literal["reference", "candidate", "script"]
 """Beside the records, which there always are: the reference's model can be run on this machine; so can the candidate,
-whose settings are those of a kept run."""
+whose settings are those of a kept run; or the reference was recorded in a script, and cannot be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Evidence:
     Attributes:
         request: the two goldens, and how they came about. found: their comparison. origin: where they part.
         ours, theirs: the records of the step in which they part, reference and candidate.
-        declared: what the candidate's golden says of itself.
+        reference, declared: what the reference's golden says of itself, and the candidate's.
         model: the reference's model on this machine, None where it cannot be run; `machine` for who needs it.
         attention: of the call in which they part. More than one witness reads it, and both sides may run for it.
         causes: found so far, by the witnesses that were asked before.
@@ -49,6 +51,7 @@ class Evidence:
     origin: Origin
     ours: StepRecords
     theirs: StepRecords
+    reference: Provenance
     declared: Provenance
     model: Machine | None = None
     attention: AttentionCall = AttentionCall()
@@ -68,7 +71,10 @@ class Evidence:
     def met(self) -> frozenset[Need]:
         """The needs of a witness that are met."""
         if self.model is None:
-            return frozenset()
+            script = any(
+                name.partition(".")[0] in COMPONENTS for name in self.reference.settings.keys() - BY_NAME.keys()
+            )
+            return frozenset({"script"} if script else ())
         return frozenset({"reference"} if self.request.kept is None else {"reference", "candidate"})
 
     @property

@@ -23,6 +23,7 @@ from parity.causes.machine import Machine
 from parity.causes.regress import UNKNOWN
 from parity.causes.request import ExplainRequest, of_run, outside_of
 from parity.causes.witness import KINDS, Kind, witnesses
+from parity.causes.witnesses.recorded import of_recording
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
@@ -58,7 +59,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
             pair = outside_of(request, reference.provenance, candidate.provenance, key.stage)
             again = _outside(pair, openers, say)
         except ParityError as error:
-            return found.noted(f"no cause is looked for in the {key.stage} stage: {error}")
+            return _recorded(found, request, reference, candidate, str(error))
         return replace(found, causes=(*found.causes, *again.causes), notes=(*found.notes, *again.notes))
     evidence = Evidence(
         request=request,
@@ -66,6 +67,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         origin=found.origin,
         ours=reference.read_step(key.step),
         theirs=candidate.read_step(key.step),
+        reference=reference.provenance,
         declared=candidate.provenance,
     )
     try:
@@ -73,6 +75,22 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     except ParityError as error:
         found = found.noted(f"{' and '.join(f'{kind}s' for kind in _unasked(evidence))} are skipped: {error}")
     return _asked(found, replace(evidence, attention=attention_call(evidence)))
+
+
+def _recorded(found: Result, request: ExplainRequest, reference: Golden, candidate: Golden, why: str) -> Result:
+    """The comparison with causes in a stage outside the loop of two recordings that cannot be run here.
+
+    Args:
+        why: it cannot be run.
+    """
+    assert found.origin is not None
+    key = found.origin.key
+    ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
+    told = tuple(of_recording(request.reference, key, ours, theirs, reference.provenance.settings))
+    causes = tuple(t for t in told if isinstance(t, Cause))
+    skipped = () if causes else (Note(f"the {key.stage} stage is not run again: {why}"),)
+    notes = tuple(t for t in told if isinstance(t, Note))
+    return replace(found, causes=(*causes, *found.causes), notes=(*found.notes, *skipped, *notes))
 
 
 def _outside(pair: Request, openers: Openers, say: Say) -> Result:

@@ -18,7 +18,7 @@ from parity.golden import Golden, GoldenWriter
 from parity.golden.facts import Facts
 from parity.golden.records import Provenance, StepRecords
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import Changes, Plan
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Changes, Plan
 from parity.paths.port.settings import PortInfo
 from parity.paths.side import Side
 from parity.runs.request import Say
@@ -34,7 +34,7 @@ def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps
         steps_left: steps of the schedule after the one that is looked at, into which warm-up calls move the scheduler.
     """
     for setting in SETTINGS:
-        if setting.innocent or setting.name in facts.lacks:
+        if setting.innocent or setting.name in facts.lacks or not setting.applies_in(LOOP_STAGE):
             continue
         if port is not None and not port.knows(setting.name):
             continue
@@ -43,6 +43,13 @@ def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps
         for value in (*setting.values, *setting.examples):
             if setting.read(value) != reference[setting.name] and not _same(setting.name, value):
                 yield f"{setting.name}={value}"
+
+
+def decoder_faults(reference: Settings) -> Iterator[str]:
+    """`setting=value` of each known fault of a VAE: what belongs to it alone."""
+    for setting in SETTINGS:
+        if setting.places == (VAE_STAGE,) and not setting.innocent:
+            yield from (f"{setting.name}={v}" for v in setting.values if setting.read(v) != reference[setting.name])
 
 
 def beside(reference: Settings, candidate: Mapping[str, str]) -> dict[str, str]:

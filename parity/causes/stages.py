@@ -2,10 +2,11 @@
 
 How. The stage is compared again by itself. Then the candidate's stage runs with one of its differing settings at a
 time, and each setting's share of the error of the stage's outputs is taken as it is in the loop
-(`parity.causes.shares`). What only rounds takes no part where the structure round failed. No known fault is simulated
-in these stages: where no setting differs, what differs is in the code, and that is said.
+(`parity.causes.shares`). What only rounds takes no part where the structure round failed. Where no setting differs, or
+a port decodes, the known faults of a VAE are simulated in the reference (`parity.causes.decoding`); those of the text
+stage are not, and what differs there is in the code, which is said.
 
-Cost: a comparison of the stage, two runs of it for each differing setting.
+Cost: a comparison of the stage, two runs of it for each differing setting, or one for each known fault.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.bisect.swaps import plan
+from parity.causes.decoding import decoding
 from parity.causes.regress import error_vector, noise_norm
 from parity.causes.shares import shares
 from parity.causes.witnesses.counterfactuals import swapped
+from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import UsageError
 from parity.golden.floors import level, widen
@@ -33,7 +36,7 @@ from parity.runs.precision import coarse_settings
 from parity.runs.request import Request, Say
 from parity.runs.sides import source_of
 from parity.runs.stages.chain import reference_latents, run_chain
-from parity.settings import Settings
+from parity.settings import Settings, differences
 
 
 def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
@@ -50,14 +53,19 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
         return found.noted(f"compared again, the {request.stage} stage agrees on this machine")
     if found.failed == "preflight":
         return found.noted(f"what the {request.stage} stage is given or gives differs: nothing was run again")
-    if request.ports.any:
+    if request.ports.any and request.stage != VAE_STAGE:
         return found.noted("a port stands in this run: its code is its own, and no setting of its stage is swapped")
     if request.stage == TEXT and request.stage1 is not None:
         return found.noted("the candidate's embeddings are a file's: there is no encoder of its own to run again")
     if found.failed == "structure":
         request = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
+    again = _Again(request, openers, say)
+    if request.stage == VAE_STAGE and (request.ports.any or not differences(request.reference, request.candidate)):
+        told = tuple(decoding(again))
+        named, notes = (t for t in told if isinstance(t, Cause)), (t for t in told if isinstance(t, Note))
+        return replace(found, causes=(*named, *found.causes), notes=(*found.notes, *notes))
     try:
-        causes = tuple(_causes(_Again(request, openers, say)))
+        causes = tuple(_causes(again))
     except UsageError as error:
         why = f"no cause is named in the {request.stage} stage: {error}; what differs is in its code"
         return found.noted(why)
@@ -111,6 +119,9 @@ class _Again:
             self.say(f"{self.request.stage} {part}".rstrip() + f": the {role} with other settings")
             source = source_of(replace(self.request, part=part))
             spec = Spec(role=role, source=source, settings=own(settings).as_text(), inputs=self._latents)
+            port = self.request.ports.candidate
+            if port is not None and role == "candidate":
+                spec = replace(spec, port=port.text, option=port.option)
             side = self.openers.of(role).open(spec)
             try:
                 nothing = SitePlan("none", (), frozenset())

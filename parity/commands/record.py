@@ -121,6 +121,9 @@ def record(
             metavar="FILE", help="Run this script and record the first diffusers pipeline that it calls (-- ARGS)."
         ),
     ] = None,
+    causes: Annotated[
+        bool, typer.Option("--causes", help="Of --script: keep what known faults would do, for `parity explain`.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished golden of the same run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing golden.")] = False,
 ) -> None:
@@ -133,9 +136,11 @@ def record(
         if theirs != (Generation(), OneSide(), Group(), None, None, None, None, False):
             raise UsageError(
                 "--script runs a script that has its own model, settings and steps: beside it only --sites, --values, "
-                "--floors and --overwrite are taken, and the script's own arguments behind --"
+                "--floors, --causes and --overwrite are taken, and the script's own arguments behind --"
             )
-        return _script(where, script, arguments or [], observed, floors, overwrite)
+        return _script(where, script, arguments or [], observed, floors, overwrite=overwrite, causes=causes)
+    if causes:
+        raise UsageError("--causes is for --script FILE: of parity's own models `parity explain` runs the known faults")
     if arguments:
         raise UsageError(f"'{arguments[0]}' is no option: arguments after the folder are those of --script FILE")
     if resume and overwrite:
@@ -233,13 +238,22 @@ def recorded(
         return record_side(request, say, openers)
 
 
-def _script(where: str, script: Path, arguments: list[str], observed: Observed, floors: str, overwrite: bool) -> None:
+def _script(
+    where: str, script: Path, arguments: list[str], observed: Observed, floors: str, *, overwrite: bool, causes: bool
+) -> None:
     """Record a script of somebody's own."""
     from parity.recorder.script import run_script
 
     kinds = None if floors == "default" else tuple(n for n in floors.split(",") if n and n != "none")
     run_script(
-        where, script, arguments, sites=observed.sites, values=observed.values, floors=kinds, overwrite=overwrite
+        where,
+        script,
+        arguments,
+        sites=observed.sites,
+        values=observed.values,
+        floors=kinds,
+        causes=causes,
+        overwrite=overwrite,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from parity.hooks.faults.decoder import KNOWN, MODEL, wrong_from_here_on
 from parity.hooks.rows import WHOLE, Part
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
@@ -38,10 +39,14 @@ class LatentDecoder(torch.nn.Module):
     def forward(self, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         """`frames` [B, 3, frames, height, width], some -1 to 1, not clamped, for the loop's latents [B, C, T, H, W]."""
         x = latents.to(next(self.decoder.parameters()).dtype)
-        x = x / self.scale if self.divides else 1 / self.scale * x
+        reached: Reached = self.__dict__["reached"]
+        if reached.settings["vae.scaling"] != MODEL:
+            reached.mark("vae.scaling")
+        else:
+            x = x / self.scale if self.divides else 1 / self.scale * x
         vae: Any = self.__dict__["vae"]
         if vae.use_slicing and x.shape[0] > 1:
-            self.__dict__["reached"].mark("vae.slicing")
+            reached.mark("vae.slicing")
         return {"frames": vae.decode(x, return_dict=False)[0]}
 
 
@@ -83,6 +88,9 @@ def load_decoder(
             return decode(*args, **kwargs)
 
         vae.tiled_decode = tiled
+    faults = {name: value for name, value in settings.as_text().items() if name in KNOWN and value != MODEL}
+    if faults:
+        wrong_from_here_on(vae.decoder, faults, reached.mark)
     if traced:
         for module in vae.decoder.modules():
             if hasattr(module, "prepare_causal_attention_mask"):

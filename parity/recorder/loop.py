@@ -26,8 +26,9 @@ from parity.recorder.branches import Branches
 from parity.recorder.draws import Drawn
 from parity.recorder.floors import SEEDS, Carried, same_draws, tensors_of
 from parity.recorder.methods import watched
-from parity.recorder.steps import STAGE, Steps
+from parity.recorder.steps import OUTSIDE, STAGE, Steps
 from parity.recorder.torch_calls import Kind
+from parity.recorder.wrong import Wrong
 
 Guard = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -38,7 +39,8 @@ class Loop:
 
     Attributes:
         steps: of the recording. kind: where its tensors lie. branches: of its transformers. carried: runs beside it.
-        rounds: whether the decoder is run again, perturbed. layout: of what it is given and gives.
+        rounds: whether the decoder is run again, perturbed. wrong: takes runs of it with known faults; None for none.
+        layout: of what it is given and gives.
         guard: context in which parity's own work is done. wanted: whether anything is recorded still.
         ended: called when a step has been written.
     """
@@ -48,6 +50,7 @@ class Loop:
     branches: list[Branches]
     carried: Carried | None
     rounds: bool
+    wrong: Wrong | None
     layout: Layout
     guard: Guard
     wanted: Callable[[], bool]
@@ -171,6 +174,10 @@ class Loop:
             moved = _scaled(z, self._latents, shifts[i]) if self._latents is not None and i < len(shifts) else z
             with torch.no_grad(), perturbed(vae, 1_000_003 * (i + 1), z.device):
                 outside.add_beside(f"rounding {i}", records(moved, _first(decode.decode(vae, moved))))
+        if self.wrong is not None:
+            for faults, made in self.wrong.decode(vae, z):
+                if _first(made).shape == out.shape:
+                    self.wrong.keep(OUTSIDE, faults, records(z, _first(made))[1:])
 
     def _placed(self, x: Any) -> np.ndarray:
         """A tensor, or an array of numpy's or JAX's, on the host with the channels in their place."""

@@ -80,11 +80,12 @@ class Parts:
         return found
 
 
-def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str]) -> Provenance:
+def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], shard: tuple[int, int] = (0, 1)) -> Provenance:
     """What the golden says of itself; asked for when its first step is written.
 
     Args:
-        kind: where the tensors lie. kinds: floors that are measured.
+        kind: where the tensors lie. kinds: floors that are measured. shard: (index, count) of this process; weights of
+            one of several are not fingerprinted, as it holds a share of them.
     """
     pipe, configs = parts.pipe, parts.configs()
     models = {
@@ -98,7 +99,8 @@ def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str]) -> Provenance:
     modules: dict[str, str] = {}
     for i, (prefix, model) in enumerate(models.items()):
         before = f"{prefix}." if i else ""
-        weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
+        if shard[1] == 1:
+            weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
         modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
     tensors = list(next(iter(models.values())).parameters()) if models else []
     dtypes = [str(x.dtype).removeprefix("torch.") for x in tensors]
@@ -113,6 +115,7 @@ def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str]) -> Provenance:
         versions=versions(),
         devices=tuple(x.device.type for x in tensors[:1]),
         modules=modules,
+        shard=shard,
     )
 
 

@@ -1,20 +1,23 @@
-"""A script that runs as one of several processes (torchrun): the first one records, or nobody does.
+"""A script that runs as one of several processes (torchrun): the first one records, or each its share.
 
 Hooks see what a process holds. Where the model is whole in each process, the first one's values are everybody's. Where
-its weights are split over them (DTensor, as by `parallelize_module` or FSDP), they are a share, which compares with
-nothing. And what parity would run beside the script in one process alone (floors, an early end) would leave the
-others in a collective that never ends. Both are refused before anything runs.
+its weights are split over them (DTensor, as by `parallelize_module` or FSDP), each records what it holds, and
+`parity merge` adds that up: blocks of tensors that say which block they are. What parity would run beside the script in
+one process alone (floors, an early end) would leave the others in a collective that never ends, and is refused before
+anything runs.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.reduce.shards import is_split
 
 
 def place() -> tuple[int, int]:
@@ -26,25 +29,40 @@ def place() -> tuple[int, int]:
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def one_of(models: Mapping[str, Any], floors: bool, stop_after: int | None) -> tuple[int, int]:
-    """(rank, number of processes) of this one; (0, 1) where it is the only one.
+@dataclass(frozen=True, slots=True)
+class Process:
+    """This process among those of the script.
+
+    Attributes:
+        rank, count: of it. split: whether the model is split over them, so that each records its share.
+    """
+
+    rank: int = 0
+    count: int = 1
+    split: bool = False
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """As in a golden's provenance."""
+        return (self.rank, self.count) if self.split else (0, 1)
+
+    def folder(self, where: str) -> str:
+        """Where this process records to."""
+        return f"{where.rstrip('/')}/shard-{self.rank}" if self.split else where
+
+
+def one_of(models: Mapping[str, Any], floors: bool, stop_after: int | None) -> Process:
+    """This process.
 
     Args:
         models: by name. floors: whether they are asked for. stop_after: of `parity.record`.
 
     Raises:
-        UsageError: several processes, and a model that is split over them, floors, or an early end.
+        UsageError: several processes, and floors or an early end.
     """
     rank, count = place()
     if count == 1:
-        return 0, 1
-    for name, model in models.items():
-        split = next((n for n, x in model.named_parameters() if hasattr(x, "placements")), None)
-        if split is not None:
-            raise UsageError(
-                f"parity.record: the weights of {name} are split over {count} processes ('{split}' is a DTensor), and "
-                "each sees only its share: record the model whole, in one process"
-            )
+        return Process()
     if floors:
         raise UsageError(
             f"parity.record: one of {count} processes cannot measure floors, it would leave the others waiting: give "
@@ -52,4 +70,5 @@ def one_of(models: Mapping[str, Any], floors: bool, stop_after: int | None) -> t
         )
     if stop_after is not None:
         raise UsageError(f"parity.record: one of {count} processes cannot leave the loop early: leave stop_after out")
-    return rank, count
+    modules = (model for model in models.values() if isinstance(model, torch.nn.Module))
+    return Process(rank, count, any(is_split(x) for model in modules for x in model.parameters()))

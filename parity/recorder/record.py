@@ -19,9 +19,10 @@ from parity.recorder.branches import Branches
 from parity.recorder.floors import KINDS, TRUTH, Carried, variants_of
 from parity.recorder.loop import Loop
 from parity.recorder.parts import Parts, provenance_of
-from parity.recorder.processes import one_of
+from parity.recorder.processes import Process, one_of
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Eager, Kind
+from parity.recorder.wrong import Wrong
 
 
 class _StoppedError(BaseException):
@@ -78,6 +79,7 @@ def record(
     sites: str = "blocks",
     values: Sequence[str] = (),
     floors: Sequence[str] | None = None,
+    causes: bool = False,
     branches: Sequence[str] = (),
     layout: Layout = "channels_first",
     stop_after: int | None = None,
@@ -94,6 +96,8 @@ def record(
         sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites kept whole.
         floors: `fp64`, `rounding`; empty for none. Default: both in torch; none with `like`, where tensors are JAX's,
             or in one of several processes.
+        causes: whether the first step and the decoder are run under known faults too, for `parity explain` of this
+            golden and another's: a forward for each of some ten to twenty. Of a reference, with floors.
         branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
         layout: of what the VAE is given and gives: `channels_last` is recorded with the channels in their usual place.
         stop_after: leave the block once so many steps are recorded. overwrite: replace a golden that is there.
@@ -103,20 +107,26 @@ def record(
             asked for what it cannot give (`parity.recorder.processes`). What the script raises.
     """
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
-    wanted = Recording(os.fspath(where), stop_after)
-    rank, count = one_of(parts.models, bool(floors), stop_after)
-    if rank:
-        say(f"process {rank} of {count} does not record: the first one does")
+    process = one_of(parts.models, bool(floors), stop_after)
+    wanted = Recording(process.folder(os.fspath(where)), stop_after)
+    if process.rank and not process.split:
+        say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted
         return
-    if not overwrite and read_manifest(open_store(where)) is not None:
+    if not overwrite and read_manifest(open_store(wanted.where)) is not None:
         raise UsageError(
             f"{wanted.where}: there is a golden here already; choose another place, or give overwrite=True"
         )
     wanted.kind = _kind(parts.observed)
-    kinds = _kinds(floors, parts, wanted.kind, alone=like is None and count == 1)
-    wanted.steps = Steps(wanted.where, lambda: provenance_of(parts, wanted.kind, kinds), overwrite)
-    watched = _watched(parts, wanted, (sites, tuple(values)), kinds, tuple(branches), layout)
+    kinds = _kinds(floors, parts, wanted.kind, alone=like is None and process.count == 1)
+    if causes and not kinds:
+        raise UsageError(
+            "parity.record: causes=True is for the reference, in torch and with floors: leave it out here, or leave "
+            "floors and like out"
+        )
+    wrong = Wrong(say) if causes else None
+    wanted.steps = Steps(wanted.where, lambda: provenance_of(parts, wanted.kind, kinds, process.shard), overwrite)
+    watched = _watched(parts, wanted, (sites, tuple(values)), kinds, wrong, tuple(branches), layout)
     with contextlib.ExitStack() as stack:
         for context in watched:
             stack.enter_context(context)
@@ -125,9 +135,12 @@ def record(
         except _StoppedError:
             pass
         except BaseException:
-            _finish(wanted, False, like)
+            _finish(wanted, False, like, wrong)
             raise
-    _finish(wanted, True, like)
+    _finish(wanted, True, like, wrong)
+    if process.split and not process.rank and not wanted.failed:
+        shards = " ".join(Process(i, process.count, True).folder(os.fspath(where)) for i in range(process.count))
+        say(f"each of {process.count} processes recorded its share; add them up: parity merge OUT {shards}")
 
 
 def _kinds(floors: Sequence[str] | None, parts: Parts, kind: Kind, *, alone: bool) -> tuple[str, ...]:
@@ -149,6 +162,7 @@ def _watched(
     wanted: Recording,
     choice: tuple[str, tuple[str, ...]],
     kinds: Sequence[str],
+    wrong: Wrong | None,
     branches: tuple[str, ...],
     layout: Layout,
 ) -> list[contextlib.AbstractContextManager[None]]:
@@ -165,7 +179,7 @@ def _watched(
     found = []
     for (prefix, model), own in zip(models.items(), names, strict=True):
         name = "" if prefix == next(iter(models)) else prefix
-        calls = _calls(model)(model, name, kind, choice, own, steps, carried, wanted.guard, wanted.wanted, say)
+        calls = _calls(model)(model, name, kind, choice, own, steps, carried, wrong, wanted.guard, wanted.wanted, say)
         found.append(calls.watching())
     loop = Loop(
         steps=steps,
@@ -173,6 +187,7 @@ def _watched(
         branches=names,
         carried=carried,
         rounds="rounding" in kinds,
+        wrong=wrong,
         layout=layout,
         guard=wanted.guard,
         wanted=wanted.wanted,
@@ -183,10 +198,14 @@ def _watched(
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
 
 
-def _finish(recording: Recording, complete: bool, like: str | os.PathLike[str] | None) -> None:
+def _finish(
+    recording: Recording, complete: bool, like: str | os.PathLike[str] | None, wrong: Wrong | None = None
+) -> None:
     """Write what is left, and say what there is."""
     try:
         recording.steps.finish(complete and not recording.failed)
+        if wrong is not None and not recording.steps.empty:
+            wrong.finish(recording.where)
     except ParityError as error:
         say(f"recording to {recording.where} could not be finished: {error}")
         return

@@ -21,6 +21,7 @@ from parity.hooks.tap import Reducer, Tap
 from parity.recorder.branches import Branches
 from parity.recorder.floors import Carried
 from parity.recorder.steps import STAGE, Steps
+from parity.recorder.wrong import STEP, Wrong
 
 
 class Kind(Protocol):
@@ -75,7 +76,8 @@ class Calls:
     Attributes:
         model: it. prefix: before its module names, where a pipeline has several. kind: where its tensors lie.
         choice: sites and values. branches: names its calls. steps: of the recording.
-        carried: runs beside it; None for none. guard: context in which parity's own work is done.
+        carried: runs beside it; None for none. wrong: takes runs with known faults; None for none.
+        guard: context in which parity's own work is done.
         wanted: whether anything is recorded still. tell: says a line to the user.
         busy: whether parity itself is calling. seen: calls so far.
     """
@@ -87,6 +89,7 @@ class Calls:
     branches: Branches
     steps: Steps
     carried: Carried | None
+    wrong: Wrong | None
     guard: Callable[[], contextlib.AbstractContextManager[None]]
     wanted: Callable[[], bool]
     tell: Callable[[str], None]
@@ -147,6 +150,9 @@ class Calls:
         for name, records, made in self.carried.call(self.model, call, output, again, step):
             part.add_beside(name, [*records, *self.predictions(call.branches, made, output.dtype)])
         part.keep({v.name for v in self.carried.variants})
+        if self.wrong is not None and step == STEP:
+            for faults, made in self.wrong.call(self.model, call, again):
+                self.wrong.keep(step, faults, self.predictions(call.branches, made, output.dtype))
 
     def predictions(self, branches: tuple[str, ...], output: torch.Tensor, dtype: torch.dtype) -> list[Record]:
         """Records of the predictions of the branches in a batch."""

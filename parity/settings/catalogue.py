@@ -185,11 +185,50 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="vae.tiling", meaning="decode in overlapping tiles, of the class's own size", kind=Flag(),
-        default=False, places=("vae",), advice=PLAIN, innocent=True,
+        default=False, places=("vae",),
+        advice=Advice("the video is decoded in tiles that are blended ({value})", "decode it whole on both sides"),
     ),
     Setting(
         name="vae.slicing", meaning="decode the videos of a batch one by one", kind=Flag(), default=False,
         places=("vae",), advice=PLAIN, innocent=True,
+    ),
+    Setting(
+        name="vae.scaling", meaning="whether latents are divided by the VAE's scaling factor",
+        kind=Enumerated((MODEL, "none")), default=MODEL, places=("vae",),
+        advice=Advice("the latents are not divided by scaling_factor ({value})", "divide them before the VAE"),
+    ),
+    Setting(
+        name="vae.attention", meaning="which frames the decoder's attention sees",
+        kind=Enumerated((MODEL, "by_frame", "causal", "full")), default=MODEL, places=("vae",),
+        advice=Advice(
+            "the VAE's attention has the mask '{value}' (by_frame: one frame at a time; causal: none that is later; "
+            "full: all)",
+            "let each frame attend to those that the original's attends to",
+        ),
+    ),
+    Setting(
+        name="vae.norm", meaning="of which frames the decoder's group norms take their statistics",
+        kind=Enumerated((MODEL, "by_frame")), default=MODEL, places=("vae",),
+        advice=Advice(
+            "the VAE's group norms take the statistics of each frame ({value})", "take them over all frames together"
+        ),
+    ),
+    Setting(
+        name="vae.padding", meaning="how the decoder's convolutions pad a video",
+        kind=Enumerated((MODEL, "zeros", "both_ends")), default=MODEL, places=("vae",),
+        advice=Advice(
+            "the VAE's convolutions pad otherwise: '{value}' (zeros: in place of repeated edges; both_ends: in time "
+            "before and behind)",
+            "pad as the original does: causally in time, with what it repeats",
+        ),
+    ),
+    Setting(
+        name="vae.cache", meaning="what a chunk of frames is given of the one before",
+        kind=Enumerated((MODEL, "dropped")), default=MODEL, places=("vae",),
+        advice=Advice(
+            "the VAE decodes each chunk of frames as if it were the first (its cache is {value})",
+            "hand the cache of one chunk to the next",
+        ),
     ),
     Setting(
         name="jit", meaning="compile the transformer with jax.jit", kind=Flag(),

@@ -43,5 +43,6 @@ def evidence(
         origin=Origin(origin, "module"),
         ours=a,
         theirs=b,
+        reference=CANDIDATE,
         declared=CANDIDATE,
     )

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from documents import DOCS, blocks, shell
 
+from parity.golden.faults import kept_faults
+
 pytest.importorskip("diffusers")
 
 TEXT = (DOCS / "recording.md").read_text()
@@ -50,7 +52,12 @@ def test_the_script_and_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     known = names()
     for block in blocks(TEXT, "python"):
         exec(compile(block, "recording.md", "exec"), known)
-    (command,) = (line for block in blocks(TEXT, "sh") for line in block.splitlines())
-    done = shell(command, tmp_path)
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    assert "verdict: pass: CogVideoXPipeline" in done.stdout
+    commands = [line for block in blocks(TEXT, "sh") for line in block.splitlines()]
+    assert [command.split()[1] for command in commands] == ["diff", "explain"]
+    for command in commands:
+        done = shell(command, tmp_path)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        assert "verdict: pass: CogVideoX" in done.stdout
+    kept = kept_faults(tmp_path / "gpu-causes", 0, "transformer")
+    assert frozenset({"attention.scale=1"}) in kept
+    assert frozenset({"vae.norm=by_frame"}) in kept_faults(tmp_path / "gpu-causes", -1, "vae")

@@ -98,7 +98,7 @@ EFFECTS: dict[str, dict[str, Effect]] = {
     },
 }
 
-ELSEWHERE = {"mesh", "scheduler.warmup_steps", "vae.tiling", "vae.slicing"}
+ELSEWHERE = {"mesh", "scheduler.warmup_steps"} | {s.name for s in SETTINGS if s.places == ("vae",)}
 """The mesh needs eight devices (tests/test_run.py); warm-up calls have a test of their own below; the VAE's are in
 test_vae_stage.py."""
 

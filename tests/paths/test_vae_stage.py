@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from parity.causes.known_faults import decoder_faults
 from parity.compare.result import Result
 from parity.errors import UnjudgedError
 from parity.hooks.sites import plan_sites
@@ -181,6 +182,33 @@ def test_tiles_and_slices_are_taken_on_both_sides(monkeypatch: pytest.MonkeyPatc
         loaded_stage("reference", COG, "vae", "", *which).run(x, None).outputs["frames"] for which in ((), chosen)
     )
     assert not np.allclose(whole, tiled, atol=1e-2)
+
+
+FAULTS = [
+    (HUNYUAN, "vae.attention=by_frame"), (HUNYUAN, "vae.attention=full"), (HUNYUAN, "vae.padding=zeros"),
+    (HUNYUAN, "vae.padding=both_ends"), (HUNYUAN, "vae.scaling=none"), (COG, "vae.scaling=none"),
+    (COG, "vae.norm=by_frame"), (COG, "vae.cache=dropped"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "fault"), FAULTS)
+def test_a_fault_on_one_side_alone_fails_and_on_both_agrees(name: str, fault: str) -> None:
+    alone = decode(name, latents(name), candidate=(fault,), sites="none")
+    assert (alone.verdict, alone.failed) == ("fail", "structure")
+    both = decode(name, latents(name), (fault,), (fault,), sites="none")
+    assert both.verdict == "pass", both.reason
+
+
+def test_every_known_fault_of_a_decoder_is_tried() -> None:
+    known = set(decoder_faults(parse("torch"))) - {"vae.tiling=true"}  # above
+    # No built-in VAE has an attention without a mask.
+    assert known == {fault for _, fault in FAULTS} | {"vae.attention=causal"}
+
+
+@pytest.mark.parametrize("fault", ["vae.attention=by_frame", "vae.padding=zeros"])
+def test_a_fault_of_what_a_decoder_has_not_is_no_pass(fault: str) -> None:
+    with pytest.raises(UnjudgedError, match=fault.partition("=")[0]):
+        decode(COG, latents(COG), (fault,), sites="none")
 
 
 def test_a_setting_that_is_never_reached_is_no_pass() -> None:

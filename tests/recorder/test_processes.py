@@ -1,4 +1,4 @@
-"""A script under torchrun: the first process records what is whole in it; what is split is refused before it runs."""
+"""A script under torchrun: the first process records what is whole in it; of what is split each records its share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("diffusers")
 
+from parity.compare.diff import diff
 from parity.golden import Golden
 from tests.recorder.test_script import SCRIPT as WITHOUT_EDIT
 from tests.recorder.test_script import model
@@ -24,30 +25,32 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 import parity
 
 how, where = sys.argv[1], sys.argv[2]
-torch.distributed.init_process_group("gloo")
-rank = torch.distributed.get_rank()
+if how != "alone":
+    torch.distributed.init_process_group("gloo")
+rank = 0 if how == "alone" else torch.distributed.get_rank()
 
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.up, self.down = torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)
+        self.up, self.down = torch.nn.Linear(4, 6), torch.nn.Linear(6, 4)
 
     def forward(self, x):
         x = self.down(self.up(x))
-        if how != "split":
+        if how not in ("split", "unsaid", "alone"):
             torch.distributed.all_reduce(x)  # as sequence parallel attention speaks to the others
         return x / 2
 
 net, scheduler = Net(), FlowMatchEulerDiscreteScheduler()
-if how == "split":
+if how in ("split", "unsaid"):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-    parallelize_module(net, init_device_mesh("cpu", (2,)), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    up = ColwiseParallel(use_local_output=how == "unsaid")
+    parallelize_module(net, init_device_mesh("cpu", (2,)), {"up": up, "down": RowwiseParallel()})
 options = {"floors": ("rounding",)} if how == "floors" else {"stop_after": 1} if how == "early" else {}
 scheduler.set_timesteps(3)
-x = torch.ones(1, 4)
-with torch.no_grad(), parity.record(where, transformer=net, scheduler=scheduler, **options):
+x = torch.ones(700, 4) * torch.arange(4)
+with torch.no_grad(), parity.record(where, transformer=net, scheduler=scheduler, sites="all", **options):
     for i, t in enumerate(scheduler.timesteps):
         if how == "killed" and rank == 1 and i == 2:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -87,7 +90,6 @@ def test_the_first_process_records(tmp_path: Path, script: str) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("split", "the weights of transformer are split over 2 processes ('up.weight' is a DTensor)"),
         ("floors", "one of 2 processes cannot measure floors"),
         ("early", "one of 2 processes cannot leave the loop early"),
     ],
@@ -97,6 +99,43 @@ def test_what_cannot_be_recorded_is_refused_before_it_runs(tmp_path: Path, scrip
     assert done.returncode == 1  # torchrun's own
     assert f"parity.record: {message}" in done.stderr
     assert not (tmp_path / "golden").exists()
+
+
+def merged(folder: Path, *parts: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "parity", "merge", "whole", *parts]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_shares_of_a_split_model_add_up_to_what_one_process_records(tmp_path: Path, script: str) -> None:
+    done = torchrun(tmp_path, script, "split", "golden")
+    assert done.returncode == 0, done.stderr
+    assert "add them up: parity merge OUT golden/shard-0 golden/shard-1" in done.stderr
+    shares = [Golden.open(tmp_path / "golden" / f"shard-{i}") for i in (0, 1)]
+    assert [x.provenance.shard for x in shares] == [(0, 2), (1, 2)]
+    counts = [{r.key.site: r.moments.count for r in x.read_step(0).records if r.moments} for x in shares]
+    assert [c["up:out"] for c in counts] == [700 * 3, 700 * 3]
+    done = merged(tmp_path, "golden/shard-0", "golden/shard-1")
+    assert done.returncode == 0, done.stderr
+    alone = [sys.executable, script, "alone", "reference"]
+    subprocess.run(alone, cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    found = diff(str(tmp_path / "reference"), str(tmp_path / "whole"))
+    assert found.verdict == "pass", found.reason
+    assert {"up:out", "down:in.input"} <= {d.key.site for d in found.sites if d.verdict == "pass"}
+
+
+def test_a_share_that_nothing_says_is_one_is_not_merged(tmp_path: Path, script: str) -> None:
+    assert torchrun(tmp_path, script, "unsaid", "golden").returncode == 0
+    done = merged(tmp_path, "golden/shard-0", "golden/shard-1")
+    assert done.returncode == 2
+    assert "cannot be merged at transformer step 0 cond up:out: both hold the whole of it" in done.stderr
+    assert "a share that nothing says is one" in done.stderr
+    assert not (tmp_path / "whole").exists()
+
+
+def test_a_share_alone_is_not_merged(tmp_path: Path, script: str) -> None:
+    assert torchrun(tmp_path, script, "split", "golden").returncode == 0
+    done = merged(tmp_path, "golden/shard-0")
+    assert (done.returncode, "step 0 lacks shard 1 of 2" in done.stderr) == (2, True)
 
 
 def test_a_process_that_is_killed_leaves_whole_steps(tmp_path: Path, script: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("diffusers")
 
 from parity.golden import Golden
+from parity.golden.faults import kept_faults
 from tests.test_run import parity
 
 SCRIPT = """
@@ -67,7 +68,11 @@ def test_a_script_that_ends_hard_has_been_recorded(script: Path, tmp_path: Path)
         ("print(1)", (), "called no diffusers pipeline"),
         (None, (), "there is no file"),
         ("print(1)", ("--overwrite", "x"), "called no diffusers pipeline"),
-        ("print(1)", ("--steps", "5"), "beside it only --sites, --values, --floors and --overwrite are taken"),
+        (
+            "print(1)",
+            ("--steps", "5"),
+            "beside it only --sites, --values, --floors, --causes and --overwrite",
+        ),
         ("print(1)", ("--side", "candidate"), "has its own model, settings and steps"),
     ],
 )
@@ -85,3 +90,15 @@ def test_arguments_without_a_script_are_refused(tmp_path: Path) -> None:
     done = parity("record", str(tmp_path / "golden"), "another")
     assert done.code == 2
     assert "'another' is no option: arguments after the folder are those of --script FILE" in done.err
+
+
+def test_known_faults_are_kept_of_a_script(script: Path, tmp_path: Path) -> None:
+    where = tmp_path / "golden"
+    done = parity("record", str(where), "--script", str(script), "--floors", "rounding", "--causes", "--", model())
+    assert done.code == 0, done.err
+    assert frozenset({"attention.scale=1"}) in kept_faults(where, 0, "transformer")
+
+
+def test_known_faults_of_paritys_own_models_are_not_recorded(tmp_path: Path) -> None:
+    done = parity("record", str(tmp_path / "golden"), "--causes")
+    assert (done.code, "--causes is for --script FILE" in done.err) == (2, True)

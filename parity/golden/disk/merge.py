@@ -35,6 +35,10 @@ from parity.golden.disk.write import GoldenWriter, first_difference, step_digest
 from parity.golden.records import Floor, Key, Moments, Provenance, Record, StepRecords
 
 _MAY_DIFFER = ("command", "devices", "shard")
+_NO_SHARE = (
+    "both hold the whole of it, and what they hold differs (a share that nothing says is one: choose sites without it, "
+    "or keep it a DTensor, use_local_output=False)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +207,7 @@ def merge_records(records: Sequence[Record], names: Sequence[str]) -> Record:
     if not any(_partial(record) for record in records):
         for other, name in zip(records[1:], names[1:], strict=True):
             if not same_bits(first, other):
-                raise _unlike(first.key, (names[0], name), "both hold the whole of it, and what they hold differs")
+                raise _unlike(first.key, (names[0], name), _NO_SHARE)
         return first
     return _added(records, names)
 

@@ -10,6 +10,7 @@ import torch
 
 from parity.golden.records import Key, Moments, Record
 from parity.hooks.reduce import on_torch as reduce_torch
+from parity.hooks.reduce.shards import is_split, reduce_block, whole_of
 from parity.hooks.tap import EVERY, Entry
 
 
@@ -31,7 +32,7 @@ def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Recor
 
 def to_numpy(x: torch.Tensor) -> np.ndarray:
     """A torch tensor's values on the host; the 16-bit floats that numpy lacks or computes badly in as float32."""
-    x = x.detach()
+    x = whole_of(x).detach()
     if x.dtype in (torch.bfloat16, torch.float16):
         x = x.to(torch.float32)
     return x.cpu().numpy()
@@ -77,7 +78,8 @@ class TorchReducer:
     """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
 
     def reduce(self, x: torch.Tensor, rows: slice = EVERY) -> Any:
-        return reduce_torch.reduce(x if rows == EVERY else x[:, rows])
+        x = x if rows == EVERY else x[:, rows]
+        return reduce_block(x) if is_split(x) else reduce_torch.reduce(whole_of(x))
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
-        return x.detach().clone()
+        return whole_of(x).detach().clone()

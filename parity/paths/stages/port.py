@@ -15,13 +15,14 @@ from parity.errors import UsageError
 from parity.hooks.reduce.transfer import to_numpy, widen16
 from parity.hooks.sites import SitePlan
 from parity.models.spec import Case
+from parity.paths.plan import VAE_STAGE
 from parity.paths.port.calling import guarded, moved
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import built
 from parity.paths.stages.stage import Inputs, Seen, Stage
 from parity.paths.stages.whole import Whole
 from parity.port import Port
-from parity.settings import Settings
+from parity.settings import SETTINGS, Settings
 
 OWN = "the candidate's VAE is its port's own function, which has no modules; take --forcing none"
 _RANK = 5
@@ -69,9 +70,10 @@ def decoder_of(stage: Stage, entry: Entry, case: Case, settings: Settings) -> Po
     port, _ = built(entry, "candidate", case, settings, lambda name: None)
     if port.vae is None:
         return None
-    for name in ("vae.tiling", "vae.slicing"):
-        if settings.changed(name):
-            raise UsageError(f"{name} is a setting of parity's own VAE, and {entry.named} brings its own: leave it out")
+    for setting in SETTINGS:
+        if setting.places == (VAE_STAGE,) and settings.changed(setting.name):
+            own = f"{setting.name} is a setting of parity's own VAE, and {entry.named} brings its own"
+            raise UsageError(f"{own}: leave it out")
     return PortDecoder(stage, entry, port)
 
 

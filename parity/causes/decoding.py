@@ -1,0 +1,95 @@
+"""Why a decoder's frames differ, where nothing is known of its code: known faults of a VAE, simulated in the reference.
+
+How. The reference decodes the same latents with one known fault at a time (`vae.attention=by_frame`,
+`vae.norm=by_frame`, ...; `parity.hooks.faults.decoder`), and the candidate's error of the frames is looked for among
+theirs, as an error of the loop is (`parity.causes.named`). A fault of something that this VAE has not is left out: its
+code is never reached.
+
+Cost: a decode of the reference for each known fault, and a few more where several are at work together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from parity.causes.known_faults import decoder_faults
+from parity.causes.named import Known, Vector, named_faults, norm
+from parity.causes.regress import error_vector, noise_norm, site_sizes
+from parity.compare.judge import L2_LIMIT
+from parity.compare.reason import Note
+from parity.compare.result import Cause
+from parity.errors import ParityError
+from parity.golden.records import StepRecords
+from parity.paths.plan import Role
+from parity.runs.request import Request
+from parity.settings import Settings, parse
+
+CONFIRM = "parity run --stages vae with --reference {fault} beside the rest passes"
+
+
+class Decoders(Protocol):
+    """Both sides' decoders, to be run again by themselves.
+
+    Attributes:
+        request: of the stage.
+    """
+
+    request: Request
+
+    def reference(self) -> StepRecords:
+        """The float32 truth of the frames, with its floors."""
+        ...
+
+    def run(self, role: Role, settings: Settings) -> StepRecords:
+        """The frames of one side with these settings."""
+        ...
+
+
+def decoding(decoders: Decoders) -> Iterator[Cause | Note]:
+    """Causes for the known faults that have the error of the candidate's frames."""
+    request = decoders.request
+    ours, theirs = decoders.reference(), decoders.run("candidate", request.candidate)
+    keys = tuple(r.key for r in ours.records)
+    error, noise = error_vector(ours, theirs, keys), noise_norm(ours, keys)
+    if norm(error) <= L2_LIMIT * noise:
+        yield Note("signatures: the frames, together, are within what rounding gives: no known fault is looked for")
+        return
+    runs: dict[frozenset[str], Vector | None] = {}
+
+    def together(faults: frozenset[str]) -> Vector | None:
+        if faults not in runs:
+            runs[faults] = _error(decoders, ours, faults)
+        return runs[faults]
+
+    singles = {}
+    for name in decoder_faults(request.reference):
+        found = together(frozenset({name}))
+        if found is not None:
+            singles[name] = found
+    known = Known(
+        error=error,
+        singles=singles,
+        together=together,
+        noise=noise,
+        sizes=site_sizes(ours, keys),
+        told=request.reference.as_text(),
+        confirm=CONFIRM,
+    )
+    yield from named_faults(known)
+
+
+def _error(decoders: Decoders, ours: StepRecords, faults: frozenset[str]) -> Vector | None:
+    """The error of the reference's frames under these faults; None where this VAE has nothing that they change."""
+    settings = decoders.request.reference.neutral
+    given = parse("torch", sorted(faults))
+    names = [name.partition("=")[0] for name in faults]
+    try:
+        run = decoders.run("reference", Settings("torch", {**settings.values, **{n: given[n] for n in names}}))
+    except ParityError:
+        return None
+    keys = tuple(r.key for r in ours.records)
+    shapes = {r.key: r.shape for r in run.records}
+    if any(shapes.get(r.key) != r.shape for r in ours.records):  # another number of frames
+        return None
+    return error_vector(ours, run, keys)

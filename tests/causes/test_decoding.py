@@ -1,0 +1,144 @@
+"""`parity explain` of a decoder whose code nobody knows: the known fault is named, and an innocent one has none."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from parity.causes.stages import explain_stage
+from parity.compare.result import Result
+from parity.models.stage2 import write_stage2
+from parity.paths.live import InProcess
+from parity.paths.port.load import load_entry
+from parity.runs.load import load_ports
+from parity.runs.request import Request
+from parity.settings import parse
+
+HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"
+CLASS = {HUNYUAN: "AutoencoderKLHunyuanVideo15", COG: "AutoencoderKLCogVideoX"}
+SHAPE = {HUNYUAN: (1, 32, 4, 2, 2), COG: (1, 16, 5, 2, 3)}
+DIVIDED = "vae.decode(latents / vae.config.scaling_factor, return_dict=False)[0]"
+
+BY_FRAME = """
+    def one_frame(block):
+        def forward(x):
+            n = block.norm(x)
+            b, c, t, h, w = n.shape
+            q, k, v = (
+                f(n).permute(0, 2, 3, 4, 1).reshape(b * t, h * w, c) for f in (block.to_q, block.to_k, block.to_v)
+            )
+            seen = torch.softmax(q @ k.transpose(1, 2) * c**-0.5, -1) @ v
+            return block.proj_out(seen.reshape(b, t, h, w, c).permute(0, 4, 1, 2, 3)) + x
+
+        block.forward = forward
+
+    for block in vae.decoder.modules():
+        if hasattr(block, "prepare_causal_attention_mask"):
+            one_frame(block)
+"""
+
+ALL_FRAMES = """
+    for block in vae.decoder.modules():
+        if hasattr(block, "prepare_causal_attention_mask"):
+            block.prepare_causal_attention_mask = lambda *args, **kwargs: None
+"""
+
+NORM_BY_FRAME = """
+    class PerFrame(torch.nn.GroupNorm):
+        def forward(self, x):
+            frames = [super(PerFrame, self).forward(x[:, :, i]) for i in range(x.shape[2])]
+            return torch.stack(frames, 2)
+
+    for module in vae.decoder.modules():
+        if type(module) is torch.nn.GroupNorm:
+            module.__class__ = PerFrame
+"""
+
+NO_CACHE = """
+    own = vae.decoder.forward
+    vae.decoder.forward = lambda z, conv_cache=None: own(z)
+"""
+
+ZEROS = """
+    for module in vae.decoder.modules():
+        if hasattr(module, "pad_mode"):
+            module.pad_mode = "constant"
+"""
+
+ANOTHER = """
+    conv = vae.decoder.conv_in.conv
+    conv.weight = torch.nn.Parameter(conv.weight * 1.1)
+"""
+
+
+def port(folder: Path, model: str, changed: str, decoded: str) -> Path:
+    """A port that decodes with diffusers' class, changed by these lines."""
+    file = folder / "vae_port.py"
+    made = textwrap.dedent(changed).strip()
+    file.write_text(
+        "import diffusers, torch\nfrom parity.port import Port\n\n\ndef build(case):\n"
+        f"    vae = diffusers.{CLASS[model]}.from_pretrained(case.folder, subfolder='vae').eval()\n"
+        f"{textwrap.indent(made, '    ')}\n"
+        f"    return Port(vae=lambda latents: {decoded}, runs='torch')\n"
+    )
+    return file
+
+
+def explained(folder: Path, model: str, changed: str, decoded: str = DIVIDED) -> Result:
+    latents = folder / "stage2_latents.safetensors"
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal(SHAPE[model]).astype(np.float32))
+    write_stage2(latents, x, seed=0, guidance_scale=6.0, num_frames=9, num_inference_steps=1)
+    text = f"{port(folder, model, changed, decoded)}:build"
+    openers = InProcess(load_entry("--candidate-path", text))
+    ports = load_ports(None, text, model, 60.0, openers)
+    request = Request(model, parse("torch"), parse("torchax"), stages=("vae",), stage2=latents, ports=ports)
+    return explain_stage(request, openers, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("model", "changed", "decoded", "expected"),
+    [
+        (HUNYUAN, BY_FRAME, DIVIDED, {"vae.attention=by_frame"}),
+        (HUNYUAN, ALL_FRAMES, DIVIDED, {"vae.attention=full"}),
+        (HUNYUAN, ZEROS, DIVIDED, {"vae.padding=zeros"}),
+        (HUNYUAN, "", "vae.decode(latents, return_dict=False)[0]", {"vae.scaling=none"}),
+        (
+            HUNYUAN,
+            BY_FRAME,
+            "vae.decode(latents, return_dict=False)[0]",
+            {"vae.scaling=none", "vae.attention=by_frame"},
+        ),
+        (COG, NORM_BY_FRAME, DIVIDED, {"vae.norm=by_frame"}),
+        (COG, NO_CACHE, DIVIDED, {"vae.cache=dropped"}),
+    ],
+    ids=["by frame", "all frames", "zeros", "not divided", "by frame and not divided", "norm", "cache"],
+)
+def test_the_known_fault_of_a_port_is_named(
+    model: str, changed: str, decoded: str, expected: set[str], tmp_path: Path
+) -> None:
+    result = explained(tmp_path, model, changed, decoded)
+    assert result.verdict == "fail"
+    assert {f"{c.setting}={c.candidate}" for c in result.causes} == expected
+    assert sum(c.share for c in result.causes) == pytest.approx(1.0, abs=1e-3)
+    assert all(w.value == pytest.approx(1.0, abs=0.05) for c in result.causes for w in c.witnesses)
+
+
+def test_the_frame_wise_attention_is_said_in_words(tmp_path: Path) -> None:
+    (cause,) = explained(tmp_path, HUNYUAN, BY_FRAME).causes
+    assert "by_frame: one frame at a time" in cause.cause
+    assert "--reference vae.attention=by_frame" in cause.witnesses[0].detail
+
+
+def test_a_right_decoder_has_no_cause(tmp_path: Path) -> None:
+    result = explained(tmp_path, HUNYUAN, "")
+    assert (result.verdict, result.causes) == ("pass", ())
+
+
+def test_an_unknown_fault_is_said_to_be_unknown(tmp_path: Path) -> None:
+    result = explained(tmp_path, HUNYUAN, ANOTHER)
+    assert (result.verdict, result.causes) == ("fail", ())
+    assert any(n.text.startswith("unknown: no known fault") for n in result.notes), [n.text for n in result.notes]
