@@ -205,7 +205,7 @@ def _named(name: str, part: Part, told: Mapping[str, str], alike: tuple[str, ...
     group = f" (or {', '.join(alike)}, whose errors are the same)" if alike else ""
     detail = (
         f"share {part.share:.3f} +- {part.share_half:.2g} of the error's square, coefficient {part.coefficient:.3f} +- "
-        f"{part.coefficient_half:.2g} (1 is the very fault; 95 % over sites); confirm: parity record DIR --setting "
+        f"{part.coefficient_half:.2g} (1 is the very fault; 95% over sites); confirm: parity record DIR --setting "
         f"{name}, then parity diff DIR CANDIDATE passes"
     )
     text = f"{sentence(setting, value)}{group}: {remedy(setting)}"
