@@ -167,7 +167,7 @@ def message(checked: Checked) -> str:
         return ""
     lines = [checked.reason]
     if checked.origin is not None:
-        lines.append(f"it starts at {checked.origin.key} (birth: {checked.origin.birth})")
+        lines.append(f"it starts at {checked.origin.key} (introduced at: {checked.origin.birth})")
     if checked.worst:
         lines.append(f"  {'relative L2':>11}  {'allowed':>9}  site")
     for site in checked.worst[:ROWS]:

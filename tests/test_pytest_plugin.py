@@ -132,7 +132,7 @@ def test_a_difference_says_where_and_how_much_and_ends_with_the_flag(run: Outcom
     result = run(body.replace("np.ones(4)", "np.ones(4) * 1.5").replace("2.0", "3.0"))
     text = fails(result, "not what golden/test_a/test_one holds: 2 sites are not bit-equal")
     lines = said(result)
-    assert "it starts at test step 0 first:value (birth: module)" in lines
+    assert "it starts at test step 0 first:value (introduced at: module)" in lines
     rows = [line.split() for line in lines if line.endswith("second:value") or line.endswith(" first:value")]
     assert ["5.000e-01", "0.00e+00", "test", "step", "0", "first:value"] in rows
     assert ["5.000e-01", "0.00e+00", "test", "step", "0", "second:value"] in rows
@@ -215,7 +215,9 @@ def test_stored_floors_decide_as_in_a_diff(run: Outcome) -> None:
     run(within.replace("FLOOR", "4e-6")).assert_outcomes(passed=1)
     beyond = body.replace("SHIFT", "3.1e-6")
     text = fails(
-        run(beyond.replace("FLOOR", "4e-6")), "3x the rounding floor", "transformer step 0 cond m:out (birth: module)"
+        run(beyond.replace("FLOOR", "4e-6")),
+        "3x the rounding floor",
+        "transformer step 0 cond m:out (introduced at: module)",
     )
     assert "3.00e-06" in text
     # The test's own floors of today do not count: a broken run could measure any.
@@ -241,7 +243,7 @@ def test_padded_rows_never_decide_but_are_no_agreement_either(run: Outcome) -> N
     body = RECORDS + case('golden.check([record(np.ones(4) * A, "m:out@padding"), record(np.ones(4) * B)])')
     run(body.replace("A", "1").replace("B", "1"), UPDATE)
     run(body.replace("A", "2").replace("B", "1")).assert_outcomes(passed=1)
-    fails(run(body.replace("A", "1").replace("B", "2")), "m:out (birth")
+    fails(run(body.replace("A", "1").replace("B", "2")), "m:out (introduced at")
     alone = RECORDS + case('golden.check([record(np.ones(4), "m:out@padding")])')
     run(alone, UPDATE)
     fails(run(None), "nothing was compared")

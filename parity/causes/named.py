@@ -145,7 +145,7 @@ def _named(name: str, part: Part, known: Known) -> Cause:
     detail = (
         f"share {_within(part.share, part.share_half)} of the error's square, coefficient "
         f"{_within(part.coefficient, part.coefficient_half)} (1 is the very fault"
-        f"{'; 95 % over sites' if math.isfinite(part.share_half) else ''}){confirm}"
+        f"{'; 95% over sites' if math.isfinite(part.share_half) else ''}){confirm}"
     )
     text = f"{sentence(setting, value)}{group}: {remedy(setting)}"
     witness = Witness("signature", part.coefficient, detail)

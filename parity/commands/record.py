@@ -175,7 +175,7 @@ def record(
         overwrite=overwrite,
     )
     if written or group.processes is None:
-        tell(f"{written} steps written to {where}")
+        tell(f"{written} step{'s' * (written != 1)} written to {where}")
 
 
 def recorded(

@@ -235,7 +235,7 @@ def _harmless(why: Reason, differing: Sequence[SettingDifference]) -> Iterator[N
 def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
     grown = count(sites, FAILED)
     if grown:
-        yield Note(f"{grown} sites are beyond their floors by growth alone; none of them is a birth")
+        yield Note(f"{grown} sites are beyond their floors by growth alone; nothing was introduced at any of them")
 
 
 def _unpaired(sites: Sequence[SiteDiff]) -> Iterator[Note]:

@@ -42,7 +42,10 @@ def read_config(folder: Path, part: str) -> dict[str, Any]:
     try:
         config = json.loads(read_text(path, MOST_BYTES))
     except OSError:
-        raise UsageError(f"'{folder}' has no {part}/{path.name}: not a complete checkpoint") from None
+        raise UsageError(
+            f"'{folder}' has no {part}/{path.name}: not a complete checkpoint; save all of it with "
+            "pipeline.save_pretrained"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"'{path}' is no JSON: {error}") from None
     if not isinstance(config, dict):

@@ -76,6 +76,11 @@ def test_equal_sides_pass_every_check() -> None:
     assert all(c.detail for c in checks.values())
 
 
+def test_a_schedule_of_one_step_does_not_fall() -> None:
+    alone = facts(schedule=schedule(1))
+    assert checked(alone, reference=alone)["candidate schedule"].detail == "1 step, at 1000; dt sums to -1.000000"
+
+
 def test_failed_names_the_first_that_fails() -> None:
     checks = [Check("a", "pass", ""), Check("b", "explained", ""), Check("c", "fail", "x"), Check("d", "fail", "y")]
     assert failed(checks) == checks[2]

@@ -63,7 +63,7 @@ def test_several_processes_of_two_devices_record_one_golden(tmp_path: Path, coun
 
     done = start(*map(record, range(count)), devices=2)
     assert [code for code, _, _ in done] == [0] * count, [err for _, _, err in done]
-    assert ["1 steps written" in err for _, _, err in done] == [True] + [False] * (count - 1)
+    assert ["1 step written" in err for _, _, err in done] == [True] + [False] * (count - 1)
     told = Golden.open(where).provenance
     assert (told.devices, told.shard) == (("cpu x 2",) * count, (0, 1))
     result = diff(str(GOLDEN), str(where))

@@ -99,6 +99,24 @@ def test_from_the_verdict_to_the_module_and_its_steps(opened: Open) -> None:
     assert "limit (3× floor)" in seen(chrome, "#site-chart")
 
 
+def test_the_chart_of_a_run_of_one_step_is_about_that_step(opened: Open) -> None:
+    """Difference and floor are points in its middle: one step is no line."""
+    document = run(steps=1)
+    document["steps"][0]["noise_pred"] = {"rel_l2": 1e-3, "floor": 1e-6, "ratio": 1000.0}
+    chrome = opened(Shown(document=document))
+    script = """
+      const c = document.querySelector("#steps-chart canvas"), wide = Math.round(c.width / 10);
+      const pixels = c.getContext("2d").getImageData(Math.round(c.width / 2), 0, wide, c.height).data;
+      const seen = new Set();
+      for (let i = 0; i < pixels.length; i += 4) {
+        const [r, g, b] = pixels.slice(i, i + 3);
+        if (Math.max(r, g, b) - Math.min(r, g, b) > 80) seen.add(r > b ? "difference" : "floor");
+      }
+      return [...seen].sort();
+    """
+    assert chrome.execute_script(script) == ["difference", "floor"]
+
+
 def test_a_failure_late_in_a_long_run_is_seen_and_the_page_is_small(opened: Open) -> None:
     lone = run(blocks=1000, steps=50)
     for found in lone["sites"]:

@@ -93,6 +93,8 @@ REWORDED: tuple[Reworded, ...] = (
     Reworded(re.compile(r"amplified \(only grown, not begun, here\)"), "carried over (grown here, not introduced)"),
     # One step is no steps.
     Reworded(re.compile(r"(\d+ sites) of 1 steps agree"), r"\1 of 1 step agree"),
+    Reworded(re.compile(r"\b1 steps written to"), "1 step written to"),
+    Reworded(re.compile(r"1 steps fall from (\S+) to \S+;"), r"1 step, at \1;"),
 )
 """In this order, each over the result of the ones before. Whoever changes a sentence enters it here, in the same
 commit; a wording that nothing was meant to change is a difference."""

@@ -22,6 +22,6 @@ def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     first = found[0]
     branches = ", ".join(dict.fromkeys(key.branch for key in found if key.branch)) or "no branch of its own"
     sites = len({key.site for key in found})
-    sentence = f"{first.site} holds the same values in another order, although the divergence is not born there"
+    sentence = f"{first.site} holds the same values in another order, although the divergence is not introduced there"
     detail = f"at {sites} sites, branches {branches}, step {first.step}: minimum, maximum, mean and norm agree"
     yield measured(f"{sentence}: undo the layout or token order before it", float(sites), detail)

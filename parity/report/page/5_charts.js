@@ -15,12 +15,12 @@ function chart(where, xs, lines, { log = true, label = "step", onpick = null } =
   const axis = { stroke: colours.dim, grid: { stroke: colours.line, width: 1 }, ticks: { stroke: colours.line }, font: "11px system-ui, sans-serif" };
   const options = {
     width: Math.max(200, where.clientWidth), height: 220, cursor: { drag: { x: true, y: false } },
-    scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
+    scales: { x: { time: false, ...(xs.length === 1 ? { range: [xs[0] - 1, xs[0] + 1] } : {}) }, y: { distr: log ? 3 : 1 } },
     axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) },
            { ...axis, size: 64, values: (_, ticks) => ticks.map((t) => (t === null ? "" : log ? t.toExponential(0) : +t.toPrecision(4))) }],
     series: [{ label }, ...drawn.map((line) => ({
       label: line.label, stroke: inks[line.role], width: line.width ?? 2, dash: line.dash, spanGaps: false,
-      points: { show: xs.length < 40 && !line.dash, size: 6 }, value: (_, x) => (x === null || x === undefined ? "–" : log ? sci(x) : +x.toPrecision(5)),
+      points: { show: xs.length === 1 || (xs.length < 40 && !line.dash), size: 6 }, value: (_, x) => (x === null || x === undefined ? "–" : log ? sci(x) : +x.toPrecision(5)),
     }))],
     hooks: onpick ? { ready: [(plot) => plot.over.addEventListener("click", () => plot.cursor.idx !== null && onpick(plot.cursor.idx))] } : {},
   };
