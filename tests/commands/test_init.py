@@ -33,11 +33,11 @@ def written(where: Path, *, kind: str = "", model: str | None = None) -> str:
     return where.read_text()
 
 
-def run(candidate: str, reference: str | None, model: str | None) -> Result:
+def run(candidate: str, reference: str | None, model: str | None, sites: str = "blocks") -> Result:
     openers = InProcess()
     ports = load_ports(reference, candidate, model, 60.0, openers)
     settings = ports.settings([], [])
-    request = Request(model or str(reference), *settings, ports=ports, rounds="structure")
+    request = Request(model or str(reference), *settings, ports=ports, rounds="structure", sites=sites)
     return compare.run(request, lambda *progress: None, openers=openers)
 
 
@@ -51,6 +51,14 @@ def test_a_port_agrees_with_its_reference_and_is_observed(
     result = run(f"{where}:build", f"{where}:reference", None)
     assert result.verdict == "pass", result.reason
     assert {"blocks.0:out", "blocks.1:out"} <= {d.key.site for d in result.sites}
+
+
+def test_a_port_is_judged_by_its_prediction_where_no_site_is_chosen(tmp_path: Path) -> None:
+    where = tmp_path / "my_port.py"
+    written(where, kind="torchax")
+    result = run(f"{where}:build", f"{where}:reference", None, sites="none")
+    assert result.verdict == "pass", result.reason
+    assert "--sites none: only noise_pred and latents were compared" in [note.text for note in result.notes]
 
 
 def test_a_script_records_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
