@@ -19,6 +19,7 @@ from parity.paths.live import InProcess
 from parity.runs import compare
 from parity.runs.load import load_ports
 from parity.runs.request import Request
+from tests.recorder.pipelines import ltx
 
 
 def written(where: Path, *, kind: str = "", model: str | None = None) -> str:
@@ -88,6 +89,16 @@ def test_a_model_whose_forward_cannot_be_traced_has_a_port_that_can(tmp_path: Pa
     text = written(where, kind="torchax", model=model)
     assert "model = traceable(HunyuanVideo15Transformer3DModel.from_pretrained(" in text
     assert run(f"{where}:build", None, model).verdict == "pass"
+
+
+def test_a_port_of_any_class_is_given_its_numbers_too(tmp_path: Path) -> None:
+    """LTX's forward needs the number of frames, their height and width."""
+    pipe, _ = ltx()
+    pipe.transformer.save_pretrained(tmp_path / "model" / "transformer")
+    where, model = tmp_path / "my_port.py", str(tmp_path / "model")
+    written(where, kind="torchax", model=model)
+    result = run(f"{where}:build", None, model)
+    assert result.verdict == "pass", result.reason
 
 
 def test_another_kind_of_file_holds_the_model_s_facts_too(tmp_path: Path) -> None:
