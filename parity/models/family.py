@@ -224,6 +224,11 @@ class Family(Protocol):
         argument. For ports; parity's own paths compute it where it is observed. Empty for nothing."""
         return {}
 
+    def static_arguments(self, case: Case) -> Mapping[str, Any]:
+        """What of a call's arguments is no tensor (LTX's number of frames, height and width): for a port that is a
+        module and names them. Empty for nothing."""
+        return {}
+
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         """The model's rotary tables for these latents, for preflight; empty where it has none of its own."""
         return {}

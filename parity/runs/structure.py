@@ -68,7 +68,7 @@ def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Resu
     judged.look_again()
     sink.finish(Pair(truth.ends, ends))
     result = judged.conclude(request.model, pair.differing)
-    result = _require_common(_with_attention(result, pair, ends), pair, ends)
+    result = _require_common(_with_attention(result, pair, ends), pair, ends, chosen=request.sites != "none")
     return judged.closer(result, request, ends.names), truth
 
 
@@ -182,12 +182,18 @@ def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[str, ...]:
     return (f"{text}; nothing was compared there",)
 
 
-def _require_common(result: Result, pair: Ready, ends: Ends) -> Result:
-    """A port's result, unjudged where it passed although none of what it named is a site of the reference's."""
+def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) -> Result:
+    """A port's result, unjudged where it passed although none of what it named is a site of the reference's.
+
+    Args:
+        chosen: whether sites of modules were asked for at all.
+    """
     if not pair.port or result.verdict != "pass" or any(map(_module_met, result.sites)):
         return result
-    if not ends.names:
-        note = "the port names no site: only noise_pred and latents were compared (parity.port.tap names more)"
+    if not ends.names or not chosen:
+        names = "the port names no site" if chosen else "--sites none"
+        how = " (parity.port.tap names more)" if chosen else ""
+        note = f"{names}: only noise_pred and latents were compared{how}"
         return result.noted(note)
     detail = f"it names {', '.join(ends.names[:4])}, the reference {', '.join(pair.modules[:4])}"
     return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="no_site", detail=detail))

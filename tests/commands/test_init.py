@@ -19,6 +19,7 @@ from parity.paths.live import InProcess
 from parity.runs import compare
 from parity.runs.load import load_ports
 from parity.runs.request import Request
+from tests.recorder.pipelines import ltx
 
 
 def written(where: Path, *, kind: str = "", model: str | None = None) -> str:
@@ -33,11 +34,11 @@ def written(where: Path, *, kind: str = "", model: str | None = None) -> str:
     return where.read_text()
 
 
-def run(candidate: str, reference: str | None, model: str | None) -> Result:
+def run(candidate: str, reference: str | None, model: str | None, sites: str = "blocks") -> Result:
     openers = InProcess()
     ports = load_ports(reference, candidate, model, 60.0, openers)
     settings = ports.settings([], [])
-    request = Request(model or str(reference), *settings, ports=ports, rounds="structure")
+    request = Request(model or str(reference), *settings, ports=ports, rounds="structure", sites=sites)
     return compare.run(request, lambda *progress: None, openers=openers)
 
 
@@ -51,6 +52,14 @@ def test_a_port_agrees_with_its_reference_and_is_observed(
     result = run(f"{where}:build", f"{where}:reference", None)
     assert result.verdict == "pass", result.reason
     assert {"blocks.0:out", "blocks.1:out"} <= {d.key.site for d in result.sites}
+
+
+def test_a_port_is_judged_by_its_prediction_where_no_site_is_chosen(tmp_path: Path) -> None:
+    where = tmp_path / "my_port.py"
+    written(where, kind="torchax")
+    result = run(f"{where}:build", f"{where}:reference", None, sites="none")
+    assert result.verdict == "pass", result.reason
+    assert "--sites none: only noise_pred and latents were compared" in [note.text for note in result.notes]
 
 
 def test_a_script_records_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +89,16 @@ def test_a_model_whose_forward_cannot_be_traced_has_a_port_that_can(tmp_path: Pa
     text = written(where, kind="torchax", model=model)
     assert "model = traceable(HunyuanVideo15Transformer3DModel.from_pretrained(" in text
     assert run(f"{where}:build", None, model).verdict == "pass"
+
+
+def test_a_port_of_any_class_is_given_its_numbers_too(tmp_path: Path) -> None:
+    """LTX's forward needs the number of frames, their height and width."""
+    pipe, _ = ltx()
+    pipe.transformer.save_pretrained(tmp_path / "model" / "transformer")
+    where, model = tmp_path / "my_port.py", str(tmp_path / "model")
+    written(where, kind="torchax", model=model)
+    result = run(f"{where}:build", None, model)
+    assert result.verdict == "pass", result.reason
 
 
 def test_another_kind_of_file_holds_the_model_s_facts_too(tmp_path: Path) -> None:

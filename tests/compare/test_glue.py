@@ -118,3 +118,26 @@ def test_a_schedule_in_bfloat16_is_named_with_what_it_repeats(how: str, steps: i
     coarser = Glue(({}, {}))
     coarser.add(recorded(exact, 1000 * exact[:-1]), recorded(np.round(exact, 1), np.round(1000 * exact[:-1], -2)))
     assert not {cause.setting for cause in coarser.found} & {"schedule_dtype", "timesteps"}
+
+
+def pictures(levels: np.ndarray, convert: Callable[[np.ndarray], np.ndarray]) -> StepRecords:
+    """Frames as the decoder gives them and as they are shown, some of them cut to black or white."""
+    floats = value_record(Key("vae", -1, "", "decode:out"), (levels / 127.5 - 1).astype(np.float32), "float32")
+    shown = convert(np.clip(levels, 0, 255)).astype(np.uint8)
+    return StepRecords(-1, (floats, value_record(Key("vae", -1, "", "video:out"), shown, "uint8")))
+
+
+LEVELS = np.random.default_rng(0).normal(128, 1, (1, 3, 9, 32, 32))
+
+
+@pytest.mark.parametrize("spread", [30.0, 300.0], ids=["mid levels", "most cut"])
+def test_pictures_that_are_truncated_are_named_however_many_are_cut(spread: float) -> None:
+    levels = 128 + spread * (LEVELS - 128)
+    rounded, truncated = pictures(levels, np.round), pictures(levels, np.trunc)
+    assert causes(rounded, truncated) == ["frames"]
+    assert causes(truncated, rounded) == ["frames"]
+
+
+@pytest.mark.parametrize("other", [LEVELS - 0.3, LEVELS * 0.997, LEVELS[:, ::-1] - 0.4], ids=["less", "gain", "other"])
+def test_pictures_that_are_darker_otherwise_are_not_called_truncated(other: np.ndarray) -> None:
+    assert causes(pictures(LEVELS, np.round), pictures(other, np.round)) == []

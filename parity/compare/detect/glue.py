@@ -14,6 +14,7 @@ Cost. A few passes over values of the size of the latents, at the first step tha
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -25,10 +26,20 @@ from parity.compare.detect.held import EXACT, Seen, Values, apart, bfloat16, dif
 from parity.compare.detect.noise import noise
 from parity.compare.detect.stages import LATENTS, continued, remembered
 from parity.compare.result import Cause
-from parity.golden.records import LOOP, Record, StepRecords
+from parity.golden.records import LOOP, Key, Record, StepRecords
+from parity.golden.sketch import Geometry, distance, norm
 
 CLOSER = 0.1
 """Share of the difference of two schedules that may be left where another shift is said to make it."""
+
+LEAST_DARKER, MOST_DARKER = 0.35, 0.65
+"""Levels of the mean by which truncated pictures are darker: about half of one where none is cut to black or white."""
+CUT = 0.02
+"""The least where many are cut and the frames as floats agree: only their conversion can make the difference."""
+SAME_FLOATS = 1e-4
+"""Relative distance up to which frames as floats agree: a level is 4e-3."""
+ONE_LEVEL = 0.15
+"""Four standard deviations of a square that is estimated from sketches."""
 
 STEPS16 = 6
 """Roundings to bfloat16, half an ulp or 2^-8 each, in a schedule computed in it: a ramp (2) and a shift (4)."""
@@ -207,7 +218,8 @@ def _factors(settings: tuple[Mapping[str, str], Mapping[str, str]]) -> Iterator[
 
 
 def _frames(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
-    """Frames as they leave the generation: uint8 by truncation is half a level darker than by rounding."""
+    """Frames as they leave the generation: by truncation to uint8 half of the pixels, but for those that are cut to
+    black or white, are one level darker than by rounding, and no other differs."""
     theirs = {r.key: r for r in candidate.records}
     for ours in reference.records:
         other = theirs.get(ours.key)
@@ -216,12 +228,35 @@ def _frames(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
         assert ours.moments is not None
         assert other.moments is not None
         darker = ours.moments.mean - other.moments.mean
-        if 0.35 <= abs(darker) <= 0.65:
+        least = _least_darker(reference, theirs)
+        if least <= abs(darker) <= MOST_DARKER and _one_level(ours, other, darker * ours.moments.count):
             how, ours_, theirs_ = (
                 ("darker", "rounded", "truncated") if darker > 0 else ("brighter", "truncated", "rounded")
             )
             text = f"the frames are {abs(darker):.2g} levels {how}: {theirs_} to uint8 instead of {ours_}"
             yield named(text, "frames", ours_, theirs_, darker)
+
+
+def _least_darker(reference: StepRecords, theirs: Mapping[Key, Record]) -> float:
+    """The least by which truncated pictures are darker: infinite where what the decoder gave differs already."""
+    out = [(r, theirs.get(r.key)) for r in reference.records if r.key.site == "decode:out"]
+    found = [
+        distance(a.sketch, b.sketch, Geometry(*a.frame)) / (norm(a.sketch, Geometry(*a.frame)) or 1.0)
+        for a, b in out
+        if b is not None and a.sketch is not None and b.sketch is not None and a.frame == b.frame
+    ]
+    if not found:
+        return LEAST_DARKER
+    return CUT if max(found) <= SAME_FLOATS else math.inf
+
+
+def _one_level(ours: Record, other: Record, sum_: float) -> bool:
+    """Whether all that differs does so by one level in one direction: the sum of the differences is that of their
+    squares, as far as sketches tell."""
+    if ours.sketch is None or other.sketch is None or ours.frame != other.frame:
+        return False
+    squares = distance(ours.sketch, other.sketch, Geometry(*ours.frame)) ** 2
+    return abs(abs(sum_) - squares) <= ONE_LEVEL * squares
 
 
 def _eight_bits(record: Record) -> bool:

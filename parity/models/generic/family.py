@@ -104,6 +104,9 @@ class Generic(Family):
     def output_shape(self, case: Case) -> tuple[int, ...] | None:
         return None
 
+    def static_arguments(self, case: Case) -> Mapping[str, Any]:
+        return self.made.static
+
     def remarks(self, case: Case) -> str:
         names = [n for n in (LATENT, TIMESTEP, *self.made.tensors, *self.made.static) if n not in self.given]
         said = [f"made for {self.signature.name}: {', '.join(names)}"] if names else []

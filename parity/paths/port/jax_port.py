@@ -128,7 +128,7 @@ class JaxPort(TorchaxBackend):
     def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
         port, entry, rank = self.port, self.family.entry, arguments[LATENT].ndim
         given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
-        given |= pytree.tree_map(to_jax, dict(self.family.from_pipeline))
+        given |= pytree.tree_map_only(torch.Tensor, to_jax, dict(self.family.from_pipeline))
         call: Callable[..., Any] = port.call or (lambda inputs: port.module(**inputs))
         with contextlib.ExitStack() as stack:
             stack.enter_context(guarded(entry))

@@ -171,6 +171,8 @@ class Ported(Over):
         if port.call is None and port.module is None:
             raise UsageError(f"{self.entry.named} brings a VAE alone: run it with --stages vae")
         self.from_pipeline = _accepted(port, self.base.pipeline_arguments(case))
+        if port.call is None:
+            self.from_pipeline = {**_accepted(port, self.base.static_arguments(case)), **self.from_pipeline}
         self.keeps = self.declares("cache") and settings.deep_cache is not None
         self._own = port
         self.channels_last = port.layout == "channels_last"
@@ -212,7 +214,8 @@ class Ported(Over):
         rank = arguments[LATENT].ndim
         with guarded(self.entry):
             given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
-            given |= pytree.tree_map(lambda x: x.to(arguments[LATENT].device), dict(self.from_pipeline))
+            at = arguments[LATENT].device
+            given |= pytree.tree_map_only(torch.Tensor, lambda x: x.to(at), dict(self.from_pipeline))
             if port.padded is not None:
                 masks_given(port.padded(given))
             out = prediction_of(self.called(call, given))
