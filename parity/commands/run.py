@@ -110,11 +110,11 @@ def run(
 
 def _following(result: Result, out: Path | None) -> tuple[str, ...]:
     """What to type after a run that differs."""
+    where = None if out is None else shlex.quote(str(out))
     if not result.has_causes_to_find:
-        return ()
-    if out is None:
+        return (f"parity report {where}   # the page",) if where and result.verdict == "fail" else ()
+    if where is None:
         return ("this command with --out RUN, which keeps it; then: parity explain RUN",)
-    where = shlex.quote(str(out))
     return (f"parity explain {where}   # why", f"parity report {where}   # the page")
 
 

@@ -1,0 +1,29 @@
+"""What `parity run` says to type next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from parity.commands.run import _following
+from parity.compare.result import Origin, Result
+from parity.golden.records import Key
+from tests.compare.make_records import because
+
+KEPT = Path("my run")
+PREFLIGHT = Result("fail", "preflight", because("timesteps repeat"))
+DIVERGED = replace(
+    PREFLIGHT, failed="structure", origin=Origin(Key("transformer", 0, "cond", "proj_out:out"), "module")
+)
+
+
+def test_a_run_that_diverged_is_explained_and_shown() -> None:
+    assert _following(DIVERGED, KEPT) == ("parity explain 'my run'   # why", "parity report 'my run'   # the page")
+    (keep,) = _following(DIVERGED, None)
+    assert "--out RUN" in keep
+
+
+def test_what_ended_in_preflight_has_no_causes_and_a_page() -> None:
+    assert _following(PREFLIGHT, KEPT) == ("parity report 'my run'   # the page",)
+    assert _following(PREFLIGHT, None) == ()
+    assert _following(replace(PREFLIGHT, verdict="pass", failed=None), KEPT) == ()
