@@ -54,6 +54,7 @@ class Facts:
         cannot_call: why its modules cannot be called one at a time; empty where they can.
         lacks: setting -> why it has no meaning for this model.
         interpreted: whether kernels written for a TPU are interpreted there, so that their times say nothing.
+        compiled: whether a compiler makes one program of its calls, which is another where they are observed.
         trunk: the child of its module that holds the blocks; empty where the module itself does.
     """
 
@@ -75,4 +76,5 @@ class Facts:
     cannot_call: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
     interpreted: bool = False
+    compiled: bool = False
     trunk: str = ""

@@ -179,6 +179,7 @@ class LiveSide:
             cannot_call=cannot_call(loaded),
             lacks=dict(family.without(loaded.case.config)),
             interpreted=self.role == "candidate" and loaded.backend.interpreted,
+            compiled=loaded.backend.eager is None and bool(loaded.settings["jit"]),
         )
 
     def _prepared(self) -> Loop:

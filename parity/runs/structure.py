@@ -27,6 +27,7 @@ from parity.runs.sides import Ready
 from parity.runs.sink import Sink
 from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
 from parity.runs.suspects import LocalPass, SecondLook, descend, operations
+from parity.runs.unobserved import unobserved
 from parity.settings import Settings
 
 REACHED = "settings reached"
@@ -69,6 +70,8 @@ def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Resu
     sink.finish(Pair(truth.ends, ends))
     result = judged.conclude(request.model, pair.differing)
     result = _require_common(_with_attention(result, pair, ends), pair, ends, chosen=request.sites != "none")
+    if request.sites != "none":
+        result = unobserved(result, pair, truth.steps[0], say)
     return judged.closer(result, request, ends.names), truth
 
 
