@@ -157,7 +157,7 @@ PARENT = (
     "parity", "parity.cli", "parity.golden", "parity.compare", "parity.report.comparison", "parity.commands.run",
     "parity.commands.replay", "parity.commands.sweep", "parity.commands.explain", "parity.commands.ci.gate",
     "parity.runs.compare",
-    "parity.face.verbs", "parity.runs.sweep.sweep", "parity.runs.replay.replay", "parity.runs.suspects",
+    "parity.face.verbs", "parity.runs.sweep.sweep", "parity.runs.replay.replay", "parity.runs.closer.suspects",
     "parity.runs.memo", "parity.runs.sides", "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan",
     "parity.paths.side", "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.recording.record",
     "parity.tpu.compiled",

@@ -16,12 +16,12 @@ from parity.golden.floors import level, widen
 from parity.golden.records import Floor, Key, StepRecords
 from parity.paths.plan import DEFAULT_KINDS, Changes, Plan
 from parity.paths.side import Pair, Side
+from parity.runs.closer.suspects import LocalPass
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, given_of
 from parity.runs.sink import Sink
 from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
 from parity.runs.structure import Truth, grid_of, reached
-from parity.runs.suspects import LocalPass
 from parity.settings import BITS, NEUTRAL, Settings
 
 

@@ -21,13 +21,13 @@ from parity.hooks.sites import SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Plan, State
 from parity.paths.side import Pair
 from parity.reached import Reached
-from parity.runs.follow import Following, born, holding, without_outputs
+from parity.runs.closer.follow import Following, born, holding, without_outputs
+from parity.runs.closer.suspects import LocalPass, SecondLook, descend, operations
+from parity.runs.closer.unobserved import unobserved
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.sink import Sink
 from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
-from parity.runs.suspects import LocalPass, SecondLook, descend, operations
-from parity.runs.unobserved import unobserved
 from parity.settings import Settings
 
 REACHED = "settings reached"

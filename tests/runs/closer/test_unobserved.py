@@ -14,7 +14,7 @@ from parity.compare.result import Result
 from parity.golden.records import StepRecords
 from parity.paths.plan import Plan
 from parity.paths.side import Pair
-from parity.runs.unobserved import NOTE, unobserved
+from parity.runs.closer.unobserved import NOTE, unobserved
 from tests.compare.make_records import because, moved, noise, step, tensor
 
 LATENTS, PREDICTED = noise(1), noise(2)
