@@ -51,13 +51,19 @@ def working_dtype(reference: Sequence[Record], candidate: Sequence[Record]) -> t
 def reordering(ours: Record, theirs: Record) -> str | None:
     """By what two tensors are seen to hold the same values in another order; None where they do not."""
     a, b = ours.moments, theirs.moments
-    if a is None or b is None or ours.sketch is None or theirs.sketch is None or ours.frame != theirs.frame:
-        return None
-    x, y = (sketch.astype(np.float64) for sketch in (ours.sketch, theirs.sketch))
-    size, apart = float(np.linalg.norm(x)), float(np.linalg.norm(x - y))
-    if not math.isfinite(apart) or size == 0.0 or apart < 1e-3 * size or not _alike(a, b, apart / size):
+    far = apart(ours, theirs)
+    if a is None or b is None or far is None or far < 1e-3 or not _alike(a, b, far):
         return None
     return f"minimum, maximum, mean and norm agree ({a.min:.4g}, {a.max:.4g}, {a.mean:.3g}, {a.l2:.4g})"
+
+
+def apart(ours: Record, theirs: Record) -> float | None:
+    """How far two tensors are apart, relative to the first, by their sketches; None where that cannot be told."""
+    if ours.sketch is None or theirs.sketch is None or ours.frame != theirs.frame:
+        return None
+    x, y = (sketch.astype(np.float64) for sketch in (ours.sketch, theirs.sketch))
+    size, far = float(np.linalg.norm(x)), float(np.linalg.norm(x - y))
+    return far / size if math.isfinite(far) and size > 0.0 else None
 
 
 def _alike(a: Moments, b: Moments, apart: float) -> bool:

@@ -76,6 +76,20 @@ def test_another_order_is_found_away_from_the_origin() -> None:
     assert elsewhere(ours[1:], theirs[1:], ours[1].key) == []  # told at the origin already
 
 
+def test_what_a_norm_makes_of_rows_that_differ_is_in_no_other_order() -> None:
+    """Unit rows of another prompt beside rows that agree: minimum, maximum, mean and norm are as near as rounding."""
+    rng = np.random.default_rng(3)
+    text = rng.standard_normal((1, 8, 64)) * 0.1
+    turned = text + 0.02 * rng.standard_normal(text.shape)
+    centred = [x - x.mean(-1, keepdims=True) for x in (text, turned)]
+    unit = [6 * x / np.linalg.norm(x, axis=-1, keepdims=True) for x in centred]
+    joint = [np.concatenate([x, X], 1) for x in unit]
+    ours = [tensor("m:out", X), tensor("n:in.text", text), tensor("n:in.query", joint[0])]
+    theirs = [tensor("m:out", X), tensor("n:in.text", 1.5 * text), tensor("n:in.query", joint[1])]
+    assert elsewhere(ours[2:], theirs[2:]) != [], "by its moments alone it is in another order"
+    assert elsewhere(ours, theirs) == []
+
+
 def test_the_working_dtype_is_that_of_most_module_outputs() -> None:
     sites = [f"m{i}:out" for i in range(5)]
     ours = [tensor(site, X) for site in sites]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from parity.causes.evidence import Evidence
-from parity.causes.gauges import measured, reordering
+from parity.causes.gauges import apart, measured, reordering
 from parity.causes.witness import witness
 from parity.compare.result import Cause
+from parity.golden.records import Key, Record
 
 
 @witness("values_reordered")
@@ -15,7 +16,7 @@ def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     """The first site that holds the reference's values in another order."""
     theirs = {r.key: r for r in evidence.theirs.records}
     pairs = [(r, theirs[r.key]) for r in evidence.ours.records if r.key in theirs and not r.key.is_apart]
-    found = [a.key for a, b in pairs if a.kind == b.kind == "tensor" and reordering(a, b) is not None]
+    found = list(_reordered([(a, b) for a, b in pairs if a.kind == b.kind == "tensor"]))
     # What is born as another order is told already; what follows from it says nothing more.
     if not found or found[0] == evidence.origin.key:
         return
@@ -25,3 +26,18 @@ def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     sentence = f"{first.site} holds the same values in another order, although the divergence is not introduced there"
     detail = f"at {sites} sites, branches {branches}, step {first.step}: minimum, maximum, mean and norm agree"
     yield measured(f"{sentence}: undo the layout or token order before it", float(sites), detail)
+
+
+def _reordered(pairs: Sequence[tuple[Record, Record]]) -> Iterator[Key]:
+    """The sites that hold the same values in another order, and are farther apart than anything before them.
+
+    What a norm has made of rows that differ has their moments too: query and key of a wrong prompt, of which the other
+    rows decide minimum and maximum. That is no farther apart than what came in; rows in another place are.
+    """
+    before: dict[str, float] = {}
+    for ours, theirs in pairs:
+        far = apart(ours, theirs) or 0.0
+        came = max(before.get(ours.key.branch, 0.0), before.get("", 0.0))
+        if reordering(ours, theirs) is not None and far > came:
+            yield ours.key
+        before[ours.key.branch] = max(before.get(ours.key.branch, 0.0), far)
