@@ -270,8 +270,8 @@ class Result:
 
     @property
     def has_causes_to_find(self) -> bool:
-        """Whether it differs where `parity explain` looks for causes: in the loop, with a first divergence."""
-        return self.verdict == "fail" and self.origin is not None and self.origin.key.step >= 0
+        """Whether it differs where `parity explain` looks for causes: at a first divergence, or in a stage that ran."""
+        return self.verdict == "fail" and (self.origin is not None or any(s.verdict == "fail" for s in self.stages))
 
     @property
     def exit_code(self) -> int:

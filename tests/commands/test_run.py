@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from parity.commands.run import _following
-from parity.compare.result import Origin, Result
+from parity.compare.result import UNKNOWN, Origin, Result, StageDiff
 from parity.golden.records import Key
 from tests.compare.make_records import because
 
@@ -27,3 +27,12 @@ def test_what_ended_in_preflight_has_no_causes_and_a_page() -> None:
     assert _following(PREFLIGHT, KEPT) == ("parity report 'my run'   # the page",)
     assert _following(PREFLIGHT, None) == ()
     assert _following(replace(PREFLIGHT, verdict="pass", failed=None), KEPT) == ()
+
+
+def test_a_stage_outside_the_loop_that_differs_is_explained() -> None:
+    stage = StageDiff("vae", "frames", UNKNOWN, UNKNOWN, "fail", because("frames"))
+    for found in (
+        replace(PREFLIGHT, failed="structure", stages=(stage,)),
+        replace(PREFLIGHT, failed="structure", origin=Origin(Key("vae", -1, "", "decoder:out"), "module")),
+    ):
+        assert _following(found, KEPT)[0] == "parity explain 'my run'   # why"
