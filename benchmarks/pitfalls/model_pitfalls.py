@@ -213,7 +213,7 @@ MODEL_PITFALLS = (
     ),
     Pitfall(
         number=10, title="Model storage location", told=model_location, verdict="refused",
-        says=("unknown model", "ltx23-diffusers"),
+        says=("no such folder", "ltx23-diffusers"),
         what="The converted model lay in a temporary folder that is gone.",
     ),
     Pitfall(

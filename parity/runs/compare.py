@@ -25,6 +25,7 @@ from parity.compare.result import Check, Result, Round
 from parity.errors import UsageError
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers, Workers
+from parity.runs.closer.unobserved import unobserved
 from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own, ready
@@ -94,7 +95,8 @@ def _compared(
             raise UsageError(pair.facts.candidate.cannot_call)
         pair.plan(request)  # refuses before anything runs
         if exact == request:
-            result, _ = structure(pair, request, sink, say)
+            result, truth = structure(pair, request, sink, say)
+            result = unobserved(result, pair, truth.steps[0], request, say)
             if request.rounds == "precision":
                 result = replace(result, failed="precision" if result.failed else None)
             return _with_rounds(result, checks, request.rounds), problem
@@ -104,6 +106,8 @@ def _compared(
     # The pair as given makes room for the exact one, and is loaded again: weights can be large.
     with ready(exact, openers, say, own.get("structure")) as pair:
         first, truth = structure(pair, request, sink, say)
+        if request.rounds == "structure":
+            first = unobserved(first, pair, truth.steps[0], request, say)
     first = replace(first, differing_settings=differing)
     if request.rounds == "structure" or first.verdict != "pass":
         return _with_rounds(first, checks, "structure"), problem

@@ -17,6 +17,7 @@ from parity.golden.records import Floor, Key, StepRecords
 from parity.paths.plan import DEFAULT_KINDS, Changes, Plan
 from parity.paths.side import Pair, Side
 from parity.runs.closer.suspects import LocalPass
+from parity.runs.closer.unobserved import unobserved
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, given_of
 from parity.runs.sink import Sink
@@ -54,6 +55,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     extra = coarse or _coarse(pair)
     references = [pair.sides.reference, *([] if extra is None else [extra])]
     whole = Plan(sites=plan, ends=True, leave=leave)
+    begun: StepRecords | None = None
     runs = [
         until_end(side.observe(whole if i == 0 else Plan(sites=plan, ends=True), start=start), ends[i])
         for i, side in enumerate(references)
@@ -70,6 +72,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         if local is not None:
             sites = local.step(true.step, state_of(given[0], "before"), sites, theirs)
         collected.add(judged, theirs, sites)
+        begun = begun or judged
     for run in (*runs, candidate):
         exhaust(run)
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": ends[1].own})
@@ -91,6 +94,8 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     )
     if local is not None and result.verdict == "fail":
         result = local.descend(result)
+    if begun is not None:
+        result = unobserved(result, pair, begun, request, say, failing)
     return replace(result, differing_settings=pair.differing)
 
 

@@ -23,7 +23,6 @@ from parity.paths.side import Pair
 from parity.reached import Reached
 from parity.runs.closer.follow import Following, born, holding, without_outputs
 from parity.runs.closer.suspects import LocalPass, SecondLook, descend, operations
-from parity.runs.closer.unobserved import unobserved
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.sink import Sink
@@ -70,8 +69,6 @@ def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Resu
     sink.finish(Pair(truth.ends, ends))
     result = judged.conclude(request.model, pair.differing)
     result = _require_common(_with_attention(result, pair, ends), pair, ends, chosen=request.sites != "none")
-    if request.sites != "none":
-        result = unobserved(result, pair, truth.steps[0], say)
     return judged.closer(result, request, ends.names), truth
 
 

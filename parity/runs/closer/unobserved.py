@@ -5,7 +5,8 @@ one that it makes wrongly may be right with every module's output kept. On a CPU
 through torchax so that noise_pred is 6 % off, and with its blocks observed 4e-6.
 
 How. The first step runs again from the reference's state with no site. What the loop takes from it is judged by the
-floors of the same step. Parity's own candidate is not run again: its program is not the user's.
+floors of the same step. It is done in the round of the pair as given, the last one: that program is the user's.
+Parity's own candidate is not run again: its program is not.
 
 Cost: one compilation of the candidate and one step, of a port that passed.
 """
@@ -16,10 +17,10 @@ from dataclasses import replace
 
 from parity.compare.conclude import Collected, conclude
 from parity.compare.judge import Judge, excuses
-from parity.compare.result import Result
+from parity.compare.result import Failed, Result
 from parity.golden.records import LOOP, StepRecords
 from parity.paths.plan import Plan
-from parity.runs.request import Say
+from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.stream import state_of
 
@@ -29,13 +30,15 @@ NOTE = (
 )
 
 
-def unobserved(result: Result, pair: Ready, truth: StepRecords, say: Say) -> Result:
+def unobserved(
+    result: Result, pair: Ready, truth: StepRecords, request: Request, say: Say, failing: Failed = "structure"
+) -> Result:
     """A passing result, failed where the port's program gives something else when nothing is observed.
 
     Args:
-        truth: the reference's first step, with its floors.
+        truth: the reference's first step, with the floors of the round that `failing` names.
     """
-    if result.verdict != "pass" or not pair.port or not pair.facts.candidate.compiled:
+    if result.verdict != "pass" or request.sites == "none" or not pair.port or not pair.facts.candidate.compiled:
         return result
     say("the port's program with nothing observed", truth.step, truth.step + 1)
     start = state_of(truth, "before")
@@ -43,7 +46,9 @@ def unobserved(result: Result, pair: Ready, truth: StepRecords, say: Say) -> Res
     ours, theirs = _of_loop(truth), _of_loop(steps[0])
     judge, collected = Judge(excuses(pair.differing), strict_sites=False), Collected()
     collected.add(ours, theirs, judge.step(ours, theirs))
-    found = conclude(collected, model=result.model, differing=pair.differing, preflight=result.preflight)
+    found = conclude(
+        collected, model=result.model, differing=result.differing_settings, preflight=result.preflight, failing=failing
+    )
     if found.verdict != "fail":
         return result
     notes = (*result.notes, *found.notes)

@@ -15,10 +15,13 @@ from parity.golden.records import StepRecords
 from parity.paths.plan import Plan
 from parity.paths.side import Pair
 from parity.runs.closer.unobserved import NOTE, unobserved
+from parity.runs.request import Request
+from parity.settings import parse
 from tests.compare.make_records import because, moved, noise, step, tensor
 
 LATENTS, PREDICTED = noise(1), noise(2)
 PASSED = Result("pass", None, because(""))
+REQUEST = Request("tiny", parse("torch"), parse("torchax"))
 
 
 def loop(predicted: np.ndarray) -> StepRecords:
@@ -46,7 +49,7 @@ def pair(floors: float, *, port: bool = True, compiled: bool = True) -> tuple[An
 
 def test_a_program_that_is_wrong_only_where_nothing_is_observed_fails() -> None:
     given, asked = pair(30.0)
-    found = unobserved(PASSED, given, loop(PREDICTED), lambda *_: None)
+    found = unobserved(PASSED, given, loop(PREDICTED), REQUEST, lambda *_: None)
     assert (found.verdict, found.failed) == ("fail", "structure")
     assert found.origin is not None
     assert found.origin.key.site == "loop:noise_pred"
@@ -55,7 +58,7 @@ def test_a_program_that_is_wrong_only_where_nothing_is_observed_fails() -> None:
 
 
 def test_a_program_that_agrees_leaves_the_result_as_it_is() -> None:
-    assert unobserved(PASSED, pair(1.0)[0], loop(PREDICTED), lambda *_: None) is PASSED
+    assert unobserved(PASSED, pair(1.0)[0], loop(PREDICTED), REQUEST, lambda *_: None) is PASSED
 
 
 @pytest.mark.parametrize(
@@ -69,5 +72,5 @@ def test_a_program_that_agrees_leaves_the_result_as_it_is() -> None:
 )
 def test_nothing_is_run_again_without_need(result: Result, more: dict[str, bool]) -> None:
     given, asked = pair(30.0, **more)
-    assert unobserved(result, given, loop(PREDICTED), lambda *_: None) is result
+    assert unobserved(result, given, loop(PREDICTED), REQUEST, lambda *_: None) is result
     assert asked == []
