@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from parity.errors import UsageError
+from parity.paths.plan import LOOP_STAGE
 from parity.settings import BY_NAME, SETTINGS, parse
 
 Row = tuple[str, ...]
@@ -47,12 +48,13 @@ def one_at_a_time(sets: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:
 
 
 def every(blocks: int) -> tuple[Row, ...]:
-    """The defaults, and each value of each setting that is not the candidate's default.
+    """The defaults, and each value of each setting of the loop that is not the candidate's default.
 
     Args:
         blocks: of the transformer, of which a cache skips all but the first and the last.
     """
-    return ((), *((*s.needs, f"{s.name}={value}") for s in SETTINGS for value in s.tries("torchax", blocks)))
+    of_loop = [s for s in SETTINGS if s.applies_in(LOOP_STAGE)]
+    return ((), *((*s.needs, f"{s.name}={value}") for s in of_loop for value in s.tries("torchax", blocks)))
 
 
 def merged(base: Sequence[str], row: Row) -> tuple[str, ...]:
