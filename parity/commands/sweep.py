@@ -26,7 +26,7 @@ def sweep(
         list[str] | None, typer.Option("--set", metavar="K=V,V", help="Values of a candidate's setting; repeatable.")
     ] = None,
     all_values: Annotated[
-        bool, typer.Option("--all", help="A row for each value of each setting that is not its default.")
+        bool, typer.Option("--all", help="A row for each value of each setting of the loop that is not its default.")
     ] = False,
     as_grid: Annotated[
         bool, typer.Option("--grid/--one-at-a-time", help="Every combination, or each value alone.")
