@@ -7,11 +7,10 @@ from typing import Literal
 
 from parity.causes.machine import Machine
 from parity.causes.request import ExplainRequest
-from parity.compare.comparable import COMPONENTS
+from parity.compare.comparable import of_script
 from parity.compare.detect.phantoms import Phantoms
 from parity.compare.result import Cause, Origin, Result
 from parity.golden.records import Provenance, StepRecords
-from parity.settings import BY_NAME
 
 Need = Literal["reference", "candidate", "script"]
 """Beside the records, which there always are: the reference's model can be run on this machine; so can the candidate,
@@ -71,10 +70,7 @@ class Evidence:
     def met(self) -> frozenset[Need]:
         """The needs of a witness that are met."""
         if self.model is None:
-            script = any(
-                name.partition(".")[0] in COMPONENTS for name in self.reference.settings.keys() - BY_NAME.keys()
-            )
-            return frozenset({"script"} if script else ())
+            return frozenset({"script"} if of_script(self.reference) else ())
         return frozenset({"reference"} if self.request.kept is None else {"reference", "candidate"})
 
     @property

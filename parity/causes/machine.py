@@ -10,7 +10,7 @@ from parity.bisect.swaps import Plan as Swaps
 from parity.bisect.swaps import plan
 from parity.causes.known_faults import Simulated, beside
 from parity.causes.request import ExplainRequest
-from parity.compare.comparable import COMPONENTS
+from parity.compare.comparable import of_script
 from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import Provenance, StepRecords
@@ -20,7 +20,7 @@ from parity.paths.side import Side
 from parity.paths.worker.openers import Openers
 from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import candidate_spec, reference_spec
-from parity.settings import BY_NAME, Settings, Value, parse
+from parity.settings import Settings, Value, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Machine:
         """Raises ParityError where the model, its weights or its inputs are not the golden's."""
         if golden.backend != "torch":
             raise UsageError("the reference golden was not recorded by a torch path of parity's")
-        if any(name.partition(".")[0] in COMPONENTS for name in golden.settings.keys() - BY_NAME.keys()):
+        if of_script(golden):
             raise UsageError("the reference golden was recorded in a script, of whose model this machine knows nothing")
         settings = typed(request.ports.reference, "torch", golden.settings)
         pair = Request(

@@ -96,6 +96,11 @@ COMPONENTS = ("transformer", "transformer_2", "unet", "vae", "scheduler", "guide
 """Of a pipeline, whose configs a script's recording keeps among its settings."""
 
 
+def of_script(golden: Provenance) -> bool:
+    """Whether a golden was recorded in a script: among its settings are configs of components."""
+    return any(name.partition(".")[0] in COMPONENTS for name in golden.settings.keys() - BY_NAME.keys())
+
+
 def _of_component(name: str, settings: Mapping[str, str]) -> bool:
     """Whether anything is known of the component that a config's value belongs to (`scheduler.shift`)."""
     component = name.partition(".")[0]

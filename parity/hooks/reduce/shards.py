@@ -22,9 +22,9 @@ def is_distributed(x: object) -> bool:
     return hasattr(x, "placements") and hasattr(x, "device_mesh")
 
 
-def is_split(x: object) -> bool:
+def is_split(x: Any) -> bool:
     """Whether this process holds a part of it alone."""
-    return is_distributed(x) and not all(p.is_replicate() for p in x.placements)  # type: ignore[attr-defined]
+    return is_distributed(x) and not all(p.is_replicate() for p in x.placements)
 
 
 def whole_of(x: Any) -> torch.Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from parity.compare.local import Local
-from parity.compare.result import Distance, Origin, Result, SiteDiff
+from parity.compare.result import Distance, Failed, Origin, Result, SiteDiff
 from parity.golden.records import Key, StepRecords
 from parity.hooks.sites import SitePlan
 from parity.paths.plan import CallRecords, ModuleCall, Plan
@@ -21,8 +21,8 @@ from tests.compare.make_records import FLOOR, because, floor_of, moved, noise, t
 MODULES = ("", "proj", "blocks.0", "blocks.0.attn", "blocks.0.attn.to_q", "blocks.1", "blocks.10", "blocks.10.ff")
 
 
-def failing(site: str, failed: str | None = "structure") -> Result:
-    return Result("fail", failed, because(""), origin=Origin(Key("transformer", 0, "cond", site), "module"))  # type: ignore[arg-type]
+def failing(site: str, failed: Failed = "structure") -> Result:
+    return Result("fail", failed, because(""), origin=Origin(Key("transformer", 0, "cond", site), "module"))
 
 
 @pytest.mark.parametrize(
