@@ -1,22 +1,33 @@
-"""A command in a process forked from this one, which a signal meets where it writes or at any moment.
+"""A command in a forked process, which a signal meets where it writes or at any moment.
 
-Forked, because an interpreter of its own takes half a second and a command on small goldens a tenth of that.
+Forked, because an interpreter of its own takes half a second and a command on small goldens a tenth of that. Forked not
+from the process of the tests but from one that holds the commands alone: where an earlier test has started JAX's
+threads, a fork finds the locks that they held closed for ever, now and then (two runs of three with 60 forks each).
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 import io
+import multiprocessing
 import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import NoReturn
 
+from typer.testing import CliRunner
+
+from parity import cli
 from parity.__main__ import main
+from parity.signals import terminable
 
 KILLS = int(os.environ.get("KILLS", "1"))
 """Of each command and signal at calls of the system, and as many at moments between: few in CI, `make kills` all."""
@@ -41,19 +52,46 @@ class Ended:
     group: int
 
 
+def warmed(arguments: Sequence[str], folder: Path) -> int:
+    """The exit code of a command in the process that others are forked from: what it imports every fork has."""
+    return _nursery().submit(_warm, arguments, folder).result()
+
+
 def forked(arguments: Sequence[str], folder: Path, number: int = 0, at: int = 0, after: float | None = None) -> Ended:
     """Run a command in a folder.
 
     Args:
         number: the signal that it gets. at: before this call of CALLS, from 1. after: so many seconds from its start.
     """
+    return _nursery().submit(_fork, arguments, folder, number, at, after).result()
+
+
+@functools.cache
+def _nursery() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def _warm(arguments: Sequence[str], folder: Path) -> int:
+    with contextlib.chdir(folder):
+        return CliRunner().invoke(cli.app, list(arguments)).exit_code
+
+
+def _fork(arguments: Sequence[str], folder: Path, number: int, at: int, after: float | None) -> Ended:
+    """As `forked`, in the process that holds the commands."""
     said = folder.with_name(f"{folder.name}.said")
     reads, writes = os.pipe()
     began = time.monotonic()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the fork's command has begun
     pid = os.fork()
     if pid == 0:
-        os.close(reads)
-        _run(arguments, folder, said, number, at, writes)
+        try:
+            os.close(reads)
+            _run(arguments, folder, said, number, at, writes)
+        except KeyboardInterrupt:  # after the command had ended
+            os._exit(130)
+        finally:
+            os._exit(98)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     os.close(writes)
     if after is not None:
         time.sleep(after)
@@ -78,10 +116,12 @@ def _run(arguments: Sequence[str], folder: Path, said: Path, number: int, at: in
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.argv = ["parity", *arguments]
-    calls = 0
+    calls, began = 0, inspect.unwrap(terminable).__code__
 
     def seen(frame: FrameType, event: str, function: object) -> None:
         nonlocal calls
+        if event == "call" and frame.f_code is began:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         if event == "c_call" and _of_the_disk(function):
             calls += 1
             if calls == at:

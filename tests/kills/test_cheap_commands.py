@@ -6,7 +6,6 @@ command, typed again, ends as one that was never killed.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -17,16 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from parity import cli
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
 from tests.bisect.make_history import Made, repository
 from tests.compare.make_goldens import REFERENCE, pair, walk, write
-from tests.kills.forked import CODES, KILLS, SIGNALS, Ended, forked, left_of
+from tests.kills.forked import CODES, KILLS, SIGNALS, Ended, forked, left_of, warmed
 from tests.report.test_result_json import RESULT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="commands are forked")
@@ -138,8 +135,7 @@ class Trial:
         for made in (warm, folder):
             made.mkdir()
             command.make(made)
-        with contextlib.chdir(warm):  # once in this process: what it imports every fork has
-            assert CliRunner().invoke(cli.app, list(command.words)).exit_code == command.code
+        assert warmed(command.words, warm) == command.code
         before = files(folder)
         ended = forked(command.words, folder)
         assert ended.code == command.code, ended.said
