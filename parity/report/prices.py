@@ -79,7 +79,7 @@ def _sections(prices: PriceList) -> Iterator[Section]:
     cached = [row for row in judged if any("cache=deepcache" in setting for setting in row.settings)]
     steps = range(max((len(row.by_step) for row in cached), default=0))
     by_step = tuple((row.name, *(small(x) for x in row.by_step), _time(row)) for row in cached)
-    yield Facts((("measured", _measured(prices)), *_choose(prices.rows)))
+    yield Facts((("model", prices.model), ("measured", _measured(prices)), *_choose(prices.rows)))
     yield Table(
         f"Prices: {prices.model}", "row", COLUMNS, tuple(map(_cells, judged)), folds=("settings",), legend=LEGEND
     )
