@@ -50,7 +50,7 @@ SEEDS = range(5)
 
 def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
     began = time.perf_counter()
-    side = known.candidate()
+    side = known.candidate(*fault.settings)
     with fault.apply(side):
         try:
             result, taken = known.judge(side)

@@ -34,7 +34,7 @@ class Fault:
 
     Attributes:
         name, group: for the table. at: module path, `preflight` or `loop`. apply: a context in which the side has it.
-        steps: denoising steps that show it.
+        steps: denoising steps that show it. settings: of the candidate.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Fault:
     at: str
     apply: Callable[[Loaded], contextlib.AbstractContextManager[None]]
     steps: int = 1
+    settings: tuple[str, ...] = ()
 
 
 FAULTS: list[Fault] = []
@@ -49,7 +50,9 @@ BLOCK = 1
 """The block that block-wise faults sit in: not the first, so that what is before it must be told innocent."""
 
 
-def fault(group: str, at: str, steps: int = 1) -> Callable[[Callable[[Loaded], Any]], Callable[[Loaded], Any]]:
+def fault(
+    group: str, at: str, steps: int = 1, settings: tuple[str, ...] = ()
+) -> Callable[[Callable[[Loaded], Any]], Callable[[Loaded], Any]]:
     """Enter a patch in the catalogue; it may return a context manager for what must be undone."""
 
     def enter(patch: Callable[[Loaded], Any]) -> Callable[[Loaded], Any]:
@@ -62,7 +65,7 @@ def fault(group: str, at: str, steps: int = 1) -> Callable[[Callable[[Loaded], A
                     stack.enter_context(undo)
                 yield
 
-        FAULTS.append(Fault(patch.__name__, group, at.format(b=f"transformer_blocks.{BLOCK}"), apply, steps))
+        FAULTS.append(Fault(patch.__name__, group, at.format(b=f"transformer_blocks.{BLOCK}"), apply, steps, settings))
         return patch
 
     return enter
@@ -634,11 +637,10 @@ def latents_height_and_width_swapped(side: Loaded) -> Any:
     return mock.patch.object(families, "model_arguments", change)
 
 
-@fault("state", "context_embedder")
+@fault("state", "context_embedder", settings=("jit=false",))
 def text_of_the_other_branch_cached(side: Loaded) -> Any:
     """The refined text of the first branch is kept for the second: seen eagerly, as a port without jit does it."""
     kept: list[Any] = []
-    side.backend.jit = False  # type: ignore[attr-defined]
 
     def change(old: Any, *args: Any, **kwargs: Any) -> Any:
         kept.append(old(*args, **kwargs))
@@ -647,10 +649,9 @@ def text_of_the_other_branch_cached(side: Loaded) -> Any:
     wrap(module(side, "context_embedder"), change)
 
 
-@fault("state", "{b}", steps=2)
+@fault("state", "{b}", steps=2, settings=("jit=false",))
 def stale_cache_between_steps(side: Loaded) -> Any:
     kept: dict[int, Any] = {}
-    side.backend.jit = False  # type: ignore[attr-defined]
     calls = [0]
 
     def change(old: Any, *args: Any, **kwargs: Any) -> Any:
