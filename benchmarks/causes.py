@@ -77,8 +77,12 @@ NEAR_A_SETTING = {
     "scheduler_not_reset",
 }  # fmt: skip
 """Patches that do what a setting does, in one block or in all: named or unknown, both are true; shown, not counted."""
-OF_THE_SCHEDULE = {"schedule_shift_missing", "timesteps_repeat"}
-"""Patches of the schedule's numbers, which the schedule gauge must tell."""
+OF_THE_LOOP = {
+    "schedule_shift_missing": "the schedule is another", "timesteps_repeat": "the schedule is another",
+    "guidance_branches_swapped": "guidance is applied to the branches the wrong way round: scale -5 for 6",
+    "guidance_scale_off": "the guidance scale is 6.05, not 6",
+}  # fmt: skip
+"""Patches of the loop's values, and how the cause begins that those values must tell."""
 
 
 class Bench:
@@ -135,7 +139,8 @@ class Bench:
         """What the witnesses say of one candidate."""
         name = fault.name if fault is not None else " + ".join((*truth, *beside))
         began = time.perf_counter()
-        where = self.record(name, (*truth, *beside, *(n for t in truth for n in _needs(t))), fault)
+        settings = () if fault is not None else (*truth, *beside, *(n for t in truth for n in _needs(t)))
+        where = self.record(name, settings, fault)
         row: dict[str, Any] = {"kind": kind, "truth": truth, "recorded": round(time.perf_counter() - began, 1)}
         if self.only_record:
             return row
@@ -166,8 +171,7 @@ def _told(result: Result) -> dict[str, Any]:
         "shares": [c.share for c in named],
         "harmless": [f"{c.setting}={c.candidate}" for c in innocent],
         "causes": [[c.cause, *(w.detail for w in c.witnesses)] for c in result.causes],
-        "unknown": [n.text for n in result.notes if n.text.startswith("unknown")],
-        "gauges": [c.cause for c in result.causes if not c.setting],
+        "unknown": [n.text for n in result.notes if n.text.startswith("unknown") or "no known fault" in n.text],
     }
 
 
@@ -209,9 +213,10 @@ def rows(bench: Bench) -> Iterator[tuple[str, Any]]:
     for pair in PAIRS:
         yield " + ".join(pair), lambda pair=pair: bench.row("pair", pair)
     for fault in FAULTS:
-        schedule, near = fault.name in OF_THE_SCHEDULE, fault.name in NEAR_A_SETTING
-        kind = "schedule" if schedule else "near" if near else "unknown"
-        yield fault.name, lambda fault=fault, kind=kind: bench.row(kind, (), (), fault)
+        told, near = OF_THE_LOOP.get(fault.name), fault.name in NEAR_A_SETTING
+        kind = "loop" if told else "near" if near else "unknown"
+        truth = (told,) if told else ()
+        yield fault.name, lambda fault=fault, kind=kind, truth=truth: bench.row(kind, truth, (), fault)
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ def is_right(row: Row, golden: str) -> bool:
     below the floor, is right where it is said so.
     """
     told, truth = row[golden], row["truth"]
+    if row["kind"] == "loop":
+        return all(any(cause.startswith(t) for cause, *_ in told["causes"]) for t in truth)
     if told["verdict"] == "pass":
         return row["kind"] != "pair"
     first = told["named"][: len(truth)] or [[name] for name in told["harmless"]]
@@ -36,7 +38,7 @@ def markdown(rows: dict[str, Row]) -> str:
     of: dict[str, list[Row]] = {}
     for row in rows.values():
         of.setdefault(row["kind"], []).append(row)
-    single, beside, pair, unknown = (of.get(k, []) for k in ("single", "beside", "pair", "unknown"))
+    single, beside, pair, unknown, loop = (of.get(k, []) for k in ("single", "beside", "pair", "unknown", "loop"))
     far = [r for r in unknown if r["mute"]["verdict"] != "pass"]
     silent = [r for r in far if not r["mute"]["named"] and r["mute"]["unknown"]]
     out = [
@@ -52,6 +54,7 @@ def markdown(rows: dict[str, Row]) -> str:
         _line("the same from goldens alone", "85 %", single, "mute"),
         _line("pairs, settings known: both named", "80 %", pair, "told"),
         _line("pairs, goldens alone: both named", "80 %", pair, "mute"),
+        _line("faults of the loop's values, goldens alone: told with their figures", "-", loop, "mute"),
         f"| unknown faults, goldens alone: called unknown | 95 % | {len(silent)} of {len(far)} | "
         f"{len(silent) / max(1, len(far)):.0%} |",
         "",
@@ -63,7 +66,7 @@ def markdown(rows: dict[str, Row]) -> str:
         ("Pairs, settings known", "pair", "told"), ("Pairs, goldens alone", "pair", "mute"),
         ("Unknown faults, goldens alone", "unknown", "mute"),
         ("Patches that do what a setting does, in a block or in all (not counted)", "near", "mute"),
-        ("Schedules, by the schedule gauge", "schedule", "mute"),
+        ("Faults of the loop's values, goldens alone", "loop", "mute"),
     ):  # fmt: skip
         out += [f"## {title}", "", "| candidate | named, with shares | |", "|---|---|---|"]
         out += [_row(name, row, golden) for name, row in rows.items() if row["kind"] == kind]
@@ -81,8 +84,8 @@ def _row(name: str, row: Row, golden: str) -> str:
     named = ", ".join(f"{' or '.join(n)} {s:.0%}" for n, s in zip(told["named"], told["shares"], strict=True))
     named = named or ", ".join(f"{name} harmless" for name in told["harmless"])
     said = named or (told["unknown"] or ["no cause"])[0].partition(":")[0]
-    if row["kind"] == "schedule":
-        said = "; ".join(told["gauges"])
+    if row["kind"] == "loop":
+        said = "; ".join(cause for cause, *_ in told["causes"])
     good = (
         not told["named"] and told["unknown"]
         if row["kind"] == "unknown"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from parity.errors import UsageError
 from parity.paths.port.settings import PortInfo, typed
-from parity.settings import Settings, differences, parse, render
+from parity.settings import SETTINGS, Settings, differences, parse, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,11 @@ class Plan:
     port: PortInfo | None = None
 
     def with_only(self, names: tuple[str, ...]) -> Settings:
-        """The candidate's settings with its own values for these swaps alone."""
+        """The candidate's settings with its own values for these swaps alone, and what such a value needs with it."""
         plain = {s.setting: s.without for s in self.swaps if s.setting not in names}
         values = _typed(self.port, self.candidate, plain)
-        return Settings(self.candidate.backend, {**self.candidate.values, **{name: values[name] for name in plain}})
+        merged = {**self.candidate.values, **{name: values[name] for name in plain}}
+        return _together(Settings(self.candidate.backend, merged), self.candidate)
 
 
 def plan(reference: Settings, candidate: Settings, port: PortInfo | None = None) -> Plan:
@@ -78,6 +79,23 @@ def plan(reference: Settings, candidate: Settings, port: PortInfo | None = None)
         declared = ", ".join(port.settings) or "none (SETTINGS)"
         raise UsageError(f"the paths differ in no setting that the port knows; it declares {declared}")
     return Plan(candidate=candidate, swaps=tuple(swaps), kept=tuple(kept), port=port)
+
+
+def _together(settings: Settings, candidate: Settings) -> Settings:
+    """The same, where a value does nothing without another setting's: that comes with it.
+
+    A value that can be no fault goes with it instead, so that what is wrong with the other stays the other's.
+    """
+    values = dict(settings.values)
+    for setting in SETTINGS if settings.backend == "torchax" else ():  # a port's settings are its own
+        missing = [name for need in setting.needs if not settings.changed(name := need.partition("=")[0])]
+        if not missing or not settings.changed(setting.name):
+            continue
+        if setting.innocent:
+            values[setting.name] = setting.default_for(settings.backend)
+        else:
+            values |= {name: candidate[name] for name in missing}
+    return Settings(settings.backend, values)
 
 
 def _typed(port: PortInfo | None, candidate: Settings, texts: Mapping[str, str]) -> Settings:

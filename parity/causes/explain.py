@@ -115,7 +115,19 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     # How to have phantom keys counted is no news where they were.
     held = (n for n in found.notes if not (evidence.attention.phantoms and n.text.startswith(TO_COUNT)))
     merged = _merged(causes["counterfactual"], causes["signature"])
-    return replace(found, causes=_beside(merged, measured), notes=(*held, *notes))
+    named = _beside(merged, measured)
+    return replace(found, causes=named, notes=(*held, *(_beside_a_cause(n) if _guilty(named) else n for n in notes)))
+
+
+def _guilty(causes: Sequence[Cause]) -> bool:
+    """Whether any cause explains something: a harmless one has a share of 0, one that is read off values has none."""
+    return any(c.share != 0.0 for c in causes)
+
+
+def _beside_a_cause(note: Note) -> Note:
+    """What known faults leave unknown is not unknown where other evidence names its cause."""
+    _, unknown, rest = note.text.partition("unknown: ")
+    return replace(note, text=f"signatures: {rest}") if unknown and note.text.startswith(unknown) else note
 
 
 def _unasked(evidence: Evidence) -> list[Kind]:

@@ -16,7 +16,7 @@ from parity.bisect.state import State
 from parity.bisect.strategy import Outcome, strategy
 from parity.bisect.swaps import Plan, Swap, plan
 from parity.errors import UnjudgedError, UsageError
-from parity.settings import Settings, parse
+from parity.settings import Settings, parse, render
 
 MANY = ["dtype=bfloat16", "attention.mask=none", "refiner.mask=none", "text.reorder=concatenate", "vision_states=none"]
 MANY += ["rope=cached", "scheduler.warmup_steps=2", "jit=false", "sharding=tp_fc2_replicated"]
@@ -70,6 +70,22 @@ def test_a_value_that_only_the_reference_can_have_is_stood_in_for() -> None:
     assert [s.setting for s in searched.swaps] == ["attention.mask"]
     with pytest.raises(UsageError, match="differ in no setting that could be varied"):
         plan(odd, parse("torchax"))
+
+
+def test_a_fault_of_blocks_brings_the_kernel_that_has_them_and_their_size_goes_with_it() -> None:
+    given = ["attention.kernel=splash", "attention.block_padding=unmasked", "attention.block_kv=256"]
+    searched = plan(parse("torch"), parse("torchax", given))
+
+    def tried(*names: str) -> list[str]:
+        """What is given of these settings, which the path must take."""
+        settings = searched.with_only(names)
+        parse("torchax", [f"{name}={render(value)}" for name, value in settings.values.items()])
+        return [text for text in given if render(settings[text.partition("=")[0]]) == text.partition("=")[2]]
+
+    assert tried("attention.block_padding") == given[:2]
+    assert tried("attention.kernel") == given[:1]
+    assert tried("attention.block_kv") == []
+    assert tried("attention.kernel", "attention.block_kv") == [given[0], given[2]]
 
 
 @pytest.mark.parametrize("faults", [{"attention.mask": "none"}, {"scheduler.warmup_steps": 2}])

@@ -72,6 +72,20 @@ def test_one_that_is_registered_is_asked_with_what_the_others_found(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(("named", "said"), [(True, "signatures: no known fault"), (False, "unknown: no known fault")])
+def test_what_one_witness_does_not_know_is_not_unknown_where_another_names_it(
+    tmp_path: Path, named: bool, said: str
+) -> None:
+    @witness("a_first")
+    def first(asked: Evidence) -> Iterator[Cause | Note]:
+        yield Note("unknown: no known fault")
+        if named:
+            yield measured("the guidance scale is 6.05, not 6", 1.0, "seen")
+
+    assert explained(tmp_path).notes[-1].text == said
+
+
+@pytest.mark.usefixtures("registered")
 def test_what_needs_the_model_is_not_asked_without_it(tmp_path: Path) -> None:
     @witness("impossible", kind="signature", needs=("reference",))
     def impossible(asked: Evidence) -> Iterator[Cause]:

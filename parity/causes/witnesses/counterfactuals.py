@@ -47,7 +47,11 @@ def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
         notes: list[str] = []
         searched = _obeyed(machine, searched, step, notes)
         yield from map(Note, notes)
-    shared = shares(searched, run, noise) if searched.swaps else ()
+    try:
+        shared = shares(searched, run, noise) if searched.swaps else ()
+    except UsageError as refused:
+        yield Note(f"counterfactuals are skipped: the candidate refuses settings that are to be tried: {refused}")
+        return
     whole, half = sum(s.share for s in shared), sum(s.half for s in shared if not s.harmless)
     if any(not s.harmless for s in shared) and abs(1.0 - whole) > half:
         yield Note(
