@@ -48,6 +48,7 @@ def markdown(rows: dict[str, Row]) -> str:
         "Every row is what `parity explain` says of that candidate. *Settings known*: each fault stands beside an",
         "innocent setting, and must come first. *Goldens alone*: the candidate's golden tells neither settings, nor",
         "inputs, nor weights. A fault that the floor hides is not counted as named: the run passes, and says so.",
+        "Of an unknown fault stands what its values tell at the first divergence, where they tell anything.",
         "The limits from which a setting that only rounds is named were set on rows of this table.", "",
         "| | asked for | right | |", "|---|---|---|---|",
         _line("faults that are settings, settings known: right cause first", "95 %", beside, "told"),
@@ -83,9 +84,8 @@ def _row(name: str, row: Row, golden: str) -> str:
         return f"| {name} | passes, below the floor | |"
     named = ", ".join(f"{' or '.join(n)} {s:.0%}" for n, s in zip(told["named"], told["shares"], strict=True))
     named = named or ", ".join(f"{name} harmless" for name in told["harmless"])
-    said = named or (told["unknown"] or ["no cause"])[0].partition(":")[0]
-    if row["kind"] == "loop":
-        said = "; ".join(cause for cause, *_ in told["causes"])
+    read = "; ".join(cause for cause, *_ in told["causes"])  # off values, where no known fault is named
+    said = read if row["kind"] == "loop" else named or read or (told["unknown"] or ["no cause"])[0].partition(":")[0]
     good = (
         not told["named"] and told["unknown"]
         if row["kind"] == "unknown"
