@@ -24,6 +24,6 @@ async function showFrame(figure) {
     out.data.set([+r, +g, +b, 255], i);
   }
   pen.putImageData(out, 0, 0);
-  figure.querySelector(".most").textContent = most ? `difference, the strongest colour is ${most} of 255` : "equal pixels";
+  figure.querySelector(".most").textContent = most ? `lower picture: the difference, at most ${most} of 255` : "equal pixels";
 }
 for (const figure of document.querySelectorAll("figure.frame")) showFrame(figure);
