@@ -160,10 +160,8 @@ class Loop:
 
         def records(latents: Any, frames: Any) -> list[Record]:
             names = [str(x.dtype).removeprefix("torch.") for x in (z, out)]
-            return [
-                self.steps.after_loop("in.z", self._placed(latents), names[0], call, held=True),
-                self.steps.after_loop("out", _frames_first(self._placed(frames)), names[1], call, held=False),
-            ]
+            given = self.steps.after_loop("in.z", self._placed(latents), names[0], call, held=True)
+            return [given, *self.steps.shown(_frames_first(self._placed(frames)), names[1], call)]
 
         outside.add(records(z, out))
         if not self.rounds or not isinstance(vae, torch.nn.Module):

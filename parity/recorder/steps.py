@@ -15,7 +15,7 @@ import numpy as np
 from parity.golden import GoldenWriter
 from parity.golden.floors import least, level, widen
 from parity.golden.records import LOOP, Floor, Key, Moments, Provenance, Record, StepRecords
-from parity.golden.values import value_record
+from parity.golden.values import shown_record, value_record
 
 STAGE, AFTER = "transformer", "vae"
 OUTSIDE = -1
@@ -132,6 +132,11 @@ class Steps:
         """A record of a value of the decoder; a video is as large as everything else together: its sketch alone."""
         record = value_record(Key(AFTER, OUTSIDE, "", f"decode:{port}", call), value, dtype)
         return record if held else replace(record, value=None)
+
+    def shown(self, frames: np.ndarray, dtype: str, call: int) -> list[Record]:
+        """Records of what a decoder gave: whole, and what a picture shows of it."""
+        whole = self.after_loop("out", frames, dtype, call, held=False)
+        return [whole, shown_record(whole, frames)]
 
     @property
     def empty(self) -> bool:

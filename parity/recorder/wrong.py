@@ -70,8 +70,9 @@ class Wrong:
                 yield frozenset({name}), out
 
     def keep(self, step: int, faults: Faults, records: Iterable[Record]) -> None:
-        """Take what faults gave; of modules their outputs alone."""
-        outputs = (r for r in records if not r.key.is_input and not r.key.is_apart and r.sketch is not None)
+        """Take what faults gave: of modules their outputs alone, of frames what is shown of them too."""
+        apart = (r for r in records if not r.key.is_apart or (step != STEP and r.key.is_read))
+        outputs = (r for r in apart if not r.key.is_input and r.sketch is not None)
         self._steps.setdefault(step, {}).setdefault(faults, []).extend(outputs)
 
     def finish(self, where: str) -> None:
