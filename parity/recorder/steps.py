@@ -113,6 +113,7 @@ class Steps:
     Attributes:
         where: of the golden. provenance: made when the first step is written. overwrite: whether one that is there is
             replaced. truth: see `Part.whole`. number: of the step that is being seen.
+        writes: whether anything is written; one of several processes that observe the same writes.
     """
 
     where: str
@@ -120,6 +121,7 @@ class Steps:
     overwrite: bool
     truth: str = ""
     number: int = 0
+    writes: bool = True
     part: Part = field(default_factory=Part)
     outside: Part = field(default_factory=Part)
     _writer: GoldenWriter | None = None
@@ -155,14 +157,17 @@ class Steps:
         """Write the step; when this returns, it survives a kill."""
         if not self.part.records:
             return
-        if self._writer is None:
-            self.begin()
-        assert self._writer is not None
-        self._writer.write_step(self.part.whole(self.number, self.truth))
+        if self.writes:
+            if self._writer is None:
+                self.begin()
+            assert self._writer is not None
+            self._writer.write_step(self.part.whole(self.number, self.truth))
         self.number, self.part = self.number + 1, Part()
 
     def finish(self, complete: bool) -> None:
         """Write what is left; a recording that did not end by itself stays marked incomplete."""
+        if not self.writes:
+            return
         if complete and any(r.key.module == LOOP for r in self.part.records):
             self.end_step()
         else:  # what was named after the last step
