@@ -55,7 +55,7 @@ class JaxVae:
 
 @pytest.fixture(scope="module")
 def latents() -> torch.Tensor:
-    return torch.randn(1, 4, 8, 16, 16, generator=torch.Generator().manual_seed(1))
+    return torch.randn(1, 4, 9, 16, 16, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_what_a_script_decodes_is_recorded_with_its_floors(reference: Path) -> N
     step = golden.read_step(-1)
     assert [r.key.site for r in step.records] == ["decode:in.z", "decode:out", "decode:out@read", "frames:out"]
     out = step.records[1]
-    assert out.shape == (1, 8, 3, 16, 16), "frames first, so that bins of rows are of frames"
+    assert out.shape == (1, 9, 3, 16, 16), "frames first, so that bins of rows are of frames"
     assert step.floors[out.key].l2 > 0
 
 
@@ -126,7 +126,7 @@ def test_frames_that_do_not_see_the_ones_before_are_told(
     found = compared(reference, tmp_path / "tpu", latents / SCALING, frame_wise=True, cut=cut)
     assert found.origin is not None
     assert (found.verdict, found.origin.key.site) == ("fail", "decode:out")
-    told = "at decode:out the difference lies in frames 1 to 7 of 8; the first, which sees no other, agrees"
+    told = "at decode:out the difference lies in frames 1 to 8 of 9; the first, which sees no other, agrees"
     assert told in [str(note) for note in found.notes]
 
 

@@ -83,6 +83,8 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: Grid | None) -
         return f"at {at.key.site} the difference lies in {len(hit)} of {len(at.bins)} parts of its rows"
     size = Geometry(*at.frame).rows_per_bin * tokens / at.frame[0]
     spans = [(int(i * size), min(tokens, math.ceil((i + 1) * size))) for i in hit]
+    if at.key.site == VIDEO:  # a bin over the end of a frame says nothing of which, where another lies within one
+        spans = [span for span in spans if span[1] - span[0] == 1] or spans
     where = ", ".join(_span(first, last) for first, last in _merged(spans)[:_MOST])
     if at.key.site == VIDEO:
         alone = "; the first, which sees no other, agrees" if _merged(spans) == [(1, tokens)] else ""
