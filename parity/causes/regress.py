@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from parity.compare.metrics import comparable_shapes
+from parity.compare.unlike import read_key
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.golden.sketch import TOTAL, Geometry, norm
 
@@ -33,6 +34,15 @@ def _counts(record: Record) -> bool:
     if record.kind != "tensor" or record.sketch is None or record.key.is_apart or record.key.is_input:
         return False
     return record.key.module != LOOP or record.key.port in LOOP_OUTPUTS
+
+
+def as_read(step: StepRecords, stage: str) -> StepRecords:
+    """The step with what is read of a stage's values in their place, where that is held: of frames what is shown."""
+    read = {r.key: r for r in step.records if r.key.is_read and r.key.stage == stage}
+    held = [(r, read.get(read_key(r.key))) for r in step.records if r.key not in read]
+    records = tuple(r if other is None else replace(other, key=r.key) for r, other in held)
+    known = {r.key: step.floors[other.key] for r, other in held if other is not None and other.key in step.floors}
+    return StepRecords(step.step, records, {**step.floors, **known})
 
 
 def error_vector(reference: StepRecords, other: StepRecords, keys: Sequence[Key]) -> Vector:

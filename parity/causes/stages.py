@@ -19,7 +19,7 @@ import numpy as np
 
 from parity.bisect.swaps import plan
 from parity.causes.decoding import decoding
-from parity.causes.regress import error_vector, noise_norm
+from parity.causes.regress import as_read, error_vector, noise_norm
 from parity.causes.shares import shares
 from parity.causes.witnesses.counterfactuals import swapped
 from parity.compare.reason import Note
@@ -130,7 +130,8 @@ class _Again:
                 side.close()
             records += [r for r in first.records if r.key.module == LOOP and r.sketch is not None]
             found |= first.floors
-        return StepRecords(STAGES_STEP, tuple(r for r in records if not r.key.is_apart), found)
+        read = as_read(StepRecords(STAGES_STEP, tuple(records), found), VAE_STAGE)
+        return replace(read, records=tuple(r for r in read.records if not r.key.is_apart))
 
     @functools.cached_property
     def _parts(self) -> tuple[tuple[str, Callable[[Settings], Settings]], ...]:

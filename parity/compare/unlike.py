@@ -11,6 +11,15 @@ from parity.golden.records import READ, Key, Record
 
 UNREAD = "differs in padded rows alone, which no query reads"
 """The note of a joint sequence whose figures are those of the rows that are read."""
+UNSEEN = "differs beyond -1 to 1 alone, which no picture shows"
+"""The note of frames whose figures are those of what is shown."""
+_PICTURES = "vae"
+"""The stage whose outputs are pictures."""
+
+
+def unread(key: Key) -> str:
+    """The note of a site whose figures are those of what is read of it."""
+    return UNSEEN if key.stage == _PICTURES else UNREAD
 
 
 def what(record: Record) -> str:
@@ -117,7 +126,8 @@ def let_through(record: Record) -> int | None:
 
 
 def acquitted(diffs: Sequence[SiteDiff], beyond: Callable[[SiteDiff], bool]) -> list[SiteDiff]:
-    """Joint sequences that differ in rows alone that no query reads, with the figures of the rows that are read.
+    """Sites that differ in what nobody reads alone, with the figures of what is read: rows that no query reads, frames
+    beyond what a picture shows.
 
     Args:
         beyond: whether a site is beyond its floor.
@@ -132,7 +142,7 @@ def _as_read(d: SiteDiff, read: SiteDiff | None) -> SiteDiff:
     if read is None:
         return d
     figures = {name: getattr(read, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "bins")}
-    return replace(d, **figures, note=UNREAD)
+    return replace(d, **figures, note=unread(d.key))
 
 
 def read_key(key: Key) -> Key:

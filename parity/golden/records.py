@@ -26,8 +26,9 @@ PADDING = "padding"
 """Suffix of a port whose record covers only rows that no valid token reads; such records never decide."""
 
 READ = "read"
-"""Suffix of a port whose record covers the rows of a joint sequence whose keys some query reads. Beside the record of
-the whole, in whose place it counts where the whole differs and these rows do not."""
+"""Suffix of a port whose record covers what is made use of: the rows of a joint sequence whose keys some query reads,
+what a picture shows of frames. Beside the record of the whole, in whose place it counts where the whole differs and
+this does not."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,7 +73,7 @@ class Key:
 
     @property
     def is_apart(self) -> bool:
-        """Whether the record never decides by itself: padded rows, and the rows that are read beside the whole."""
+        """Whether the record never decides by itself: padded rows, and what is read of the whole beside it."""
         return self.is_padding or self.is_read
 
     @property

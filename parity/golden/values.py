@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from parity.golden.records import Key, Moments, Record
+from parity.golden.records import READ, Key, Moments, Record
 from parity.golden.sketch import geometry, sketch
 
 
@@ -22,3 +24,14 @@ def value_record(key: Key, value: np.ndarray, dtype: str) -> Record:
     )
     g = geometry(value.shape)
     return Record(key, "tensor", value.shape, dtype, "", (g.rows, g.channels), moments, sketch(value), value)
+
+
+def shown(frames: np.ndarray) -> np.ndarray:
+    """What a picture shows of frames, some -1 to 1: pipelines cut them there, and some decoders do already."""
+    return np.clip(frames, -1.0, 1.0)
+
+
+def shown_record(whole: Record, frames: np.ndarray) -> Record:
+    """The record, beside that of whole frames, of what a picture shows of them; without its values."""
+    key = replace(whole.key, site=f"{whole.key.site}@{READ}")
+    return replace(value_record(key, shown(frames), whole.dtype), value=None)

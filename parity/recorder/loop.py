@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -160,10 +161,8 @@ class Loop:
 
         def records(latents: Any, frames: Any) -> list[Record]:
             names = [str(x.dtype).removeprefix("torch.") for x in (z, out)]
-            return [
-                self.steps.after_loop("in.z", self._placed(latents), names[0], call, held=True),
-                self.steps.after_loop("out", _frames_first(self._placed(frames)), names[1], call, held=False),
-            ]
+            given = self.steps.after_loop("in.z", self._placed(latents), names[0], call, held=True)
+            return [given, *self.steps.shown(_frames_first(self._placed(frames)), names[1], call)]
 
         outside.add(records(z, out))
         if not self.rounds or not isinstance(vae, torch.nn.Module):
@@ -181,7 +180,7 @@ class Loop:
 
     def _placed(self, x: Any) -> np.ndarray:
         """A tensor, or an array of numpy's or JAX's, on the host with the channels in their place."""
-        held = np.asarray(self.kind.host(x)) if isinstance(x, torch.Tensor) else widen16(np.asarray(x))
+        held = np.asarray(self.kind.host(x)) if isinstance(x, torch.Tensor) else widen16(np.asarray(_whole(x)))
         return np.moveaxis(held, -1, 1) if self.layout == "channels_last" and held.ndim > 2 else held
 
     @contextlib.contextmanager
@@ -235,6 +234,15 @@ _STEP = ("model_output", "timestep", "sample")
 def _frames_first(video: np.ndarray) -> np.ndarray:
     """A video [B, C, T, H, W] as [B, T, C, H, W], so that the bins of its rows are of frames; a picture as it is."""
     return np.moveaxis(video, 2, 1) if video.ndim == 5 else video
+
+
+def _whole(x: Any) -> Any:
+    """An array of numpy's or JAX's as this process can read it; see `parity.hooks.reduce.transfer_jax.whole`."""
+    if "jax" not in sys.modules:
+        return x
+    from parity.hooks.reduce.transfer_jax import whole  # jax, for a script that has it
+
+    return whole(x)
 
 
 def _first(result: Any) -> Any:

@@ -14,6 +14,7 @@ from parity.golden import Provenance, fingerprint
 from parity.golden.records import PORT
 from parity.golden.versions import versions
 from parity.hooks.modules import module_tree, named_tensors
+from parity.recorder.processes import Process
 from parity.recorder.torch_calls import Kind
 
 TRANSFORMERS = ("transformer", "transformer_2", "unet")
@@ -80,12 +81,12 @@ class Parts:
         return found
 
 
-def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], shard: tuple[int, int] = (0, 1)) -> Provenance:
+def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], process: Process) -> Provenance:
     """What the golden says of itself; asked for when its first step is written.
 
     Args:
-        kind: where the tensors lie. kinds: floors that are measured. shard: (index, count) of this process; weights of
-            one of several are not fingerprinted, as it holds a share of them.
+        kind: where the tensors lie. kinds: floors that are measured. process: this one; weights of one of several are
+            not fingerprinted, as it may hold a share of them.
     """
     pipe, configs = parts.pipe, parts.configs()
     models = {
@@ -99,7 +100,7 @@ def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], shard: tuple[i
     modules: dict[str, str] = {}
     for i, (prefix, model) in enumerate(models.items()):
         before = f"{prefix}." if i else ""
-        if shard[1] == 1:
+        if process.count == 1 or not (process.split or process.together):
             weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
         modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
     tensors = list(next(iter(models.values())).parameters()) if models else []
@@ -115,7 +116,7 @@ def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], shard: tuple[i
         versions=versions(),
         devices=tuple(x.device.type for x in tensors[:1]),
         modules=modules,
-        shard=shard,
+        shard=process.shard,
     )
 
 

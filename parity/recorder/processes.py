@@ -1,15 +1,19 @@
-"""A script that runs as one of several processes (torchrun): the first one records, or each its share.
+"""A script that runs as one of several processes (torchrun, jax.distributed): the first one records, or each its share.
 
 Hooks see what a process holds. Where the model is whole in each process, the first one's values are everybody's. Where
 its weights are split over them (DTensor, as by `parallelize_module` or FSDP), each records what it holds, and
 `parity merge` adds that up: blocks of tensors that say which block they are. What parity would run beside the script in
 one process alone (floors, an early end) would leave the others in a collective that never ends, and is refused before
 anything runs.
+
+A program of JAX's over the devices of several processes runs in each of them, the one with the reductions too. So each
+observes, what is spread over them is gathered, and the first one writes what is whole.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,17 +33,33 @@ def place() -> tuple[int, int]:
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def _of_jax() -> tuple[int, int]:
+    """The same of JAX's processes; a script that has not joined them yet could not any more, were JAX asked."""
+    jax = sys.modules.get("jax")
+    distributed = getattr(jax, "distributed", None)
+    if jax is None or not getattr(distributed, "is_initialized", bool)():
+        return 0, 1
+    return jax.process_index(), jax.process_count()
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """This process among those of the script.
 
     Attributes:
         rank, count: of it. split: whether the model is split over them, so that each records its share.
+        together: whether they are JAX's, whose programs run in all of them: each observes, and the first one writes.
     """
 
     rank: int = 0
     count: int = 1
     split: bool = False
+    together: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes a golden."""
+        return not self.rank or self.split
 
     @property
     def shard(self) -> tuple[int, int]:
@@ -62,7 +82,8 @@ def one_of(models: Mapping[str, Any], floors: bool, stop_after: int | None) -> P
     """
     rank, count = place()
     if count == 1:
-        return Process()
+        index, several = _of_jax()
+        return Process(index, several, together=several > 1)
     if floors:
         raise UsageError(
             f"parity.record: one of {count} processes cannot measure floors, it would leave the others waiting: give "

@@ -35,18 +35,20 @@ class Recording:
 
     Attributes:
         where: of the golden. failed: what ended it before the script's end; empty for nothing.
+        together: whether other processes observe the same: their collectives are never left, though nothing is written.
     """
 
     where: str
     stop_after: int | None = None
     failed: str = ""
     stopped: bool = False
+    together: bool = False
     kind: Kind = field(default_factory=Eager)
     steps: Steps = field(init=False)
 
     def wanted(self) -> bool:
         """Whether anything is still recorded."""
-        return not self.failed and not self.stopped
+        return (self.together or not self.failed) and not self.stopped
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
@@ -55,8 +57,11 @@ class Recording:
             with torch.no_grad(), self.kind.scope():
                 yield
         except Exception as error:
-            self.failed = f"{type(error).__name__}: {error}".splitlines()[0]
-            say(f"recording to {self.where} ended in step {self.steps.number}: {self.failed}; the script goes on")
+            if not self.failed:
+                self.failed = f"{type(error).__name__}: {error}".splitlines()[0]
+                say(f"recording to {self.where} ended in step {self.steps.number}: {self.failed}; the script goes on")
+            if self.together:
+                self.steps.writes = False
             if os.environ.get("PARITY_DEBUG") == "1":
                 raise
 
@@ -108,12 +113,14 @@ def record(
     """
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
     process = one_of(parts.models, bool(floors), stop_after)
-    wanted = Recording(process.folder(os.fspath(where)), stop_after)
-    if process.rank and not process.split:
+    wanted = Recording(process.folder(os.fspath(where)), stop_after, together=process.together)
+    if process.rank and not process.split and not process.together:
         say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted
         return
-    if not overwrite and read_manifest(open_store(wanted.where)) is not None:
+    if not process.writes:
+        say(f"process {process.rank} of {process.count} observes what the first one records")
+    if process.writes and not overwrite and read_manifest(open_store(wanted.where)) is not None:
         raise UsageError(
             f"{wanted.where}: there is a golden here already; choose another place, or give overwrite=True"
         )
@@ -125,7 +132,8 @@ def record(
             "floors and like out"
         )
     wrong = Wrong(say) if causes else None
-    wanted.steps = Steps(wanted.where, lambda: provenance_of(parts, wanted.kind, kinds, process.shard), overwrite)
+    wanted.steps = Steps(wanted.where, lambda: provenance_of(parts, wanted.kind, kinds, process), overwrite)
+    wanted.steps.writes = process.writes
     watched = _watched(parts, wanted, (sites, tuple(values)), kinds, wrong, tuple(branches), layout)
     with contextlib.ExitStack() as stack:
         for context in watched:
@@ -206,9 +214,14 @@ def _finish(
         recording.steps.finish(complete and not recording.failed)
         if wrong is not None and not recording.steps.empty:
             wrong.finish(recording.where)
-    except ParityError as error:
-        say(f"recording to {recording.where} could not be finished: {error}")
+    except Exception as error:
+        what = str(error) if isinstance(error, ParityError) else f"{type(error).__name__}: {error}".splitlines()[0]
+        say(f"recording to {recording.where} could not be finished: {what}")
+        if os.environ.get("PARITY_DEBUG") == "1":
+            raise
         return
+    if recording.together and not recording.steps.writes:
+        return  # another process has written it, or what ended it was said
     count = recording.steps.number
     if recording.steps.empty:
         say(f"nothing was recorded to {recording.where}: no step of the scheduler was seen, and nothing was decoded")

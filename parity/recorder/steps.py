@@ -15,7 +15,7 @@ import numpy as np
 from parity.golden import GoldenWriter
 from parity.golden.floors import least, level, widen
 from parity.golden.records import LOOP, Floor, Key, Moments, Provenance, Record, StepRecords
-from parity.golden.values import value_record
+from parity.golden.values import shown_record, value_record
 
 STAGE, AFTER = "transformer", "vae"
 OUTSIDE = -1
@@ -113,6 +113,7 @@ class Steps:
     Attributes:
         where: of the golden. provenance: made when the first step is written. overwrite: whether one that is there is
             replaced. truth: see `Part.whole`. number: of the step that is being seen.
+        writes: whether anything is written; one of several processes that observe the same writes.
     """
 
     where: str
@@ -120,6 +121,7 @@ class Steps:
     overwrite: bool
     truth: str = ""
     number: int = 0
+    writes: bool = True
     part: Part = field(default_factory=Part)
     outside: Part = field(default_factory=Part)
     _writer: GoldenWriter | None = None
@@ -132,6 +134,11 @@ class Steps:
         """A record of a value of the decoder; a video is as large as everything else together: its sketch alone."""
         record = value_record(Key(AFTER, OUTSIDE, "", f"decode:{port}", call), value, dtype)
         return record if held else replace(record, value=None)
+
+    def shown(self, frames: np.ndarray, dtype: str, call: int) -> list[Record]:
+        """Records of what a decoder gave: whole, and what a picture shows of it."""
+        whole = self.after_loop("out", frames, dtype, call, held=False)
+        return [whole, shown_record(whole, frames)]
 
     @property
     def empty(self) -> bool:
@@ -150,14 +157,17 @@ class Steps:
         """Write the step; when this returns, it survives a kill."""
         if not self.part.records:
             return
-        if self._writer is None:
-            self.begin()
-        assert self._writer is not None
-        self._writer.write_step(self.part.whole(self.number, self.truth))
+        if self.writes:
+            if self._writer is None:
+                self.begin()
+            assert self._writer is not None
+            self._writer.write_step(self.part.whole(self.number, self.truth))
         self.number, self.part = self.number + 1, Part()
 
     def finish(self, complete: bool) -> None:
         """Write what is left; a recording that did not end by itself stays marked incomplete."""
+        if not self.writes:
+            return
         if complete and any(r.key.module == LOOP for r in self.part.records):
             self.end_step()
         else:  # what was named after the last step

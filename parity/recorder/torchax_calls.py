@@ -24,7 +24,7 @@ from parity.hooks.attach import attached, named_arguments
 from parity.hooks.calls import prediction_of
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import jax_records, split
+from parity.hooks.reduce.transfer_jax import jax_records, split, whole
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reducer, Tap
 from parity.recorder.methods import replaced
@@ -44,7 +44,7 @@ class InTorchax:
         return jax_records(static, reduced, step, STAGE)
 
     def host(self, x: torch.Tensor) -> Any:
-        return widen16(np.asarray(array_of(x)))
+        return widen16(np.asarray(whole(array_of(x))))
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         env: contextlib.AbstractContextManager[Any] = torchax.default_env()
@@ -139,7 +139,7 @@ class CompiledCalls(Calls):
 
 def _equal(x: Any, y: Any) -> bool:
     """Whether all arrays of two results have the same bits."""
-    leaves = zip(jax.tree.leaves(interop.jax_view(x)), jax.tree.leaves(interop.jax_view(y)), strict=True)
+    leaves = zip(jax.tree.leaves(whole(interop.jax_view(x))), jax.tree.leaves(whole(interop.jax_view(y))), strict=True)
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in leaves)
 
 

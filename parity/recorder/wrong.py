@@ -4,12 +4,12 @@ The first step's calls of the transformer are repeated on their recorded inputs 
 (`parity.hooks.faults.attention`), and the decoder's with one of a decoder's. Nothing of it goes on into the script's
 loop or into the floors. What a fault does not change it is not kept of.
 
-Cost: a forward for each fault and call of the first step, some ten to twenty; a decode for each fault of a decoder.
+Cost: a forward for each fault and call of the first step, some ten to twenty; two decodes for each fault of a decoder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,16 @@ from parity.hooks.tap import Tap
 
 STEP = 0
 """The step whose calls are repeated."""
+NOT_DIVIDED = "vae.scaling=none"
+
+
+def _scale(vae: Any) -> float:
+    """What a decoder's input was divided by; 0 where its config does not say that, or says more."""
+    config = getattr(vae, "config", None)
+    found = dict(config) if isinstance(config, Mapping) else {}
+    scale = found.get("scaling_factor")
+    more = any(found.get(name) for name in ("shift_factor", "latents_mean", "latents_std"))
+    return 0.0 if more or not isinstance(scale, (int, float)) or scale == 1.0 else float(scale)
 
 
 @dataclass
@@ -59,19 +69,28 @@ class Wrong:
                 yield names, made
 
     def decode(self, vae: torch.nn.Module, z: torch.Tensor) -> Iterator[tuple[Faults, Any]]:
-        """Decode with each fault of a decoder: the fault, and what it gave."""
+        """Decode with each fault of a decoder, and with latents that were not divided beside it: the faults, and what
+        they gave."""
         kind: Any = type(vae)
+        scale = _scale(vae)
         for name in FAULTS:
             changed: list[str] = []
             setting, _, value = name.partition("=")
             with torch.no_grad(), faulty(vae, z, {setting: value}, changed.append):
                 out = kind.decode(vae, z)
+                whole = kind.decode(vae, z * scale) if changed and scale else None
             if changed:
                 yield frozenset({name}), out
+            if whole is not None:
+                yield frozenset({name, NOT_DIVIDED}), whole
+        if scale:
+            with torch.no_grad():
+                yield frozenset({NOT_DIVIDED}), kind.decode(vae, z * scale)
 
     def keep(self, step: int, faults: Faults, records: Iterable[Record]) -> None:
-        """Take what faults gave; of modules their outputs alone."""
-        outputs = (r for r in records if not r.key.is_input and not r.key.is_apart and r.sketch is not None)
+        """Take what faults gave: of modules their outputs alone, of frames what is shown of them too."""
+        apart = (r for r in records if not r.key.is_apart or (step != STEP and r.key.is_read))
+        outputs = (r for r in apart if not r.key.is_input and r.sketch is not None)
         self._steps.setdefault(step, {}).setdefault(faults, []).extend(outputs)
 
     def finish(self, where: str) -> None:

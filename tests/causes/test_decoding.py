@@ -112,10 +112,11 @@ def explained(folder: Path, model: str, changed: str, decoded: str = DIVIDED) ->
             "vae.decode(latents, return_dict=False)[0]",
             {"vae.scaling=none", "vae.attention=by_frame"},
         ),
+        (HUNYUAN, BY_FRAME, f"{DIVIDED}.clamp(-1, 1)", {"vae.attention=by_frame"}),
         (COG, NORM_BY_FRAME, DIVIDED, {"vae.norm=by_frame"}),
         (COG, NO_CACHE, DIVIDED, {"vae.cache=dropped"}),
     ],
-    ids=["by frame", "all frames", "zeros", "not divided", "by frame and not divided", "norm", "cache"],
+    ids=["by frame", "all frames", "zeros", "not divided", "both", "by frame and cut", "norm", "cache"],
 )
 def test_the_known_fault_of_a_port_is_named(
     model: str, changed: str, decoded: str, expected: set[str], tmp_path: Path

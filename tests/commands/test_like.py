@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
+from typer.testing import CliRunner
 
 pytest.importorskip("torchax")
 
+from parity.cli import app
 from parity.commands.parts.like import alike
 from parity.commands.parts.options import Generation
 from parity.compare.diff import diff
@@ -122,3 +124,13 @@ def test_a_damaged_golden_starts_nothing(gpu: tuple[Path, Path], tmp_path: Path)
     (copy / FILE).write_bytes(bytes(content))
     with pytest.raises(UsageError, match="does not match its fingerprint"):
         read_like(str(copy))
+
+
+@pytest.mark.parametrize("command", [("record", "NEW", "--side", "candidate"), ("run",)])
+def test_an_option_that_was_typed_is_refused_though_it_has_its_default_s_value(
+    command: tuple[str, ...], gpu: tuple[Path, Path], tmp_path: Path
+) -> None:
+    given = [str(tmp_path / "new") if word == "NEW" else word for word in command]
+    ended = CliRunner().invoke(app, [*given, "--like", str(gpu[0]), "--seed", "0"])
+    assert ended.exit_code == 2
+    assert f"--seed is 0 and that of '{gpu[0]}' 7: leave --seed out" in ended.stderr

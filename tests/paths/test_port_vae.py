@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from parity.compare.result import Result
+from parity.compare.unlike import UNSEEN
 from parity.errors import UsageError
 from parity.models.stage2 import write_stage2
 from parity.paths.live import InProcess
@@ -57,14 +58,24 @@ def test_a_right_decoder_passes(tmp_path: Path) -> None:
     assert all(f.by_itself is not None and f.by_itself.distance.ratio < 3 for f in result.frames)
 
 
+def test_a_decoder_that_cuts_to_what_a_picture_shows_passes_and_it_is_said(tmp_path: Path) -> None:
+    result = compared(port(tmp_path, RIGHT + "\nframes = frames.clamp(-1, 1)"))
+    assert result.verdict == "pass", result.reason
+    (site,) = [d for d in result.sites if d.key.site == "loop:frames"]
+    assert site.note == UNSEEN
+    assert all(f.by_itself is not None and f.by_itself.distance.ratio < 3 for f in result.frames)
+
+
 @pytest.mark.parametrize(
     "body",
     [
         "frames = vae.decode(latents, return_dict=False)[0]",
+        RIGHT + "\nframes = frames.clamp(-0.9, 0.9)",
+        RIGHT + "\nframes = frames.clamp(-1, 1) * 1.001",
         RIGHT + "\nframes = frames.clone(); frames[:, :, 4] = frames[:, :, 3]",
         RIGHT + "\nframes = frames * 1.001",
     ],
-    ids=["not divided", "a frame held", "a gain"],
+    ids=["not divided", "cut too far", "cut and a gain", "a frame held", "a gain"],
 )
 def test_what_it_does_wrong_is_in_the_frames(body: str, tmp_path: Path) -> None:
     result = compared(port(tmp_path, body))

@@ -85,6 +85,7 @@ class Vae(torch.nn.Module):
     def __init__(self, fault: str = "") -> None:
         super().__init__()
         self.decoder, self.fault = torch.nn.Linear(WIDTH, WIDTH), fault
+        self.config = {"scaling_factor": 0.8}
 
     def decode(self, z: torch.Tensor) -> tuple[torch.Tensor]:
         frames, positions = z.shape[2], z.shape[3] * z.shape[4]
@@ -203,3 +204,15 @@ def test_a_decoder_that_attends_by_frame_is_named(tmp_path: Path) -> None:
     (cause,) = found.causes
     assert (found.verdict, cause.setting, cause.candidate) == ("fail", "vae.attention", "by_frame")
     assert cause.share == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_decoder_that_attends_by_frame_is_named_beside_latents_that_were_not_divided(tmp_path: Path) -> None:
+    latents = drawn(1, WIDTH, 5, 2, 3)
+    for where, fault, options in (("gpu", "", {"causes": True}), ("tpu", "by frame", {"like": tmp_path / "gpu"})):
+        vae = made(Vae, fault)
+        with torch.no_grad(), parity.record(tmp_path / where, vae=vae, **options):
+            vae.decode(latents / 0.8 if where == "gpu" else latents)
+    found = explained(tmp_path / "gpu", tmp_path / "tpu")
+    named = {f"{c.setting}={c.candidate}": c for c in found.causes if c.witnesses[0].kind == "signature"}
+    assert set(named) == {"vae.attention=by_frame", "vae.scaling=none"}
+    assert sum(c.share for c in named.values()) == pytest.approx(1.0, abs=1e-3)

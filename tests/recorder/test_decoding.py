@@ -14,6 +14,7 @@ import torch
 import parity
 from parity.compare.diff import diff
 from parity.compare.result import Result
+from parity.compare.unlike import UNSEEN
 from parity.errors import UsageError
 from parity.golden import Golden
 
@@ -39,21 +40,22 @@ class Vae(torch.nn.Module):
 class JaxVae:
     """The same of latents [B, T, H, W, 4]."""
 
-    def __init__(self, vae: Vae, *, frame_wise: bool = False) -> None:
+    def __init__(self, vae: Vae, *, frame_wise: bool = False, cut: bool = False) -> None:
         self.weights = {name: jnp.asarray(x.detach().numpy()) for name, x in vae.named_parameters()}
-        self.frame_wise = frame_wise
+        self.frame_wise, self.cut = frame_wise, cut
 
     def decode(self, z: jax.Array) -> jax.Array:
         w = self.weights
         x = jax.nn.silu(z @ w["mix.weight"].T + w["mix.bias"])
         count = jnp.arange(1, x.shape[1] + 1).reshape(-1, 1, 1, 1)
         seen = x if self.frame_wise else x.cumsum(axis=1) / count
-        return seen @ w["out.weight"].T + w["out.bias"]
+        frames = seen @ w["out.weight"].T + w["out.bias"]
+        return frames.clip(-1, 1) if self.cut else frames
 
 
 @pytest.fixture(scope="module")
 def latents() -> torch.Tensor:
-    return torch.randn(1, 4, 8, 16, 16, generator=torch.Generator().manual_seed(1))
+    return torch.randn(1, 4, 9, 16, 16, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +89,9 @@ def test_what_a_script_decodes_is_recorded_with_its_floors(reference: Path) -> N
     golden = Golden.open(reference)
     assert (golden.steps, golden.complete, golden.provenance.settings["vae.scaling_factor"]) == ((-1,), True, "0.48")
     step = golden.read_step(-1)
-    assert [r.key.site for r in step.records] == ["decode:in.z", "decode:out", "frames:out"]
+    assert [r.key.site for r in step.records] == ["decode:in.z", "decode:out", "decode:out@read", "frames:out"]
     out = step.records[1]
-    assert out.shape == (1, 8, 3, 16, 16), "frames first, so that bins of rows are of frames"
+    assert out.shape == (1, 9, 3, 16, 16), "frames first, so that bins of rows are of frames"
     assert step.floors[out.key].l2 > 0
 
 
@@ -97,6 +99,15 @@ def test_a_port_to_jax_agrees_whatever_its_layout(reference: Path, tmp_path: Pat
     found = compared(reference, tmp_path / "tpu", latents / SCALING)
     assert found.verdict == "pass", found.reason
     assert Golden.open(tmp_path / "tpu").provenance.model == "JaxVae"
+
+
+def test_a_port_that_cuts_to_what_a_picture_shows_agrees(
+    reference: Path, tmp_path: Path, latents: torch.Tensor
+) -> None:
+    found = compared(reference, tmp_path / "tpu", latents / SCALING, cut=True)
+    assert found.verdict == "pass", found.reason
+    (site,) = [d for d in found.sites if d.key.site == "decode:out"]
+    assert site.note == UNSEEN
 
 
 def test_latents_that_were_never_divided_are_named(reference: Path, tmp_path: Path, latents: torch.Tensor) -> None:
@@ -108,13 +119,14 @@ def test_latents_that_were_never_divided_are_named(reference: Path, tmp_path: Pa
     assert "noise_pred" not in str(found.reason), "no loop was recorded"
 
 
+@pytest.mark.parametrize("cut", [False, True])
 def test_frames_that_do_not_see_the_ones_before_are_told(
-    reference: Path, tmp_path: Path, latents: torch.Tensor
+    cut: bool, reference: Path, tmp_path: Path, latents: torch.Tensor
 ) -> None:
-    found = compared(reference, tmp_path / "tpu", latents / SCALING, frame_wise=True)
+    found = compared(reference, tmp_path / "tpu", latents / SCALING, frame_wise=True, cut=cut)
     assert found.origin is not None
     assert (found.verdict, found.origin.key.site) == ("fail", "decode:out")
-    told = "at decode:out the difference lies in frames 1 to 7 of 8; the first, which sees no other, agrees"
+    told = "at decode:out the difference lies in frames 1 to 8 of 9; the first, which sees no other, agrees"
     assert told in [str(note) for note in found.notes]
 
 

@@ -36,12 +36,23 @@ class Net(torch.nn.Module):
         self.up, self.down = torch.nn.Linear(4, 6), torch.nn.Linear(6, 4)
 
     def forward(self, x):
+        if how in MESH:
+            x = self.up(distribute_tensor(x, mesh, [Replicate(), Replicate()])).full_tensor()
+            return self.down(x) / 2
         x = self.down(self.up(x))
         if how not in ("split", "unsaid", "alone"):
             torch.distributed.all_reduce(x)  # as sequence parallel attention speaks to the others
         return x / 2
 
 net, scheduler = Net(), FlowMatchEulerDiscreteScheduler()
+MESH = {"first axis": (True, False), "second axis": (False, True)}  # of two: which split the weights
+if how in MESH:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    places = [Shard(0) if split else Replicate() for split in MESH[how]]
+    for name, p in list(net.up.named_parameters()):
+        net.up.register_parameter(name, torch.nn.Parameter(distribute_tensor(p.data, mesh, places)))
 if how in ("split", "unsaid"):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -59,12 +70,12 @@ print("made by", rank, flush=True)
 """
 
 
-def torchrun(folder: Path, *program: str) -> subprocess.CompletedProcess[str]:
-    """Two processes on the loopback."""
+def torchrun(folder: Path, *program: str, count: int = 2) -> subprocess.CompletedProcess[str]:
+    """Processes on the loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", str(count), "--master-addr", "127.0.0.1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return subprocess.run(
         [sys.executable, *command, "--master-port", str(port), *program],
@@ -121,6 +132,19 @@ def test_shares_of_a_split_model_add_up_to_what_one_process_records(tmp_path: Pa
     found = diff(str(tmp_path / "reference"), str(tmp_path / "whole"))
     assert found.verdict == "pass", found.reason
     assert {"up:out", "down:in.input"} <= {d.key.site for d in found.sites if d.verdict == "pass"}
+
+
+@pytest.mark.parametrize("how", ["first axis", "second axis"])
+def test_a_mesh_of_two_axes_counts_each_block_once(tmp_path: Path, script: str, how: str) -> None:
+    done = torchrun(tmp_path, script, how, "golden", count=4)
+    assert done.returncode == 0, done.stderr
+    done = merged(tmp_path, *(f"golden/shard-{i}" for i in range(4)))
+    assert done.returncode == 0, done.stderr
+    alone = [sys.executable, script, "alone", "reference"]
+    subprocess.run(alone, cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    found = diff(str(tmp_path / "reference"), str(tmp_path / "whole"))
+    assert found.verdict == "pass", found.reason
+    assert "up:out" in {d.key.site for d in found.sites if d.verdict == "pass"}
 
 
 def test_a_share_that_nothing_says_is_one_is_not_merged(tmp_path: Path, script: str) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 
 from parity.causes.evidence import Evidence
 from parity.causes.named import Known, Vector, named_faults, norm
-from parity.causes.regress import common_keys, error_vector, noise_norm, site_sizes
+from parity.causes.regress import as_read, common_keys, error_vector, noise_norm, site_sizes
 from parity.causes.witness import witness
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.golden.faults import Faults, kept_faults
 from parity.golden.records import Key, StepRecords
+from parity.paths.plan import VAE_STAGE
 
 HOW = "to have known faults looked for, record the reference again with causes=True"
 """What can be done where none were kept."""
@@ -48,6 +49,8 @@ def of_recording(
         yield Note(f"signatures: known faults were kept of step 0, not of step {origin.step}" if some else HOW)
         return
     stage = StepRecords(ours.step, tuple(r for r in ours.records if r.key.stage == origin.stage), ours.floors)
+    stage, theirs = as_read(stage, VAE_STAGE), as_read(theirs, VAE_STAGE)
+    kept = {faults: as_read(run, VAE_STAGE) for faults, run in kept.items()}
     keys = common_keys(stage, theirs, *kept.values())
     if not keys:
         yield Note("signatures are skipped: the two recordings share no outputs of which known faults were kept")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from parity.commands.parts.options import Generation
+from parity.commands.parts.running import TYPED
 from parity.errors import UsageError
 from parity.runs.like import Like, read_like
 
@@ -40,6 +41,6 @@ def alike(where: str | None, generation: Generation, others: dict[str, Path | No
         ("--steps", generation.steps, told.steps, Generation.steps),
         ("--seed", generation.seed, told.seed, Generation.seed),
     ):
-        if ours not in (theirs, default):
+        if ours != theirs and (ours != default or option.strip("-") in TYPED.get()):
             raise UsageError(f"{option} is {ours} and that of '{where}' {theirs}: leave {option} out")
     return replace(generation, model=generation.model or told.model, steps=told.steps, seed=told.seed), found

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parity.compare.judge import BIN_LIMIT
 from parity.compare.many.sites import among
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
+from parity.compare.unlike import read_key
+from parity.golden.records import LOOP
 from parity.golden.sketch import Geometry
 
 VIDEO = "decode:out"
 """Site of what a script's decoder gave, [batch, frames, ...]."""
+_FRAMES = f"{LOOP}:frames"
+"""Site of what parity's own decoders gave, which is told frame by frame."""
 _FLOATS = ("float64", "float32", "bfloat16", "float16")
 _MOST = 8
 
@@ -65,8 +69,11 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: Grid | None) -
     """Where in the rows of the origin the difference lies, where it is not everywhere."""
     if origin is None:
         return ""
-    at = next((d for d in among(sites, step=origin.key.step) if d.key == origin.key), None)
-    if at is None or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):
+    keys = {origin.key} if origin.key.site != VIDEO else {origin.key, read_key(origin.key)}
+    here = [d for d in among(sites, step=origin.key.step) if d.key in keys]
+    # Of a video what is shown, which comes behind it: a side may have cut every frame.
+    at = replace(here[-1], key=origin.key) if here else None
+    if at is None or at.key.site == _FRAMES or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):
         return ""
     hit = [i for i, ratio in enumerate(at.bins) if ratio > BIN_LIMIT]
     if not hit or len(hit) == len(at.bins):
@@ -76,6 +83,8 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: Grid | None) -
         return f"at {at.key.site} the difference lies in {len(hit)} of {len(at.bins)} parts of its rows"
     size = Geometry(*at.frame).rows_per_bin * tokens / at.frame[0]
     spans = [(int(i * size), min(tokens, math.ceil((i + 1) * size))) for i in hit]
+    if at.key.site == VIDEO:  # a bin over the end of a frame says nothing of which, where another lies within one
+        spans = [span for span in spans if span[1] - span[0] == 1] or spans
     where = ", ".join(_span(first, last) for first, last in _merged(spans)[:_MOST])
     if at.key.site == VIDEO:
         alone = "; the first, which sees no other, agrees" if _merged(spans) == [(1, tokens)] else ""

@@ -32,7 +32,7 @@ from parity.compare.judge import (
 from parity.compare.many.meet import Group, Meeting, meet
 from parity.compare.many.sites import BIRTHS, NUMBERS, VERDICTS, Columns, columns_of
 from parity.compare.result import NAN, Distance, SiteDiff
-from parity.compare.unlike import UNREAD, is_unpaired
+from parity.compare.unlike import is_unpaired, unread
 from parity.golden.disk.table import FloorTable, Table
 from parity.golden.records import LOOP, StepRecords
 from parity.golden.sketch import BINS, PER_BIN, TOTAL, Geometry
@@ -211,7 +211,7 @@ class _Step:
         for i, j in self.meeting.read.tolist():
             if far[i] and not far[j]:
                 self.numbers[i], self.peaks[i], self.bins[i] = self.numbers[j], self.peaks[j], self.bins[j]
-                self.notes[i] = UNREAD
+                self.notes[i] = unread(self.meeting.places[i].key)
 
     def _diff(self, i: int) -> SiteDiff:
         place, row = self.meeting.places[i], self.numbers[i].tolist()

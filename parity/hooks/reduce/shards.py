@@ -50,10 +50,16 @@ def reduce_block(x: Any) -> on_torch.Reduced:
     whole = geometry(shape)
     wide = local.to(torch.float64).cpu()
     counters = torch.from_numpy(sketch(wide.numpy(), shape=shape, start=start)) if math.prod(shape) else torch.zeros(0)
-    if not local.numel():
+    if not local.numel() or _is_repeated(x):
         nothing = torch.zeros((0, 6), dtype=torch.float64)
-        return on_torch.Reduced(tuple(local.shape), torch.zeros(whole.size), nothing)
+        return on_torch.Reduced((0,), torch.zeros(whole.size), nothing)
     return on_torch.Reduced(tuple(local.shape), counters, on_torch.reduce(wide).moments)
+
+
+def _is_repeated(x: Any) -> bool:
+    """Whether another process counts for this block: on a mesh of more axes than split it several hold the same."""
+    places = zip(x.placements, x.device_mesh.get_coordinate(), strict=True)
+    return any(placement.is_replicate() and place for placement, place in places)
 
 
 def _start(x: Any) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from parity.golden.records import Record
 from parity.hooks.reduce import on_jax as reduce_jax
@@ -23,6 +24,20 @@ def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
     return static, (reducer.finish(), values)
 
 
+def whole(tree: Any) -> Any:
+    """The arrays of a nest as this process can read them: what is spread over several processes is gathered.
+
+    Each of the processes must call it with the same arrays, as with every computation on them.
+    """
+
+    def read(x: Any) -> Any:
+        if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+            return x
+        return multihost_utils.process_allgather(x, tiled=True)
+
+    return jax.tree.map(read, tree)
+
+
 def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str = "transformer") -> list[Record]:
     """Records of what a tap saw, its reductions brought to the host in one transfer."""
     if not entries:
@@ -30,7 +45,7 @@ def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str 
     slots: list[Slot | None] = [e.reduced.stats for e in entries if e.reduced is not None]
     # What is held as it is stays on the device after the first step, the one in which it is looked at.
     wanted = [v if slot is not None or step == 0 else None for slot, v in zip(slots, reduced[1], strict=True)]
-    groups, values = jax.device_get((reduced[0], wanted))
+    groups, values = jax.device_get(whole((reduced[0], wanted)))
     numbers = [None if slot is None else reduce_jax.to_host(gather(groups, slot)) for slot in slots]
     held = [None if v is None else widen16(np.asarray(v)) for v in values]
     return to_records(entries, numbers, held, stage, step)

@@ -88,7 +88,7 @@ def vae_stage(case: Case) -> Stage:
         UsageError: the class of the checkpoint's VAE is not known.
     """
     vae_config(case.folder)
-    return Stage(VAE_STAGE, "decoder", partial(load_decoder, case), CacheRows())
+    return Stage(VAE_STAGE, "decoder", partial(load_decoder, case), CacheRows(), pictures=True)
 
 
 def _text(spec: Spec, case: Case, family: Family) -> Known:

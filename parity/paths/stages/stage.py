@@ -17,7 +17,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.golden.records import LOOP, Key, Record, StepRecords
-from parity.golden.values import value_record
+from parity.golden.values import shown_record, value_record
 from parity.hooks.attach import attached, require_fired
 from parity.hooks.calls import Call, calls_of, retyped
 from parity.hooks.modules import module_tree, named_tensors
@@ -69,6 +69,7 @@ class Stage:
         load: makes the module, which takes the inputs by name and returns a dict of output tensors.
         rule: which tensors' rows are observed, and how. frames: the row frames that it names, of a run's inputs.
         divide: an output's rows, of a branch. place: its entry in `parity.reached.OWN`, where that is not its name.
+        pictures: whether its outputs are frames.
     """
 
     name: str
@@ -78,14 +79,17 @@ class Stage:
     frames: Callable[[Inputs], Mapping[str, RowFrame]] = _no_frames
     divide: Callable[[str, np.ndarray], Divided] = _undivided
     place: str = ""
+    pictures: bool = False
 
     def records(self, outputs: Mapping[str, tuple[np.ndarray, str]], branch: str) -> list[Record]:
         """Records of the stage's outputs, which are held whole and decide, from (values, dtype) by name."""
-        return [
-            replace(value_record(Key(self.name, STEP, branch, f"{LOOP}:{name}{suffix}"), rows, dtype), rows=frame)
-            for name, (x, dtype) in outputs.items()
-            for suffix, (rows, frame) in self.divide(branch, x).items()
-        ]
+        found = []
+        for name, (x, dtype) in outputs.items():
+            for suffix, (rows, frame) in self.divide(branch, x).items():
+                record = value_record(Key(self.name, STEP, branch, f"{LOOP}:{name}{suffix}"), rows, dtype)
+                found.append(replace(record, rows=frame))
+                found += [shown_record(record, rows)] if self.pictures else []
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from parity.compare.conclude import stage_diff
-from parity.compare.detect.frames import frame_diffs, frame_errors, frames_of, spread
+from parity.compare.detect.frames import as_shown, frame_diffs, frame_errors, frames_of, spread
 from parity.compare.judge import L2_LIMIT
 from parity.compare.metrics import ratio
 from parity.compare.preflight import failed
@@ -107,7 +107,7 @@ def _judged(
         return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),))
     others = [_frames(x) for name, x in runs.items() if not name.startswith(BESIDE) and name != "float32"]
     floors = np.maximum(np.max([spread(frames_of(ours), frames_of(x)) for x in others], axis=0), _least(ours))
-    own = frame_errors(frames_of(ours), frames_of(theirs), floors)
+    own = _errors(ours, theirs, floors)
     if not chained:
         return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),), frames=frame_diffs(own, None))
     last = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
@@ -136,12 +136,19 @@ def _chain(
     ours = beside.get("float32", alone)
     others: Sequence[np.ndarray] = [*beside.values(), _frames(reference.own)]
     spreads = [own_floors, *(spread(frames_of(ours), frames_of(x)) for x in others)]
+    ours, theirs = as_shown(ours, theirs)
     chain = frame_errors(frames_of(ours), frames_of(theirs), np.max(spreads, axis=0))
     with np.errstate(invalid="ignore", over="ignore"):
         l2 = float(np.linalg.norm(theirs.astype(np.float64) - ours))
     scale = float(np.linalg.norm(ours.astype(np.float64))) or 1.0
     floor = max(float(np.linalg.norm(s)) for s in spreads)
     return Distance(l2 / scale, floor / scale, ratio(l2, floor)), chain
+
+
+def _errors(ours: np.ndarray, theirs: np.ndarray, floors: np.ndarray) -> tuple[FrameError, ...]:
+    """The error of each frame, as shown where one side cut them."""
+    ours, theirs = as_shown(ours, theirs)
+    return frame_errors(frames_of(ours), frames_of(theirs), floors)
 
 
 def _least(frames: np.ndarray) -> np.ndarray:
