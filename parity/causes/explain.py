@@ -126,8 +126,8 @@ def _guilty(causes: Sequence[Cause]) -> bool:
 
 def _beside_a_cause(note: Note) -> Note:
     """What known faults leave unknown is not unknown where other evidence names its cause."""
-    _, unknown, rest = note.text.partition("unknown: ")
-    return replace(note, text=f"signatures: {rest}") if unknown and note.text.startswith(unknown) else note
+    known = note.text.removeprefix("unknown: ")
+    return note if known == note.text else replace(note, text=f"signatures: {known}")
 
 
 def _unasked(evidence: Evidence) -> list[Kind]:

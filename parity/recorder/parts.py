@@ -85,8 +85,8 @@ def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], process: Proce
     """What the golden says of itself; asked for when its first step is written.
 
     Args:
-        kind: where the tensors lie. kinds: floors that are measured. process: this one; weights of one of several are
-            not fingerprinted, as it may hold a share of them.
+        kind: where the tensors lie. kinds: floors that are measured. process: this one; weights that are split
+            or spread over several are not fingerprinted, as it holds a share of them.
     """
     pipe, configs = parts.pipe, parts.configs()
     models = {
@@ -100,7 +100,7 @@ def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], process: Proce
     modules: dict[str, str] = {}
     for i, (prefix, model) in enumerate(models.items()):
         before = f"{prefix}." if i else ""
-        if process.count == 1 or not (process.split or process.together):
+        if not (process.split or process.together):
             weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
         modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
     tensors = list(next(iter(models.values())).parameters()) if models else []

@@ -132,8 +132,12 @@ def record(
             "floors and like out"
         )
     wrong = Wrong(say) if causes else None
-    wanted.steps = Steps(wanted.where, lambda: provenance_of(parts, wanted.kind, kinds, process), overwrite)
-    wanted.steps.writes = process.writes
+    wanted.steps = Steps(
+        wanted.where,
+        lambda: provenance_of(parts, wanted.kind, kinds, process),
+        overwrite,
+        writes=process.writes,
+    )
     watched = _watched(parts, wanted, (sites, tuple(values)), kinds, wrong, tuple(branches), layout)
     with contextlib.ExitStack() as stack:
         for context in watched:

@@ -28,6 +28,7 @@ from parity.hooks.tap import Tap
 STEP = 0
 """The step whose calls are repeated."""
 NOT_DIVIDED = "vae.scaling=none"
+"""Kept beside each fault of a decoder: a port that forgets the division often has another fault too."""
 
 
 def _scale(vae: Any) -> float:
