@@ -45,6 +45,7 @@ from parity.paths.jax.precision import products
 from parity.paths.jax.program import Programs, holding
 from parity.paths.jax.safe_attention import attention_of, is_torchax_own, use_safe_attention
 from parity.paths.jax.tracing import scoped, to_jax
+from parity.paths.jax.unplaced import port_devices
 from parity.paths.loaded import Arguments, Eager, Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
@@ -75,7 +76,7 @@ class TorchaxBackend:
         every = tuple(branch for group in family.batches for branch in group)
         self.groups = (every,) if devices.shape[0] > 1 else family.batches
         self.placement = devices.placement((n, tuple(x.shape)) for n, x in named_tensors(model))
-        self.params = {n: devices.put(to_jax(x), devices.weight(n, tuple(x.shape))) for n, x in named_tensors(model)}
+        self.params = {n: devices.place(n, to_jax(x)) for n, x in named_tensors(model)}
         reached.mark("mesh")
         reached.mark("sharding")
         self.rules = rules_of(family, case, settings, inputs)
@@ -228,7 +229,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     Raises:
         UsageError: the mesh is larger than the devices.
     """
-    devices = make_devices(settings).ruled_by(family.shard)
+    devices = (port_devices if family.runs_as_it_is else make_devices)(settings).ruled_by(family.shard)
     use_compilation_cache()
     reached = Reached(settings)
     dtype = DTYPES[settings.text("dtype")]

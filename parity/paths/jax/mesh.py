@@ -82,6 +82,11 @@ class Devices:
         dp, sp, tp = (int(self.mesh.shape[axis]) for axis in AXES)
         return dp, sp, tp
 
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return int(self.mesh.size)
+
     def ruled_by(self, rules: Mapping[str, tuple[Any, ...]]) -> Devices:
         """The same mesh with other rules; with its own where there are none.
 
@@ -170,6 +175,10 @@ class Devices:
             return jax.device_put(x, sharding)
         held = np.asarray(x)  # each process cuts out what is its own; device_put would compare them all first
         return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
+
+    def place(self, name: str, x: jax.Array) -> jax.Array:
+        """A parameter, where the rules say."""
+        return self.put(x, self.weight(name, tuple(x.shape)))
 
     def whole(self, tree: Any) -> Any:
         """Arrays as every process can read them; with one process as they are."""

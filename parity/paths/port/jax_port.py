@@ -34,9 +34,10 @@ from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
-from parity.paths.jax.mesh import make_devices, use_compilation_cache
+from parity.paths.jax.mesh import use_compilation_cache
 from parity.paths.jax.program import Programs
 from parity.paths.jax.tracing import to_jax
+from parity.paths.jax.unplaced import port_devices
 from parity.paths.loaded import Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.port.calling import guarded, moved
 from parity.paths.port.load import PassingError
@@ -59,7 +60,7 @@ class JaxPort(TorchaxBackend):
     def __init__(self, port: Port, family: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:
         settings = reached.settings
         self.port, self.family, self.reached = port, family, reached
-        self.env, self.devices = torchax.default_env(), make_devices(settings)
+        self.env, self.devices = torchax.default_env(), port_devices(settings)
         self.model = torch.nn.Module()
         self.interpreted = jax.default_backend() != "tpu"
         self.dtype = DTYPES[settings.text("dtype")]

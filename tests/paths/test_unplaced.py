@@ -1,0 +1,112 @@
+"""Ports for several chips: they split their weights over a mesh of their own and name it in their calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ports import PORT, REFERENCE
+
+pytest.importorskip("torchax")
+
+MESH = """
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+MESH = jax.make_mesh((2,), ("tp",), axis_types=(AxisType.Auto,))
+
+
+def place(name, x):
+    return jax.device_put(x, NamedSharding(MESH, P("tp") if name.endswith("qkv.weight") else P()))
+
+
+"""
+ATTENTION = """
+    a = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / jnp.sqrt(1.0 * q.shape[-1]), axis=-1)
+    h = jnp.einsum("bhqk,bkhd->bqhd", a, v).reshape(x.shape)
+"""
+BY_HEAD = """
+    def attend(q, k, v):
+        a = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / jnp.sqrt(1.0 * q.shape[-1]), axis=-1)
+        return jnp.einsum("bhqk,bkhd->bqhd", a, v)
+
+    heads = P(None, None, "tp")
+    h = jax.shard_map(attend, mesh=MESH, in_specs=(heads,) * 3, out_specs=heads)(q, k, v).reshape(x.shape)
+"""
+SPLIT = PORT.replace("def linear", f"{MESH}def linear").replace(
+    "    rename =", "    w = {k: place(k, x) for k, x in w.items()}\n    rename ="
+)
+TORCHAX = f"""
+import jax
+import torchax
+from model import TinyDiT
+from torchax import interop
+
+from parity.port import Port
+{MESH}
+def pinned(module, args, out):
+    return interop.call_jax(jax.lax.with_sharding_constraint, out, NamedSharding(MESH, P(None, "tp")))
+
+
+def build(case):
+    net = TinyDiT().requires_grad_(False)
+    with torchax.default_env():
+        net.to("jax")
+        for name, x in net.named_parameters():
+            x.apply_jax_(lambda x, name=name: place(name, x))
+    for block in net.blocks:
+        block.register_forward_hook(pinned)
+    return Port(module=net, runs="torchax")
+"""
+PORTS = {
+    "split": SPLIT,
+    "by_head": SPLIT.replace(ATTENTION, BY_HEAD),
+    "by_head_and_wrong": SPLIT.replace(ATTENTION, BY_HEAD.replace("1.0 *", "1.1 *")),
+    "torchax": TORCHAX,
+}
+TWO_STEPS = REFERENCE.replace("torch.tensor([0.7])", "torch.tensor([0.7, 0.4])")
+SCRIPT = """
+import json, sys
+from parity.paths.live import InProcess
+from tests.test_run_ports import compare
+for name in sys.argv[2:]:
+    found = compare(f"{sys.argv[1]}/model.py:reference", f"{sys.argv[1]}/{name}.py:build", openers=InProcess(), steps=2)
+    where = found.origin and found.origin.key.module
+    print(json.dumps({"name": name, "verdict": found.verdict, "origin": where, "reason": found.reason}))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """What was said of each port, in one process of two devices."""
+    folder = tmp_path_factory.mktemp("ports")
+    (folder / "model.py").write_text(TWO_STEPS)
+    for name, text in PORTS.items():
+        (folder / f"{name}.py").write_text(text)
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", SCRIPT, str(folder), *PORTS]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+def test_the_ports_are_what_they_say() -> None:
+    assert len({text.strip() for text in PORTS.values()} | {PORT.strip()}) == 5
+    assert TWO_STEPS != REFERENCE
+
+
+@pytest.mark.parametrize("name", ["split", "by_head", "torchax"])
+def test_a_port_that_is_placed_by_itself_runs_as_it_is(name: str, found: Mapping[str, Any]) -> None:
+    assert found[name]["verdict"] == "pass", found[name]["reason"]
+
+
+def test_its_fault_is_found_where_it_is(found: Mapping[str, Any]) -> None:
+    assert found["by_head_and_wrong"]["verdict"] == "fail"
+    assert found["by_head_and_wrong"]["origin"] == "blocks.0.proj"
