@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from parity.commands.parts.checks import check_seconds
 from parity.commands.parts.compiled import listing
-from parity.commands.parts.options import Candidate, Model, Output
+from parity.commands.parts.options import Candidate, CandidatePath, Model, Output, PathTimeout
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
+from parity.paths.port.settings import PortInfo
 from parity.paths.worker.extras import check_extras
+from parity.paths.worker.openers import Workers
 from parity.tpu.compiled import compile_candidate
 from parity.tpu.request import Request
 
@@ -28,6 +31,8 @@ class Target:
     topology: Annotated[str, typer.Option(metavar="CHIP:AxB", help="TPU topology: v6e:2x4, v5e:2x2, v5p:2x2x1, ...")]
     model: Model = None
     candidate: Candidate = field(default_factory=list)
+    candidate_path: CandidatePath = None
+    path_timeout: PathTimeout = 60.0
     height: Annotated[int | None, typer.Option(help="Height of the video, pixels; default: the model's.")] = None
     width: Annotated[int | None, typer.Option(help="Width of the video, pixels; default: the model's.")] = None
     frames: Annotated[int | None, typer.Option(help="Frames of the video; default: the model's.")] = None
@@ -40,6 +45,7 @@ class Target:
         for name, value in (("height", self.height), ("width", self.width), ("frames", self.frames)):
             if value is not None and value < 1:
                 raise UsageError(f"--{name} must be at least 1, found {value}")
+        check_seconds("--path-timeout", self.path_timeout)
 
     @property
     def request(self) -> Request:
@@ -51,7 +57,16 @@ class Target:
             height=self.height,
             width=self.width,
             frames=self.frames,
+            port=self.candidate_path,
+            path_timeout=self.path_timeout,
         )
+
+    def port(self) -> PortInfo | None:
+        """What is known of the port, which a process of its own imports for it."""
+        if self.candidate_path is None:
+            return None
+        with Workers() as workers:
+            return workers.of("candidate").port("--candidate-path", self.candidate_path, self.path_timeout)
 
 
 @command
@@ -72,6 +87,6 @@ def compile(
         raise UsageError(f"--timeout must be above 0, found {timeout:g}")
     check_extras()
     with output.working("asking the TPU compiler") as say:
-        made = compile_candidate(target.request, against, timeout, say)
+        made = compile_candidate(target.request, against, timeout, say, target.port())
     output.show(listing(made))
     return made.exit_code

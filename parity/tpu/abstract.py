@@ -11,7 +11,9 @@ Cost. The trace: seconds for a small model, a minute for 54 blocks. No weight is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,7 +33,7 @@ from parity.models.stage1 import Conditions
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import TorchaxBackend, adapt
 from parity.paths.jax.mesh import Devices, make_mesh, rules_of
-from parity.paths.jax.tracing import to_jax
+from parity.paths.jax.tracing import scoped, to_jax
 from parity.paths.loaded import batched
 from parity.reached import Reached
 from parity.settings import Settings
@@ -51,17 +53,21 @@ class Abstract:
     Attributes:
         backend: the candidate's own. arguments: of one call, abstract. frames: by the names of the batch.
         names: of the branches in the call's batch; `("",)` for one of any.
+        modules: paths of those that can be observed. scoped: the module whose operations are to say whose they are,
+            where the backend does not see to it.
     """
 
     backend: TorchaxBackend
     arguments: Mapping[str, Any]
     frames: Mapping[str, Any]
     names: tuple[str, ...]
+    modules: frozenset[str]
+    scoped: torch.nn.Module | None = None
 
     @property
-    def modules(self) -> frozenset[str]:
-        """Paths of the modules that can be called."""
-        return frozenset(callable_modules(self.backend.model))
+    def devices(self) -> int:
+        """How many the program is for."""
+        return self.backend.devices.size
 
     def lowered(self, sites: str) -> jax.stages.Lowered:
         """The program of a call in which these sites are observed (`none`: it is the unobserved one).
@@ -72,7 +78,7 @@ class Abstract:
         backend = self.backend
         plan = None if sites == "none" else plan_sites(self.modules, sites)
         rule = backend.rules[backend.groups[0][0]]
-        with backend.scope():
+        with backend.scope(), contextlib.nullcontext() if self.scoped is None else scoped(self.scoped):
             forward = backend.forward(self.names, rule, plan)
             found, _ = backend.programs.lowered(forward, backend.params, self.arguments, self.frames, None)
         return found
@@ -85,23 +91,41 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
         UsageError: a setting has no meaning for the model, or nothing is compiled with it.
     """
     require_meaning(family, case, settings)
-    if not settings["jit"]:
-        raise UsageError("jit=false compiles no program: leave it out")
-    rows, columns, layers = settings.mesh_shape
-    placed = AbstractDevices(make_mesh(settings, devices[: rows * columns * layers]), rules_of(settings))
+    placed = abstract_devices(settings, devices)
     dtype = DTYPES[settings.text("dtype")]
     reached = Reached(settings)
     model = as_loaded(skeleton(case.folder, "transformer"), dtype).eval().requires_grad_(False)
     reached.mark("dtype")
-    inputs = Inputs(_conditions(family, case, settings), torch.zeros(case.latent_shape), 1, 0)
+    inputs = abstract_inputs(family, case, settings)
     backend = TorchaxBackend(model, family, case, inputs, reached, placed)
     # The settings' patches ask where the weights are and of which dtype: one stands for all of them.
     first = next(iter(backend.params))
     adapt(backend, family, case, inputs, {first: jnp.zeros((), dtype=jnp.dtype(settings.text("dtype")))})
+    return abstract(backend, family, case, inputs, callable_modules(model))
+
+
+def abstract_devices(settings: Settings, devices: Sequence[jax.Device]) -> AbstractDevices:
+    """The mesh of the settings, on the first of these devices.
+
+    Raises:
+        UsageError: nothing is compiled with these settings.
+    """
+    if not settings["jit"]:
+        raise UsageError("jit=false compiles no program: leave it out")
+    return AbstractDevices(make_mesh(settings, devices[: math.prod(settings.mesh_shape)]), rules_of(settings))
+
+
+def abstract_inputs(family: Family, case: Case, settings: Settings) -> Inputs:
+    """One step's inputs: zeros of the sizes that the configs say."""
+    return Inputs(_conditions(family, case, settings), torch.zeros(case.latent_shape), 1, 0)
+
+
+def abstract(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, modules: Iterable[str]) -> Abstract:
+    """A candidate whose backend is on devices that are not here."""
     group = backend.groups[0]
     names = group if len(group) > 1 else ("",)
     frames = dict(zip(names, (backend.frames[b] for b in group), strict=True))
-    return Abstract(backend, _arguments(backend, family, case, inputs), frames, names)
+    return Abstract(backend, _arguments(backend, family, case, inputs), frames, names, frozenset(modules))
 
 
 def _conditions(family: Family, case: Case, settings: Settings) -> Conditions:

@@ -26,8 +26,9 @@ from typing import Any, TextIO
 from parity.cache import cache_dir
 from parity.errors import ParityError, UsageError, summary
 from parity.paths.worker.extras import quieten
+from parity.settings import Settings
 from parity.tpu.refusal import refusal_of
-from parity.tpu.request import FORMAT, Request
+from parity.tpu.request import FORMAT, Request, read_settings
 
 ANSWER, PROGRAM = "answer.json", "program.hlo.gz"
 _PACKAGES = ("jax", "jaxlib", "libtpu", "torch", "torchax", "diffusers")
@@ -57,24 +58,24 @@ def _answered(request: Request, out: TextIO) -> Path:
     _tell(out, say="loading torch, torchax and the TPU compiler")
     import jax
 
-    from parity.settings import parse
-    from parity.tpu.abstract import abstract_candidate
+    from parity.paths.port.load import load_entry
 
-    settings = parse("torchax", list(request.candidate))
+    entry = None if request.port is None else load_entry("--candidate-path", request.port, request.path_timeout)
+    settings = read_settings(entry, request.candidate)
     devices = _devices(request, settings.text("mesh"), settings.mesh_shape)
     family, case = _case(request)
-    _tell(out, say=f"tracing {case.name}")
-    candidate = abstract_candidate(family, case, settings, devices)
+    _tell(out, say=f"tracing {case.name if entry is None else entry.text}")
+    candidate = _candidate(entry, family, case, settings, devices)
     facts = {
         "modules": sorted(candidate.modules),
         "versions": {name: _version(name) for name in _PACKAGES},
-        "devices": int(candidate.backend.devices.mesh.size),
+        "devices": candidate.devices,
         "kind": str(devices[0].device_kind),
     }
     try:
         lowered = candidate.lowered(request.sites)
-    except (NotImplementedError, ValueError) as error:
-        if "pallas" not in f"{type(error).__module__} {error}".lower() and "mosaic" not in str(error).lower():
+    except (NotImplementedError, ValueError, UsageError) as error:
+        if not _of_a_kernel(error.__cause__ or error):
             raise
         return _kept(_folder(repr(request), request), {**facts, **_refused(summary(error), 0.0)}, "")
     folder = _folder(lowered.as_text(), request)
@@ -88,6 +89,21 @@ def _answered(request: Request, out: TextIO) -> Path:
         return _kept(folder, {**facts, **_refused(str(error), time.perf_counter() - began)}, "")
     seconds = time.perf_counter() - began
     return _kept(folder, {**facts, **_made(compiled, seconds)}, compiled.as_text() or "")
+
+
+def _candidate(entry: Any, family: Any, case: Any, settings: Settings, devices: Any) -> Any:
+    if entry is None:
+        from parity.tpu.abstract import abstract_candidate
+
+        return abstract_candidate(family, case, settings, devices)
+    from parity.tpu.ported import abstract_port
+
+    return abstract_port(entry, family, case, settings, devices)
+
+
+def _of_a_kernel(error: BaseException) -> bool:
+    """Whether it is what Pallas says of a kernel that has no program on a TPU."""
+    return "pallas" in f"{type(error).__module__} {error}".lower() or "mosaic" in str(error).lower()
 
 
 def _case(request: Request) -> tuple[Any, Any]:

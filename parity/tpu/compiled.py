@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from parity.errors import UnjudgedError, UsageError
-from parity.settings import Settings, parse
+from parity.paths.port.settings import PortInfo
+from parity.settings import Settings
 from parity.tpu.chips import topology
 from parity.tpu.compiler import Say, compile_all, require_compiler
 from parity.tpu.effect import Effect, effect
 from parity.tpu.figures import Figures, figures
 from parity.tpu.hlo import HloError
 from parity.tpu.refusal import Refusal, refusal_of
-from parity.tpu.request import Answer, Request
+from parity.tpu.request import Answer, Request, read_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +62,23 @@ class Compiled:
         return int(bool(self.refused))
 
 
-def compile_candidate(request: Request, against: Sequence[str], limit: float, say: Say) -> Compiled:
+def compile_candidate(
+    request: Request, against: Sequence[str], limit: float, say: Say, port: PortInfo | None = None
+) -> Compiled:
     """Compile a candidate: unobserved, with the request's sites, and with other settings where some are given.
 
     Args:
-        against: `NAME=VALUE` that differ in the program beside it. limit: seconds for each program.
+        against: `NAME=VALUE` that differ in the program beside it. limit: seconds for each program. port: what is
+            known of the request's.
 
     Raises:
         UsageError: what the request names does not exist or does not go together, or there is no compiler here.
         UnjudgedError: the compiler took longer, died, or gave a text that cannot be read.
     """
-    settings = _checked(request, request.candidate)
+    settings = _checked(request, read_settings(port, request.candidate))
     names = {text.partition("=")[0] for text in against}
     other = tuple(text for text in request.candidate if text.partition("=")[0] not in names) + tuple(against)
-    others = _checked(request, other) if against else settings
+    others = _checked(request, read_settings(port, other)) if against else settings
     require_compiler()
     plain = replace(request, sites="none")
     requests = [plain]
@@ -95,9 +99,9 @@ def compile_candidate(request: Request, against: Sequence[str], limit: float, sa
     )
 
 
-def _checked(request: Request, candidate: Sequence[str]) -> Settings:
+def _checked(request: Request, settings: Settings) -> Settings:
     """The settings, which must go together with the topology."""
-    settings, chips = parse("torchax", list(candidate)), topology(request.topology)
+    chips = topology(request.topology)
     rows, columns, layers = settings.mesh_shape
     need = rows * columns * layers
     if need > chips.devices:
@@ -114,7 +118,7 @@ def _changed(settings: Settings) -> dict[str, str]:
 
 def _made(request: Request, answer: Answer) -> Made:
     if answer.refusal:
-        refusal = refusal_of(answer.refusal, frozenset(answer.modules))
+        refusal = refusal_of(answer.refusal, frozenset(answer.modules), request.port is not None)
         return Made(request=request, answer=answer, figures=None, refusal=refusal)
     try:
         found = figures(request.sites, answer, topology(request.topology))

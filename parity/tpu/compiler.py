@@ -26,6 +26,7 @@ from typing import IO, Any, Protocol
 import parity
 from parity.errors import UnjudgedError, UsageError
 from parity.tpu.child import ANSWER, PROGRAM
+from parity.tpu.chips import topology
 from parity.tpu.request import Answer, Request
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.tpu.child import main; main()"
@@ -83,6 +84,11 @@ def compile_all(requests: Sequence[Request], limit: float, say: Say) -> list[Ans
             one.errors.close()
 
 
+def _cpus(request: Request) -> Mapping[str, str]:
+    """A port that asks JAX for devices finds as many CPUs as the topology has chips."""
+    return {} if request.port is None else {"JAX_NUM_CPU_DEVICES": str(topology(request.topology).devices)}
+
+
 class _Compiling:
     """One compiling process."""
 
@@ -97,7 +103,7 @@ class _Compiling:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, **_cpus(request)},
             start_new_session=True,  # so that it ends with all that it started
         )
 

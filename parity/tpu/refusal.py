@@ -17,7 +17,7 @@ KIB = 1 << 10
 
 _UNITS = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB}
 _SIZE = r"([\d.]+)\s*([BKMG]?)"
-_VMEM = re.compile(rf"Scoped allocation with size {_SIZE} and limit {_SIZE}")
+_VMEM = re.compile(rf"(?:Scoped allocation with size {_SIZE} and limit|vmem\. Used {_SIZE} of) {_SIZE}")
 _ALLOCATION = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)")
 _HBM = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 _KERNEL = re.compile(r"%?(\w*(?:mha|flash|pallas|kernel|splash)\w*)")
@@ -49,7 +49,8 @@ class Refusal:
         """The refusal in one sentence."""
         if not self.memory:
             return f"the compiler refuses the program: {self.said}"
-        what = f"the kernel {self.kernel}" if self.kernel else "the program"
+        of_a_kernel = "a kernel" if self.memory in ("vmem", "smem") else "the program"
+        what = f"the kernel {self.kernel}" if self.kernel else of_a_kernel
         where = f" in {self.module}" if self.module else ""
         room = {"hbm": "memory of a device", "vmem": "vector memory (VMEM)", "smem": "scalar memory (SMEM)"}
         over = f", {size(self.needed - self.limit)} too much" if self.needed > self.limit else ""
@@ -59,11 +60,11 @@ class Refusal:
         )
 
 
-def refusal_of(text: str, modules: frozenset[str] = frozenset()) -> Refusal:
+def refusal_of(text: str, modules: frozenset[str] = frozenset(), ported: bool = False) -> Refusal:
     """Read the compiler's words.
 
     Args:
-        modules: paths of the model's modules.
+        modules: paths of the model's modules. ported: whether the program is a port's, whose blocks are its own.
     """
     said = next((line.strip() for line in text.splitlines() if line.strip()), "no word")[:300]
     found = _OP_NAME.search(text)
@@ -72,14 +73,12 @@ def refusal_of(text: str, modules: frozenset[str] = frozenset()) -> Refusal:
     kernel = _kernel(text)
     if vmem is not None:
         blocks = _BLOCKS.search(text)
-        own = f"its blocks are {blocks[1]} x {blocks[2]}: " if blocks else ""
-        advice = f"{own}choose smaller ones with attention.block_q and attention.block_kv"
-        memory, needed, limit = "vmem", _bytes(vmem[1], vmem[2]), _bytes(vmem[3], vmem[4])
+        own = f"its blocks are {blocks[1]} x {blocks[2]}: choose smaller ones" if blocks else "choose smaller blocks"
+        advice = f"{own}{_where(ported)}"
+        needed = _bytes(vmem[1] or vmem[3], vmem[2] or vmem[4])
+        memory, limit = "vmem", _bytes(vmem[5], vmem[6])
     elif allocation is not None and "smem" in text.lower():
-        advice = (
-            "its table has an entry for each pair of blocks: choose larger ones with attention.block_q and "
-            "attention.block_kv"
-        )
+        advice = f"its table has an entry for each pair of blocks: choose larger ones{_where(ported)}"
         memory, needed, limit = "smem", int(allocation[1]), int(allocation[2])
     elif hbm is not None:
         advice = "choose a larger mesh, a smaller video, dtype=bfloat16, attention.kernel=splash, or fewer --sites"
@@ -88,6 +87,10 @@ def refusal_of(text: str, modules: frozenset[str] = frozenset()) -> Refusal:
     else:
         advice, memory, needed, limit = "", "", 0, 0
     return Refusal(memory=memory, kernel=kernel, module=module, needed=needed, limit=limit, said=said, advice=advice)
+
+
+def _where(ported: bool) -> str:
+    return " in the port" if ported else " with attention.block_q and attention.block_kv"
 
 
 def size(count: int) -> str:
@@ -102,8 +105,8 @@ def _kernel(text: str) -> str:
     """The kernel that a refusal names: the last part of its op_name before `pallas_call`, else its instruction."""
     found = _OP_NAME.search(text)
     parts = found[1].split("/") if found else []
-    if parts and parts[-1] == "pallas_call" and len(parts) > 1:
-        return parts[-2]
+    if len(parts) > 1 and parts[-1] == "pallas_call":
+        return "" if parts[-2].startswith("jit(") else parts[-2]
     named = _KERNEL.search(text)
     return re.sub(r"\.\d+$", "", named[1]) if named else ""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from parity.paths.port.settings import PortInfo, settings_of
+from parity.settings import Settings, parse
 
 FORMAT = 1
 """Of what is kept in the cache: raise it where kept answers would be misread."""
@@ -17,7 +20,8 @@ class Request:
     Attributes:
         model: built-in name, folder or hub name. topology: `v6e:2x4`. candidate: `NAME=VALUE` of the candidate.
         sites: what is observed in it; `none` for the unobserved program. height, width, frames: of the video; None
-            for the model's own.
+            for the model's own. port: `FILE:FUNCTION` in the candidate's place. path_timeout: seconds that importing
+            its file may take.
     """
 
     model: str
@@ -27,6 +31,17 @@ class Request:
     height: int | None = None
     width: int | None = None
     frames: int | None = None
+    port: str | None = None
+    path_timeout: float = 60.0
+
+
+def read_settings(port: PortInfo | None, texts: Sequence[str]) -> Settings:
+    """`NAME=VALUE` of parity's own candidate, or of a port.
+
+    Raises:
+        UsageError: an unknown name or value.
+    """
+    return parse("torchax", texts) if port is None else settings_of(port, parse("torchax"), list(texts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,14 @@ frontend_attributes={kernel_metadata={
 splash_mha_fwd_segmented_no_residuals/splash_mha_fwd_segmented_no_residuals/pallas_call" stack_frame_id=2499}. \
 Scoped allocation with size 74.47M and limit 32.00M exceeded scoped vmem limit by 42.47M."""
 
+VMEM_OF_A_PORT = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space vmem. \
+Used 384.00M of 127.94M vmem. Exceeded vmem capacity by 256.06M.
+
+  1. Size: 128.00M
+     Operator: op_name="jit(traced)/pallas_call"
+     XLA label: traced.1 = custom-call(pad_bitcast_fusion, broadcast_in_dim.5), custom_call_target="tpu_custom_call", \
+frontend_attributes={kernel_metadata={}}"""
+
 SMEM = (
     "RESOURCE_EXHAUSTED: Allocation (size=1591296) would exceed memory (size=1048576) :: #allocation3 "
     "[shape = 'u8[1591296]{0}', space=smem, size = 0x184800, scoped, tag = 'prefetched SMEM operand 0'] :: "

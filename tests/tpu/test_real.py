@@ -39,11 +39,12 @@ def small(tiny_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_document_s_commands_are_told() -> None:
-    assert [len(shlex.split(c)) > 2 for c in COMMANDS] == [True, True, True]
+    assert [len(shlex.split(c)) > 2 for c in COMMANDS] == [True] * 4
+    assert "--candidate-path my_port.py:build" in COMMANDS[2]
 
 
 @needs_the_compiler
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "my_port.py" not in c])
 def test_a_command_of_the_document(command: str, small: Path) -> None:
     """On the small model in the built-in one's place."""
     words = [w for w in shlex.split(command) if w not in ("--model", "tiny-hunyuan-video-1.5")]
@@ -54,7 +55,7 @@ def test_a_command_of_the_document(command: str, small: Path) -> None:
     assert [p["program"] for p in programs] == {
         COMMANDS[0]: ["unobserved"],
         COMMANDS[1]: ["unobserved", "observed"],
-        COMMANDS[2]: ["unobserved", "against"],
+        COMMANDS[3]: ["unobserved", "against"],
     }[command]
     for program in programs:
         memory = program["memory"]
@@ -82,3 +83,55 @@ def test_blocks_that_are_too_large_are_refused_in_words(small: Path) -> None:
     assert done.exit_code == 1, done.stderr
     assert "the kernel splash_mha_fwd_segmented_no_residuals in transformer_blocks.0.attn needs" in done.stdout
     assert "its blocks are 4096 x 4096: choose smaller ones with attention.block_q" in done.stdout
+
+
+KERNEL = """
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from parity.port import Port
+
+
+def scale(x_ref, w_ref, out_ref):
+    out_ref[...] = x_ref[...] * w_ref[...]
+
+
+def call(w, inputs):
+    x = inputs["hidden_states"][:, :32].astype(jnp.float32)
+    rows = -(-x.size // (ROWS * 128)) * ROWS
+    flat = jnp.pad(x.reshape(-1), (0, rows * 128 - x.size)).reshape(rows, 128)
+    block = pl.BlockSpec((ROWS, 128), lambda i: (i, 0))
+    scaled = pl.pallas_call(
+        scale,
+        grid=(rows // ROWS,),
+        in_specs=[block, pl.BlockSpec((1, 128), lambda i: (0, 0))],
+        out_specs=block,
+        out_shape=jax.ShapeDtypeStruct(flat.shape, flat.dtype),
+    )(flat, w["scale"])
+    return scaled.reshape(-1)[: x.size].reshape(x.shape)
+
+
+def build(case):
+    return Port(call=call, weights={"scale": jnp.ones((1, 128))})
+"""
+
+
+@needs_the_compiler
+@pytest.mark.parametrize("rows", [256, 1 << 18])
+def test_a_port_s_own_kernel(rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled for the TPU, or refused in words."""
+    (tmp_path / "my_port.py").write_text(KERNEL.replace("ROWS", str(rows)))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli.app, [*shlex.split(COMMANDS[2]), "--json"])
+    assert done.exit_code in (0, 1), done.stderr
+    found = json.loads(done.stdout)
+    assert found["port"] == "my_port.py:build"
+    (program,) = found["programs"]
+    if rows == 256:
+        assert done.exit_code == 0, done.stderr
+        assert [k["count"] for k in program["kernels"]] == [1]
+    else:
+        assert done.exit_code == 1, done.stderr
+        assert program["refusal"]["memory"] == "vmem"
+        assert program["refusal"]["advice"] == "choose smaller blocks in the port"

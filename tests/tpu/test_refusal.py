@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parity.tpu.refusal import refusal_of
-from tests.tpu.recorded import HBM, MODULES, SMEM, VMEM
+from tests.tpu.recorded import HBM, MODULES, SMEM, VMEM, VMEM_OF_A_PORT
 
 KERNEL = "splash_mha_fwd_segmented_no_residuals"
 
@@ -14,6 +14,15 @@ def test_blocks_that_are_too_large() -> None:
     assert found.sentence == (
         f"the kernel {KERNEL} in blocks.0.up needs 74.47 MiB of vector memory (VMEM), there are 32.00 MiB, 42.47 MiB "
         "too much: its blocks are 4096 x 4096: choose smaller ones with attention.block_q and attention.block_kv"
+    )
+
+
+def test_blocks_of_a_kernel_without_a_name() -> None:
+    found = refusal_of(VMEM_OF_A_PORT, MODULES, ported=True)
+    assert (found.memory, found.kernel) == ("vmem", "")
+    assert found.sentence == (
+        "a kernel needs 384.00 MiB of vector memory (VMEM), there are 127.94 MiB, 256.06 MiB too much: choose smaller "
+        "blocks in the port"
     )
 
 

@@ -24,6 +24,7 @@ def _document(made: Compiled) -> compiled.Compiled:
         "format": 1,
         "compiles": not made.refused,
         "model": request.model,
+        "port": request.port,
         "topology": request.topology,
         "devices": answer.devices,
         "device": answer.kind,
@@ -123,7 +124,7 @@ def _sections(made: Compiled) -> tuple[Section, ...]:
     settings = ", ".join(f"{name}={text}" for name, text in made.settings.items()) or "the candidate's defaults"
     versions = ", ".join(f"{name} {version}" for name, version in answer.versions.items())
     where = [
-        ("model", f"{request.model}, its transformer's first call"),
+        ("model", f"{request.model}, {request.port or 'its transformer'}'s first call"),
         ("for", f"{request.topology}, {answer.devices} x {answer.kind}"),
         ("settings", settings),
         ("versions", versions),

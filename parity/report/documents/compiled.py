@@ -118,11 +118,12 @@ class Effect(TypedDict):
 
 
 class Compiled(TypedDict):
-    """`parity compile --json`."""
+    """`parity compile --json`. port: `FILE:FUNCTION` in the candidate's place, null for parity's own."""
 
     format: Literal[1]
     compiles: bool
     model: str
+    port: str | None
     topology: str
     devices: int
     device: str
