@@ -58,6 +58,7 @@ def _answered(request: Request, out: TextIO) -> Path:
     _tell(out, say="loading torch, torchax and the TPU compiler")
     import jax
 
+    from parity.paths.jax.program import compiled_packed
     from parity.paths.port.load import load_entry
 
     entry = None if request.port is None else load_entry("--candidate-path", request.port, request.path_timeout)
@@ -84,7 +85,7 @@ def _answered(request: Request, out: TextIO) -> Path:
     _tell(out, say=f"compiling for {request.topology}")
     began = time.perf_counter()
     try:
-        compiled = lowered.compile()
+        compiled = lowered.compile() if request.sites == "none" else compiled_packed(lowered)
     except jax.errors.JaxRuntimeError as error:
         return _kept(folder, {**facts, **_refused(str(error), time.perf_counter() - began)}, "")
     seconds = time.perf_counter() - began
@@ -162,6 +163,7 @@ def _folder(program: str, request: Request) -> Path:
     """Where the answer to this very program is kept."""
     circumstances = [FORMAT, request.topology, *(_version(name) for name in ("jax", "jaxlib", "libtpu"))]
     circumstances += [os.environ.get(name, "") for name in _READ_BY_THE_COMPILER]
+    circumstances += ["packed"] if request.sites != "none" else []
     digest = hashlib.sha256(json.dumps(circumstances).encode())
     digest.update(program.encode())
     return cache_dir() / "compiled" / digest.hexdigest()[:32]

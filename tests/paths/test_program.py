@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from parity.paths.jax.program import Programs, apart
+from parity.paths.jax.program import PACKED, Programs, apart
 
 
 class Counted:
@@ -54,6 +54,22 @@ def test_the_oldest_program_is_forgotten_where_few_are_kept() -> None:
         programs.run(key, call, *given(2))
     assert [key for key, _ in programs.kept] == [2, 0]
     assert programs.made == 4
+
+
+def test_an_observed_program_asks_for_room_and_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler of a CPU knows no option of a TPU's."""
+    asked: list[Any] = []
+    plain = jax.stages.Lowered.compile
+
+    def compile(lowered: jax.stages.Lowered, compiler_options: Any = None) -> jax.stages.Compiled:
+        asked.append(compiler_options)
+        return plain(lowered, compiler_options)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile)
+    programs: Programs[str] = Programs(jit=True, packed=lambda key: key == "observed")
+    for key in ("observed", "plain"):
+        assert programs.run(key, Counted(), *given(2))[0].tolist() == [0.0, 6.0]
+    assert asked == [PACKED, None, None]
 
 
 def test_a_call_that_fails_leaves_no_program() -> None:

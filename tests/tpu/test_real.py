@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from typer.testing import CliRunner
 
 from parity import cli
 from parity.models.spec import Case
+from parity.tpu.compiler import ENVIRONMENT
 
 pytest.importorskip("torchax")
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "compile.md").read_text(encoding="utf-8")
@@ -83,6 +87,26 @@ def test_blocks_that_are_too_large_are_refused_in_words(small: Path) -> None:
     assert done.exit_code == 1, done.stderr
     assert "the kernel splash_mha_fwd_segmented_no_residuals in transformer_blocks.0.attn needs" in done.stdout
     assert "its blocks are 4096 x 4096: choose smaller ones with attention.block_q" in done.stdout
+
+
+OPTIONS = """
+import jax, jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import SingleDeviceSharding
+from parity.paths.jax.program import PACKED
+chip = topologies.get_topology_desc("v6e:2x2", platform="tpu").devices[0]
+x = jax.ShapeDtypeStruct((8, 128), jnp.float32, sharding=SingleDeviceSharding(chip))
+jax.jit(lambda x: x + 1).lower(x).compile(compiler_options=dict(PACKED))
+"""
+
+
+@needs_the_compiler
+def test_the_compiler_knows_what_observed_programs_ask_for() -> None:
+    """Where it does not, they are compiled without, so nothing else would tell."""
+    done = subprocess.run(
+        [sys.executable, "-c", OPTIONS], env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 KERNEL = """

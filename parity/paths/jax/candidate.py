@@ -84,9 +84,13 @@ class TorchaxBackend:
         self.may_be_silent, self.predict = family.may_be_silent, family.predict
         self.named, self.ports, self.pairs_rows = family.named, family.named_port, family.pairs_rows
         self.as_it_is = family.runs_as_it_is
-        self.programs: Programs[tuple[int, SitePlan | None]] = Programs(self.jit, family.compiling)
+        self.programs = self._programs(family)
         self.safe_attention = not self.as_it_is and is_torchax_own(self.env)
         self.ran: dict[str, str] = {}
+
+    def _programs(self, family: Family) -> Programs[tuple[int, SitePlan | None]]:
+        on_tpu = self.devices.platform == "tpu"
+        return Programs(self.jit, family.compiling, packed=lambda key: on_tpu and key[1] is not None)
 
     def put(self, x: np.ndarray) -> jax.Array:
         return self.devices.put(jnp.asarray(x), self.devices.replicated)

@@ -35,7 +35,6 @@ from parity.models.spec import Case
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
 from parity.paths.jax.mesh import use_compilation_cache
-from parity.paths.jax.program import Programs
 from parity.paths.jax.tracing import to_jax
 from parity.paths.jax.unplaced import port_devices
 from parity.paths.loaded import Loaded, Predicted, StepCalls, frames_of, rules_of
@@ -69,7 +68,7 @@ class JaxPort(TorchaxBackend):
         self.params = jax.tree.map(jax.numpy.asarray, port.weights)
         self.rules = rules_of(family, case, settings, inputs)
         self.frames = frames_of(family, case, settings, inputs, self.put)
-        self.programs = Programs(self.jit, family.compiling)
+        self.programs = self._programs(family)
         self.heard: set[str] = set()
         self.tracing = False
         self.named, self.ports, self.pairs_rows = family.named, family.named_port, True
