@@ -72,7 +72,7 @@ class Port:
         call: one branch's prediction, `call(inputs)`, or `call(weights, inputs)` where there are weights; `inputs` are
             the transformer's arguments by name, arrays of the kind that `runs` says. Default: `module(**inputs)`.
         module: what is observed: a torch.nn.Module (its submodules), or an object whose attributes are callable modules
-            (Flax NNX). None: only what `tap` names.
+            (Flax NNX), or a Flax linen module. None: only what `tap` names.
         weights: arrays in any nest, handed to `call`; else they are constants of the compiled program (JAX only).
         runs: `torch` (eager), `torchax` (compiled by parity from a torch module), `jax` (compiled by parity). Default:
             torch for a torch module, else jax.

@@ -22,11 +22,11 @@ from parity.compare.unlike import (
     acquitted,
     is_unpaired,
     left_to_reader,
-    let_through,
     nothing,
     other_layout,
     other_rows,
     repeated,
+    same_mask,
     unlike,
     what,
 )
@@ -200,7 +200,8 @@ class Judge:
             frame=a.frame,
             rows=a.rows,
         )
-        if found is not None:
+        alike = same_mask(a, b)
+        if found is not None and not alike:
             return replace(
                 diff,
                 distance=distance(found, floor),
@@ -209,12 +210,10 @@ class Judge:
                 linf_ratio=linf_ratio(found, floor),
                 bins=bin_ratios(found, floor),
             )
-        if a.key.is_apart:
+        if a.key.is_apart or alike:
             return replace(diff, distance=Distance(0.0, 0.0, 0.0))
         if comparable_shapes(a, b):
             return self._moments_alone(diff, a, b, floor)
-        if "mask" in a.key.port and let_through(a) == let_through(b) is not None:
-            return replace(diff, distance=Distance(0.0, 0.0, 0.0))
         note = f"shape {list(a.shape)} against {list(b.shape)}" if a.shape != b.shape else unlike(a, b)
         # Text has rows, which masks pair; what lies behind the loop has none.
         if not self.strict_sites and a.key.module != LOOP and a.key.stage != AFTER:

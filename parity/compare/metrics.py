@@ -122,17 +122,23 @@ def norm_ratio(reference: Record, candidate: Record, floor: Floor | None) -> flo
 def comparable_shapes(reference: Record, candidate: Record) -> bool:
     """Whether two tensors line up element by element.
 
-    A part of a joint sequence, or rows taken in a frame, do although the whole tensors' lengths differ.
+    A part of a joint sequence, or rows taken in a frame, do although the whole tensors' lengths differ. An axis of one
+    more or less (a batch of one that one side leaves out) moves no element; in another place it may be another batch.
     """
     if reference.frame != candidate.frame or reference.rows != candidate.rows:
         return False
-    return reference.rows != "" or reference.key.is_part or reference.shape == candidate.shape
+    return reference.rows != "" or reference.key.is_part or one_shape(reference.shape, candidate.shape)
+
+
+def one_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether two shapes are one, but for axes of one that only one of them has."""
+    return a == b or (len(a) != len(b) and [n for n in a if n != 1] == [n for n in b if n != 1])
 
 
 def _from_values(reference: Record, candidate: Record) -> Measure | None:
     """Exact, but for the row bins, which come from the sketches beside the values, as the floors' do."""
     a, b = np.asarray(reference.value), np.asarray(candidate.value)
-    if a.shape != b.shape:
+    if not one_shape(a.shape, b.shape):
         return None
     found = compare_values(a, b)
     bins = np.zeros(0)

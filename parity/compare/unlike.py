@@ -6,8 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from parity.compare.metrics import one_shape
 from parity.compare.result import SiteDiff
 from parity.golden.records import READ, Key, Record
+from parity.golden.sketch import Geometry
 
 UNREAD = "differs in padded rows alone, which no query reads"
 """The note of a joint sequence whose figures are those of the rows that are read."""
@@ -119,10 +123,52 @@ def other_layout(a: Record, b: Record) -> bool:
     return whole and a.shape != b.shape and math.prod(a.shape) == math.prod(b.shape) > 0
 
 
-def let_through(record: Record) -> int | None:
-    """How many rows a mask of zeros and ones lets through, however many are padding."""
+def same_mask(a: Record, b: Record) -> bool:
+    """Whether two masks let the same keys through: ones and zeros, or numbers that are added to the scores.
+
+    Which ones is compared where the sketches hold them; otherwise, of masks of other shapes or dtypes, how many a row,
+    however many are padding.
+    """
+    if "mask" not in a.key.port:
+        return False
+    lines_up = one_shape(a.shape, b.shape) and not a.rows and not b.rows
+    if lines_up and Geometry(*a.frame).exact and a.sketch is not None and b.sketch is not None:
+        return any(np.array_equal(x, y) for x in _keys(a) for y in _keys(b))
+    return not (lines_up and a.dtype == b.dtype) and bool(_let_through(a) & _let_through(b))
+
+
+def _forms(record: Record) -> tuple[bool, bool]:
+    """Whether a mask can be one of ones and zeros, and one that is added: 0, or a number far below or -inf."""
     m = record.moments
-    return None if m is None or m.nan or m.inf or m.min < 0.0 or m.max > 1.0 else round(m.mean * m.count)
+    if m is None or m.nan or not m.count:
+        return False, False
+    added = "float" in record.dtype and m.max == 0.0 and (m.min <= FAR or bool(m.inf) or m.min == 0.0)
+    return not m.inf and m.min >= 0.0 and m.max <= 1.0, added
+
+
+FAR = -1e3
+"""What a mask that is added holds at most where a key is left out; -10000 in many implementations."""
+
+
+def _let_through(record: Record) -> frozenset[int]:
+    """How many keys a mask lets through in each row, in each form that it can be of; empty where it is no mask."""
+    m = record.moments
+    if m is None or not record.shape:
+        return frozenset()
+    ones, added = _forms(record)
+    rows = m.count / record.shape[-1]
+    out = m.inf if m.inf or not m.min else round((m.l2 / m.min) ** 2)
+    found = [m.mean * m.count] if ones else []
+    found += [m.count - out] if added else []
+    return frozenset(round(n / rows) for n in found)
+
+
+def _keys(record: Record) -> list[np.ndarray]:
+    """Where a mask lets a key through, in each form that it can be of."""
+    if record.sketch is None:
+        return []
+    ones, added = _forms(record)
+    return ([record.sketch > 0.0] if ones else []) + ([record.sketch == 0.0] if added else [])
 
 
 def acquitted(diffs: Sequence[SiteDiff], beyond: Callable[[SiteDiff], bool]) -> list[SiteDiff]:

@@ -1,4 +1,4 @@
-"""Observing a tree of callable objects that are no torch modules: Flax NNX, or anything built like it.
+"""Observing a tree of callable objects that are no torch modules: Flax NNX, Flax linen, or anything built like NNX.
 
 Problem. NNX modules have no hooks, and a call may rebuild them (`nnx.merge`), so that the objects seen at load are not
 those that run. Python looks `__call__` up on the class.
@@ -6,12 +6,17 @@ those that run. Python looks `__call__` up on the class.
 How. Within `watched`, `__call__` of each class in the tree is wrapped. The outermost call names the objects below it by
 walking its attributes (lists and dicts add their index or key), and each call of a named object is handed over.
 flax is not imported. Cost: one walk of the tree for each call of the top object.
+
+A linen module has no children before it is applied, and names of its own: it is asked for each call by linen's own
+`intercept_methods`. The layers of an `nn.scan` are one module there, called once a layer; they are told apart by their
+number behind its name, `blocks.0`, once the scan is unrolled.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +24,12 @@ CALL = "__call__"
 
 See = Callable[[str, str, Any], None]
 """Takes (module path, port, value)."""
+Within = Callable[[Any], bool]
+"""Whether values can be seen where they are: not inside another transformation."""
+
+
+def _anywhere(value: Any) -> bool:
+    return True
 
 
 def objects_of(top: Any) -> dict[str, Any]:
@@ -57,10 +68,22 @@ def _caller(kind: type) -> type | None:
     return found if found is not None and inspect.isfunction(vars(found)[CALL]) else None
 
 
+def watched(top: Any, see: See, within: Within = _anywhere) -> contextlib.AbstractContextManager[None]:
+    """Within it, calls of the objects below (and of) `top`, or of a copy of it, are seen; classes are put back.
+
+    Args:
+        within: asked for the arguments of a call; one that cannot be seen is left alone.
+    """
+    linen = sys.modules.get("flax.linen")
+    if linen is not None and isinstance(top, linen.Module):
+        own: contextlib.AbstractContextManager[None] = linen.intercept_methods(_Linen(see, within))
+        return own
+    return _wrapped(top, see, within)
+
+
 @contextlib.contextmanager
-def watched(top: Any, see: See) -> Iterator[None]:
-    """Within it, calls of the objects below (and of) `top`, or of a copy of it, are seen; classes are put back."""
-    state = _State(see, type(top))
+def _wrapped(top: Any, see: See, within: Within) -> Iterator[None]:
+    state = _State(see, within, type(top))
     originals: dict[type, Any] = {}
     try:
         for value in objects_of(top).values():
@@ -74,11 +97,51 @@ def watched(top: Any, see: See) -> Iterator[None]:
             setattr(kind, CALL, call)
 
 
+class _Linen:
+    """Sees the calls that linen hands to an interceptor.
+
+    Attributes:
+        begins: whether a scanned class was entered, and none of its layers yet.
+        scans: those around the call, the innermost last: the path of a layer, and the number of the one being called.
+    """
+
+    def __init__(self, see: See, within: Within) -> None:
+        self.see, self.within = see, within
+        self.begins = False
+        self.scans: list[tuple[tuple[str, ...], int]] = []
+
+    def __call__(self, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+        if context.method_name != CALL:  # the port's own, or that of a class which linen made of one that is scanned
+            self.begins |= type(context.module).__name__.startswith("Scan")
+            return call(*args, **kwargs)
+        if not self.within((args, kwargs)):
+            return call(*args, **kwargs)
+        path = self._path(context.module.path)
+        _look(self.see, path, _arguments(getattr(type(context.module), CALL), context.module, args, kwargs))
+        out = call(*args, **kwargs)
+        self.see(path, "out", out)
+        return out
+
+    def _path(self, path: tuple[str, ...]) -> str:
+        """A module's name, with the number of its layer behind each one that is scanned."""
+        while self.scans and path[: len(self.scans[-1][0])] != self.scans[-1][0]:
+            self.scans.pop()
+        again = bool(self.scans) and self.scans[-1][0] == path
+        layer = self.scans.pop()[1] + 1 if again else 0
+        if again or self.begins:
+            self.scans.append((path, 0 if self.begins else layer))
+            self.begins = False
+        names = list(path)
+        for scanned, number in reversed(self.scans):
+            names.insert(len(scanned), str(number))
+        return ".".join(names)
+
+
 class _State:
     """The names in use while the top object is called."""
 
-    def __init__(self, see: See, top: type) -> None:
-        self.see, self.top = see, top
+    def __init__(self, see: See, within: Within, top: type) -> None:
+        self.see, self.within, self.top = see, within, top
         self.names: dict[int, str] = {}
         self.held: Any = None
 
@@ -90,11 +153,9 @@ class _State:
                 self.names = {id(value): path for path, value in self.held.items()}
             try:
                 path = self.names.get(id(module))
-                if path is None:
+                if path is None or not self.within((args, kwargs)):
                     return call(module, *args, **kwargs)
-                named = _arguments(call, module, args, kwargs)
-                for name, value in sorted(named.items(), key=lambda item: "mask" not in item[0]):  # they pair the rows
-                    self.see(path, f"in.{name}", value)
+                _look(self.see, path, _arguments(call, module, args, kwargs))
                 out = call(module, *args, **kwargs)
                 self.see(path, "out", out)
                 return out
@@ -103,6 +164,12 @@ class _State:
                     self.names, self.held = {}, None
 
         return observed
+
+
+def _look(see: See, path: str, named: Mapping[str, Any]) -> None:
+    """See the arguments of a call, its masks first: they pair the rows."""
+    for name, value in sorted(named.items(), key=lambda item: "mask" not in item[0]):
+        see(path, f"in.{name}", value)
 
 
 def _arguments(call: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

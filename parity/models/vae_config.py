@@ -23,7 +23,10 @@ def vae_config(folder: Path) -> dict[str, Any]:
     name = str(config.get("_class_name", ""))
     if name not in DIVIDES:
         known = ", ".join(DIVIDES)
-        raise UsageError(f"'{folder}' holds a VAE '{name}', which no stage decodes yet (known: {known})")
+        raise UsageError(
+            f"'{folder}' holds a VAE '{name}', which no stage decodes yet (known: {known}); give both decoders as "
+            "ports, with latents as the reference's inputs (--reference-path, --candidate-path)"
+        )
     other = [k for k in ("shift_factor", "latents_mean", "latents_std", "use_post_quant_conv") if config.get(k)]
     if other:
         raise UsageError(f"the VAE of '{folder}' has a {other[0]}, which its pipeline leaves out; not decoded yet")

@@ -145,6 +145,16 @@ def test_other_shapes_cannot_be_compared() -> None:
         assert measure(tensor("a:out", x, held=held), tensor("a:out", x.reshape(96, 1, 40), held=held)) is None
 
 
+def test_a_batch_of_one_that_one_side_leaves_out_is_the_same_tensor() -> None:
+    x, y = noise(0), noise(1)
+    for held in (True, False):
+        found = measure(tensor("a:out", x, held=held), tensor("a:out", y[0], held=held))
+        whole = measure(tensor("a:out", x, held=held), tensor("a:out", y, held=held))
+        assert found is not None
+        assert whole is not None
+        assert (found.l2, found.cosine) == (whole.l2, whole.cosine)
+
+
 def test_rows_in_one_frame_compare_although_the_tensors_lengths_differ() -> None:
     x = noise(0)
     ours = tensor("a:out", x, rows="text", shape=(1, 112, 40))

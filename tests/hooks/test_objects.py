@@ -79,3 +79,59 @@ def test_flax_nnx_modules_are_objects() -> None:
     with watched(Net(), lambda path, port, value: seen.append(f"{path}:{port}")):
         nnx.merge(graph, state)(jnp.ones((1, 3)))
     assert {"inner:out", ":out"} <= set(seen)
+
+
+def _linen() -> tuple[Any, Any, Any]:
+    """A linen model of a layer, two in a scan and one that is checkpointed; its weights and input."""
+    jax = pytest.importorskip("jax")
+    nn = pytest.importorskip("flax.linen")
+
+    class Layer(nn.Module):  # type: ignore[misc, name-defined]
+        @nn.compact
+        def __call__(self, x: Any, mask: Any = None) -> Any:
+            return x + nn.Dense(4, name="inner")(x)
+
+    class Step(nn.Module):  # type: ignore[misc, name-defined]
+        @nn.compact
+        def __call__(self, carry: Any, _: Any) -> Any:
+            return Layer(name="layer")(carry), None
+
+    class Net(nn.Module):  # type: ignore[misc, name-defined]
+        def setup(self) -> None:
+            self.first = Layer()
+            scanned = nn.scan(Step, variable_axes={"params": 0}, split_rngs={"params": True}, length=2)
+            self.layers = scanned()
+            self.last = nn.remat(Layer)()
+
+        def __call__(self, x: Any) -> Any:
+            return self.last(self.layers(self.first(x), None)[0])
+
+    net, x = Net(), jax.numpy.ones((1, 3, 4))
+    return net, net.init(jax.random.key(0), x), x
+
+
+def test_flax_linen_modules_are_named_by_linen() -> None:
+    net, weights, x = _linen()
+    seen: list[str] = []
+    with watched(net, lambda path, port, value: seen.append(f"{path}:{port}"), _no_tracer):
+        net.apply(weights, x)
+    assert seen[:5] == [":in.x", "first:in.x", "first.inner:in.inputs", "first.inner:out", "first:out"]
+    assert seen[-1] == ":out"
+    assert not any("layers" in site for site in seen), "within the scan there are tracers"
+
+
+def test_layers_of_an_unrolled_scan_are_told_apart() -> None:
+    jax = pytest.importorskip("jax")
+    net, weights, x = _linen()
+    seen: list[tuple[str, Any]] = []
+    with jax.disable_jit(), watched(net, lambda path, port, value: seen.append((f"{path}:{port}", value)), _no_tracer):
+        net.apply(weights, x)
+    known = dict(seen)
+    assert [site for site, _ in seen if site.endswith("layer:out")] == ["layers.0.layer:out", "layers.1.layer:out"]
+    assert known["layers.1.layer:in.x"] is known["layers.0.layer:out"]
+    assert known["layers.0.layer.inner:out"].shape == (1, 3, 4)
+
+
+def _no_tracer(value: Any) -> bool:
+    jax = pytest.importorskip("jax")
+    return not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(value))

@@ -218,6 +218,44 @@ def test_float64_of_a_models_own_is_as_coarse_as_float32() -> None:
     assert 1e-6 < float((moved - exact).norm() / exact.norm()) < 1e-4
 
 
+class Embedding(torch.nn.Module):
+    """A time embedding whose frequencies its own forward makes, in front of a linear layer."""
+
+    def __init__(self, fails: bool = False) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(128, 4)
+        self.waves, self.activations, self.fails = torch.zeros(0), torch.zeros(0), fails
+
+    def forward(self, t: torch.Tensor) -> torch.Tensor:
+        frequencies = torch.exp(-torch.linspace(0.0, 9.2, 64))
+        phase = t[:, None] * frequencies
+        self.waves = torch.cat([phase.cos(), phase.sin()], dim=-1)
+        self.activations = torch.exp(torch.linspace(-1, 1, 12).reshape(3, 4))
+        if self.fails:
+            raise RuntimeError("inside")
+        return self.linear(self.waves)
+
+
+def test_frequencies_that_a_module_with_children_makes_move() -> None:
+    """Nothing at a boundary shows them, and a timestep multiplies their ulp; functions of activations stay."""
+    model = torch.nn.Sequential(Embedding())
+    t = torch.tensor([300.0])
+    model(t)
+    waves, activations = model[0].waves, model[0].activations
+    with perturbed(model, 0):
+        model(t)
+    assert 1e-6 < float((model[0].waves - waves).norm() / waves.norm()) < 1e-5
+    assert torch.equal(model[0].activations, activations)
+
+
+def test_frequencies_are_themselves_after_a_failure() -> None:
+    x, model = torch.linspace(0.1, 3, 64), torch.nn.Sequential(Embedding(fails=True))
+    exact = torch.exp(x)
+    with pytest.raises(RuntimeError, match="inside"), perturbed(model, 0):
+        model(torch.tensor([300.0]))
+    assert torch.equal(torch.exp(x), exact)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_elementary_functions_are_themselves_afterwards(fails: bool) -> None:
     model = with_weights(Waves(fails))

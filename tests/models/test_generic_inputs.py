@@ -55,6 +55,16 @@ def test_an_optional_argument_with_which_the_class_cannot_be_called_is_left_out(
     assert fitting(signature, model, make_arguments(signature, own), own).left_out == ()
 
 
+def test_a_tensor_without_axes_is_a_number(tmp_path: Path) -> None:
+    """A class takes numbers too, which no tensor can stand for: a length that a shape is made of."""
+    signature, _ = _signature(tmp_path, "ltx")
+    own = {"num_frames": torch.tensor(3), "timestep": torch.tensor(500.0)}
+    made = make_arguments(signature, own)
+    assert (made.static["num_frames"], type(made.static["num_frames"])) == (3, int)
+    assert "num_frames" not in made.tensors
+    assert "timestep" in made.tensors
+
+
 @pytest.mark.parametrize("name", ["sana", "mochi"])
 def test_what_can_be_called_or_cannot_be_asked_keeps_all_arguments(name: str, tmp_path: Path) -> None:
     signature, model = _signature(tmp_path, name)

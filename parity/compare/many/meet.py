@@ -113,6 +113,8 @@ def _sketched(pair: Pair, ours: Layout, theirs: Layout, a: int, b: int) -> bool:
     x, y = pair.reference, pair.candidate
     if x is None or y is None or not x.kind == y.kind == "tensor" or not comparable_shapes(x, y):
         return False
+    if "mask" in x.key.port:  # perhaps of another form
+        return False
     held = ours.values[a] is not None and theirs.values[b] is not None
     drawn = ours.sketches[a] is not None and theirs.sketches[b] is not None
     return drawn and not held and x.frame[0] * x.frame[1] > 0

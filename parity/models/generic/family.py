@@ -196,11 +196,16 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
                 ) from error
             shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in kwargs.items() if isinstance(x, torch.Tensor))
             raise UsageError(
-                f"{name} cannot be called with the inputs made for it ({shapes}): {where}: {said}; give your own "
-                "with --inputs FILE.safetensors, tensors by argument name"
+                f"{name} cannot be called with {_source(family)} ({shapes}): {where}: {said}; give "
+                "with --inputs FILE.safetensors what it takes, tensors by argument name, a number as one without axes"
             ) from error
 
     return guarded
+
+
+def _source(family: Generic) -> str:
+    """Where the inputs of a call come from, in a word or two."""
+    return "the inputs made for it" if not family.given else "the inputs of --inputs and those made for it"
 
 
 def _where(error: Exception) -> str:

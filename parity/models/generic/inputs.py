@@ -163,12 +163,13 @@ def make_arguments(signature: Signature, given: Mapping[str, torch.Tensor]) -> M
     """Make the arguments of a call.
 
     Args:
-        given: tensors of the user's, which take precedence.
+        given: tensors of the user's, which take precedence; one without axes is a number.
 
     Raises:
         UsageError: a required argument that neither the user nor the table knows.
     """
-    tensors, static = dict(given), {}
+    tensors = {n: x for n, x in given.items() if x.ndim or n in (LATENT, TIMESTEP)}
+    static: dict[str, Static] = {n: x.item() for n, x in given.items() if n not in tensors}
     for name in (*signature.required, *signature.optional):
         if name in given or name in (LATENT, TIMESTEP):
             continue

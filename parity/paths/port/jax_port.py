@@ -2,7 +2,8 @@
 
 What is tapped is reduced inside the compiled program and returned as extra outputs, as hooks' reductions are. A tap
 inside a function that the port itself jits would leak out of its trace: the call is then traced again with inner jits
-inlined (`jax.disable_jit`), which also unrolls `lax.scan`. A tap inside `vmap` or `checkpoint` is an error.
+inlined (`jax.disable_jit`), which also unrolls `lax.scan`, and `jax.checkpoint`, which changes no value, is left out. A
+tap inside `vmap` is an error; a module there is not observed.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class JaxPort(TorchaxBackend):
             for inlined in (False, True):
                 reducer = BatchingReducer()
                 heard = _Heard(self, self._tap(plan, reducer, rule, names, frames), arguments, inlined)
-                inner = jax.disable_jit() if inlined else contextlib.nullcontext()
+                inner = _inlined() if inlined else contextlib.nullcontext()
                 try:
                     with inner, calling(self.model, kept) as cached:
                         out = self._call(params, arguments, heard)
@@ -135,7 +136,7 @@ class JaxPort(TorchaxBackend):
             if heard is not None:
                 stack.enter_context(listening(heard.named))
                 if port.module is not None:
-                    stack.enter_context(watched(port.module, heard.see))
+                    stack.enter_context(watched(port.module, heard.see, heard.within))
                 for module, mask in (port.padded(given) if port.padded is not None else {}).items():
                     heard.tap.masked(module, {"mask": interop.torch_view(mask)})
             passed = (given,) if port.weights is None else (params, given)
@@ -145,6 +146,24 @@ class JaxPort(TorchaxBackend):
         out = moved(out, port, rank, -1, 1)
         check_output(entry, out, self.family.expected_of(int(arguments[LATENT].shape[0])))
         return out
+
+
+@contextlib.contextmanager
+def _inlined() -> Iterator[None]:
+    """Within it, inner jits are inlined, scans unrolled and checkpoints left out."""
+    before = {name: getattr(jax, name) for name in ("checkpoint", "remat")}
+
+    def plain(call: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        return call
+
+    for name in before:
+        setattr(jax, name, plain)
+    try:
+        with jax.disable_jit():
+            yield
+    finally:
+        for name, call in before.items():
+            setattr(jax, name, call)
 
 
 class _InsideJitError(PassingError):
@@ -167,13 +186,10 @@ class _Heard:
 
     def see(self, module: str, port: str, value: Any) -> None:
         self.count += 1
-        leaves = [x for x in jax.tree.leaves(value) if isinstance(x, jax.Array)]
-        if any(isinstance(x, jax.core.Tracer) and x._trace is not self.trace for x in leaves):
-            if not self.inlined:
-                raise _InsideJitError
+        if not self.within(value):
             raise UsageError(
-                f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, checkpoint, "
-                "grad); tap its result outside"
+                f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad); tap "
+                "its result outside"
             )
         path = self.tap.named(module)
         self.backend.heard.add(path)
@@ -187,6 +203,19 @@ class _Heard:
                 self.tap.see(path, call, port, arrays)
             if port.split(".")[0] == "out":
                 self.tap.hold(path, call, port, arrays)
+
+    def within(self, value: Any) -> bool:
+        """Whether the arrays in a value belong to the call itself, and to no transformation inside it.
+
+        Raises:
+            _InsideJitError: they do not, and may once inner jits are inlined.
+        """
+        leaves = [x for x in jax.tree.leaves(value) if isinstance(x, jax.core.Tracer)]
+        if all(x._trace is self.trace for x in leaves):
+            return True
+        if not self.inlined:
+            raise _InsideJitError
+        return False
 
     def _given(self, x: Any) -> Any:
         if isinstance(x, np.ndarray):
