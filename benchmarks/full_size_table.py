@@ -80,11 +80,9 @@ def _missing(cases: Mapping[str, Case], outcomes: Mapping[str, Outcome]) -> list
 
 
 def _compiled(case: Case, models: Mapping[str, Model], outcomes: Mapping[str, Outcome]) -> Iterator[str]:
-    for depth in DEPTHS:
-        found = outcomes.get(f"{case.name} {depth}")
-        if found is None:
-            continue
-        cells = [models[case.model].title, case.topology, case.axes, case.tiles, str(depth), *_cells(found)]
+    """A row for each depth that was compiled; `--depth` asks for others than the two."""
+    for found in sorted((o for o in outcomes.values() if o.case == case.name), key=lambda o: o.depth):
+        cells = [models[case.model].title, case.topology, case.axes, case.tiles, str(found.depth), *_cells(found)]
         yield f"| {' | '.join(cells)} |"
 
 
