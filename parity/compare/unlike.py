@@ -153,14 +153,15 @@ FAR = -1e3
 def _let_through(record: Record) -> frozenset[int]:
     """How many keys a mask lets through in each row, in each form that it can be of; empty where it is no mask."""
     m = record.moments
-    if m is None or not record.shape:
+    if m is None or not record.shape or not record.shape[-1]:
         return frozenset()
     ones, added = _forms(record)
     rows = m.count / record.shape[-1]
-    out = m.inf if m.inf or not m.min else round((m.l2 / m.min) ** 2)
+    far = m.l2 / m.min if m.min else 0.0
+    out = m.inf if m.inf else far * far
     found = [m.mean * m.count] if ones else []
     found += [m.count - out] if added else []
-    return frozenset(round(n / rows) for n in found)
+    return frozenset(round(n / rows) for n in found if math.isfinite(n))
 
 
 def _keys(record: Record) -> list[np.ndarray]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from parity.compare.judge import Judge, beyond, severity
 from parity.compare.result import NAN, Distance, SiteDiff
-from parity.compare.unlike import UNREAD
+from parity.compare.unlike import UNREAD, same_mask
 from parity.golden import PADDING, Floor, Key, Record, StepRecords
 from parity.golden.records import READ
 from tests.compare.make_records import FLOOR, Walk, births, measured_floor, moved, noise, none, scalar, step, tensor
@@ -364,6 +365,16 @@ def test_masks_of_other_forms_are_compared_by_what_they_let_through(theirs: np.n
     walk = Walk()
     walk.pair(tensor("a:in.mask", ADDED[None, None]), tensor("a:in.mask", theirs))
     assert births(walk.judge()) == ({} if same else {"cond/a:in.mask": "input"})
+
+
+@pytest.mark.parametrize("moments", [{"l2": INF, "min": -1e30}, {"l2": 1e300}, {"l2": NAN}, {"count": 0}])
+@pytest.mark.parametrize("shape", [(1, 40), (1, 0), (0,)])
+def test_a_mask_whose_moments_are_no_mask_s_lets_nothing_through(shape: tuple[int, ...], moments: Any) -> None:
+    """As a golden from elsewhere may say."""
+    ours = tensor("a:in.mask", ADDED[None, None])
+    assert ours.moments is not None
+    theirs = dataclasses.replace(ours, shape=shape, sketch=None, moments=dataclasses.replace(ours.moments, **moments))
+    assert not same_mask(ours, theirs)
 
 
 def test_an_additive_mask_that_leaves_nothing_out_is_one_of_ones() -> None:
