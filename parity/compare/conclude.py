@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare.detect.findings import Grid, findings
-from parity.compare.judge import AFTER, L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
+from parity.compare.judge import L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
 from parity.compare.many.sites import BORN, FAILED, INTRODUCED, Place, among, count
 from parity.compare.reason import Fed, Note, Output, Reason, worst_of
 from parity.compare.result import (
@@ -33,7 +33,7 @@ from parity.compare.result import (
     Verdict,
 )
 from parity.compare.unlike import LAID_OUT, UNPAIRED, is_unpaired, repeated_sites
-from parity.golden.records import LOOP, Key, Record, StepRecords
+from parity.golden.records import AFTER, LOOP, Key, Record, StepRecords
 from parity.settings import BITS
 
 BEFORE = "text"

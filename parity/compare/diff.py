@@ -28,7 +28,7 @@ from parity.compare.conclude import Collected, conclude, recorded_stages
 from parity.compare.detect.configs import config_cause
 from parity.compare.detect.glue import Glue
 from parity.compare.detect.phantoms import count_phantoms, phantom_cause
-from parity.compare.judge import AFTER, Judge, excuses
+from parity.compare.judge import Judge, excuses
 from parity.compare.many.judge import ManyJudge
 from parity.compare.many.meet import Counterparts, Lean
 from parity.compare.many.sites import FAILED, VERDICTS, Sites, among, count, unjudged
@@ -37,7 +37,7 @@ from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result, SiteDiff
 from parity.golden import Golden, Provenance, StepRecords
 from parity.golden.disk.table import Parts
-from parity.golden.records import PORT
+from parity.golden.records import AFTER, PORT
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.settings import NEUTRAL
 

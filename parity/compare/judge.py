@@ -30,7 +30,7 @@ from parity.compare.unlike import (
     unlike,
     what,
 )
-from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
+from parity.golden.records import AFTER, LOOP, Floor, Key, Record, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
 L2_LIMIT = 3.0
@@ -49,9 +49,6 @@ _LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "latents.after": (("", "noise_pred"), *_STEPPED),
     "pred_original.after": (("", "noise_pred"), *_STEPPED),
 }
-AFTER = "vae"
-"""The stage that goes on from the loop's latents."""
-
 _LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.compare.result import NAN, Distance
-from parity.golden.records import Floor, Record
+from parity.golden.records import AFTER, LOOP, Floor, Record
 from parity.golden.sketch import Geometry, bin_norms, norm
 
 BLOCK = 1 << 13
@@ -122,12 +122,18 @@ def norm_ratio(reference: Record, candidate: Record, floor: Floor | None) -> flo
 def comparable_shapes(reference: Record, candidate: Record) -> bool:
     """Whether two tensors line up element by element.
 
-    A part of a joint sequence, or rows taken in a frame, do although the whole tensors' lengths differ. An axis of one
-    more or less (a batch of one that one side leaves out) moves no element; in another place it may be another batch.
+    A part of a joint sequence, or rows taken in a frame, do although the whole tensors' lengths differ. Inside a model
+    an axis of one more or less (a batch of one that one side leaves out) moves no element; in another place it may be
+    another batch. What the loop and the stages behind it hand on has one shape: others read it.
     """
+    key = reference.key
     if reference.frame != candidate.frame or reference.rows != candidate.rows:
         return False
-    return reference.rows != "" or reference.key.is_part or one_shape(reference.shape, candidate.shape)
+    if reference.rows or key.is_part:
+        return True
+    if key.module == LOOP or key.stage == AFTER:
+        return reference.shape == candidate.shape
+    return one_shape(reference.shape, candidate.shape)
 
 
 def one_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

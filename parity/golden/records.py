@@ -22,6 +22,9 @@ PORT = "port"
 LOOP = "loop"
 """Module part of the sites of the denoising loop's own values, such as `loop:noise_pred`."""
 
+AFTER = "vae"
+"""The stage that goes on from the loop's latents."""
+
 PADDING = "padding"
 """Suffix of a port whose record covers only rows that no valid token reads; such records never decide."""
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from parity.compare.metrics import Measure, bin_ratios, distance, measure, ratio
 from parity.golden import Floor, Record
+from parity.golden.records import AFTER
 from tests.compare.make_records import floor_of, moved, noise, tensor
 
 NAN, INF = float("nan"), float("inf")
@@ -153,6 +154,15 @@ def test_a_batch_of_one_that_one_side_leaves_out_is_the_same_tensor() -> None:
         assert found is not None
         assert whole is not None
         assert (found.l2, found.cosine) == (whole.l2, whole.cosine)
+
+
+def test_what_the_loop_and_the_decoder_hand_on_has_one_shape() -> None:
+    """A model's own tensor may leave a batch of one out; audio as [2, N] and as [1, 2, N] is read otherwise."""
+    x = noise(0)
+    for site, stage in (("loop:noise_pred", "transformer"), ("audio:out", AFTER)):
+        ours, theirs = (tensor(site, each, held=False) for each in (x, x[0]))
+        placed = [dataclasses.replace(r, key=dataclasses.replace(r.key, stage=stage)) for r in (ours, theirs)]
+        assert measure(*placed) is None
 
 
 def test_rows_in_one_frame_compare_although_the_tensors_lengths_differ() -> None:
