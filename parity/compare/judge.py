@@ -197,7 +197,7 @@ class Judge:
             frame=a.frame,
             rows=a.rows,
         )
-        alike = same_mask(a, b)
+        alike = (found is None or found.l2 != 0.0) and same_mask(a, b)
         if found is not None and not alike:
             return replace(
                 diff,
