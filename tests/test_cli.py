@@ -91,11 +91,11 @@ _FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system h
 )
 def test_a_result_that_cannot_be_written_is_said(to: str, said: str) -> None:
     command = f"'{sys.executable}' -m parity models {to}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "the result cannot be written" in done.stderr
     assert said in done.stderr
-    assert subprocess.run(["sh", "-c", f"{command} 2>&-"], check=False, timeout=300).returncode == 2
+    assert subprocess.run(["sh", "-c", f"{command} 2>&-"], check=False, timeout=60).returncode == 2
 
 
 def test_a_cache_in_nobodys_home_is_said() -> None:
@@ -132,7 +132,7 @@ def test_an_interrupt_while_modules_are_imported_is_said() -> None:
     for number, said, status in ((2, "interrupted", 130), (15, "terminated", 143), (1, "terminated", 129)):
         call = [sys.executable, "-c", code, str(number)]
         done = subprocess.run(
-            call, capture_output=True, text=True, check=False, timeout=300, preexec_fn=_default_signals
+            call, capture_output=True, text=True, check=False, timeout=60, preexec_fn=_default_signals
         )
         assert (done.returncode, done.stderr) == (status, f"parity: {said}\n")
 
@@ -155,7 +155,7 @@ def test_without_a_stderr_a_verdict_is_the_same_and_an_error_is_no_result(closed
     sides = " ".join(f"'{side}'" for side in pair(tmp_path))
     for words, code, printed in ((f"diff {sides}", 0, True), ("diff a b c", 2, False), ("diff nowhere b", 2, False)):
         command = f"exec '{sys.executable}' -m parity {words} {closed}"
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode, bool(done.stdout)) == (code, printed), words
 
 

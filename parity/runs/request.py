@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from parity.paths.plan import LOOP_STAGE
-from parity.paths.port.settings import PortInfo, settings_of
-from parity.settings import Settings, parse
+from parity.paths.port.settings import PortInfo, chosen
+from parity.settings import Settings
 
 if TYPE_CHECKING:
     from parity.paths.worker.openers import Openers
@@ -46,12 +46,8 @@ class Ports:
         Raises:
             UsageError: one that a side does not take.
         """
-
-        def chosen(port: PortInfo | None, base: Settings, texts: list[str]) -> Settings:
-            return parse(base.backend, texts) if port is None else settings_of(port, base, texts)
-
         theirs = self.candidate or self.reference
-        return chosen(self.reference, parse("torch"), reference), chosen(theirs, parse("torchax"), candidate)
+        return chosen(self.reference, "torch", reference), chosen(theirs, "torchax", candidate)
 
 
 NO_PORTS = Ports()

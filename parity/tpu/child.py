@@ -18,17 +18,26 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from parity.cache import cache_dir
 from parity.errors import ParityError, UsageError, summary
+from parity.paths.port.settings import chosen
 from parity.paths.worker.extras import quieten
 from parity.settings import Settings
 from parity.tpu.refusal import refusal_of
-from parity.tpu.request import FORMAT, Request, read_settings
+from parity.tpu.request import FORMAT, Request
+
+if TYPE_CHECKING:  # torch and jax, which this process imports once it has said so
+    import jax
+
+    from parity.models.family import Family
+    from parity.models.spec import Case
+    from parity.paths.port.load import Entry
+    from parity.tpu.abstract import Abstract
 
 ANSWER, PROGRAM = "answer.json", "program.hlo.gz"
 _PACKAGES = ("jax", "jaxlib", "libtpu", "torch", "torchax", "diffusers")
@@ -62,7 +71,7 @@ def _answered(request: Request, out: TextIO) -> Path:
     from parity.paths.port.load import load_entry
 
     entry = None if request.port is None else load_entry("--candidate-path", request.port, request.path_timeout)
-    settings = read_settings(entry, request.candidate)
+    settings = chosen(entry, "torchax", request.candidate)
     devices = _devices(request, settings.text("mesh"), settings.mesh_shape)
     family, case = _case(request)
     _tell(out, say=f"tracing {case.name if entry is None else entry.text}")
@@ -85,14 +94,17 @@ def _answered(request: Request, out: TextIO) -> Path:
     _tell(out, say=f"compiling for {request.topology}")
     began = time.perf_counter()
     try:
-        compiled = lowered.compile() if request.sites == "none" else compiled_packed(lowered)
+        compiled = compiled_packed(lowered) if request.observed else lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         return _kept(folder, {**facts, **_refused(str(error), time.perf_counter() - began)}, "")
     seconds = time.perf_counter() - began
     return _kept(folder, {**facts, **_made(compiled, seconds)}, compiled.as_text() or "")
 
 
-def _candidate(entry: Any, family: Any, case: Any, settings: Settings, devices: Any) -> Any:
+def _candidate(
+    entry: Entry | None, family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]
+) -> Abstract:
+    """Parity's own, or a port."""
     if entry is None:
         from parity.tpu.abstract import abstract_candidate
 
@@ -163,7 +175,7 @@ def _folder(program: str, request: Request) -> Path:
     """Where the answer to this very program is kept."""
     circumstances = [FORMAT, request.topology, *(_version(name) for name in ("jax", "jaxlib", "libtpu"))]
     circumstances += [os.environ.get(name, "") for name in _READ_BY_THE_COMPILER]
-    circumstances += ["packed"] if request.sites != "none" else []
+    circumstances += ["packed"] if request.observed else []
     digest = hashlib.sha256(json.dumps(circumstances).encode())
     digest.update(program.encode())
     return cache_dir() / "compiled" / digest.hexdigest()[:32]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from parity.errors import UnjudgedError, UsageError
-from parity.paths.port.settings import PortInfo
+from parity.paths.port.settings import PortInfo, chosen
 from parity.settings import Settings
 from parity.tpu.chips import topology
 from parity.tpu.compiler import Say, compile_all, require_compiler
@@ -17,7 +17,7 @@ from parity.tpu.effect import Effect, effect
 from parity.tpu.figures import Figures, figures
 from parity.tpu.hlo import HloError
 from parity.tpu.refusal import Refusal, refusal_of
-from parity.tpu.request import Answer, Request, read_settings
+from parity.tpu.request import Answer, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +75,18 @@ def compile_candidate(
         UsageError: what the request names does not exist or does not go together, or there is no compiler here.
         UnjudgedError: the compiler took longer, died, or gave a text that cannot be read.
     """
-    settings = _checked(request, read_settings(port, request.candidate))
+    settings = _checked(request, chosen(port, "torchax", request.candidate))
     names = {text.partition("=")[0] for text in against}
     other = tuple(text for text in request.candidate if text.partition("=")[0] not in names) + tuple(against)
-    others = _checked(request, read_settings(port, other)) if against else settings
+    others = _checked(request, chosen(port, "torchax", other)) if against else settings
     require_compiler()
     plain = replace(request, sites="none")
     requests = [plain]
-    requests += [request] if request.sites != "none" else []
+    requests += [request] if request.observed else []
     requests += [replace(plain, candidate=other)] if against else []
     made = [_made(one, answer) for one, answer in zip(requests, compile_all(requests, limit, say), strict=True)]
     first = made[0]
-    observed = made[1] if request.sites != "none" else None
+    observed = made[1] if request.observed else None
     beside = made[-1] if against else None
     return Compiled(
         plain=first,

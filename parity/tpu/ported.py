@@ -3,8 +3,8 @@
 Problem. A port's kernels, and the way it splits its weights, are in its own file: parity's candidate says nothing about
 whether they compile.
 
-How. The port is imported and built as for a run, on this machine's CPUs, of which there are as many as its mesh has
-devices. Then each of its weights becomes a shape, a dtype and a place: where it is split over a mesh of CPUs, the same
+How. The port is imported and built as for a run, on this machine's CPU, which is as many devices as the topology has.
+Then each of its weights becomes a shape, a dtype and a place: where it is split over a mesh of CPUs, the same
 mesh of the devices that are not here. Arrays that the port closes over, instead of giving them as `weights`, are
 constants of the program. A call that names devices itself (`shard_map` over a mesh of its own) names CPUs: JAX refuses
 to lower that for others, and the port's error says so.
@@ -23,12 +23,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parity.errors import UsageError
-from parity.hooks.sites import SitePlan
 from parity.models.family import Family
 from parity.models.spec import Case
-from parity.paths.families import candidate_of
+from parity.paths.families import candidate_of, with_names
 from parity.paths.jax.candidate import TorchaxBackend
 from parity.paths.jax.mesh import Devices
+from parity.paths.loop import prepare
 from parity.paths.port.load import Entry
 from parity.settings import Settings
 from parity.tpu.abstract import Abstract, AbstractDevices, abstract, abstract_devices, abstract_inputs
@@ -67,6 +67,7 @@ def abstract_port(
     ported, load = candidate_of(family, case, entry, None)
     inputs = abstract_inputs(ported, case, settings)
     loaded = load(case, settings, inputs)
+    modules = with_names(prepare(loaded)).side.modules  # what a port in JAX taps is known once it is traced
     backend = loaded.backend
     if not isinstance(backend, TorchaxBackend):
         raise UsageError(f"{entry.named} runs in torch: no program of it is compiled for a TPU")
@@ -75,16 +76,11 @@ def abstract_port(
     backend.devices = PortDevices(placed.mesh, placed.rules, own)
     backend.params = _elsewhere(backend.params, there, backend.devices)
     backend.frames = jax.tree.map(lambda x: backend.devices.put(x, backend.devices.replicated), backend.frames)
-    found = abstract(backend, ported, case, inputs, ("", *loaded.modules))
-    if backend.seen is None:
-        return replace(found, scoped=backend.model)
-    with backend.scope():  # what a port in JAX taps is known once it is traced
-        forward = backend.forward(found.names, backend.rules[backend.groups[0][0]], SitePlan("none", (), frozenset()))
-        backend.programs.lowered(forward, backend.params, found.arguments, found.frames, None)
-    return abstract(backend, ported, case, inputs, ("", *loaded.modules, *backend.seen))
+    return replace(abstract(backend, ported, case, inputs, ("", *modules)), scoped=backend.model)
 
 
 def _elsewhere(weights: Any, there: Sequence[NamedSharding | None], devices: Devices) -> Any:
+    """The weights as shapes at these places, one for each of them in order; None: whole on each device."""
     leaves, structure = jax.tree.flatten(weights)
     put = [devices.put(x, sharding or devices.replicated) for x, sharding in zip(leaves, there, strict=True)]
     return jax.tree.unflatten(structure, put)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from parity.paths.port.settings import PortInfo, settings_of
-from parity.settings import Settings, parse
 
 FORMAT = 1
 """Of what is kept in the cache: raise it where kept answers would be misread."""
@@ -34,14 +31,10 @@ class Request:
     port: str | None = None
     path_timeout: float = 60.0
 
-
-def read_settings(port: PortInfo | None, texts: Sequence[str]) -> Settings:
-    """`NAME=VALUE` of parity's own candidate, or of a port.
-
-    Raises:
-        UsageError: an unknown name or value.
-    """
-    return parse("torchax", texts) if port is None else settings_of(port, parse("torchax"), list(texts))
+    @property
+    def observed(self) -> bool:
+        """Whether sites are observed in it."""
+        return self.sites != "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -220,7 +220,7 @@ def test_a_signal_ends_the_command_and_removes_the_worktree(number: signal.Signa
     pids = [int(written(tmp_path / name)) for name in ("judge", "deaf")]
     assert len(git(repo, "worktree", "list").splitlines()) == 2
     parity.send_signal(number)
-    _, err = parity.communicate(timeout=300)
+    _, err = parity.communicate(timeout=60)
     assert parity.returncode == 128 + number
     assert err.splitlines()[-1] == f"parity: {'interrupted' if number == signal.SIGINT else 'terminated'}"
     for pid in pids:

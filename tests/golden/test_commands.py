@@ -135,7 +135,7 @@ def test_tables_on_a_terminal_keep_no_color(folder: Path) -> None:
                 break
             read += chunk
         os.close(parent)
-        assert process.wait(timeout=300) == 0
+        assert process.wait(timeout=60) == 0
         outputs.append(read.decode())
     assert all("blocks.0:out" in output and "Settings" in output for output in outputs)
     assert all("\t" not in output for output in outputs)

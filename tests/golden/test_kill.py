@@ -202,7 +202,7 @@ def test_a_limit_that_the_system_itself_enforces(tmp_path: Path, provenance: Pro
         input=pickle.dumps({"provenance": provenance, "steps": [make_step(-1), make_step(0)]}),
         capture_output=True,
         check=True,
-        timeout=300,
+        timeout=60,
     )
     assert ran.stdout.decode().startswith(f"{tmp_path}/step-0000.safetensors: no space left (File too large)")
     assert Golden.open(tmp_path).steps == (-1,)

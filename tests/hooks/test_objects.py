@@ -86,17 +86,17 @@ def _linen() -> tuple[Any, Any, Any]:
     jax = pytest.importorskip("jax")
     nn = pytest.importorskip("flax.linen")
 
-    class Layer(nn.Module):  # type: ignore[misc, name-defined]
+    class Layer(nn.Module):
         @nn.compact
         def __call__(self, x: Any, mask: Any = None) -> Any:
             return x + nn.Dense(4, name="inner")(x)
 
-    class Step(nn.Module):  # type: ignore[misc, name-defined]
+    class Step(nn.Module):
         @nn.compact
         def __call__(self, carry: Any, _: Any) -> Any:
             return Layer(name="layer")(carry), None
 
-    class Net(nn.Module):  # type: ignore[misc, name-defined]
+    class Net(nn.Module):
         def setup(self) -> None:
             self.first = Layer()
             scanned = nn.scan(Step, variable_axes={"params": 0}, split_rngs={"params": True}, length=2)

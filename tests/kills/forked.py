@@ -38,7 +38,7 @@ CALLS = frozenset(
      "chmod", "truncate", "ftruncate", "flock", "mkstemp", "fork_exec")
 )  # fmt: skip
 """Functions in C around which the disk changes."""
-SECONDS = 180.0
+SECONDS = 60.0
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def started(end: str) -> tuple[subprocess.Popen[str], int]:
 )
 def test_it_ends_as_its_child_does(end: str, code: int, said: str) -> None:
     process, child = started(end)
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=60)
     assert child != process.pid
     assert (process.returncode, err[: len(said)]) == (code, said)
     assert bool(err) == bool(said)
@@ -60,7 +60,7 @@ def test_signals_reach_the_child_once(number: int, code: int, said: str) -> None
     process.send_signal(number)
     assert process.stdout.readline() == "heard\n"
     process.send_signal(number)
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (code, f"parity: {said}\n")
     assert gone(child)
 
@@ -68,7 +68,7 @@ def test_signals_reach_the_child_once(number: int, code: int, said: str) -> None
 def test_a_child_ends_with_the_process_that_is_killed() -> None:
     process, child = started("time.sleep(60)")
     process.kill()
-    process.communicate(timeout=300)
+    process.communicate(timeout=60)
     assert gone(child)
 
 

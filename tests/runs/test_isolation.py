@@ -162,7 +162,7 @@ def test_a_port_that_hangs_in_native_code_ends_with_its_command(number: str, cod
     called = Path(candidate.partition(":")[0]).with_name("called")
     _until(lambda: called.exists() and called.read_text() != "", 300)
     process.send_signal(getattr(signal, number))
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert "Traceback" not in err
     port = int(called.read_text())

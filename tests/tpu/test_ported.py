@@ -18,9 +18,9 @@ from parity.errors import UsageError
 from parity.models.registry import family_of
 from parity.models.spec import Case
 from parity.paths.port.load import load_entry
+from parity.paths.port.settings import chosen
 from parity.tpu.abstract import Abstract
 from parity.tpu.ported import abstract_port
-from parity.tpu.request import read_settings
 
 JAX = """
 import jax
@@ -74,7 +74,7 @@ def build(case):
 def port(folder: Path, case: Case, text: str, *settings: str) -> Abstract:
     (folder / "port.py").write_text(text)
     entry = load_entry("--candidate-path", f"{folder}/port.py:build")
-    return abstract_port(entry, family_of(case.folder), case, read_settings(entry, settings), jax.devices("cpu"))
+    return abstract_port(entry, family_of(case.folder), case, chosen(entry, "torchax", settings), jax.devices("cpu"))
 
 
 def test_a_port_in_jax(tiny_case: Case, tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ PACKED: Mapping[str, str] = {
     "xla_tpu_buffer_assignment_algorithm": "BEST_OF_SPATIAL_TEMPORAL",
     "xla_tpu_buffer_assignment_enable_fast_merge_fallback": "false",
 }
-"""What a TPU's compiler is asked for where a program is observed: to look for room in memory as it does for smaller
-programs. By itself it takes the first that it finds in one of so many tensors, and half a GiB lies unused between the
-large ones (HunyuanVideo-1.5 at full size). Where tensors lie changes nothing that is computed."""
+"""What a TPU's compiler is asked for where a program is observed. With its own choice the temporaries of
+HunyuanVideo-1.5 at full size (two blocks, v6e:2x4, tp=8, libtpu 0.0.42.1) were 1.98 GiB where 1.45 GiB were alive at
+once; with these two options together they are 1.48 GiB. They say where tensors lie, not what is computed."""
 
 
 def compiled_packed(lowered: jax.stages.Lowered) -> jax.stages.Compiled:

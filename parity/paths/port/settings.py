@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.errors import UsageError
@@ -50,6 +50,18 @@ def settings_of(entry: PortInfo, base: Settings, assignments: list[str]) -> Sett
         given[name] = value
     values = {n: BY_NAME[n].read(v) for n, v in given.items()}
     return Settings(base.backend, {**base.values, **values})
+
+
+def chosen(entry: PortInfo | None, backend: Backend, assignments: Sequence[str]) -> Settings:
+    """The settings of a side on the command line, of parity's own path (None) or of a port.
+
+    Args:
+        assignments: `NAME=VALUE`.
+
+    Raises:
+        UsageError: one that the side does not take.
+    """
+    return parse(backend, assignments) if entry is None else settings_of(entry, parse(backend), list(assignments))
 
 
 def typed(entry: PortInfo | None, backend: Backend, texts: Mapping[str, str]) -> Settings:
