@@ -55,7 +55,8 @@ def outcome(case: Case, model: Model, depth: int, limit: float) -> Outcome:
 
 def _told(case: Case, depth: int, found: Compiled) -> Outcome:
     assert found.observed is not None
-    units = (0, 0) if found.observing is None else (found.observing.before, found.observing.same)
+    effect = found.observing
+    units = (0, 0, 0) if effect is None else (effect.before, effect.same, sum(count for _, count in effect.cut))
     return Outcome(
         case=case.name, depth=depth, plain=_program(found.plain), observed=_program(found.observed), units=units
     )

@@ -91,7 +91,7 @@ class Outcome:
 
     Attributes:
         failed: why there is no program, where parity could not tell; empty else. units: of the unobserved program,
-            and how many of them the observed one has.
+            how many of them the observed one has, and how many it has a part of.
     """
 
     case: str
@@ -99,7 +99,7 @@ class Outcome:
     failed: str = ""
     plain: Program | None = None
     observed: Program | None = None
-    units: tuple[int, int] = (0, 0)
+    units: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def key(self) -> str:
@@ -114,6 +114,6 @@ class Outcome:
         more = self.observed.memory["temporaries"] / max(self.plain.memory["temporaries"], 1)
         read = self.observed.accessed / max(self.plain.accessed, 1)
         return (
-            f"{self.key}: {self.units[1]} of {self.units[0]} units unchanged, bytes accessed {read:.2f} x, temporaries "
-            f"{more:.2f} x ({self.plain.seconds:.0f} and {self.observed.seconds:.0f} s)"
+            f"{self.key}: {self.units[1]} of {self.units[0]} units unchanged, {self.units[2]} cut, bytes accessed "
+            f"{read:.2f} x, temporaries {more:.2f} x ({self.plain.seconds:.0f} and {self.observed.seconds:.0f} s)"
         )

@@ -24,13 +24,14 @@ compiler's figures, of one device. Weights and activations are bfloat16, attenti
 
 Programs of {few} and {more} blocks are compiled; figures of the whole model are theirs and the difference of a block
 times the rest. *Units* are what multiplies: fusions with a product, products, kernels; those that the observed program
-(`--sites blocks`, the default) has unchanged, of those of the unobserved one. `-`: not measured.
+(`--sites blocks`, the default) has unchanged, and those that it has cut at a tensor that is observed, of those of the
+unobserved one. `-`: not measured.
 
 """
 
 COMPILED = """## Compiled
 
-| model | for | mesh | splash's blocks | depth | compiles | temporaries, observed | bytes accessed, observed | units |
+| model | for | mesh | splash's blocks | depth | compiles | temporaries, observed | bytes accessed, observed | units, same and cut |
 |---|---|---|---|---|---|---|---|---|
 """
 
@@ -99,7 +100,7 @@ def _cells(found: Outcome) -> list[str]:
         "yes",
         f"{size(before)}, {size(after)} ({after / max(before, 1):.2f} x)",
         f"{read / 1e9:.1f} GB, {more / 1e9:.1f} GB ({more / max(read, 1):.2f} x)",
-        f"{found.units[1]} of {found.units[0]}",
+        f"{found.units[1]} and {found.units[2]} of {found.units[0]}",
     ]
 
 

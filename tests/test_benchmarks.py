@@ -105,7 +105,7 @@ def test_full_size_goes_on_where_it_stopped_and_tells_what_is_not_measured(
 
     case, refused, *_ = full.CASES
     known = [
-        full.Outcome(case=case, depth=d, plain=program(d, 1), observed=program(d, 2), units=(40, 39)) for d in (2, 4)
+        full.Outcome(case=case, depth=d, plain=program(d, 1), observed=program(d, 2), units=(40, 38, 1)) for d in (2, 4)
     ]
     no = full.Program(refusal="the kernel needs 2 MiB")
     known.append(full.Outcome(case=refused, depth=2, plain=no, observed=no))
@@ -119,8 +119,8 @@ def test_full_size_goes_on_where_it_stopped_and_tells_what_is_not_measured(
     full.main()
     said = capsys.readouterr().out.splitlines()
     assert said == [
-        f"{case} 2: 39 of 40 units unchanged, bytes accessed 1.33 x, temporaries 2.00 x (0 and 0 s)",
-        f"{case} 4: 39 of 40 units unchanged, bytes accessed 1.20 x, temporaries 2.00 x (0 and 0 s)",
+        f"{case} 2: 38 of 40 units unchanged, 1 cut, bytes accessed 1.33 x, temporaries 2.00 x (0 and 0 s)",
+        f"{case} 4: 38 of 40 units unchanged, 1 cut, bytes accessed 1.20 x, temporaries 2.00 x (0 and 0 s)",
         f"{refused} 2: refused: the kernel needs 2 MiB",
     ]
     text = document.read_text()

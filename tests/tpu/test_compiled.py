@@ -56,7 +56,7 @@ def test_the_document(run: Callable[..., Any]) -> None:
     assert plain["collectives"] == [{"kind": "all-reduce", "count": 1, "bytes": 131072}]
     assert plain["roofline_estimate"]["bound"] == "memory"
     effect = found["observer_effect"]
-    assert effect["product_units"] == {"before": 2, "after": 2, "same": 1}
+    assert effect["product_units"] == {"before": 2, "after": 2, "same": 1, "cut": 0}
     assert effect["bytes_accessed_ratio"] == pytest.approx(1.5)
     assert effect["extra_code"] == observed["memory"]["code"] - plain["memory"]["code"]
     assert found["against"] is None
@@ -84,7 +84,7 @@ def test_a_second_program_with_other_settings(run: Callable[..., Any]) -> None:
         ("dtype=bfloat16", "norm_dtype=float32"),
         ("norm_dtype=float32", "dtype=float32"),
     ]
-    assert found["against"]["product_units"] == {"before": 2, "after": 2, "same": 2}
+    assert found["against"]["product_units"] == {"before": 2, "after": 2, "same": 2, "cut": 0}
 
 
 def test_a_refusal(run: Callable[..., Any]) -> None:

@@ -72,6 +72,8 @@ def test_a_command_of_the_document(command: str, small: Path) -> None:
         assert met == {"float32, six passes"}
     units = (found["observer_effect"] or found["against"] or {}).get("product_units")
     assert units is None or 0 <= units["same"] <= units["before"]
+    if found["observer_effect"] is not None:  # the same operations, wherever an observed tensor is written down
+        assert found["observer_effect"]["changed"] == []
     if "--against" in words:  # every product is made of other passes
         assert units["same"] == 0
 

@@ -108,7 +108,13 @@ def _compared(effect: Effect | None, before: Made, after: Made | None) -> compil
         return None
     ours, theirs = before.figures, after.figures
     return {
-        "product_units": {"before": effect.before, "after": effect.after, "same": effect.same},
+        "product_units": {
+            "before": effect.before,
+            "after": effect.after,
+            "same": effect.same,
+            "cut": sum(count for _, count in effect.cut),
+        },
+        "cut": [{"module": module, "count": count} for module, count in effect.cut],
         "changed": [{"module": module, "count": count} for module, count in effect.changed],
         "bytes_accessed_ratio": theirs.accessed / max(ours.accessed, 1),
         "extra_bytes_accessed": theirs.accessed - ours.accessed,
@@ -178,17 +184,23 @@ def _effects(made: Compiled) -> Facts:
         document = _compared(effect, made.plain, after)
         if effect is None or document is None:
             continue
-        lost = ", ".join(f"{count} in {module or 'no module'}" for module, count in effect.changed)
         rows.append(
             (
                 label,
                 f"{effect.same} of {effect.before} units with a product unchanged"
-                + (f" (changed: {lost})" if lost else "")
+                + _units("cut, the same operations", effect.cut)
+                + _units("changed", effect.changed)
                 + f", {document['bytes_accessed_ratio']:.2f} x the bytes accessed, "
                 f"{_more(document['extra_temporaries'])} of temporaries, {_more(document['extra_code'])} of code",
             )
         )
     return Facts(tuple(rows))
+
+
+def _units(what: str, by_module: Sequence[tuple[str, int]]) -> str:
+    """Units in parentheses; nothing where there are none."""
+    listed = ", ".join(f"{count} in {module or 'no module'}" for module, count in by_module)
+    return f" ({what}: {listed})" if listed else ""
 
 
 def _more(count: int) -> str:

@@ -92,15 +92,17 @@ class Program(TypedDict):
 
 
 class Units(TypedDict):
-    """Fusions with a product, in either program, and those that are the same in both."""
+    """Fusions with a product, in either program, those that are the same in both, and those that the second program has
+    a part of: the same operations, up to or from a tensor that it writes to memory."""
 
     before: int
     after: int
     same: int
+    cut: int
 
 
 class Changed(TypedDict):
-    """Fusions of a module that are not the same."""
+    """Fusions of a module that are cut, or not the same."""
 
     module: str
     count: int
@@ -110,6 +112,7 @@ class Effect(TypedDict):
     """What another program differs in."""
 
     product_units: Units
+    cut: list[Changed]
     changed: list[Changed]
     bytes_accessed_ratio: Number
     extra_bytes_accessed: int
