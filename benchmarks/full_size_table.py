@@ -31,7 +31,7 @@ unobserved one. `-`: not measured.
 
 COMPILED = """## Compiled
 
-| model | for | mesh | splash's blocks | depth | compiles | temporaries, observed | bytes accessed, observed | units, same and cut |
+| model | for | mesh | splash's blocks | depth | compiles | temporaries, observed | bytes accessed, observed | units |
 |---|---|---|---|---|---|---|---|---|
 """
 

@@ -35,11 +35,24 @@ EVERY = slice(None)
 """All rows of a tensor."""
 
 
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Where a branch's tensor lies: at `index` of the `count` on the first axis of `whole`."""
+
+    whole: torch.Tensor
+    index: int
+    count: int
+
+
 class Reducer(Protocol):
     """What a backend does with a tensor: `parity.hooks.reduce` has torch's and torchax's."""
 
-    def reduce(self, x: Any, rows: slice = EVERY) -> Any:
-        """Moments and sketch of x, still on the device; of a range of its axis 1 where one is given."""
+    def reduce(self, x: Any, rows: slice = EVERY, item: Item | None = None) -> Any:
+        """Moments and sketch of x, still on the device; of a range of its axis 1 where one is given.
+
+        Args:
+            item: where x was taken from, for who would rather read it there.
+        """
         ...
 
     def value(self, x: Any) -> Any:
@@ -171,10 +184,12 @@ class Tap:
         dtype = str(x.dtype).removeprefix("torch.")
         if x.is_complex():  # a rotary table; its real view is what can be sketched and stored
             x = torch.view_as_real(x).flatten(-2) if x.ndim else torch.view_as_real(x)
-        for branch, piece in by_branch(self.branches, x):
+        for i, (branch, piece) in enumerate(by_branch(self.branches, x)):
+            item = None if piece is x else Item(x, i, len(self.branches))
             for part in self._parts(module, port, tuple(piece.shape)):
                 site = f"{module}:{port}" + (f"@{part.name}" if part.name else "")
-                self._part(Entry(branch, site, call, "tensor", tuple(piece.shape), dtype), piece, part, keep, memo)
+                entry = Entry(branch, site, call, "tensor", tuple(piece.shape), dtype)
+                self._part(entry, piece, part, keep, memo, item)
 
     def _parts(self, module: str, port: str, shape: tuple[int, ...]) -> tuple[Part, ...]:
         if self.masks is None:
@@ -188,7 +203,9 @@ class Tap:
             return frames[part.frame]
         return self.masks.frame(entry.site.partition(":")[0], part, rows, frames, self.branches.index(entry.branch))
 
-    def _part(self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any]) -> None:
+    def _part(
+        self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any], item: Item | None
+    ) -> None:
         """Record one part of one branch: its valid rows, and apart from them its padded ones."""
         done = memo.get((entry.branch, part))
         if done is None or keep:
@@ -198,9 +215,12 @@ class Tap:
                 valid, padded = take(rows, *self._frame(entry, part, int(rows.shape[1])))
                 pieces = {part.frame: valid} if part.frame == JOINT else {part.frame: valid, PADDING: padded}
             if done is None and part.name and not part.frame:
-                done = {"": (self.reducer.reduce(x, slice(part.start, part.stop)), tuple(rows.shape))}
+                done = {"": (self.reducer.reduce(x, slice(part.start, part.stop), item), tuple(rows.shape))}
             elif done is None:
-                done = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()}
+                done = {
+                    f: (self.reducer.reduce(p, EVERY, item if p is x else None), tuple(p.shape))
+                    for f, p in pieces.items()
+                }
             memo[(entry.branch, part)] = done
         for frame, (reduced, shape) in done.items():
             padding = frame == PADDING

@@ -50,7 +50,8 @@ def effect(before: Program, after: Program, modules: frozenset[str]) -> Effect:
     ours, theirs = _units(before, modules), _units(after, modules)
     same = Counter(u.text for u in ours) & Counter(u.text for u in theirs)
     lost, others = _without(ours, same), _without(theirs, same)
-    parts, gone = [], []
+    parts: list[_Unit] = []
+    gone: list[_Unit] = []
     for unit in lost:
         part = next((o for o in others if o.products == unit.products and cut(o.root, unit.root)), None)
         if part is not None:

@@ -4,10 +4,10 @@ Problem. The same arithmetic is written in many ways: under other names, in anot
 some of it in a fusion of its own inside. And a fusion may end earlier in one program than in another, because a tensor
 in the middle is read by somebody else there.
 
-How. Nested fusions are replaced by what they compute, so that an expression is a graph of operations with the unit's own
-operands as leaves. Two units are the same where these graphs are. A unit is *cut* out of another where its graph is a
-part of the other's: it begins at tensors that the other computes itself, or that lie otherwise in memory there, or ends
-at one that the other goes on with.
+How. Nested fusions are replaced by what they compute, so that an expression is a graph of operations whose leaves are
+the unit's own operands. Two units are the same where these graphs are. A unit is *cut* out of another where its graph
+is a part of the other's: it begins at tensors that the other computes itself, or that lie otherwise in memory there, or
+ends at one that the other goes on with.
 
 Cost. One node for each fused instruction; a text of them for each unit, and a walk for each pair that is asked for.
 """

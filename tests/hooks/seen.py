@@ -14,7 +14,7 @@ from parity.hooks.reduce import on_torch as reduce_torch
 from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.rows import NoRows, RowRule
 from parity.hooks.sites import plan_sites
-from parity.hooks.tap import EVERY, Tap
+from parity.hooks.tap import EVERY, Item, Tap
 
 
 @dataclass
@@ -23,7 +23,7 @@ class CountingReducer:
 
     reduced: int = 0
 
-    def reduce(self, x: torch.Tensor, rows: slice = EVERY) -> Any:
+    def reduce(self, x: torch.Tensor, rows: slice = EVERY, item: Item | None = None) -> Any:
         self.reduced += 1
         return reduce_torch.reduce(x if rows == EVERY else x[:, rows])
 

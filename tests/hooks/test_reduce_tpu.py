@@ -28,18 +28,24 @@ Mesh = tuple[int, int, int]
 ONE: Mesh = (1, 1, 1)
 
 
-def reduced(x: jax.Array, shape: Mesh = ONE, rows: tuple[int, ...] = ()) -> tuple[Moments, np.ndarray]:
-    """Moments and sketch by the kernel on a mesh (dp, sp, tp), of a range of axis 1 where one is given."""
+def reduced(x: jax.Array, shape: Mesh = ONE, rows: tuple[int, ...] = ()) -> list[tuple[Moments, np.ndarray]]:
+    """Moments and sketch of each item by the kernel on a mesh (dp, sp, tp), of a range of axis 1 where one is given."""
     auto = (jax.sharding.AxisType.Auto,) * 3
     mesh = jax.make_mesh(shape, ("dp", "sp", "tp"), axis_types=auto, devices=jax.devices()[: int(np.prod(shape))])
-    found = jax.jit(lambda x: reduce_on_mesh(x, *rows, mesh=mesh, interpret=True))(x)
+    items = x.shape[0] if x.ndim > 2 else 1
+    found = jax.jit(lambda x: reduce_on_mesh(x, *rows, mesh=mesh, items=items, interpret=True))(x)
     assert found is not None
-    return on_jax.to_host(found)
+    return [on_jax.to_host(each) for each in found]
 
 
 def agrees(x: jax.Array, shape: Mesh = ONE, rows: tuple[int, ...] = ()) -> None:
-    moments, got = reduced(x, shape, rows)
-    x = x[:, slice(*rows)] if rows else x
+    """Of each item of a batch."""
+    whole = x[:, slice(*rows)] if rows else x
+    for i, (moments, got) in enumerate(reduced(x, shape, rows)):
+        item_agrees(whole[i : i + 1] if whole.ndim > 2 else whole, moments, got)
+
+
+def item_agrees(x: jax.Array, moments: Moments, got: np.ndarray) -> None:
     exact = np.asarray(x.astype(jnp.float32))
     norm = float(np.linalg.norm(exact.astype(np.float64)))
     assert np.linalg.norm(got.astype(np.float64) - sketch(exact)) <= 1e-6 * norm
@@ -56,7 +62,7 @@ def values(shape: tuple[int, ...], dtype: str) -> jax.Array:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(
-    "shape", [(1, 5000, 256), (5000, 128), (1, 1985, 192), (1, 3003, 4, 64), (1, 150, 128)], ids=str
+    "shape", [(1, 5000, 256), (2, 1501, 4, 64), (5000, 128), (1, 1985, 192), (1, 3003, 4, 64), (1, 150, 128)], ids=str
 )
 def test_agrees_with_the_definition(shape: tuple[int, ...], dtype: str) -> None:
     agrees(values(shape, dtype))
@@ -91,12 +97,16 @@ def over_meshes() -> None:
         for shape in ((1, 3002, 128), (1, 3002, 4, 64)):
             agrees(values(shape, "bfloat16"), mesh)
             agrees(values(shape, "bfloat16"), mesh, (501, 2700))
+    agrees(values((2, 3002, 4, 64), "bfloat16"), (2, 1, 2))  # both branches in one batch, which dp splits
+    agrees(values((2, 3002, 128), "bfloat16"), (2, 2, 1), (501, 2700))
+    agrees(values((2, 3002, 4, 64), "bfloat16"), (1, 2, 2), (501, 2700))
+    agrees(values((3, 3002, 128), "bfloat16"), (2, 1, 2))  # a batch that dp does not split
     agrees(values((1, 3001, 4, 64), "bfloat16"), (1, 2, 2), (0, 3000))  # a joint sequence that sp does not split
 
 
 def test_what_is_not_finite_is_counted_and_marks_the_sketch() -> None:
     x = values((1, 5000, 64), "float32").at[0, 4000, 3].set(jnp.nan).at[0, 4001, 5].set(-jnp.inf)
-    moments, got = reduced(x)
+    ((moments, got),) = reduced(x)
     assert (moments.nan, moments.inf, moments.count) == (1, 1, 5000 * 64)
     rest = np.asarray(x)[np.isfinite(np.asarray(x))]
     assert (moments.min, moments.max) == (rest.min(), rest.max())
@@ -109,7 +119,7 @@ def test_what_is_not_finite_is_counted_and_marks_the_sketch() -> None:
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
 def test_sums_that_leave_float32_s_range(scale: float) -> None:
     agrees_in_norm = values((1, 5000, 64), "float32") * scale
-    moments, _ = reduced(agrees_in_norm)
+    ((moments, _),) = reduced(agrees_in_norm)
     exact = np.asarray(agrees_in_norm).astype(np.float64)
     assert moments.l2 == pytest.approx(float(np.linalg.norm(exact)), rel=1e-5)
     assert moments.mean == pytest.approx(float(exact.mean()), rel=1e-4)

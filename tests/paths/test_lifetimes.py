@@ -17,6 +17,7 @@ from torchax import interop
 
 from parity.hooks.reduce import batch_jax
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
+from parity.hooks.tap import EVERY, Item
 from parity.paths.jax import lifetimes
 from parity.paths.jax.lifetimes import bounded
 
@@ -143,7 +144,7 @@ def test_what_xla_reduces_on_a_tpu_stands_apart_from_what_computes_it() -> None:
     """Else its reductions become a part of the product that makes the tensor, which then is another product."""
 
     def run(x: jax.Array, apart: bool) -> Any:
-        reducer = BatchingReducer(lambda x, start, stop: None) if apart else BatchingReducer()
+        reducer = BatchingReducer(lambda x, start, stop, items: None) if apart else BatchingReducer()
         reducer.reduce(interop.torch_view(x * 2))
         return reducer.finish()
 
@@ -153,3 +154,28 @@ def test_what_xla_reduces_on_a_tpu_stands_apart_from_what_computes_it() -> None:
                 program = jax.make_jaxpr(lambda x, apart=apart: run(x, apart))(jnp.ones(shape))
             first = [e.primitive.name for e in program.eqns[:2]]
             assert (first == ["mul", "optimization_barrier"]) == apart, (shape, apart, first)
+
+
+def test_a_batch_is_reduced_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both branches' items by one call over the whole tensor, each given its own; another's rows by another call."""
+    monkeypatch.setattr(batch_jax, "SMALL", 16)
+    asked: list[tuple[tuple[int, ...], int, int, int]] = []
+
+    def large(x: jax.Array, start: int, stop: int, items: int) -> list[dict[str, jax.Array]]:
+        asked.append((x.shape, start, stop, items))
+        return [{"sketch": x[i, start:stop].sum()} for i in range(items)]
+
+    def run(x: jax.Array) -> Any:
+        reducer, whole = BatchingReducer(large), interop.torch_view(x * 2)
+        for rows in (EVERY, slice(2, 6)):
+            for i in range(2):
+                reducer.reduce(whole[i : i + 1], rows, Item(whole, i, 2))
+        return reducer.finish()
+
+    x = jnp.arange(2 * 8 * 8, dtype=jnp.float32).reshape(2, 8, 8)
+    with torchax.default_env():
+        found = jax.jit(run)(x)
+    assert asked == [((2, 8, 8), 0, 8, 2), ((2, 8, 8), 2, 6, 2)]
+    assert [float(f["sketch"]) for f in found] == [
+        float(2 * x[i, r].sum()) for r in (EVERY, slice(2, 6)) for i in (0, 1)
+    ]

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import torch
 
 from parity.hooks.reduce import on_jax as reduce_jax
-from parity.hooks.tap import EVERY
+from parity.hooks.tap import EVERY, Item
 
 SMALL = 1 << 18
 """Elements up to which a tensor is stacked with others of its shape: a megabyte in float32."""
@@ -43,22 +43,24 @@ class BatchingReducer:
     """Reduces torchax tensors, traced or not; see `parity.hooks.tap.Reducer`. `finish` gives the groups' reductions.
 
     Attributes:
-        large: for a TPU; reduces a large traced tensor, or rows [start, stop) of its axis 1, or gives None for one that
-            it does not take. With it, what XLA reduces stands behind a barrier: otherwise its reductions would be
-            fused into the product that makes the tensor, which is then compiled otherwise.
+        large: for a TPU; reduces each of so many items of a large traced tensor, or their rows [start, stop), or gives
+            None for one that it does not take. With it, what XLA reduces stands behind a barrier: otherwise its
+            reductions would be fused into the product that makes the tensor, which is then compiled otherwise.
+        batches: what `large` gave, by the array and its rows: the items of a batch are asked for one after the other.
     """
 
-    large: Callable[[jax.Array, int, int], Reductions | None] | None = None
+    large: Callable[[jax.Array, int, int, int], list[Reductions] | None] | None = None
     keys: dict[GroupKey, int] = field(default_factory=dict)
     members: list[list[jax.Array]] = field(default_factory=list)
     alone: dict[int, Any] = field(default_factory=dict)
     pending: list[int] = field(default_factory=list)
+    batches: dict[tuple[int, int, int], tuple[jax.Array, list[Reductions] | None]] = field(default_factory=dict)
 
-    def reduce(self, x: Any, rows: slice = EVERY) -> Slot:
+    def reduce(self, x: Any, rows: slice = EVERY, item: Item | None = None) -> Slot:
         a = array_of(x if rows == EVERY else x[:, rows])
         if a.size > SMALL or a.size == 0:
             self.members.append([])
-            self.alone[len(self.members) - 1] = self._alone(x, a, rows)
+            self.alone[len(self.members) - 1] = self._alone(x, a, rows, item)
             self.pending.append(len(self.members) - 1)
             return Slot(len(self.members) - 1, -1)
         a = self._apart(a)
@@ -70,13 +72,25 @@ class BatchingReducer:
         group.append(a)
         return Slot(self.keys[key], len(group) - 1)
 
-    def _alone(self, x: Any, a: jax.Array, rows: slice) -> Reductions:
+    def _alone(self, x: Any, a: jax.Array, rows: slice, item: Item | None) -> Reductions:
         """Reductions of `a`, these rows of `x`."""
         if self.large is not None and isinstance(a, jax.core.Tracer):
-            found = self.large(array_of(x), *rows.indices(x.shape[1] if x.ndim > 1 else 0)[:2])
+            found = self._in_place(self.large, Item(x, 0, 1) if item is None else item, rows)
             if found is not None:
                 return found
         return reduce_jax.reduce(self._apart(a))
+
+    def _in_place(
+        self, large: Callable[[jax.Array, int, int, int], list[Reductions] | None], item: Item, rows: slice
+    ) -> Reductions | None:
+        """The item's reductions; those of the other items are kept for the branches that come next."""
+        whole = array_of(item.whole)
+        start, stop, _ = rows.indices(whole.shape[1] if whole.ndim > 1 else 0)
+        key = (id(whole), start, stop)
+        if key not in self.batches:  # with the array itself, so that no other gets its number
+            self.batches[key] = (whole, large(whole, start, stop, item.count))
+        found = self.batches[key][1]
+        return None if found is None else found[item.index]
 
     def _apart(self, a: jax.Array) -> jax.Array:
         behind = self.large is not None and isinstance(a, jax.core.Tracer)

@@ -6,8 +6,9 @@ fall on tiles of 8 or 16. And each device of a mesh reads the whole of a tensor 
 How. The kernel walks over runs of tokens that hold whole slots of rows. Of each run it takes the moments, and the
 signed sums of its slots as a product with a matrix of -1, 0 and 1: exact for bfloat16, of six passes for float32. What
 is not finite is masked for the product, and its slots marked afterwards. What is left, one row a slot, is folded into
-counters outside. Under `shard_map` a device has its heads and its tokens; of what it shares with others, it takes the
-runs whose turn is its own. The parts add up: the sketch is linear.
+counters outside. Under `shard_map` a device has its items of a batch, its heads and its tokens; of what it shares with
+others, it takes the runs whose turn is its own. The parts add up: the sketch is linear. Each item of a batch is read
+where it lies.
 
 Cost. One read of what a device holds, divided by the devices that hold the same.
 """
@@ -102,49 +103,54 @@ def _rows(slots: int) -> int:
 
 
 def reduce_on_mesh(
-    x: jax.Array, start: int = 0, stop: int | None = None, *, mesh: Mesh, interpret: bool = False
-) -> dict[str, jax.Array] | None:
-    """As `on_jax.reduce`, of a traced [tokens, channels], [1, tokens, channels] or [1, tokens, heads, channels].
+    x: jax.Array, start: int = 0, stop: int | None = None, *, mesh: Mesh, items: int = 1, interpret: bool = False
+) -> list[dict[str, jax.Array]] | None:
+    """As `on_jax.reduce` of each item of a traced [items, tokens, channels] or [items, tokens, heads, channels].
 
-    Tokens are taken to lie over sp and heads over tp, as attention has them; what an axis does not split is shared
-    out among its devices.
+    Items are taken to lie over dp, tokens over sp and heads over tp, as attention has them; what an axis does not split
+    is shared out among its devices.
 
     Args:
+        x: or [tokens, channels], of which there is one.
         start, stop: of the tokens, where there is a first axis before them; None for the end.
         mesh: with the axes dp, sp and tp. interpret: the program does not go to a TPU.
 
     Returns:
-        Its reductions, or None for what the kernel does not take.
+        The reductions of each item, or None for what the kernel does not take.
     """
-    shape = x.shape[1:] if x.ndim in (3, 4) and x.shape[0] == 1 else x.shape if x.ndim == 2 else ()
-    if not shape or (x.ndim == 2 and (start or stop not in (None, x.shape[1]))):
+    if x.ndim == 2 and (start or stop not in (None, x.shape[1])):
         return None
-    stop = shape[0] if stop is None or x.ndim == 2 else stop
+    wide = x[None] if x.ndim == 2 else x
+    if wide.ndim not in (3, 4) or wide.shape[0] != items:
+        return None
+    wide = wide[:, :, None] if wide.ndim == 3 else wide
+    tokens = wide.shape[1]
+    stop = tokens if stop is None or x.ndim == 2 else stop
     ways = int(mesh.shape["sp"])
-    splits = (stop - start) % ways == 0 and shape[0] % ways != 0
-    if splits or 2 * (stop - start) < shape[0]:  # to walk over all of it would cost more than a copy
-        x, shape, start, stop = x[:, start:stop], (stop - start, *shape[1:]), 0, stop - start
-    wide = x.reshape(shape[0], *((1, shape[1]) if len(shape) == 2 else shape[1:]))
-    runs = runs_of((stop - start, *wide.shape[1:]), str(x.dtype), start)
+    splits = (stop - start) % ways == 0 and tokens % ways != 0
+    if splits or 2 * (stop - start) < tokens:  # to walk over all of it would cost more than a copy
+        wide, start, stop = wide[:, start:stop], 0, stop - start
+    runs = runs_of((stop - start, *wide.shape[2:]), str(x.dtype), start)
     if runs is None:
         return None
-    sums, sketch = _over(wide.transpose(1, 0, 2), runs, mesh, interpret)
+    sums, sketches = _over(wide.transpose(0, 2, 1, 3), runs, mesh, interpret)
     count = runs.whole.rows * runs.whole.channels
     size = jnp.asarray([count >> 31, count & 0x7FFFFFFF], jnp.int32)
-    moments, found = _moments(sums)
-    return {"sketch": sketch, "moments": moments, "counts": jnp.concatenate([size, found])}
+    told = zip(map(_moments, sums), sketches, strict=True)
+    return [{"sketch": s, "moments": m, "counts": jnp.concatenate([size, odd])} for (m, odd), s in told]
 
 
 def _over(x: jax.Array, runs: Runs, mesh: Mesh, interpret: bool) -> tuple[jax.Array, jax.Array]:
-    """Moments [16] and sketch of an array [heads, tokens, channels] that lies on a mesh."""
-    (heads, tokens, _), sizes = x.shape, dict(mesh.shape)
+    """Moments [items, 16] and sketches [items, EXACT] of an array [items, heads, tokens, channels] on a mesh."""
+    (items, heads, tokens, _), sizes = x.shape, dict(mesh.shape)
+    dp = "dp" if sizes["dp"] > 1 and items % sizes["dp"] == 0 else None
     sp = "sp" if sizes["sp"] > 1 and tokens % sizes["sp"] == 0 else None
     tp = "tp" if sizes["tp"] > 1 and heads % sizes["tp"] == 0 and heads > 1 else None
-    shared = tuple(axis for axis in mesh.axis_names if axis not in (sp, tp) and sizes[axis] > 1)
+    shared = tuple(axis for axis in mesh.axis_names if axis not in (dp, sp, tp) and sizes[axis] > 1)
     local = functools.partial(_local, runs=runs, split=(sp, tp), shared=shared, sizes=sizes, interpret=interpret)
-    spec = PartitionSpec(tp, sp)
     if mesh.size > 1:
-        local = jax.shard_map(local, mesh=mesh, in_specs=(spec,), out_specs=PartitionSpec(), check_vma=False)
+        spec, own = PartitionSpec(dp, tp, sp), PartitionSpec(dp)
+        local = jax.shard_map(local, mesh=mesh, in_specs=(spec,), out_specs=own, check_vma=False)
     found: tuple[jax.Array, jax.Array] = local(x)
     return found
 
@@ -158,25 +164,26 @@ def _local(
     sizes: dict[str, int],
     interpret: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    """What one device adds: its moments [16] and its part of the sketch, summed over the mesh."""
+    """What one device adds: moments [items, 16] and its part of the sketches; summed over the mesh but for dp."""
     sp, tp = split
-    heads, tokens, _ = x.shape
+    items, heads, tokens, channels = x.shape
     turns, turn = 1, jnp.int32(0)
     for axis in shared:
         turns, turn = turns * sizes[axis], turn * sizes[axis] + lax.axis_index(axis)
     number = -(-tokens // (runs.tokens * turns))
     first_token = jnp.int32(0) if sp is None else lax.axis_index(sp) * tokens
     first_head = jnp.int32(0) if tp is None else lax.axis_index(tp) * heads
-    place = jnp.stack([first_token, first_head, turn * number]).astype(jnp.int32)
-    sums, slots = _walked(x, place, runs, number, interpret)
     slot = (_row(first_token, turn * number, runs) - runs.ahead) // runs.whole.rows_per_slot
-    sketch = _folded(slots, slot, runs)
+    merged = x.reshape(items * heads, tokens, channels)  # the whole of it for each item: a slice would be a copy
+    places = [jnp.array([first_token, first_head, turn * number, i * heads], jnp.int32) for i in range(items)]
+    each = [_walked(merged, heads, place, runs, number, interpret) for place in places]
+    sums, sketches = jnp.stack([s for s, _ in each]), jnp.stack([_folded(slots, slot, runs) for _, slots in each])
     axes = tuple(axis for axis in (sp, tp, *shared) if axis is not None)
     if not axes:
-        return sums, sketch
-    extremes = lax.pmax(jnp.stack([-sums[0], sums[1]]), axes)
-    added = lax.psum(jnp.concatenate([sums[2:], sketch]), axes)
-    return jnp.concatenate([extremes * jnp.array([-1.0, 1.0]), added[: _SUMS - 2]]), added[_SUMS - 2 :]
+        return sums, sketches
+    extremes = lax.pmax(jnp.stack([-sums[:, 0], sums[:, 1]], 1), axes) * jnp.array([-1.0, 1.0])
+    added = lax.psum(jnp.concatenate([sums[:, 2:], sketches], 1), axes)
+    return jnp.concatenate([extremes, added[:, : _SUMS - 2]], 1), added[:, _SUMS - 2 :]
 
 
 def _row(first_token: jax.Array, run: jax.Array, runs: Runs) -> jax.Array:
@@ -184,18 +191,21 @@ def _row(first_token: jax.Array, run: jax.Array, runs: Runs) -> jax.Array:
     return (first_token + run * runs.tokens - runs.start) * runs.heads + runs.ahead
 
 
-def _walked(x: jax.Array, place: jax.Array, runs: Runs, number: int, interpret: bool) -> tuple[jax.Array, jax.Array]:
+def _walked(
+    x: jax.Array, heads: int, place: jax.Array, runs: Runs, number: int, interpret: bool
+) -> tuple[jax.Array, jax.Array]:
     """The kernel over `number` runs from the run `place[2]` on: moments [16], and slots' sums [number, slots + 1, C].
 
     Args:
-        x: [heads, tokens, channels]. place: int32 [first token, first head, first run].
+        x: [items * heads, tokens, channels]. heads: of an item.
+        place: int32 [first token, first head, first run, where the item begins on the first axis].
     """
-    heads, tokens, channels = x.shape
+    _, tokens, channels = x.shape
     rows = _rows(runs.slots)
     last = -(-tokens // runs.tokens) - 1
 
     def where(c: jax.Array, t: jax.Array, h: jax.Array, place: jax.Array) -> tuple[jax.Array, ...]:
-        return h, jnp.minimum(place[2] + t, last), c
+        return place[3] + h, jnp.minimum(place[2] + t, last), c
 
     spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=1,

@@ -11,7 +11,7 @@ import torch
 from parity.golden.records import Key, Moments, Record
 from parity.hooks.reduce import on_torch as reduce_torch
 from parity.hooks.reduce.shards import is_split, reduce_block, whole_of
-from parity.hooks.tap import EVERY, Entry
+from parity.hooks.tap import EVERY, Entry, Item
 
 
 def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Record]:
@@ -77,7 +77,7 @@ def to_records(
 class TorchReducer:
     """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
 
-    def reduce(self, x: torch.Tensor, rows: slice = EVERY) -> Any:
+    def reduce(self, x: torch.Tensor, rows: slice = EVERY, item: Item | None = None) -> Any:
         x = x if rows == EVERY else x[:, rows]
         return reduce_block(x) if is_split(x) else reduce_torch.reduce(whole_of(x))
 

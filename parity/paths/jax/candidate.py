@@ -182,7 +182,8 @@ class TorchaxBackend:
         # For a TPU alone: a CPU computes in the order of the trace, and what it fuses across blocks stays as it is.
         if self.devices.platform != "tpu" or self.as_it_is:
             return BatchingReducer(), contextlib.nullcontext()
-        reducer = BatchingReducer(lambda x, start, stop: reduce_on_mesh(x, start, stop, mesh=self.devices.mesh))
+        mesh = self.devices.mesh
+        reducer = BatchingReducer(lambda x, start, stop, n: reduce_on_mesh(x, start, stop, mesh=mesh, items=n))
         return reducer, bounded(self.model, reducer)
 
     eager: Eager | None = None
