@@ -17,7 +17,7 @@ from parity.paths.port.settings import PortInfo
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.openers import Workers
 from parity.tpu.compiled import compile_candidate
-from parity.tpu.request import Request
+from parity.tpu.request import TRANSFORMER, Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,9 @@ class Target:
     candidate: Candidate = field(default_factory=list)
     candidate_path: CandidatePath = None
     path_timeout: PathTimeout = 60.0
+    stage: Annotated[
+        str, typer.Option(help="Part to compile: transformer, vae (its decoder), or the folder of a text encoder.")
+    ] = TRANSFORMER
     height: Annotated[int | None, typer.Option(help="Height of the video, pixels; default: the model's.")] = None
     width: Annotated[int | None, typer.Option(help="Width of the video, pixels; default: the model's.")] = None
     frames: Annotated[int | None, typer.Option(help="Frames of the video; default: the model's.")] = None
@@ -46,6 +49,10 @@ class Target:
             if value is not None and value < 1:
                 raise UsageError(f"--{name} must be at least 1, found {value}")
         check_seconds("--path-timeout", self.path_timeout)
+        if self.stage != TRANSFORMER and self.candidate_path is not None:
+            raise UsageError(
+                f"--stage {self.stage} goes without --candidate-path: of a port its transformer is compiled"
+            )
 
     @property
     def request(self) -> Request:
@@ -59,6 +66,7 @@ class Target:
             frames=self.frames,
             port=self.candidate_path,
             path_timeout=self.path_timeout,
+            stage=self.stage,
         )
 
     def port(self) -> PortInfo | None:

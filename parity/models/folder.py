@@ -159,6 +159,16 @@ def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> A
     return made
 
 
+def bare_component(kind: Any, folder: Path, subfolder: str, dtype: Any = None) -> Any:
+    """One component of transformers made of its config alone: without weights, on torch's meta device."""
+    import torch
+
+    config = kind.config_class.from_pretrained(folder, subfolder=subfolder, local_files_only=True)
+    with torch.device("meta"):
+        made = kind(config)
+    return made if dtype is None else made.to(dtype)
+
+
 def _loaded(kind: Any, folder: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
     """What a class makes of a folder, and of a model what it says of its weights: `missing_keys`, `unexpected_keys`."""
     import torch

@@ -18,7 +18,7 @@ import torch
 from parity.golden.records import PADDING
 from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
 from parity.hooks.sites import ATTENTION
-from parity.models.folder import load_component, read_config
+from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.stage1 import Conditions, Stream, read_stage1
@@ -225,12 +225,12 @@ class PromptEncoder(torch.nn.Module):
     """What a pipeline does with one encoder.
 
     Args:
-        trunk: the encoder (T5: its stack of layers, which is all of it).
+        model: the encoder, or a model around it (T5's holds its stack of layers, which is all of it).
     """
 
-    def __init__(self, encoder: Encoder, trunk: torch.nn.Module, dtype: torch.dtype | None) -> None:
+    def __init__(self, encoder: Encoder, model: torch.nn.Module, dtype: torch.dtype | None) -> None:
         super().__init__()
-        self.add_module(encoder.part, trunk)
+        self.add_module(encoder.part, getattr(model, "encoder", model))
         self.__dict__.update(encoder=encoder, given_back=dtype)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
@@ -257,29 +257,29 @@ def load_encoder(
     *,
     dtype: torch.dtype | None = None,
     traced: bool = False,
+    bare: bool = False,
 ) -> PromptEncoder:
     """Load an encoder; see `parity.paths.stages.stage.Load`.
+
+    Args:
+        bare: of its config alone: without weights, on torch's meta device.
 
     Raises:
         UsageError: the folder lacks it, or it cannot be loaded.
     """
     given = encoder.stream.dtype(settings)
-    model = load_component(encoder.kind, case.folder, encoder.part, dtype=given).eval().requires_grad_(False)
+    load = bare_component if bare else load_component
+    model = load(encoder.kind, case.folder, encoder.part, dtype=given).eval().requires_grad_(False)
     model = model if dtype is None else model.to(dtype)
     reached.mark("dtype")
     if encoder.byt5:
         reached.mark("text.byt5_dtype")
-    return PromptEncoder(
-        encoder, getattr(model, "encoder", model), DTYPES[settings.text("dtype")] if not dtype else None
-    )
+    return PromptEncoder(encoder, model, DTYPES[settings.text("dtype")] if not dtype else None)
 
 
 def skeleton(case: Case, encoder: Encoder) -> PromptEncoder:
     """Its module without weights, for the names of its modules."""
-    config = encoder.kind.config_class.from_pretrained(case.folder, subfolder=encoder.part, local_files_only=True)
-    with torch.device("meta"):
-        model = encoder.kind(config)
-    return PromptEncoder(encoder, getattr(model, "encoder", model), None)
+    return PromptEncoder(encoder, bare_component(encoder.kind, case.folder, encoder.part), None)
 
 
 @dataclass(frozen=True)

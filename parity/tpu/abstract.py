@@ -15,7 +15,7 @@ import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,29 @@ from parity.paths.jax.tracing import scoped, to_jax
 from parity.paths.loaded import batched
 from parity.reached import Reached
 from parity.settings import Settings
+
+
+class Compilable(Protocol):
+    """What can be lowered and not run."""
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """Paths of those that can be observed."""
+        ...
+
+    @property
+    def devices(self) -> int:
+        """How many the program is for."""
+        ...
+
+    @property
+    def calls(self) -> int:
+        """How many calls of this program or a smaller one are made for one output."""
+        ...
+
+    def lowered(self, sites: str) -> jax.stages.Lowered:
+        """The program of a call in which these sites are observed; `none`: it is the unobserved one."""
+        ...
 
 
 class AbstractDevices(Devices):
@@ -69,8 +92,12 @@ class Abstract:
         """How many the program is for."""
         return self.backend.devices.size
 
+    @property
+    def calls(self) -> int:
+        return 1
+
     def lowered(self, sites: str) -> jax.stages.Lowered:
-        """The program of a call in which these sites are observed (`none`: it is the unobserved one).
+        """See `Compilable`.
 
         Raises:
             UsageError: a glob names no module.

@@ -29,7 +29,7 @@ from parity.paths.port.settings import chosen
 from parity.paths.worker.extras import quieten
 from parity.settings import Settings
 from parity.tpu.refusal import refusal_of
-from parity.tpu.request import FORMAT, Request
+from parity.tpu.request import FORMAT, TRANSFORMER, Request
 
 if TYPE_CHECKING:  # torch and jax, which this process imports once it has said so
     import jax
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # torch and jax, which this process imports once it has said 
     from parity.models.family import Family
     from parity.models.spec import Case
     from parity.paths.port.load import Entry
-    from parity.tpu.abstract import Abstract
+    from parity.tpu.abstract import Compilable
 
 ANSWER, PROGRAM = "answer.json", "program.hlo.gz"
 _PACKAGES = ("jax", "jaxlib", "libtpu", "torch", "torchax", "diffusers")
@@ -75,8 +75,9 @@ def _answered(request: Request, out: TextIO) -> Path:
     devices = _devices(request, settings.text("mesh"), settings.mesh_shape)
     family, case = _case(request)
     _tell(out, say=f"tracing {case.name if entry is None else entry.text}")
-    candidate = _candidate(entry, family, case, settings, devices)
+    candidate = _candidate(request.stage, entry, family, case, settings, devices)
     facts = {
+        "calls": candidate.calls,
         "modules": sorted(candidate.modules),
         "versions": {name: _version(name) for name in _PACKAGES},
         "devices": candidate.devices,
@@ -102,9 +103,13 @@ def _answered(request: Request, out: TextIO) -> Path:
 
 
 def _candidate(
-    entry: Entry | None, family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]
-) -> Abstract:
+    stage: str, entry: Entry | None, family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]
+) -> Compilable:
     """Parity's own, or a port."""
+    if stage != TRANSFORMER:
+        from parity.tpu.staged import abstract_stage
+
+        return abstract_stage(stage, family, case, settings, devices)
     if entry is None:
         from parity.tpu.abstract import abstract_candidate
 

@@ -3,8 +3,8 @@
 A unit is a fusion with a product, a product on its own, or a call of a kernel: what decides how a result is rounded.
 Two units are the same where their expressions are (`parity.tpu.expression`): opcodes, shapes, layouts and attributes
 from the root down to the parameters, whatever the names, the order of the lines or the memory that a tensor was placed
-in. A unit of the first program that is not in the second may be there as a part: cut where a tensor is observed that it
-would not have written to memory.
+in. A unit of the first program that is not in the second may be there with other borders: cut where a tensor is
+observed that it would not have written to memory, or longer where one is not read from there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from parity.tpu.expression import Node, cut, expression, text
+from parity.tpu.expression import Node, begins_later, cut, expression, text
 from parity.tpu.hlo import Program, module_of
 from parity.tpu.products import PRODUCTS, is_kernel, pattern_of
 
@@ -24,8 +24,8 @@ class Effect:
 
     Attributes:
         before, after: how many each program has. same: those that both have.
-        cut: patterns of the modules of which the other program has a unit that computes a part of it, product included,
-            by the same operations, with how many. changed: of those whose units are not in it in either way.
+        cut: patterns of the modules whose units have other borders in the other program, with how many: the same
+            operations around the same products, more or fewer of them. changed: of those whose units are not in it.
     """
 
     before: int
@@ -53,13 +53,18 @@ def effect(before: Program, after: Program, modules: frozenset[str]) -> Effect:
     parts: list[_Unit] = []
     gone: list[_Unit] = []
     for unit in lost:
-        part = next((o for o in others if o.products == unit.products and cut(o.root, unit.root)), None)
+        part = next((o for o in others if _moved(unit, o)), None)
         if part is not None:
             others.remove(part)
         (gone if part is None else parts).append(unit)
     return Effect(
         before=len(ours), after=len(theirs), same=same.total(), cut=_by_module(parts), changed=_by_module(gone)
     )
+
+
+def _moved(ours: _Unit, theirs: _Unit) -> bool:
+    """Whether theirs is a part of ours, or ours with what one of its tensors is made of; all products included."""
+    return ours.products == theirs.products and (cut(theirs.root, ours.root) or begins_later(theirs.root, ours.root))
 
 
 def _without(units: Sequence[_Unit], same: Counter[str]) -> list[_Unit]:

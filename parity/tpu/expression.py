@@ -91,11 +91,11 @@ def cut(part: Node, whole: Node) -> bool:
     A tensor that `part` is given must have the dtype and the dimensions that it has inside `whole`: a cast that stands
     before a unit's end, and not in the other, would round.
     """
-    return not part.leaf and any(_covers(node, part) for node in nodes(whole))
+    return not part.leaf and any(begins_later(node, part) for node in nodes(whole))
 
 
-def _covers(whole: Node, part: Node) -> bool:
-    """Whether `part` is `whole` with some of its nodes given instead of computed."""
+def begins_later(whole: Node, part: Node) -> bool:
+    """Whether `part` is `whole` with some of its tensors given instead of computed, to the same end."""
     met: dict[Node, Node] = {}
     pending = [(whole, part)]
     while pending:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+TRANSFORMER = "transformer"
+"""The stage that is compiled where none is named."""
 FORMAT = 1
 """Of what is kept in the cache: raise it where kept answers would be misread."""
 
@@ -18,7 +20,7 @@ class Request:
         model: built-in name, folder or hub name. topology: `v6e:2x4`. candidate: `NAME=VALUE` of the candidate.
         sites: what is observed in it; `none` for the unobserved program. height, width, frames: of the video; None
             for the model's own. port: `FILE:FUNCTION` in the candidate's place. path_timeout: seconds that importing
-            its file may take.
+            its file may take. stage: `transformer`, `vae`, or the folder of a text encoder.
     """
 
     model: str
@@ -30,6 +32,7 @@ class Request:
     frames: int | None = None
     port: str | None = None
     path_timeout: float = 60.0
+    stage: str = TRANSFORMER
 
     @property
     def observed(self) -> bool:
@@ -47,6 +50,7 @@ class Answer:
             of `flops` and `bytes` a device. modules: paths of the model's modules.
         versions: of jax, jaxlib, libtpu, torch, torchax, diffusers. devices: of the mesh. kind: of a device.
         seconds: that the compiler took. cached: whether it was compiled before.
+        calls: how many of this call's size or less the stage makes of its trunk, to give its output once.
     """
 
     text: str
@@ -59,6 +63,7 @@ class Answer:
     kind: str
     seconds: float
     cached: bool = False
+    calls: int = 1
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], text: str) -> Answer:

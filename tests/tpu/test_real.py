@@ -23,6 +23,8 @@ pytest.importorskip("torchax")
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "compile.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^parity (compile .*)$", DOCUMENT, re.MULTILINE)
 
+ENCODERS = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
+
 needs_the_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed (extra aot)"
 )
@@ -32,10 +34,11 @@ needs_the_compiler = pytest.mark.skipif(
 def small(tiny_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model's configs with one block, whose heads are as wide as the large ones'."""
     folder = tmp_path_factory.mktemp("small")
-    for part in ("transformer", "vae", "scheduler", "guider", "."):
+    for part in ("transformer", "vae", "scheduler", "guider", *ENCODERS, "."):
         (folder / part).mkdir(exist_ok=True)
-        for file in (tiny_case.folder / part).glob("*.json"):
-            shutil.copy(file, folder / part)
+        for file in (tiny_case.folder / part).iterdir():
+            if file.suffix in (".json", ".jinja"):
+                shutil.copy(file, folder / part)
     path = folder / "transformer" / "config.json"
     wide = {"attention_head_dim": 128, "num_attention_heads": 2, "num_layers": 1, "num_refiner_layers": 1}
     path.write_text(json.dumps({**json.loads(path.read_text()), **wide, "rope_axes_dim": [16, 56, 56]}))
@@ -43,12 +46,12 @@ def small(tiny_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_document_s_commands_are_told() -> None:
-    assert [len(shlex.split(c)) > 2 for c in COMMANDS] == [True] * 4
+    assert [len(shlex.split(c)) > 2 for c in COMMANDS] == [True] * 5
     assert "--candidate-path my_port.py:build" in COMMANDS[2]
 
 
 @needs_the_compiler
-@pytest.mark.parametrize("command", [c for c in COMMANDS if "my_port.py" not in c])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "my_port.py" not in c and "--stage" not in c])
 def test_a_command_of_the_document(command: str, small: Path) -> None:
     """On the small model in the built-in one's place."""
     words = [w for w in shlex.split(command) if w not in ("--model", "tiny-hunyuan-video-1.5")]
@@ -59,7 +62,7 @@ def test_a_command_of_the_document(command: str, small: Path) -> None:
     assert [p["program"] for p in programs] == {
         COMMANDS[0]: ["unobserved"],
         COMMANDS[1]: ["unobserved", "observed"],
-        COMMANDS[3]: ["unobserved", "against"],
+        COMMANDS[4]: ["unobserved", "against"],
     }[command]
     for program in programs:
         memory = program["memory"]
@@ -76,6 +79,18 @@ def test_a_command_of_the_document(command: str, small: Path) -> None:
         assert found["observer_effect"]["changed"] == []
     if "--against" in words:  # every product is made of other passes
         assert units["same"] == 0
+
+
+@needs_the_compiler
+def test_an_encoder(small: Path) -> None:
+    """From its config alone: the folder has no weights."""
+    words = [w for w in shlex.split(COMMANDS[3]) if w not in ("--model", "tiny-hunyuan-video-1.5")]
+    done = CliRunner().invoke(cli.app, [*words, "--model", str(small), "--json"])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["stage"], found["calls"]) == ("text_encoder_2", 1)
+    (program,) = found["programs"]
+    assert {p["module"] for p in program["products"]} >= {"text_encoder_2.block.*.layer.*.SelfAttention.q"}
 
 
 @needs_the_compiler

@@ -11,6 +11,7 @@ from parity.tpu.effect import Effect
 from parity.tpu.figures import Figures
 from parity.tpu.products import grouped
 from parity.tpu.refusal import size
+from parity.tpu.request import TRANSFORMER
 
 
 def listing(made: Compiled) -> Listing:
@@ -25,6 +26,8 @@ def _document(made: Compiled) -> compiled.Compiled:
         "compiles": not made.refused,
         "model": request.model,
         "port": request.port,
+        "stage": request.stage,
+        "calls": answer.calls,
         "topology": request.topology,
         "devices": answer.devices,
         "device": answer.kind,
@@ -130,7 +133,7 @@ def _sections(made: Compiled) -> tuple[Section, ...]:
     settings = ", ".join(f"{name}={text}" for name, text in made.settings.items()) or "the candidate's defaults"
     versions = ", ".join(f"{name} {version}" for name, version in answer.versions.items())
     where = [
-        ("model", f"{request.model}, {request.port or 'its transformer'}'s first call"),
+        ("model", f"{request.model}, {_what(made.plain)}"),
         ("for", f"{request.topology}, {answer.devices} x {answer.kind}"),
         ("settings", settings),
         ("versions", versions),
@@ -140,6 +143,14 @@ def _sections(made: Compiled) -> tuple[Section, ...]:
     if shown:
         sections += [_side_by_side(shown), _effects(made), _products(shown[0][1]), _kernels(shown[0][1])]
     return tuple(sections)
+
+
+def _what(made: Made) -> str:
+    """What is compiled, for people."""
+    request, calls = made.request, made.answer.calls
+    if request.stage == TRANSFORMER:
+        return f"{request.port or 'its transformer'}'s first call"
+    return f"the largest of {calls} calls of its {request.stage}" if calls > 1 else f"one call of its {request.stage}"
 
 
 def _side_by_side(shown: Sequence[tuple[str, Figures]]) -> Table:

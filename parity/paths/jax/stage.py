@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 import torchax
@@ -34,7 +35,7 @@ from parity.hooks.tap import Entry, Tap
 from parity.paths.closer.local import Rows
 from parity.paths.closer.modules import Modules, operation_records
 from parity.paths.jax.local import LocalModules
-from parity.paths.jax.mesh import make_devices, use_compilation_cache
+from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
 from parity.paths.jax.program import Programs, Shell, apart, holding
 from parity.paths.jax.safe_attention import use_safe_attention
@@ -61,21 +62,23 @@ class Rest:
 class TorchaxStage:
     """A stage through torchax; see `parity.paths.stages.stage.Runner`.
 
+    Args:
+        devices: in place of this machine's, such as some that are not here.
+
     Raises:
         UsageError: the mesh is larger than the devices.
     """
 
-    def __init__(self, stage: Stage, settings: Settings) -> None:
-        use_compilation_cache()
-        self.stage, self.env, self.devices = stage, torchax.default_env(), make_devices(settings)
+    def __init__(self, stage: Stage, settings: Settings, devices: Devices | None = None) -> None:
+        if devices is None:
+            use_compilation_cache()
+            devices = make_devices(settings)
+        self.stage, self.env, self.devices = stage, torchax.default_env(), devices
         self.reached = Reached(settings, stage.place or stage.name)
         self.jit, self.precision = bool(settings["jit"]), settings.text("matmul_precision")
         self.root = self.model = stage.load(settings, self.reached, traced=True)
         self.modules = module_tree(self.root)
-        self.params = {
-            name: jax.device_put(to_jax(x), self.devices.weight(name, tuple(x.shape)))
-            for name, x in named_tensors(self.root)
-        }
+        self.params = {name: devices.place(name, to_jax(x)) for name, x in named_tensors(self.root)}
         self.programs: Programs[tuple[SitePlan | None, tuple[str, str]]] = Programs(self.jit)
         self.rules: Mapping[str, RowRule] = {}
         self.frames: Mapping[str, Mapping[str, tuple[Any, Any]]] = {}
@@ -95,6 +98,23 @@ class TorchaxStage:
         held = {k: (widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
         return Seen({k: x for k, (x, _) in held.items()}, (*outer.records, *self.stage.records(held, branch)))
 
+    def lowered(
+        self,
+        shell: Shell,
+        tensors: list[jax.Array],
+        frames: Mapping[str, tuple[jax.Array, jax.Array]],
+        plan: SitePlan | None,
+    ) -> jax.stages.Lowered:
+        """The program of one call of the trunk; arrays may be abstract.
+
+        Args:
+            shell: of the call's arguments, but for these tensors. frames: row frames, by name.
+        """
+        trunk = self.root.get_submodule(self.stage.trunk)
+        with self.scope():
+            program, _ = self.programs.lowered(self._call(trunk, shell, plan), self.params, tensors, frames)
+        return program
+
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         return ((name, widen16(np.asarray(x))) for name, x in self.params.items())
 
@@ -106,10 +126,10 @@ class TorchaxStage:
         return operation_records(call, step, {"": found}, self.stage.name)
 
     def put(self, x: np.ndarray) -> jax.Array:
-        return jax.device_put(x, self.devices.replicated)
+        return self.devices.put(jnp.asarray(x), self.devices.replicated)
 
     def tensor(self, x: torch.Tensor) -> torch.Tensor:
-        return interop.torch_view(jax.device_put(to_jax(x), self.devices.replicated))
+        return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -149,7 +169,7 @@ class TorchaxStage:
             args, kwargs = shell.filled(interop.torch_view(tensors))
             reducer = BatchingReducer()
             tap = None if plan is None else Tap(plan, reducer, self.stage.rule, ("",), {"": interop.torch_view(frames)})
-            routed = trunk.__dict__.pop("forward")
+            routed = trunk.__dict__.pop("forward", None)
             try:
                 with (
                     holding(self.root, weights, self.env, self.devices),
@@ -158,7 +178,8 @@ class TorchaxStage:
                     out, left = apart(trunk(*args, **kwargs))
                     static, reduced = ((), ([], [])) if tap is None else split(tap, reducer)
             finally:
-                trunk.__dict__["forward"] = routed
+                if routed is not None:
+                    trunk.__dict__["forward"] = routed
             rest = Rest(static, Counter({} if tap is None else tap.calls), left)
             return ([array_of(x) for x in out], reduced), rest
 

@@ -121,12 +121,16 @@ class Effect(TypedDict):
 
 
 class Compiled(TypedDict):
-    """`parity compile --json`. port: `FILE:FUNCTION` in the candidate's place, null for parity's own."""
+    """`parity compile --json`. port: `FILE:FUNCTION` in the candidate's place, null for parity's own. stage: what is
+    compiled, `transformer`, `vae` or a text encoder's folder. calls: that it makes for one output; its largest is
+    compiled."""
 
     format: Literal[1]
     compiles: bool
     model: str
     port: str | None
+    stage: str
+    calls: int
     topology: str
     devices: int
     device: str
