@@ -7,16 +7,31 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from parity.hooks.calls import Call, mapped
+
+_PRODUCTS = frozenset(
+    (
+        *(
+            getattr(functional, name)
+            for name in ("linear", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention")
+        ),
+        *(getattr(torch, name) for name in ("matmul", "bmm", "baddbmm", "addmm", "mm")),
+        torch.Tensor.matmul,
+        torch.Tensor.__matmul__,
+    )
+)
+"""What torch refuses for operands of two dtypes."""
 
 
 class InFloat64(TorchFunctionMode):
     """Within it a model that was made for float32 runs in float64.
 
     torch refuses a norm that a model asks for in float32 where it would narrow its operand (Cosmos' positions): it is
-    taken in the operand's dtype.
+    taken in the operand's dtype. And a product of what a model makes in float32, whatever its weights are (Motif's
+    sinusoids of a timestep), with weights in float64: that is widened.
     """
 
     def __torch_function__(
@@ -29,7 +44,15 @@ class InFloat64(TorchFunctionMode):
         given = dict(kwargs or {})
         if func is torch.linalg.vector_norm and args and args[0].dtype == torch.float64:
             given.pop("dtype", None)
+        if func in _PRODUCTS:
+            held = [x for x in (*args, *given.values()) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+            if len({x.dtype for x in held}) > 1 and any(x.dtype == torch.float64 for x in held):
+                args, given = mapped(_wide, args), mapped(_wide, given)
         return func(*args, **given)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x.double() if x.is_floating_point() else x
 
 
 def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inputs: bool = True) -> Any:

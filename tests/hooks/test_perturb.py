@@ -91,6 +91,16 @@ def test_vectors_numbers_and_integers_stay() -> None:
     assert moved_by_one_ulp(values(3, 3), seen["nest"][0])
 
 
+def test_masks_of_zeros_and_ones_stay() -> None:
+    """A cast to integers, as of what counts a mask's rows, would make 0 of what lies an ulp below 1."""
+    model, mask = Keeps(), torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    with perturbed(model, 3):
+        model(mask)
+        model(mask + 0.5)
+    assert torch.equal(model.given[0], mask)
+    assert not torch.equal(model.given[1], mask + 0.5)
+
+
 def test_the_tensor_itself_is_not_written_to() -> None:
     x = values(4, 4)
     before = x.clone()

@@ -45,3 +45,24 @@ def test_a_norm_in_float32_does_not_keep_a_module_from_float64() -> None:
     assert wide.dtype == torch.float64
     assert torch.allclose(wide.square().sum(dim=-1), torch.ones(2, dtype=torch.float64), rtol=1e-15)
     assert rerun(Positions(), call, None).dtype == torch.float32
+
+
+class Sinusoids(torch.nn.Module):
+    """Makes its operand in float32 whatever its weights are, as Motif's time embedding does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.conv = torch.nn.Conv1d(4, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.linear(x.float().sin())
+        scores = torch.nn.functional.scaled_dot_product_attention(made[None], x.float()[None], made[None])[0]
+        return torch.matmul(self.conv(x.float()[None].mT)[0], scores)
+
+
+def test_a_product_of_what_is_made_in_float32_is_widened() -> None:
+    module, x = Sinusoids(), torch.linspace(0, 1, 8).reshape(2, 4)
+    wide = rerun(module, Call("", 0, ("cond",), (x,), {}, None), torch.float64)
+    assert wide.dtype == torch.float64
+    assert torch.allclose(wide.float(), module(x), atol=1e-6)

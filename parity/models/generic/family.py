@@ -190,6 +190,10 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
                     f"{name} does not trace under jax.jit: {where}: {said}; run it with --candidate jit=false, or "
                     "give a port that traces with --candidate-path"
                 ) from error
+            if _in_torchax(error):
+                raise UnjudgedError(
+                    f"{name} does not run through torchax: {where}: {said}; give a port with --candidate-path"
+                ) from error
             if isinstance(error, NameError):  # diffusers imports what is optional only where it is installed
                 raise UsageError(
                     f"{name} cannot run here: {where}: {said}; its code uses a package that is not installed"
@@ -201,6 +205,12 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
             ) from error
 
     return guarded
+
+
+def _in_torchax(error: Exception) -> bool:
+    """Whether torchax's own code raised it, of a call that torch could make."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return "torchax" in Path(frame.filename).parts
 
 
 def _source(family: Generic) -> str:

@@ -46,6 +46,7 @@ from parity.paths.jax.program import Programs, holding
 from parity.paths.jax.safe_attention import attention_of, is_torchax_own, use_safe_attention
 from parity.paths.jax.tracing import scoped, to_jax
 from parity.paths.jax.unplaced import port_devices
+from parity.paths.jax.views import readable_views
 from parity.paths.loaded import Arguments, Eager, Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
@@ -99,7 +100,8 @@ class TorchaxBackend:
     def scope(self) -> Iterator[None]:
         precision = self.reached.settings.text("matmul_precision")
         safe = use_safe_attention(self.env) if self.safe_attention else contextlib.nullcontext()
-        with self.env, torch.no_grad(), products(precision), safe:
+        views = contextlib.nullcontext() if self.as_it_is else readable_views()
+        with self.env, torch.no_grad(), products(precision), safe, views:
             self.reached.mark("matmul_precision")
             yield
 

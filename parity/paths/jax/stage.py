@@ -40,6 +40,7 @@ from parity.paths.jax.precision import products
 from parity.paths.jax.program import Programs, Shell, apart, holding
 from parity.paths.jax.safe_attention import use_safe_attention
 from parity.paths.jax.tracing import to_jax
+from parity.paths.jax.views import readable_views
 from parity.paths.stages.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
 from parity.settings import Settings
@@ -133,7 +134,8 @@ class TorchaxStage:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        with self.env, torch.no_grad(), products(self.precision), use_safe_attention(self.env):
+        own = use_safe_attention(self.env), readable_views()
+        with self.env, torch.no_grad(), products(self.precision), own[0], own[1]:
             self.reached.mark("matmul_precision")
             yield
 
