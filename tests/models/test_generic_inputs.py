@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import typing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from parity.errors import UsageError
 from parity.models.folder import class_of, read_config, skeleton
 from parity.models.generic.fitting import fitting
 from parity.models.generic.inputs import TEXT, Made, Signature, make_arguments, signature_of
@@ -63,6 +65,40 @@ def test_a_tensor_without_axes_is_a_number(tmp_path: Path) -> None:
     assert (made.static["num_frames"], type(made.static["num_frames"])) == (3, int)
     assert "num_frames" not in made.tensors
     assert "timestep" in made.tensors
+
+
+class TakesLists(torch.nn.Module):
+    """As AnyFlow's causal class: lists of numbers, a second time, and frames before channels."""
+
+    def __init__(self, in_channels: int = 4, text_dim: int = 8) -> None:
+        super().__init__()
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        timestep: torch.Tensor,
+        r_timestep: torch.Tensor,
+        chunks: list[int],
+        grids: typing.List[typing.Tuple[int, int]],  # noqa: UP006  (as older classes write it)
+        masks: list[torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        hidden_states = hidden_states.permute(0, 2, 1, 3, 4)
+        batch_size, num_channels, num_frames, height, width = hidden_states.shape
+        return hidden_states.reshape(batch_size, num_channels, num_frames, height, width)
+
+
+TakesLists.__name__ = "Lists3DModel"
+
+
+def test_a_tensor_for_an_argument_of_lists_is_a_list() -> None:
+    signature = signature_of(TakesLists, {})
+    own = {"chunks": torch.tensor([2, 2]), "grids": torch.tensor([[1, 2]]), "masks": torch.ones(1, 2)}
+    made = make_arguments(signature, own)
+    assert made.static == {"chunks": [2, 2], "grids": [[1, 2]]}
+    assert set(made.tensors) == {"masks", "r_timestep"}
+    assert signature.latent_shape() == (1, 2, 4, 4, 6)
+    with pytest.raises(UsageError, match="cannot make the argument 'chunks'"):
+        make_arguments(signature, {"grids": own["grids"]})
 
 
 @pytest.mark.parametrize("name", ["sana", "mochi"])

@@ -201,7 +201,8 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
             shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in kwargs.items() if isinstance(x, torch.Tensor))
             raise UsageError(
                 f"{name} cannot be called with {_source(family)} ({shapes}): {where}: {said}; give "
-                "with --inputs FILE.safetensors what it takes, tensors by argument name, a number as one without axes"
+                "with --inputs FILE.safetensors what it takes, tensors by argument name, a number as one without axes, "
+                "a list of numbers as one with as many"
             ) from error
 
     return guarded

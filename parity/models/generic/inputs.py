@@ -42,8 +42,14 @@ _PACKED = ("img_ids", "img_shapes", "num_frames")
 """Arguments of transformers whose latents come as tokens [B, tokens, channels], patches already cut."""
 
 _SCALED_TIMESTEP = re.compile(r"timestep\w*(\.to\([^)]*\))?\s*\*\s*1000")
-_FRAMES_FIRST = re.compile(r"\bnum_frames, (num_)?channels, height, width = hidden_states\.shape")
+_FRAMES_FIRST = re.compile(
+    r"\bnum_frames, (num_)?channels, height, width = hidden_states\.shape"
+    r"|\bhidden_states = hidden_states\.permute\(0, 2, 1, 3, 4\)\s+batch_size, (num_)?channels, num_frames, "
+)
 """How a forward that takes videos as [B, T, C, H, W] reads their shape."""
+
+_LISTS = re.compile(r"(typing\.)?(list|tuple)\b(?!.*Tensor)", re.IGNORECASE)
+"""The annotation of a parameter that takes numbers in lists: `typing.List[int]`, `tuple[int, int, int] | None`."""
 
 Config = Mapping[str, Any]
 Static = int | float | list[Any]
@@ -59,6 +65,7 @@ class Signature:
         required, optional: names of forward's parameters.
         timestep_scale: 1000, or 1 where the model multiplies by 1000 itself.
         frames_first: whether videos are [B, T, C, H, W] and not [B, C, T, H, W].
+        listed: parameters that take lists or tuples of numbers, and no tensors.
     """
 
     name: str
@@ -67,6 +74,7 @@ class Signature:
     optional: tuple[str, ...]
     timestep_scale: float
     frames_first: bool = False
+    listed: frozenset[str] = frozenset()
 
     @property
     def packed(self) -> bool:
@@ -140,9 +148,9 @@ def signature_of(kind: Any, config: Config, model: torch.nn.Module | None = None
     modules = () if model is None else model.modules()
     inside = any(isinstance(m, Timesteps) and m.scale != 1 for m in modules) or "t_scale" in config
     own = inside or _SCALED_TIMESTEP.search(source)
-    return Signature(
-        kind.__name__, config, required, optional, 1.0 if own else 1000.0, bool(_FRAMES_FIRST.search(source))
-    )
+    frames_first = bool(_FRAMES_FIRST.search(source))
+    listed = frozenset(n for n, p in named.items() if _LISTS.match(str(p.annotation)))
+    return Signature(kind.__name__, config, required, optional, 1.0 if own else 1000.0, frames_first, listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +171,14 @@ def make_arguments(signature: Signature, given: Mapping[str, torch.Tensor]) -> M
     """Make the arguments of a call.
 
     Args:
-        given: tensors of the user's, which take precedence; one without axes is a number.
+        given: tensors of the user's, which take precedence; one without axes is a number, and one for a parameter that
+            takes lists is a list.
 
     Raises:
         UsageError: a required argument that neither the user nor the table knows.
     """
-    tensors = {n: x for n, x in given.items() if x.ndim or n in (LATENT, TIMESTEP)}
-    static: dict[str, Static] = {n: x.item() for n, x in given.items() if n not in tensors}
+    tensors = {n: x for n, x in given.items() if (x.ndim and n not in signature.listed) or n in (LATENT, TIMESTEP)}
+    static: dict[str, Static] = {n: x.tolist() for n, x in given.items() if n not in tensors}
     for name in (*signature.required, *signature.optional):
         if name in given or name in (LATENT, TIMESTEP):
             continue
@@ -234,6 +243,11 @@ def _guidance(s: Signature) -> torch.Tensor | None:
     return torch.tensor([4.0]) if s.config.get("guidance_embeds") or "guidance" in s.required else None
 
 
+def _other_time(s: Signature) -> torch.Tensor:
+    """The time that a step leads to, of models that take two (AnyFlow, ACE-Step): the end."""
+    return torch.zeros(1)
+
+
 def _labels(s: Signature) -> torch.Tensor | None:
     classes = s.config.get("num_embeds_ada_norm")
     return None if classes is None else torch.tensor([min(7, int(classes) - 1)])
@@ -260,6 +274,8 @@ ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
     "height": lambda s: s.grid[1],
     "width": lambda s: s.grid[2],
     "guidance": _guidance,
+    "r_timestep": _other_time,
+    "timestep_r": _other_time,
     "class_labels": _labels,
     "padding_mask": _padding,
     "original_size": _size((64.0, 96.0)),
