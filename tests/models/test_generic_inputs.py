@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,17 @@ def test_a_tensor_for_an_argument_of_lists_is_a_list() -> None:
     assert signature.latent_shape() == (1, 2, 4, 4, 6)
     with pytest.raises(UsageError, match="cannot make the argument 'chunks'"):
         make_arguments(signature, {"grids": own["grids"]})
+
+
+def test_an_optional_argument_that_the_config_does_not_ask_for_keeps_its_default(tmp_path: Path) -> None:
+    """Bria's class takes pooled embeddings and reads none; its config has no width for them."""
+    signature, _ = _signature(tmp_path, "flux")
+    config = {n: v for n, v in signature.config.items() if n != "pooled_projection_dim"}
+    required = tuple(n for n in signature.required if n != "pooled_projections")
+    bare = replace(signature, config=config, required=required, optional=("pooled_projections",))
+    assert "pooled_projections" not in make_arguments(bare, {}).tensors
+    with pytest.raises(UsageError, match="cannot make the argument 'pooled_projections'"):
+        make_arguments(replace(bare, required=("pooled_projections",)), {})
 
 
 @pytest.mark.parametrize("name", ["sana", "mochi"])

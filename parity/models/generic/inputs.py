@@ -187,7 +187,12 @@ def make_arguments(signature: Signature, given: Mapping[str, torch.Tensor]) -> M
             if name in signature.required:
                 raise UsageError(signature.unknown(name, f"parity knows {', '.join(sorted(ARGUMENTS))}"))
             continue
-        value = make(signature)
+        try:
+            value = make(signature)
+        except UsageError:
+            if name in signature.required:
+                raise
+            continue  # a config that does not say how wide it is does not ask for it
         if isinstance(value, torch.Tensor):
             tensors[name] = value
         elif value is not None:
