@@ -17,6 +17,28 @@ def test_a_port_in_linen_is_observed_layer_by_layer(tmp_path: Path) -> None:
     )
 
 
+def test_a_layer_s_module_that_reads_what_all_layers_share_is_seen_once_a_layer(tmp_path: Path) -> None:
+    """A scan traces its layer once before it runs it, and what all layers share is then the call's own."""
+    port = PORT.replace("self, x: jax.Array, _: None)", "self, x: jax.Array, c: jax.Array)")
+    port = port.replace("(x))), None", '(x))) + nn.Dense(16, name="cond")(c), None')
+    port = port.replace("length=3)", "in_axes=(nn.broadcast,), length=3)")
+    port = port.replace("self.proj_in(hidden_states), None)", "self.proj_in(hidden_states), hidden_states[:, :1])")
+    port = port.replace(
+        '"lin": dense(f"blocks.{i}.lin")', '"lin": dense(f"blocks.{i}.lin"), "cond": dense(f"blocks.{i}.cond")'
+    )
+    reference, candidate = write(tmp_path, port)
+    model = tmp_path / "model.py"
+    text = model.read_text().replace("def forward(self, x):", "def forward(self, x, c):")
+    text = text.replace(
+        "torch.nn.Linear(16, 16)\n", "torch.nn.Linear(16, 16)\n        self.cond = torch.nn.Linear(8, 16)\n"
+    )
+    text = text.replace("self.lin(self.norm(x)))", "self.lin(self.norm(x))) + self.cond(c)")
+    model.write_text(text.replace("block(x)", "block(x, hidden_states[:, :1])"))
+    result = compare(reference, candidate, sites="all")
+    assert result.verdict == "pass", result.reason
+    assert {f"blocks.{i}{at}" for i in range(3) for at in ("", ".norm", ".lin", ".cond")} <= modules(result)
+
+
 FAULTY = PORT.replace(
     "    net, weights =", '    layers["lin"]["bias"] = layers["lin"]["bias"].at[1].add(0.01)\n    net, weights ='
 )
