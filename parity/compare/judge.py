@@ -183,8 +183,11 @@ class Judge:
                 return replace(diff, verdict="unjudged", note=f"{note}, {REPEATED}")
             if other_rows(a.shape, b.shape):
                 return replace(diff, verdict="unjudged", note=f"{note}, {UNPAIRED}")
-            if other_layout(a, b) and not norm_ratio(a, b, floor) > L2_LIMIT:
-                return replace(diff, verdict="unjudged", note=f"{note}, {LAID_OUT}")
+            if other_layout(a, b):
+                least = norm_ratio(a, b, floor)
+                if not least > L2_LIMIT:
+                    return replace(diff, verdict="unjudged", note=f"{note}, {LAID_OUT}")
+                return replace(diff, distance=Distance(NAN, NAN, least), note=f"{note}, and their norms differ")
         return replace(diff, distance=Distance(NAN, NAN, math.inf), note=note)
 
     def _moments_alone(self, diff: SiteDiff, a: Record, b: Record, floor: Floor | None) -> SiteDiff:
