@@ -257,28 +257,35 @@ def severity(d: SiteDiff) -> float:
 
 
 def told_apart(diffs: Sequence[SiteDiff]) -> list[SiteDiff]:
-    """The sites, those unjudged that were paired under two names though their output shows that they are two things."""
+    """The sites, those unjudged that were paired under two names though what follows shows that they are two things."""
     if not any(d.called for d in diffs):
         return list(diffs)
     made: dict[object, float] = {}
     for d in diffs:
-        if is_output(d):
+        if tells(d):
             made[call_of(d.key)] = max(made.get(call_of(d.key), 0.0), severity(d))
-    return [not_one(d) if two_things(d, made.get(call_of(d.key), 0.0)) else d for d in diffs]
+    return [not_one(d) if two_things(d, made.get(told_by(d.key), 0.0)) else d for d in diffs]
 
 
-def is_output(d: SiteDiff) -> bool:
-    """Whether a site was compared and is what a module hands on."""
-    return not (d.key.is_input or d.key.is_apart or d.key.module == LOOP or d.verdict == "unjudged")
+def told_by(key: Key) -> object:
+    """The call whose outputs tell whether a site paired under two names is one: an input's own, an output's model's."""
+    return call_of(key) if key.is_input else (key.branch, f"{LOOP}:noise_pred")
+
+
+def tells(d: SiteDiff) -> bool:
+    """Whether a site was compared and is what a call hands on."""
+    return not (d.key.is_input or d.key.is_apart or d.verdict == "unjudged")
 
 
 def two_things(d: SiteDiff, made: float) -> bool:
-    """Whether an input paired under two names differs far more than what its module makes of it.
+    """Whether a site paired under two names differs and what is made of it does not; of an input, far less.
 
     Args:
-        made: the worst severity among the outputs of its call.
+        made: the worst severity among the outputs of `told_by`.
     """
-    return d.called != "" and d.key.is_input and beyond(d) and (made <= L2_LIMIT or severity(d) > JUMP * made)
+    if d.called == "" or not beyond(d):
+        return False
+    return made <= L2_LIMIT or (d.key.is_input and severity(d) > JUMP * made)
 
 
 def not_one(d: SiteDiff) -> SiteDiff:

@@ -27,9 +27,9 @@ from parity.compare.judge import (
     beyond,
     call_of,
     input_severities,
-    is_output,
     not_one,
     severity,
+    tells,
     two_things,
 )
 from parity.compare.many.meet import Group, Meeting, meet
@@ -224,7 +224,7 @@ class _Step:
         for i, outputs in self.meeting.lone:
             if not far[i]:
                 continue
-            d, made = self._diff(i), [severity(o) for o in map(self._diff, outputs) if is_output(o)]
+            d, made = self._diff(i), [severity(o) for o in map(self._diff, outputs) if tells(o)]
             if two_things(d, max(made, default=0.0)):
                 d = not_one(d)
                 self.verdicts[i], self.notes[i] = VERDICTS.index(d.verdict), d.note

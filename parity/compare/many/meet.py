@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.compare.judge import call_of
+from parity.compare.judge import call_of, told_by
 from parity.compare.many.sites import Place, Places, place_of
 from parity.compare.metrics import comparable_shapes
 from parity.compare.pairs.align import Pair, align
@@ -47,7 +47,7 @@ class Meeting:
         layouts: of reference and candidate. pairs: positions on both sides, -1 where there is none. places: one a pair.
         groups: of pairs that meet as sketches. others: of those that do not. moments: int64 [pairs, 2], -1 without.
         padding, loop: bool [pairs]. read: int64 [sequences, 2], a joint sequence and the rows of it that are read.
-        lone: positions of inputs that the sides name differently, each with those of its call's outputs.
+        lone: positions of what the sides name differently, each with those of the outputs that tell whether it is one.
         inputs: positions of inputs. calls: by position of an input, its call's number. numbers: of the calls.
     """
 
@@ -111,11 +111,11 @@ def _read(places: Places) -> list[tuple[int, int]]:
 
 
 def _lone(places: Places) -> Iterator[tuple[int, tuple[int, ...]]]:
-    calls: dict[object, list[int]] = {call_of(p.key): [] for p in places if p.called and p.key.is_input}
+    calls: dict[object, list[int]] = {told_by(p.key): [] for p in places if p.called}
     for j, p in enumerate(places) if calls else ():
         if not p.key.is_input and call_of(p.key) in calls:
             calls[call_of(p.key)].append(j)
-    return ((i, tuple(calls[call_of(p.key)])) for i, p in enumerate(places) if p.called and p.key.is_input)
+    return ((i, tuple(calls[told_by(p.key)])) for i, p in enumerate(places) if p.called)
 
 
 def _place(pair: Pair) -> Place:

@@ -5,9 +5,10 @@ on `(x, None)`, torch's `x`. By name they never meet, so that where an output di
 
 How. Of one call of a module, the inputs whose name the other side does not have are looked at. Where each side has one
 tensor of them and the two line up, they are paired, under the reference's name. Outputs are where each side has one
-tensor in all. Several on a side are not paired, nor are masks, which have forms of their own. Inputs paired so may
-still be two things: one implementation applies an activation before a projection, the other in it. Then the input
-differs and the output does not, or far less: such a pair tells nothing, and does not decide (`parity.compare.judge`).
+tensor in all. Several on a side are not paired, nor are masks, which have forms of their own, nor what the model itself
+is given and returns: a port's call may convert both. What is paired so may still be two things: one implementation
+applies an activation before a projection, the other in it. Then the input differs and the output does not, or far less
+(of an output: the model's own does not): such a pair tells nothing, and does not decide (`parity.compare.judge`).
 
 Cost. One pass over the keys.
 """
@@ -49,10 +50,10 @@ _Side = tuple[Key, bool]
 
 
 def _ports(records: Iterable[Record]) -> dict[Key, dict[str, Record]]:
-    """The inputs and outputs of modules, by their key without a part."""
+    """The inputs and outputs of modules inside the model, by their key without a part."""
     found: defaultdict[Key, dict[str, Record]] = defaultdict(dict)
     for record in records:
-        if record.key.module != LOOP:
+        if record.key.module not in ("", LOOP):
             bare, _, part = record.key.site.partition("@")
             found[replace(record.key, site=bare)][part] = record
     return found

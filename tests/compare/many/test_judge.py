@@ -24,7 +24,7 @@ from tests.golden.conftest import tensor_record
 
 SHAPES = ((2, 3), (4, 40, 24), (5,), ())
 PORTS = (
-    *("a:in.x", "a:in.z", "a:out", "a:out@read", "a.b:in.x", "a.b:out@image", "a.b:out@padding"),
+    *("a:in.x", "a:in.z", "a:out", "a:out@read", "a.b:in.x", "a.b:out@image", "a.b:out@padding", "a.c:out"),
     *(f"{LOOP}:latents.before", f"{LOOP}:noise_pred", f"{LOOP}:latents.after"),
 )
 HOW = ("same", "near", "far", "nan", "both nan", "none", "missing", "shape", "value", "one value", "moments")
@@ -46,7 +46,8 @@ def runs(draw: st.DrawFn) -> list[tuple[StepRecords, StepRecords]]:
         for port, shape, floored in plan:
             how = draw(st.sampled_from(HOW))
             key = Key("transformer", step, "" if port.startswith(LOOP) else "cond", port)
-            own = replace(key, site=port.replace("in.x", "in.y")) if other_names else key
+            named = {"a:in.x": "a:in.y", "a.b:in.x": "a.b:in.y", "a.c:out": "a.c:out.0"} if other_names else {}
+            own = replace(key, site=named.get(port, port))
             x = rng.standard_normal(shape).astype(np.float32)
             y = x + np.float32({"near": 1e-6, "far": 1.0}.get(how, 0.0)) * rng.standard_normal(shape).astype(np.float32)
             if how in ("nan", "both nan") and x.size:

@@ -50,6 +50,8 @@ def test_none_and_numbers_are_no_second_input() -> None:
         (["a:in.attention_mask"], ["a:in.keep"]),  # masks have forms of their own
         (["a:in.keep"], ["a:in.mask"]),
         (["loop:in.x"], ["loop:in.y"]),
+        ([":in.timestep"], [":in.t"]),  # what a port's call hands its model it may have converted
+        ([":out.0"], [":out.sample"]),
         (["a:in.x@image", "a:in.x@text"], ["a:in.y@image"]),
         (["a:in.x@image"], ["a:in.x", "a:in.y@image"]),  # its name is there, of other rows
     ],
@@ -104,6 +106,19 @@ def test_an_input_that_its_module_makes_the_same_of_is_another_thing(given: floa
     assert (at.verdict, at.note) == ("unjudged", "in.inputs in the candidate, which is not the same thing")
     assert is_unpaired(at.note)
     assert "cond/a:in.input" not in births(found)
+
+
+@pytest.mark.parametrize("predicted", [0.5, 1e4])
+def test_an_output_of_another_name_decides_where_the_model_s_own_differs(predicted: float) -> None:
+    walk = Walk()
+    x = noise(7).astype(np.float64)
+    walk.pair(tensor("a:out", x), tensor("a:out.0", moved(x, 1e4)))
+    walk.ends(predicted)
+    found = walk.judge(Judge(strict_sites=False))
+    if predicted > 1.0:
+        assert births(found)["cond/a:out"] == "module"
+    else:
+        assert (found["cond/a:out"].verdict, births(found)) == ("unjudged", {})
 
 
 def test_sides_built_alike_are_paired_by_name_alone() -> None:
