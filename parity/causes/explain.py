@@ -25,10 +25,12 @@ from parity.causes.request import ExplainRequest, of_run, outside_of
 from parity.causes.witness import KINDS, Kind, witnesses
 from parity.causes.witnesses.recorded import of_recording
 from parity.compare.diff import TO_COUNT, diff
+from parity.compare.pairs.lone import met
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError
 from parity.golden import Golden
+from parity.golden.records import PORT
 from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
 
@@ -61,12 +63,13 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         except ParityError as error:
             return _recorded(found, request, reference, candidate, str(error))
         return replace(found, causes=(*found.causes, *again.causes), notes=(*found.notes, *again.notes))
+    ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
     evidence = Evidence(
         request=request,
         found=found,
         origin=found.origin,
-        ours=reference.read_step(key.step),
-        theirs=candidate.read_step(key.step),
+        ours=ours,
+        theirs=met(ours, theirs) if candidate.provenance.backend == PORT else theirs,
         reference=reference.provenance,
         declared=candidate.provenance,
     )

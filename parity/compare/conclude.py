@@ -32,7 +32,7 @@ from parity.compare.result import (
     StepDiff,
     Verdict,
 )
-from parity.compare.unlike import LAID_OUT, UNPAIRED, is_unpaired, repeated_sites
+from parity.compare.unlike import is_unpaired, unpaired_sentences
 from parity.golden.records import AFTER, LOOP, Key, Record, StepRecords
 from parity.settings import BITS
 
@@ -148,7 +148,8 @@ def conclude(
     if not outputs and not births:
         decided = count(sites, frozenset({"pass", "harmless"}))
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
-        beside = (*_harmless(why, differing), *_grown(sites), *_unpaired(sites), *notes)
+        unpaired = map(Note, unpaired_sentences(among(sites, noted=True)))
+        beside = (*_harmless(why, differing), *_grown(sites), *unpaired, *notes)
         return Result("pass", None, why, notes=beside, **common)  # type: ignore[arg-type]
     origin = _origin(sites, outputs)
     at = next(d for d in among(sites, step=origin.key.step) if d.key == origin.key)
@@ -238,17 +239,6 @@ def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
         yield Note(f"{grown} sites are beyond their floors by growth alone; nothing was introduced at any of them")
 
 
-def _unpaired(sites: Sequence[SiteDiff]) -> Iterator[Note]:
-    noted = tuple(among(sites, noted=True))
-    yield from map(Note, repeated_sites(noted))
-    many = sum(d.note.endswith(UNPAIRED) for d in noted)
-    if many:
-        yield Note(f"{many} sites have other numbers of rows on both sides, {UNPAIRED}: they were not compared")
-    other = sum(d.note.endswith(LAID_OUT) for d in noted)
-    if other:
-        yield Note(f"{other} sites are {LAID_OUT} on both sides: their norms match, and nothing else was compared")
-
-
 def _unpaired_before(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[str, ...]:
     """What could not be compared before the first that differs, as its rows are others on both sides: inputs of its
     own call, and modules since the last site seen to agree."""
@@ -294,6 +284,7 @@ def divergence(
         birth=birth,
         after=_agreeing(sites, at),
         not_compared=_unpaired_before(sites, at),
+        called=_called(sites, at),
         distance=at.local if local else at.distance,
         element=element,
         part=peak(at) if within_norm and math.isnan(element) else NAN,
@@ -315,6 +306,14 @@ def _agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
     inputs = [d.key for d in before if d.key.is_input and call_of(d.key) == call_of(first.key)]
     branches = (first.key.branch, "")
     return tuple(inputs or [d.key for d in before if d.key.branch in branches][-1:])
+
+
+def _called(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[str, ...]:
+    """The candidate's names of what was compared under the reference's: of this value, or of inputs of its call."""
+    if first.key.is_input:
+        return (first.called,) if first.called else ()
+    named = (d for d in among(sites, step=first.key.step) if d.called and d.key.is_input and d.verdict == "pass")
+    return tuple(dict.fromkeys(d.called for d in named if call_of(d.key) == call_of(first.key)))
 
 
 def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:

@@ -265,7 +265,8 @@ def judge_streams(
         glue: looks for causes around the model, from the first step that differs on.
         steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
     """
-    collected, common, many, lean = Spilled(), Common(), ManyJudge(judge), (Lean(), Lean())
+    collected, many, lean = Spilled(), ManyJudge(judge), (Lean(), Lean())
+    common = Common(seen=Counterparts(lone=not judge.strict_sites))
     for reference, candidate in steps:
         common.add(reference, candidate)
         judged = many.step(reference, candidate)

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, norm_ratio
+from parity.compare.pairs.align import Pair, align
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
 from parity.compare.unlike import (
     LAID_OUT,
+    NOT_ONE,
     REPEATED,
     UNPAIRED,
     acquitted,
@@ -99,45 +101,6 @@ def _cached(cache: DeepCache) -> list[Excuse]:
     return [SkippedExcuse(glob, cache) for glob in (*blocks, *taken, "norm_out:in.x*")]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Records of the same key; None on the side that has none."""
-
-    key: Key
-    reference: Record | None
-    candidate: Record | None
-
-
-def align(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[Pair, ...]:
-    """Pairs in the reference's execution order; what only the candidate has follows the record before it.
-
-    A record of None and no record at all are the same: implementations differ in whether they pass what is absent.
-    """
-    theirs = {r.key: r for r in candidate}
-    ours = {r.key for r in reference}
-    pairs = [Pair(r.key, r, theirs.get(r.key)) for r in reference]
-    position = {pair.key: i for i, pair in enumerate(pairs)}
-    extra: dict[int, list[Pair]] = {}
-    at = -1
-    for record in candidate:
-        if record.key in ours:
-            at = position[record.key]
-        else:
-            extra.setdefault(at, []).append(Pair(record.key, None, record))
-    merged = list(extra.get(-1, []))
-    for i, pair in enumerate(pairs):
-        merged += [pair, *extra.get(i, [])]
-    return tuple(p for p in merged if not _absent(p))
-
-
-def _absent(pair: Pair) -> bool:
-    """Whether one side has nothing and the other None, or a scalar argument the other's code does not take."""
-    if pair.reference is not None and pair.candidate is not None:
-        return False
-    one = pair.reference or pair.candidate
-    return one is not None and one.kind in ("none", "scalar")
-
-
 @dataclass
 class Judge:
     """Judges a run step by step; remembers only whether an earlier step already differed.
@@ -157,10 +120,12 @@ class Judge:
     def step(self, reference: StepRecords, candidate: StepRecords) -> tuple[SiteDiff, ...]:
         """The sites of one step, in execution order, with births."""
         self.floors = reference.floors
-        diffs = [self.site(pair) for pair in align(reference.records, candidate.records)]
+        lone = not self.strict_sites
+        pairs = align(reference.records, candidate.records, lone=lone)
+        diffs = [replace(self.site(pair), called=pair.called) for pair in pairs]
         if not self.strict_sites:
             diffs = [d for d in diffs if d.note != ONE_SIDED]
-        diffs = acquitted(diffs, beyond)
+        diffs = told_apart(acquitted(diffs, beyond))
         judged = self.born(diffs, input_severities(diffs))
         self.dirty = self.dirty or any(d.key.site in _LATENTS and beyond(d) for d in judged)
         return tuple(judged)
@@ -218,8 +183,11 @@ class Judge:
                 return replace(diff, verdict="unjudged", note=f"{note}, {REPEATED}")
             if other_rows(a.shape, b.shape):
                 return replace(diff, verdict="unjudged", note=f"{note}, {UNPAIRED}")
-            if other_layout(a, b) and not norm_ratio(a, b, floor) > L2_LIMIT:
-                return replace(diff, verdict="unjudged", note=f"{note}, {LAID_OUT}")
+            if other_layout(a, b):
+                least = norm_ratio(a, b, floor)
+                if not least > L2_LIMIT:
+                    return replace(diff, verdict="unjudged", note=f"{note}, {LAID_OUT}")
+                return replace(diff, distance=Distance(NAN, NAN, least), note=f"{note}, and their norms differ")
         return replace(diff, distance=Distance(NAN, NAN, math.inf), note=note)
 
     def _moments_alone(self, diff: SiteDiff, a: Record, b: Record, floor: Floor | None) -> SiteDiff:
@@ -286,6 +254,43 @@ def severity(d: SiteDiff) -> float:
     r = d.distance.ratio
     worst = peak(d) * L2_LIMIT / LINF_LIMIT
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
+
+
+def told_apart(diffs: Sequence[SiteDiff]) -> list[SiteDiff]:
+    """The sites, those unjudged that were paired under two names though what follows shows that they are two things."""
+    if not any(d.called for d in diffs):
+        return list(diffs)
+    made: dict[object, float] = {}
+    for d in diffs:
+        if tells(d):
+            made[call_of(d.key)] = max(made.get(call_of(d.key), 0.0), severity(d))
+    return [not_one(d) if two_things(d, made.get(told_by(d.key), 0.0)) else d for d in diffs]
+
+
+def told_by(key: Key) -> object:
+    """The call whose outputs tell whether a site paired under two names is one: an input's own, an output's model's."""
+    return call_of(key) if key.is_input else (key.branch, f"{LOOP}:noise_pred")
+
+
+def tells(d: SiteDiff) -> bool:
+    """Whether a site was compared and is what a call hands on."""
+    return not (d.key.is_input or d.key.is_apart or d.verdict == "unjudged")
+
+
+def two_things(d: SiteDiff, made: float) -> bool:
+    """Whether a site paired under two names differs and what is made of it does not; of an input, far less.
+
+    Args:
+        made: the worst severity among the outputs of `told_by`.
+    """
+    if d.called == "" or not beyond(d):
+        return False
+    return made <= L2_LIMIT or (d.key.is_input and severity(d) > JUMP * made)
+
+
+def not_one(d: SiteDiff) -> SiteDiff:
+    """The site as one of which nothing is known."""
+    return replace(d, verdict="unjudged", note=f"{d.called} in the candidate, {NOT_ONE}")
 
 
 def above(module: str) -> Iterable[str]:

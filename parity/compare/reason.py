@@ -95,6 +95,7 @@ class Reason:
         first: the first site seen to differ. birth: how the divergence starts there.
         after: the last sites seen to agree before it; with `first` the interval in which the divergence starts.
         not_compared: modules between them, and inputs of `first`, whose rows could not be paired.
+        called: the candidate's names of `first`, or of inputs of its call that agree, where they are others.
         distance: at `first`; of what agrees on recorded inputs, the worst.
         element, part: ratio to its floor of the largest element, or of the worst row bin, where that is beyond its
             limit and the norm is not; NaN elsewhere.
@@ -116,6 +117,7 @@ class Reason:
     birth: Birth = "module"
     after: tuple[Key, ...] = ()
     not_compared: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()
     distance: Distance = UNKNOWN
     element: float = NAN
     part: float = NAN
@@ -181,11 +183,12 @@ def _first_divergence(reason: Reason) -> str:
         "candidate": "on the candidate's own values before it",
     }
     unpaired = f" but for {', '.join(reason.not_compared)} (not compared)" if reason.not_compared else ""
+    called = f" ({', '.join(reason.called)} in the candidate)" if reason.called else ""
     what = "this value" if reason.first is not None and reason.first.module == LOOP else "this input"
     how = {
-        "module": f"{inputs[reason.fed]}{unpaired}, output" if inputs_compared(reason) else _interval(reason),
-        "input": f"everything before it{unpaired} matches, {what}",
-        "amplified": "grown from smaller differences before it, this value",
+        "module": f"{inputs[reason.fed]}{called}{unpaired}, output" if inputs_compared(reason) else _interval(reason),
+        "input": f"everything before it{unpaired} matches, {what}{called}",
+        "amplified": f"grown from smaller differences before it, this value{called}",
     }[reason.birth]
     end = "; noise_pred and latents still match" if reason.outputs_match else worst_of(reason)
     at = f"first divergence: {place(reason.first)}" if reason.first is not None else "first divergence"

@@ -74,6 +74,7 @@ class SiteDiff:
         verdict: `pass`; `fail`; `harmless` (a declared setting explains it and the outputs stay within their floors);
             `apart` (padded rows, which never decide); `unjudged` (it differs, and no floor says how much is rounding).
         note: what else is to be said, such as `None against a tensor`.
+        called: the candidate's name of the port, where it was paired under another than the reference's; else empty.
     """
 
     key: Key
@@ -91,6 +92,12 @@ class SiteDiff:
     birth: Birth | None = None
     verdict: SiteVerdict = "pass"
     note: str = ""
+    called: str = ""
+
+    @property
+    def remark(self) -> str:
+        """What is said of the site beside its numbers: its note, else what the candidate calls it."""
+        return self.note or (f"{self.called} in the candidate" if self.called else "")
 
 
 @dataclass(frozen=True, slots=True)

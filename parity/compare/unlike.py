@@ -44,13 +44,15 @@ LAID_OUT = "laid out otherwise"
 """What the note of a port's site ends in that has as many elements in another shape: its norm alone is compared."""
 REPEATED = "one value for all rows against one a row, all alike"
 """What the note ends in of a tensor that one side holds once and the other repeats along its rows."""
+NOT_ONE = "which is not the same thing"
+"""What the note ends in of an input that the sides name differently, and that is not what the other takes."""
 ABSENT = "zeros against None: what is made of them decides"
 GIVEN_ONCE = "given on one side alone: what is made of it decides"
 
 
 def is_unpaired(note: str) -> bool:
     """Whether the note of a site says that its elements were not compared, as they do not line up on both sides."""
-    return note.endswith((UNPAIRED, LAID_OUT, REPEATED)) or note in (ABSENT, GIVEN_ONCE)
+    return note.endswith((UNPAIRED, LAID_OUT, REPEATED, NOT_ONE)) or note in (ABSENT, GIVEN_ONCE)
 
 
 def absent(a: Record, b: Record) -> bool:
@@ -107,6 +109,18 @@ def repeated_sites(sites: Iterable[SiteDiff]) -> Iterator[str]:
             f"{len(found)} sites hold one value for all rows on one side and row by row, all alike, on the other: "
             f"first {first}; what is made of them decides"
         )
+
+
+def unpaired_sentences(noted: Iterable[SiteDiff]) -> Iterator[str]:
+    """What was not compared, or by its norm alone, of these sites with notes."""
+    sites = tuple(noted)
+    yield from repeated_sites(sites)
+    many = sum(d.note.endswith(UNPAIRED) for d in sites)
+    if many:
+        yield f"{many} sites have other numbers of rows on both sides, {UNPAIRED}: they were not compared"
+    other = sum(d.note.endswith(LAID_OUT) for d in sites)
+    if other:
+        yield f"{other} sites are {LAID_OUT} on both sides: their norms match, and nothing else was compared"
 
 
 def other_rows(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

@@ -102,7 +102,7 @@ def _site(site: SiteDiff) -> dict[str, Any]:
         "nonfinite": list(site.nonfinite),
         "birth": site.birth,
         "verdict": site.verdict,
-        "note": site.note,
+        "note": site.remark,
     }
     if site.verdict != "pass":
         document["bins"] = _plain(site.bins)

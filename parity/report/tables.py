@@ -255,8 +255,8 @@ def remarks(site: SiteDiff) -> Iterator[str]:
         yield "carried over" if site.birth == "amplified" else site.birth
     if not math.isnan(site.local.ratio):
         yield f"local {small(site.local.rel_l2)} ({times(site.local.ratio)})"
-    if site.note:
-        yield site.note
+    if site.remark:
+        yield site.remark
     if site.shapes[0] != site.shapes[1]:
         yield "shape " + " -> ".join("x".join(map(str, shape)) or "()" for shape in site.shapes)
     if site.dtypes[0] != site.dtypes[1]:

@@ -13,6 +13,7 @@ from parity.causes.witnesses.values_at_origin import values_at_origin
 from parity.causes.witnesses.values_reordered import values_reordered
 from parity.compare.result import Cause
 from parity.golden import Key, Record
+from parity.golden.records import PORT
 from tests.causes.make_evidence import ORIGIN, evidence
 from tests.compare.make_records import tensor
 
@@ -51,6 +52,15 @@ def test_another_order(order: np.ndarray) -> None:
 def test_other_faults_are_neither() -> None:
     assert told(X + np.random.default_rng(1).standard_normal(X.shape)) == []
     assert told(np.where(X > 2, 0.0, X)) == []
+
+
+def test_a_port_s_attention_with_its_heads_before_its_tokens_is_no_order() -> None:
+    """Where it stands otherwise inside an attention of the port's own, what is made of it decides."""
+    x = np.random.default_rng(3).standard_normal((1, 48, 2, 32))
+    ours, theirs = [tensor("attn:out", x)], [tensor("attn:out", np.ascontiguousarray(x.swapaxes(1, 2)))]
+    assert len(elsewhere(ours, theirs)) == 1
+    found = evidence(ours, theirs)
+    assert list(values_reordered(replace(found, declared=replace(found.declared, backend=PORT)))) == []
 
 
 def test_none_against_a_tensor() -> None:

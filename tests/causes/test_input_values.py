@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from parity.causes.witness import witnesses
 from parity.causes.witnesses.input_values import arguments_alone, input_values
 from parity.compare.detect.held import bfloat16
 from parity.golden import Key, Record
+from parity.golden.records import PORT
 from tests.causes.make_evidence import evidence
 from tests.compare.make_records import tensor
 
@@ -76,6 +78,17 @@ def test_an_argument_of_one_side_alone_is_said() -> None:
     (note,) = arguments_alone(evidence([flag], []))
     assert note.text == "only the reference's call of the model is given use_cross_timestep=True"
     assert list(arguments_alone(evidence([flag], [flag]))) == []
+
+
+def test_what_a_port_hands_its_own_model_and_how_a_result_is_wrapped_say_nothing() -> None:
+    """The reference is given a video's sizes too, bound to its forward, where no hook sees them."""
+    frames, wrapped = (
+        Record(Key("transformer", 0, "cond", f":in.{name}"), "scalar", dtype="int", value=2)
+        for name in ("num_frames", "return_dict")
+    )
+    given = evidence([wrapped], [frames])
+    assert [n.text for n in arguments_alone(given)] == ["only the candidate's call of the model is given num_frames=2"]
+    assert list(arguments_alone(replace(given, declared=replace(given.declared, backend=PORT)))) == []
 
 
 def test_they_are_asked() -> None:

@@ -179,8 +179,20 @@ def test_other_names_are_compared_through_rules(tmp_path: Path) -> None:
     assert diff(*other_names(tmp_path / "same"), rename=decode_rename(rules)).verdict == "pass"
 
 
+def test_a_module_s_one_input_needs_no_rule_of_its_own(tmp_path: Path) -> None:
+    """The candidate's `in.x` is the reference's `in.hidden_states`: with one input left a side, it can be no other."""
+    result = diff(*other_names(tmp_path, FAR), rename=decode_rename(RULES))
+    assert result.origin is not None
+    assert str(result.origin.key) == "transformer step 1 cond blocks.1:out"
+    assert "inputs match (in.x in the candidate), output differs" in result.reason
+    assert not any("counterpart" in note.text for note in result.notes)
+    same = diff(*other_names(tmp_path / "same"), rename=decode_rename(RULES))
+    assert {d.called for d in same.sites if d.key.port == "in.hidden_states"} == {"in.x"}
+
+
 def test_what_has_no_counterpart_is_counted_not_failed(tmp_path: Path) -> None:
-    result = diff(*other_names(tmp_path), rename=decode_rename(RULES))
+    rules = {"format": 1, "rules": [{"from": r"layers\.(0)", "to": r"blocks.\1"}]}
+    result = diff(*other_names(tmp_path), rename=decode_rename(rules))
     assert result.verdict == "pass"
     assert Note("without a counterpart: 4 sites of the reference, 4 of the candidate") in result.notes
 

@@ -618,6 +618,19 @@ def test_a_ports_rows_that_no_mask_pairs_are_no_origin() -> None:
     assert own.verdict == "fail"
 
 
+def test_another_layout_s_norm_grows_as_any_distance_does() -> None:
+    """A norm that differs has a ratio to its floor: without one it was infinite, a birth whatever came before."""
+    x = np.random.default_rng(0).standard_normal((1, 4, 2, 6)).astype(np.float32)
+    there = np.moveaxis(x, 1, -1) * np.float32(1.0005)
+    walk = Walk()
+    walk.site("embed:out", 100.0)
+    walk.pair(tensor("a:out", x), tensor("a:out", there))
+    found = walk.judge(Judge(strict_sites=False), {tensor("a:out", x).key: Floor(float(np.linalg.norm(x)) * 5e-6)})
+    assert births(found) == {"cond/embed:out": "module", "cond/a:out": "amplified"}
+    assert found["cond/a:out"].distance.ratio == pytest.approx(100.0, rel=1e-2)
+    assert found["cond/a:out"].note.endswith("against [1, 2, 6, 4], and their norms differ")
+
+
 @pytest.mark.parametrize(
     ("axes", "scale", "verdict"), [(True, 1.0, "unjudged"), (False, 1.0, "unjudged"), (True, 1.1, "fail")]
 )

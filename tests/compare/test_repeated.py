@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parity.compare.judge import Judge, Pair
+from parity.compare.judge import Judge
+from parity.compare.pairs.align import Pair
 from parity.compare.result import SiteDiff
 from parity.compare.unlike import GIVEN_ONCE, REPEATED, UNPAIRED, repeated_sites
 from parity.golden.records import Record

@@ -17,7 +17,7 @@ from parity.causes.witness import witness
 from parity.compare.detect.held import bfloat16
 from parity.compare.reason import Note
 from parity.compare.result import Cause
-from parity.golden.records import Key, Record
+from parity.golden.records import PORT, Key, Record
 from parity.golden.sketch import Geometry
 
 WITHIN = 1e-6
@@ -61,12 +61,18 @@ def input_values(evidence: Evidence) -> Iterator[Cause]:
 
 @witness("arguments_alone")
 def arguments_alone(evidence: Evidence) -> Iterator[Note]:
-    """Scalars that one side's call of the model alone is given; a default stands for them on the other."""
+    """Scalars that one side's call of the model alone is given; a default stands for them on the other.
+
+    Not those of a port's call: the reference is given sizes where its call is not seen. `return_dict` computes nothing.
+    """
     sides = {"reference": evidence.ours.records, "candidate": evidence.theirs.records}
     keys = {name: {r.key for r in records} for name, records in sides.items()}
     for name, records in sides.items():
+        if name == "candidate" and evidence.declared.backend == PORT:
+            continue
         other = next(keys[n] for n in keys if n != name)
         alone = [r for r in records if r.kind == "scalar" and r.key.port.startswith("in.") and not r.key.module]
+        alone = [r for r in alone if r.key.port != "in.return_dict"]
         shown = {f"{r.key.port.removeprefix('in.')}={r.value!r}": None for r in alone if r.key not in other}
         if shown:
             yield Note(f"only the {name}'s call of the model is given {', '.join(shown)}")

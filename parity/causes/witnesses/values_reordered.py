@@ -8,7 +8,8 @@ from parity.causes.evidence import Evidence
 from parity.causes.gauges import apart, measured, reordering
 from parity.causes.witness import witness
 from parity.compare.result import Cause
-from parity.golden.records import Key, Record
+from parity.compare.unlike import other_layout
+from parity.golden.records import PORT, Key, Record
 
 
 @witness("values_reordered")
@@ -16,7 +17,10 @@ def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     """The first site that holds the reference's values in another order."""
     theirs = {r.key: r for r in evidence.theirs.records}
     pairs = [(r, theirs[r.key]) for r in evidence.ours.records if r.key in theirs and not r.key.is_apart]
-    found = list(_reordered([(a, b) for a, b in pairs if a.kind == b.kind == "tensor"]))
+    tensors = [(a, b) for a, b in pairs if a.kind == b.kind == "tensor"]
+    if evidence.declared.backend == PORT:  # heads before tokens inside an attention of its own is no fault
+        tensors = [(a, b) for a, b in tensors if not other_layout(a, b)]
+    found = list(_reordered(tensors))
     # What is born as another order is told already; what follows from it says nothing more.
     if not found or found[0] == evidence.origin.key:
         return

@@ -24,13 +24,17 @@ from parity.compare.judge import (
     L2_LIMIT,
     LINF_LIMIT,
     Judge,
-    Pair,
     beyond,
     call_of,
     input_severities,
+    not_one,
+    severity,
+    tells,
+    two_things,
 )
 from parity.compare.many.meet import Group, Meeting, meet
 from parity.compare.many.sites import BIRTHS, NUMBERS, VERDICTS, Columns, columns_of
+from parity.compare.pairs.align import Pair
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import is_unpaired, unread
 from parity.golden.disk.table import FloorTable, Table
@@ -178,6 +182,7 @@ class _Step:
     def _bear(self, loop: Sequence[SiteDiff]) -> None:
         """Verdicts and births of what is beyond its floor."""
         self._acquit()
+        self._tell_apart()
         rel, ratios = self.numbers[:, 0], self.numbers[:, 2]
         unknown, far = np.isnan(ratios), self._far()
         far &= ~self.meeting.padding & (self.verdicts != VERDICTS.index("unjudged"))
@@ -213,6 +218,17 @@ class _Step:
                 self.numbers[i], self.peaks[i], self.bins[i] = self.numbers[j], self.peaks[j], self.bins[j]
                 self.notes[i] = unread(self.meeting.places[i].key)
 
+    def _tell_apart(self) -> None:
+        """`parity.compare.judge.told_apart` of many."""
+        far = self._far() if self.meeting.lone else _NONE
+        for i, outputs in self.meeting.lone:
+            if not far[i]:
+                continue
+            d, made = self._diff(i), [severity(o) for o in map(self._diff, outputs) if tells(o)]
+            if two_things(d, max(made, default=0.0)):
+                d = not_one(d)
+                self.verdicts[i], self.notes[i] = VERDICTS.index(d.verdict), d.note
+
     def _diff(self, i: int) -> SiteDiff:
         place, row = self.meeting.places[i], self.numbers[i].tolist()
         return SiteDiff(
@@ -230,6 +246,7 @@ class _Step:
             birth=BIRTHS[self.births[i]],
             verdict=VERDICTS[self.verdicts[i]],
             note=self.notes.get(i, ""),
+            called=place.called,
         )
 
 

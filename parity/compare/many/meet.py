@@ -5,18 +5,20 @@ Found once for as long as neither side's layout changes; `parity.compare.many.ju
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from parity.compare.judge import Pair, align, call_of
+from parity.compare.judge import call_of, told_by
 from parity.compare.many.sites import Place, Places, place_of
 from parity.compare.metrics import comparable_shapes
+from parity.compare.pairs.align import Pair, align
+from parity.compare.pairs.lone import lone_ports
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import read_key
 from parity.golden.disk.table import Layout, Table
-from parity.golden.records import LOOP, Record, StepRecords
+from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.golden.sketch import Geometry
 
 
@@ -45,6 +47,7 @@ class Meeting:
         layouts: of reference and candidate. pairs: positions on both sides, -1 where there is none. places: one a pair.
         groups: of pairs that meet as sketches. others: of those that do not. moments: int64 [pairs, 2], -1 without.
         padding, loop: bool [pairs]. read: int64 [sequences, 2], a joint sequence and the rows of it that are read.
+        lone: positions of what the sides name differently, each with those of the outputs that tell whether it is one.
         inputs: positions of inputs. calls: by position of an input, its call's number. numbers: of the calls.
     """
 
@@ -57,6 +60,7 @@ class Meeting:
     padding: np.ndarray
     loop: np.ndarray
     read: np.ndarray
+    lone: tuple[tuple[int, tuple[int, ...]], ...]
     inputs: np.ndarray
     calls: np.ndarray
     numbers: Mapping[object, int]
@@ -64,9 +68,9 @@ class Meeting:
 
 def meet(ours: Layout, theirs: Layout, *, strict: bool) -> Meeting:
     at = [{r.key: i for i, r in enumerate(layout.records)} for layout in (ours, theirs)]
-    every = align(ours.records, theirs.records)
+    every = align(ours.records, theirs.records, lone=not strict)
     pairs = [p for p in every if strict or (p.reference is not None and p.candidate is not None)]
-    found = tuple((at[0].get(p.key, -1), at[1].get(p.key, -1)) for p in pairs)
+    found = tuple((_at(at[0], p.reference), _at(at[1], p.candidate)) for p in pairs)
     places = tuple(map(_place, pairs))
     groups: dict[tuple[int, int], list[int]] = {}
     others = []
@@ -89,10 +93,15 @@ def meet(ours: Layout, theirs: Layout, *, strict: bool) -> Meeting:
         padding=np.array([p.key.is_apart for p in places], bool),
         loop=np.array([p.key.module == LOOP for p in places], bool),
         read=np.array(_read(places), np.int64).reshape(-1, 2),
+        lone=tuple(_lone(places)),
         inputs=np.array(inputs, np.int64),
         calls=np.array([calls.setdefault(call_of(places[i].key), len(calls)) for i in inputs], np.int64),
         numbers=calls,
     )
+
+
+def _at(held: Mapping[Key, int], record: Record | None) -> int:
+    return -1 if record is None else held[record.key]
 
 
 def _read(places: Places) -> list[tuple[int, int]]:
@@ -101,11 +110,19 @@ def _read(places: Places) -> list[tuple[int, int]]:
     return [(i, j) for i, j in whole if j is not None]
 
 
+def _lone(places: Places) -> Iterator[tuple[int, tuple[int, ...]]]:
+    calls: dict[object, list[int]] = {told_by(p.key): [] for p in places if p.called}
+    for j, p in enumerate(places) if calls else ():
+        if not p.key.is_input and call_of(p.key) in calls:
+            calls[call_of(p.key)].append(j)
+    return ((i, tuple(calls[told_by(p.key)])) for i, p in enumerate(places) if p.called)
+
+
 def _place(pair: Pair) -> Place:
     a, b = pair.reference, pair.candidate
     if a is None or b is None or a.kind != "tensor" or b.kind != "tensor":
         return place_of(SiteDiff(pair.key, Distance(NAN, NAN, NAN)))
-    return Place(pair.key, (a.shape, b.shape), (a.dtype, b.dtype), a.frame, a.rows)
+    return Place(pair.key, (a.shape, b.shape), (a.dtype, b.dtype), a.frame, a.rows, pair.called)
 
 
 def _sketched(pair: Pair, ours: Layout, theirs: Layout, a: int, b: int) -> bool:
@@ -143,24 +160,32 @@ def _group(
 
 
 class Counterparts:
-    """Counts what two sides have in common, once for as long as their layouts stay."""
+    """Counts what two sides have in common, once for as long as their layouts stay.
 
-    def __init__(self) -> None:
+    Args:
+        lone: as of `parity.compare.pairs.align.align`.
+    """
+
+    def __init__(self, *, lone: bool = False) -> None:
+        self.lone = lone
         self._last: tuple[tuple[Layout, Layout], tuple[int, int, int, int]] | None = None
 
     def of(self, reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[int, int, int, int]:
         """See `counterparts`."""
         if not (isinstance(reference, Table) and isinstance(candidate, Table)):
-            return counterparts(reference, candidate)
+            return counterparts(reference, candidate, lone=self.lone)
         layouts = (reference.layout, candidate.layout)
         if self._last is None or self._last[0] != layouts:
-            self._last = layouts, counterparts(reference.layout.records, candidate.layout.records)
+            self._last = layouts, counterparts(reference.layout.records, candidate.layout.records, lone=self.lone)
         return self._last[1]
 
 
-def counterparts(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[int, int, int, int]:
+def counterparts(
+    reference: Sequence[Record], candidate: Sequence[Record], *, lone: bool = False
+) -> tuple[int, int, int, int]:
     """(tensors that both have, those of modules, alone on the reference, alone on the candidate); no padding."""
-    x, y = ({r.key for r in side if _counts(r)} for side in (reference, candidate))
+    names = lone_ports(reference, candidate) if lone else {}
+    x, y = ({names.get(r.key, r.key) for r in side if _counts(r)} for side in (reference, candidate))
     return len(x & y), sum(key.module not in ("", LOOP) for key in x & y), len(x - y), len(y - x)
 
 

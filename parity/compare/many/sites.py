@@ -39,7 +39,7 @@ class Place:
     """What a site is at every step.
 
     Attributes:
-        key: of step 0. shapes, dtypes, frame, rows: as a `SiteDiff` has them.
+        key: of step 0. shapes, dtypes, frame, rows, called: as a `SiteDiff` has them.
     """
 
     key: Key
@@ -47,15 +47,16 @@ class Place:
     dtypes: tuple[str, str]
     frame: tuple[int, int]
     rows: str
+    called: str = ""
 
 
 Places = tuple[Place, ...]
 Which = Callable[[Place | SiteDiff], bool]
-"""Asks for what does not depend on the step: `key` but for its step, shapes, dtypes, frame, rows."""
+"""Asks for what does not depend on the step: `key` but for its step, shapes, dtypes, frame, rows, called."""
 
 
 def place_of(d: SiteDiff) -> Place:
-    return Place(replace(d.key, step=0), d.shapes, d.dtypes, d.frame, d.rows)
+    return Place(replace(d.key, step=0), d.shapes, d.dtypes, d.frame, d.rows, d.called)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +275,7 @@ def _made(chunk: _Chunk, i: int, row: list[float], bad: list[int], bins: tuple[f
         birth=BIRTHS[chunk.births[i]],
         verdict=VERDICTS[chunk.verdicts[i]],
         note=chunk.notes.get(i, ""),
+        called=place.called,
     )
 
 

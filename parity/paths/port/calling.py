@@ -25,7 +25,7 @@ def guarded(entry: Entry, name: str = "call") -> Iterator[None]:
         UsageError: see above.
     """
     said: list[str] = []
-    with kept(said), failures(f"{entry.named}: `{name}`", entry.path):
+    with kept(said), entry.running(), failures(f"{entry.named}: `{name}`", entry.path):
         yield
     if said:
         raise UsageError(f"{entry.named}: `{name}` {'; '.join(said)}; put back, but nothing outside may be changed")

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import torch
 import torchax
+from jax.extend.core import get_opaque_trace_state
 from torch.utils import _pytree as pytree
 from torchax import interop
 
@@ -177,6 +178,7 @@ class _Heard:
         self.backend, self.tap, self.inlined = backend, tap, inlined
         self.rank = arguments[LATENT].ndim
         self.trace = getattr(arguments[LATENT], "_trace", None)
+        self.state = get_opaque_trace_state(convention="flax")
         self.calls: Counter[tuple[str, str]] = Counter()
         self.count = 0
 
@@ -186,7 +188,7 @@ class _Heard:
 
     def see(self, module: str, port: str, value: Any) -> None:
         self.count += 1
-        if not self.within(value):
+        if not self._ours(value):
             raise UsageError(
                 f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad); tap "
                 "its result outside"
@@ -205,17 +207,29 @@ class _Heard:
                 self.tap.hold(path, call, port, arrays)
 
     def within(self, value: Any) -> bool:
-        """Whether the arrays in a value belong to the call itself, and to no transformation inside it.
+        """Whether a module that is given this is called by the call itself, and by no transformation inside it.
+
+        A scan of linen's traces its layer once more, before it runs it: what is given there may be the call's own.
+
+        Raises:
+            _InsideJitError: it is not, and may be once inner jits are inlined.
+        """
+        ours = self._ours(value)
+        return ours and self._known(get_opaque_trace_state(convention="flax") == self.state)
+
+    def _ours(self, value: Any) -> bool:
+        """Whether the arrays in a value belong to the call itself.
 
         Raises:
             _InsideJitError: they do not, and may once inner jits are inlined.
         """
         leaves = [x for x in jax.tree.leaves(value) if isinstance(x, jax.core.Tracer)]
-        if all(x._trace is self.trace for x in leaves):
-            return True
-        if not self.inlined:
+        return self._known(all(x._trace is self.trace for x in leaves))
+
+    def _known(self, ours: bool) -> bool:
+        if not ours and not self.inlined:
             raise _InsideJitError
-        return False
+        return ours
 
     def _given(self, x: Any) -> Any:
         if isinstance(x, np.ndarray):

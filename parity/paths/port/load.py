@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -24,6 +24,7 @@ from typing import Any, get_args
 import torch
 
 from parity.errors import ParityError, UsageError, summary
+from parity.paths.port.beside import Modules, importable
 from parity.paths.port.settings import PortInfo
 from parity.paths.port.state import kept
 from parity.port import Case, Layout, Port, Runs
@@ -37,10 +38,11 @@ class Entry(PortInfo):
     """A port's function, imported.
 
     Attributes:
-        function: takes a `parity.port.Case`.
+        function: takes a `parity.port.Case`. modules: those beside its file; None where they are the process's own.
     """
 
     function: Callable[[Case], Any]
+    modules: Modules | None = field(default=None, compare=False, repr=False)
 
     @property
     def info(self) -> PortInfo:
@@ -50,6 +52,10 @@ class Entry(PortInfo):
     @property
     def path(self) -> Path:
         return Path(self.file)
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """Within it the port's code runs: it finds its own modules."""
+        return contextlib.nullcontext() if self.modules is None else importable(self.path.parent, self.modules)
 
 
 def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
@@ -74,7 +80,7 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
         raise UsageError(f"{option}: cannot read '{name}': {error.strerror}") from None
     said: list[str] = []
     with kept(said):
-        module = _import(option, file, timeout)
+        module, modules = _import(option, file, timeout)
     if not hasattr(module, function):
         found = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
         raise UsageError(f"{option}: '{name}' has no '{function}'; functions in it: {', '.join(found) or 'none'}")
@@ -91,35 +97,27 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
         digest=hashlib.sha256(content).hexdigest()[:16],
         said=tuple(said),
         function=build,
+        modules=modules,
     )
 
 
-def _import(option: str, file: Path, timeout: float) -> ModuleType:
+def _import(option: str, file: Path, timeout: float) -> tuple[ModuleType, Modules]:
     name = f"parity_port_{option.strip('-').replace('-', '_')}_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{option}: '{file.name}' is no Python file")
     module = importlib.util.module_from_spec(spec)
-    known = set(sys.modules)
+    modules: Modules = {}
     sys.modules[name] = module
-    sys.path.insert(0, str(file.parent))
     try:
-        with failures(f"{option}: importing '{file.name}'", file), _limit(timeout):
+        with importable(file.parent, modules), failures(f"{option}: importing '{file.name}'", file), _limit(timeout):
             spec.loader.exec_module(module)
     except _TookTooLongError as late:
         raise UsageError(
             f"{option}: importing '{file.name}' did not end within {timeout:g} s, at {_line(late, file)}; do the work "
             "inside the function, or allow more with --path-timeout SECONDS"
         ) from None
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(str(file.parent))
-        # Another port may have modules of the same names beside it; this one keeps its own by reference.
-        for other in set(sys.modules) - known - {name}:
-            origin = getattr(sys.modules[other], "__file__", None)
-            if origin and Path(origin).resolve().is_relative_to(file.parent):
-                del sys.modules[other]
-    return module
+    return module, modules
 
 
 class PassingError(BaseException):
@@ -224,7 +222,7 @@ def build(entry: Entry, case: Case) -> Port:
         UsageError: it raises, or returns something else than a port.
     """
     where = f"{entry.named}: {entry.function.__name__}(case)"
-    with failures(where, entry.path):
+    with entry.running(), failures(where, entry.path):
         made = entry.function(case)
         return checked(made, where)
 

@@ -23,8 +23,10 @@ from tests.compare.make_goldens import REFERENCE
 from tests.golden.conftest import tensor_record
 
 SHAPES = ((2, 3), (4, 40, 24), (5,), ())
-PORTS = ("a:in.x", "a:out", "a:out@read", "a.b:in.x", "a.b:out@image", "a.b:out@padding", f"{LOOP}:latents.before",
-         f"{LOOP}:noise_pred", f"{LOOP}:latents.after")  # fmt: skip
+PORTS = (
+    *("a:in.x", "a:in.z", "a:out", "a:out@read", "a.b:in.x", "a.b:out@image", "a.b:out@padding", "a.c:out"),
+    *(f"{LOOP}:latents.before", f"{LOOP}:noise_pred", f"{LOOP}:latents.after"),
+)
 HOW = ("same", "near", "far", "nan", "both nan", "none", "missing", "shape", "value", "one value", "moments")
 
 
@@ -35,6 +37,7 @@ def record_of(key: Key, x: np.ndarray, how: str) -> Record:
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[tuple[StepRecords, StepRecords]]:
+    other_names = draw(st.booleans())
     rng = np.random.default_rng(draw(st.integers(0, 9)))
     plan = [(port, draw(st.sampled_from(SHAPES)), draw(st.booleans())) for port in PORTS]
     steps = []
@@ -43,6 +46,8 @@ def runs(draw: st.DrawFn) -> list[tuple[StepRecords, StepRecords]]:
         for port, shape, floored in plan:
             how = draw(st.sampled_from(HOW))
             key = Key("transformer", step, "" if port.startswith(LOOP) else "cond", port)
+            named = {"a:in.x": "a:in.y", "a.b:in.x": "a.b:in.y", "a.c:out": "a.c:out.0"} if other_names else {}
+            own = replace(key, site=named.get(port, port))
             x = rng.standard_normal(shape).astype(np.float32)
             y = x + np.float32({"near": 1e-6, "far": 1.0}.get(how, 0.0)) * rng.standard_normal(shape).astype(np.float32)
             if how in ("nan", "both nan") and x.size:
@@ -52,7 +57,7 @@ def runs(draw: st.DrawFn) -> list[tuple[StepRecords, StepRecords]]:
             if how == "shape":
                 y = rng.standard_normal((7, *shape)).astype(np.float32)
             if how != "missing":
-                other = Record(key, "none") if how == "none" else record_of(key, y, "" if how == "one value" else how)
+                other = Record(own, "none") if how == "none" else record_of(own, y, "" if how == "one value" else how)
                 theirs.append(other)
             if floored:
                 g = geometry(x.shape)
@@ -67,7 +72,7 @@ def runs(draw: st.DrawFn) -> list[tuple[StepRecords, StepRecords]]:
 def alike(a: SiteDiff, b: SiteDiff) -> None:
     assert (a.key, a.shapes, a.dtypes, a.nonfinite, a.frame, a.rows) == (
         b.key, b.shapes, b.dtypes, b.nonfinite, b.frame, b.rows)  # fmt: skip
-    assert (a.birth, a.verdict, a.note) == (b.birth, b.verdict, b.note), a.key
+    assert (a.birth, a.verdict, a.note, a.called) == (b.birth, b.verdict, b.note, b.called), a.key
     for name in ("rel_l2", "floor", "ratio"):
         x, y = getattr(a.distance, name), getattr(b.distance, name)
         assert x == pytest.approx(y, rel=1e-9, nan_ok=True), (name, a.key)

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.compare.judge import Pair, align, excused
+from parity.compare.judge import excused
+from parity.compare.pairs.align import Pair, align
 from parity.golden import Key, Record
 from tests.compare.make_records import noise, none, scalar, tensor
 

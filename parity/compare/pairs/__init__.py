@@ -1,0 +1,1 @@
+"""Which record of one side stands against which of the other."""

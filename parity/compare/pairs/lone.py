@@ -1,0 +1,76 @@
+"""A module's one tensor input, and its one tensor output, that the two sides name differently.
+
+Problem. Flax calls what a Dense takes `inputs`, torch calls what a Linear takes `input`; a block that Flax scans hands
+on `(x, None)`, torch's `x`. By name they never meet, so that where an output differs nothing is known of what went in.
+
+How. Of one call of a module, the inputs whose name the other side does not have are looked at. Where each side has one
+tensor of them and the two line up, they are paired, under the reference's name. Outputs are where each side has one
+tensor in all. Several on a side are not paired, nor are masks, which have forms of their own, nor what the model itself
+is given and returns: a port's call may convert both. What is paired so may still be two things: one implementation
+applies an activation before a projection, the other in it. Then the input differs and the output does not, or far less
+(of an output: the model's own does not): such a pair tells nothing, and does not decide (`parity.compare.judge`).
+
+Cost. One pass over the keys.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from parity.compare.metrics import comparable_shapes
+from parity.golden.records import LOOP, Key, Record, StepRecords
+
+
+def lone_ports(reference: Sequence[Record], candidate: Sequence[Record]) -> dict[Key, Key]:
+    """The candidate's key -> the reference's, of inputs and outputs that each side names by itself."""
+    ours, theirs = _ports(reference), _ports(candidate)
+    mine, other = _alone(ours, theirs), _alone(theirs, ours)
+    found: dict[Key, Key] = {}
+    for call, a in mine.items():
+        b = other.get(call)
+        if b is not None and _line_up(ours[a], theirs[b]):
+            found |= {theirs[b][part].key: record.key for part, record in ours[a].items()}
+    return found
+
+
+def met(reference: StepRecords, candidate: StepRecords) -> StepRecords:
+    """The candidate's step under the keys that it was compared by."""
+    names = lone_ports(reference.records, candidate.records)
+    if not names:
+        return candidate
+    return replace(candidate, records=tuple(replace(r, key=names.get(r.key, r.key)) for r in candidate.records))
+
+
+_Parts = Mapping[str, Record]
+"""A port's records by the part of its rows that they hold; the whole's is empty."""
+_Side = tuple[Key, bool]
+"""A call of a module, and whether its inputs or its outputs."""
+
+
+def _ports(records: Iterable[Record]) -> dict[Key, dict[str, Record]]:
+    """The inputs and outputs of modules inside the model, by their key without a part."""
+    found: defaultdict[Key, dict[str, Record]] = defaultdict(dict)
+    for record in records:
+        if record.key.module not in ("", LOOP):
+            bare, _, part = record.key.site.partition("@")
+            found[replace(record.key, site=bare)][part] = record
+    return found
+
+
+def _alone(ports: Mapping[Key, _Parts], others: Mapping[Key, _Parts]) -> dict[_Side, Key]:
+    """The one port of a tensor whose name the other side does not have; of outputs, beside which there is no other."""
+    found: defaultdict[_Side, list[Key]] = defaultdict(list)
+    for port, parts in ports.items():
+        named = port.is_input and port in others
+        if not named and any(r.kind == "tensor" for r in parts.values()):
+            found[replace(port, site=port.module), port.is_input].append(port)
+    lone = {side: alone[0] for side, alone in found.items() if len(alone) == 1}
+    return {side: port for side, port in lone.items() if port not in others and "mask" not in port.port}
+
+
+def _line_up(a: _Parts, b: _Parts) -> bool:
+    return a.keys() == b.keys() and all(
+        x.kind == b[part].kind == "tensor" and comparable_shapes(x, b[part]) for part, x in a.items()
+    )
