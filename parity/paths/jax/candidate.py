@@ -99,9 +99,10 @@ class TorchaxBackend:
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         precision = self.reached.settings.text("matmul_precision")
-        safe = use_safe_attention(self.env) if self.safe_attention else contextlib.nullcontext()
-        views = contextlib.nullcontext() if self.as_it_is else readable_views()
-        with self.env, torch.no_grad(), products(precision), safe, views:
+        with self.env, torch.no_grad(), products(precision), contextlib.ExitStack() as own:
+            if self.safe_attention:  # parity's own candidate: a port runs what it has installed, or not
+                own.enter_context(use_safe_attention(self.env))
+                own.enter_context(readable_views())
             self.reached.mark("matmul_precision")
             yield
 

@@ -134,8 +134,8 @@ class TorchaxStage:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        own = use_safe_attention(self.env), readable_views()
-        with self.env, torch.no_grad(), products(self.precision), own[0], own[1]:
+        safe, views = use_safe_attention(self.env), readable_views()
+        with self.env, torch.no_grad(), products(self.precision), safe, views:
             self.reached.mark("matmul_precision")
             yield
 
