@@ -15,6 +15,7 @@ not read.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -141,9 +142,9 @@ class Sides:
                     other.submit(self.candidate.read_step, step, self.parts[1]),
                 ]
                 if read:
-                    yield read[0].result(), read[1].result()
+                    yield _taken(read)
             if reading:
-                yield reading[0].result(), reading[1].result()
+                yield _taken(reading)
 
     def incomparable(self, findings: Sequence[Check], notes: Sequence[Note]) -> Result:
         a, b = self.reference.provenance, self.candidate.provenance
@@ -158,6 +159,13 @@ class Sides:
             preflight=tuple(findings),
             notes=tuple(notes),
         )
+
+
+def _taken(read: list[Future[StepRecords]]) -> tuple[StepRecords, StepRecords]:
+    """What was read of both sides, held by nobody but who takes it: the step after the next is read meanwhile."""
+    reference, candidate = (future.result() for future in read)
+    read.clear()
+    return reference, candidate
 
 
 def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rename: Rename, say: Say) -> Result:
@@ -270,13 +278,13 @@ def judge_streams(
     for reference, candidate in steps:
         common.add(reference, candidate)
         judged = many.step(reference, candidate)
-        if judged is None:
-            continue
-        reference, candidate = lean[0].of(reference), lean[1].of(candidate)
-        collected.spilled.add(judged.columns)
-        collected.add_step(reference, candidate, judged.loop)
-        if glue is not None:
-            glue.add(reference, candidate, differs=bool((judged.columns.verdicts == VERDICTS.index("fail")).any()))
+        if judged is not None:
+            reference, candidate = lean[0].of(reference), lean[1].of(candidate)
+            collected.spilled.add(judged.columns)
+            collected.add_step(reference, candidate, judged.loop)
+            if glue is not None:
+                glue.add(reference, candidate, differs=bool((judged.columns.verdicts == VERDICTS.index("fail")).any()))
+        del reference, candidate  # before the next is waited for: both sides' next are read already
     return collected, common
 
 
@@ -284,13 +292,15 @@ def _steps(sides: Sides, renamer: Renamer, say: Say) -> Iterator[tuple[StepRecor
     """Both sides' records in execution order: what step -1 holds of the stage after the loop comes last."""
     last: list[tuple[StepRecords, StepRecords]] = []
     say("comparing", 0, len(sides.steps))
-    for done, (reference, candidate) in enumerate(sides.read_all()):
-        say("comparing", done, len(sides.steps))
+    done = itertools.count()  # `enumerate` would hold a step until the next is there
+    for reference, candidate in sides.read_all():
+        say("comparing", next(done), len(sides.steps))
         candidate = renamer.step(candidate)
         if reference.step < 0:
             last = [(_of_stage(reference, after=True), _of_stage(candidate, after=True))]
             reference, candidate = _of_stage(reference, after=False), _of_stage(candidate, after=False)
         yield reference, candidate
+        del reference, candidate
     yield from last
 
 
