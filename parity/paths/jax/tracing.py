@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import jax
+import jax.extend.core
 import torch
 import torchax
 from torchax import interop
@@ -75,6 +76,13 @@ def pinned_attention() -> Iterator[None]:
 def signature_of(tree: Any) -> tuple[Any, ...]:
     leaves, structure = jax.tree.flatten(tree)
     return (structure, tuple((x.shape, str(x.dtype)) for x in leaves))
+
+
+def trace_state() -> object:
+    """What JAX is tracing at this moment: equal at two places of one trace, whatever values are at hand there."""
+    name = "get_opaque_trace_state"  # before jax 0.10 in another place
+    state: Callable[..., object] = getattr(jax.extend.core, name, None) or getattr(jax.core, name)
+    return state(convention="flax")
 
 
 def to_jax(x: torch.Tensor) -> jax.Array:

@@ -11,14 +11,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from torchax.view import View
-
 _FIELD = "_elem"
 
 
 @contextlib.contextmanager
 def readable_views() -> Iterator[None]:
     """Within it, a view can be read as a torchax tensor is. A torchax whose views can be already is left alone."""
+    from torchax.view import View  # a port with older pins has perhaps none, and does not come here
+
     own = hasattr(View, _FIELD)
     if not own:
         setattr(View, _FIELD, property(_array))

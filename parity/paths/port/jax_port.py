@@ -17,7 +17,6 @@ import jax
 import numpy as np
 import torch
 import torchax
-from jax.extend.core import get_opaque_trace_state
 from torch.utils import _pytree as pytree
 from torchax import interop
 
@@ -37,7 +36,7 @@ from parity.models.spec import Case
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
 from parity.paths.jax.mesh import use_compilation_cache
-from parity.paths.jax.tracing import to_jax
+from parity.paths.jax.tracing import to_jax, trace_state
 from parity.paths.jax.unplaced import port_devices
 from parity.paths.loaded import Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.port.calling import guarded, moved
@@ -178,7 +177,7 @@ class _Heard:
         self.backend, self.tap, self.inlined = backend, tap, inlined
         self.rank = arguments[LATENT].ndim
         self.trace = getattr(arguments[LATENT], "_trace", None)
-        self.state = get_opaque_trace_state(convention="flax")
+        self.state = trace_state()
         self.calls: Counter[tuple[str, str]] = Counter()
         self.count = 0
 
@@ -215,7 +214,7 @@ class _Heard:
             _InsideJitError: it is not, and may be once inner jits are inlined.
         """
         ours = self._ours(value)
-        return ours and self._known(get_opaque_trace_state(convention="flax") == self.state)
+        return ours and self._known(trace_state() == self.state)
 
     def _ours(self, value: Any) -> bool:
         """Whether the arrays in a value belong to the call itself.
