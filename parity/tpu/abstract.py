@@ -36,7 +36,11 @@ from parity.paths.jax.mesh import Devices, make_mesh, rules_of
 from parity.paths.jax.tracing import scoped, to_jax
 from parity.paths.loaded import batched
 from parity.reached import Reached
-from parity.settings import Settings
+from parity.settings import SETTINGS, Settings
+from parity.tpu.request import TRANSFORMER
+
+_OF_DEVICES = ("mesh", "sharding")
+"""Settings that say where any program lies."""
 
 
 class Compilable(Protocol):
@@ -111,6 +115,21 @@ class Abstract:
         return found
 
 
+def require_place(settings: Settings, stage: str, place: str) -> None:
+    """Refuse settings that change nothing in what is compiled.
+
+    Args:
+        stage: for people. place: of `parity.reached.Reached`.
+
+    Raises:
+        UsageError: there are some.
+    """
+    idle = [s.name for s in SETTINGS if settings.changed(s.name) and not s.applies_in(place)]
+    idle = [name for name in idle if name not in _OF_DEVICES]
+    if idle:
+        raise UsageError(f"{', '.join(idle)} changes nothing in the {stage}'s program: leave it out, or see --stage")
+
+
 def abstract_candidate(family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]) -> Abstract:
     """A candidate on the first of these devices, as many as its mesh has.
 
@@ -118,6 +137,7 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
         UsageError: a setting has no meaning for the model, or nothing is compiled with it.
     """
     require_meaning(family, case, settings)
+    require_place(settings, TRANSFORMER, TRANSFORMER)
     placed = abstract_devices(settings, devices)
     dtype = DTYPES[settings.text("dtype")]
     reached = Reached(settings)

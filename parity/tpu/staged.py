@@ -36,7 +36,7 @@ from parity.paths.plan import VAE_STAGE
 from parity.paths.stages.known import encoder_stage, vae_stage
 from parity.paths.stages.stage import Stage
 from parity.settings import Settings
-from parity.tpu.abstract import abstract_devices
+from parity.tpu.abstract import abstract_devices, require_place
 from parity.tpu.request import TRANSFORMER
 
 Call = tuple[list[torch.Tensor], Shell]
@@ -91,6 +91,7 @@ def abstract_stage(
     """
     require_meaning(family, case, settings)
     stage, inputs = _bare(name, family, case)
+    require_place(settings, name, stage.place or stage.name)
     runner = TorchaxStage(stage, settings, abstract_devices(settings, devices))
     calls = _calls(runner, inputs)
     largest = max(calls, key=lambda call: sum(math.prod(x.shape) for x in call[0]))

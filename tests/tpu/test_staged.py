@@ -21,6 +21,7 @@ from parity.models.spec import Case, GenerationSpec
 from parity.paths.jax.stage import TorchaxStage
 from parity.paths.stages.known import encoder_stage, vae_stage
 from parity.settings import parse
+from parity.tpu.abstract import abstract_candidate
 from parity.tpu.staged import AbstractStage, abstract_stage
 from tests.conftest import TINY
 
@@ -99,6 +100,14 @@ def test_it_is_lowered_observed_and_not(bare: tuple[Case, Family]) -> None:
 def test_another_stage_is_refused(bare: tuple[Case, Family]) -> None:
     with pytest.raises(UsageError, match=r"--stage 'decoder': .* has transformer, text_encoder.*, vae"):
         staged(bare, "decoder")
+
+
+def test_a_setting_of_another_stage_is_refused(bare: tuple[Case, Family]) -> None:
+    case, family = bare
+    with pytest.raises(UsageError, match=r"attention\.kernel changes nothing in the vae's program"):
+        staged(bare, "vae", "attention.kernel=splash")
+    with pytest.raises(UsageError, match=r"vae\.tiling changes nothing in the transformer's program.*--stage"):
+        abstract_candidate(family, case, parse("torchax", ["vae.tiling=true"]), jax.devices("cpu"))
 
 
 def test_a_port_has_no_stages_here(tmp_path: Path) -> None:
