@@ -66,9 +66,10 @@ def perturbed(model: torch.nn.Module, seed: int, device: torch.device | None = N
 
 
 def _is_mask(x: torch.Tensor) -> bool:
-    """Whether a tensor holds zeros and ones alone."""
+    """Whether a tensor holds zeros and ones alone; of most others the first element tells."""
     with torch._C.DisableTorchFunction():
-        return bool(((x == 0) | (x == 1)).all())
+        first = float(x[(0,) * x.ndim]) if x.numel() else 0.0
+        return first in (0.0, 1.0) and bool(((x == 0) | (x == 1)).all())
 
 
 class _Run:
