@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from parity.compare.many.sites import FAILED, INTRODUCED, among, count
 from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteDiff, StageDiff, StepDiff
+from parity.compare.unlike import is_unpaired
 from parity.golden.records import LOOP
 from parity.report.card import place, site_name
 from parity.report.cells import both, distance_cells, small, times
@@ -89,7 +90,8 @@ def _step_rows(step: StepDiff) -> Iterator[Cells]:
 def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | None = None) -> Table:
     """One row a block of one step: the worst of its outputs and of its inputs on each branch.
 
-    The loop's own values are in the step table; padded rows never decide and are left out. A terminal begins with the
+    The loop's own values are in the step table; padded rows never decide and are left out, and so is what does not line
+    up on both sides where anything else of the block does. A terminal begins with the
     block of the origin and its neighbours, or with those nearest to their floors where nothing fails.
     """
     shown = [s for s in sites if s.key.step == step and s.key.module != LOOP and s.verdict != "apart"]
@@ -97,6 +99,7 @@ def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | N
     by_block: dict[str, list[SiteDiff]] = {}
     for site in shown:
         by_block.setdefault(block_of(site.key.module), []).append(site)
+    by_block = {block: [s for s in held if not _not_compared(s)] or held for block, held in by_block.items()}
     ports = [(branch, is_input) for branch in branches for is_input in (False, True)]
     rows = tuple(
         (block, *(_worst(held, branch, is_input) for branch, is_input in ports), _verdict(held))
@@ -117,6 +120,11 @@ def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | N
         others=f"{rest}: --details" if begin else "",
         legend=BLOCKS_LEGEND,
     )
+
+
+def _not_compared(site: SiteDiff) -> bool:
+    """Whether its elements do not line up on both sides: beside what was compared it says nothing of a block."""
+    return site.verdict == "unjudged" and is_unpaired(site.note)
 
 
 def _first_blocks(by_block: dict[str, list[SiteDiff]], origin: str | None) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from parity.compare.result import (
     StepDiff,
     Witness,
 )
+from parity.compare.unlike import LAID_OUT
 from parity.golden.records import Key
 from parity.report import prices
 from parity.report.comparison import Comparison, shown_step
@@ -34,7 +35,7 @@ from parity.report.document import Facts, Section, Table, lines
 from parity.report.formats.text import in_order, laid_out
 from parity.report.output import consoles
 from parity.report.progress import progress
-from parity.report.tables import BLOCKS_LEGEND, LEGEND, LEGENDS
+from parity.report.tables import BLOCKS_LEGEND, LEGEND, LEGENDS, blocks_table
 from tests.compare.make_records import because
 
 INF = float("inf")
@@ -336,6 +337,16 @@ def test_nan_and_unmeasured_floors_are_told_apart() -> None:
     assert "block transformer_blocks.1: cond out 2.80e-06; cond in -; verdict pass" in text
     assert "block transformer_blocks.2: cond out inf; cond in -; verdict fail" in text
     assert "shape 1x4 -> 1x8, dtype float32 -> bfloat16, NaN or Inf: 0 -> 128" in text
+
+
+def test_a_block_is_told_by_what_was_compared_of_it() -> None:
+    """A port lays out otherwise what is inside; a block of which nothing lines up has no verdict of its own."""
+    note = f"(1, 2, 3) against (1, 3, 2), {LAID_OUT}"
+    nothing = Distance(NAN, NAN, NAN)
+    inside = site(BLOCK.format(0, "in.query"), nothing, verdict="unjudged", note=note)
+    other = site("transformer_blocks.1:out", nothing, verdict="unjudged", note=note)
+    rows = blocks_table([inside, site("transformer_blocks.0:out"), other], 0).rows
+    assert rows == (("transformer_blocks.0", "0.8x", "-", "pass"), ("transformer_blocks.1", "nan", "-", "unjudged"))
 
 
 def test_the_blocks_are_those_of_the_step_where_it_starts() -> None:
