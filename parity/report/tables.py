@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from parity.compare.many.sites import FAILED, INTRODUCED, among, count
 from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteDiff, StageDiff, StepDiff
-from parity.compare.unlike import is_unpaired
 from parity.golden.records import LOOP
 from parity.report.card import place, site_name
 from parity.report.cells import both, distance_cells, small, times
@@ -124,7 +123,7 @@ def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | N
 
 def _not_compared(site: SiteDiff) -> bool:
     """Whether its elements do not line up on both sides: beside what was compared it says nothing of a block."""
-    return site.verdict == "unjudged" and is_unpaired(site.note)
+    return site.verdict == "unjudged" and math.isnan(_shown(site).rel_l2)
 
 
 def _first_blocks(by_block: dict[str, list[SiteDiff]], origin: str | None) -> tuple[int, ...]:
