@@ -1,24 +1,36 @@
-"""SIGTERM and SIGHUP as exceptions, so that what is open is closed and a word is said."""
+"""SIGTERM and SIGHUP as exceptions, so that what is open is closed and a word is said; and none of them is lost.
+
+A signal's exception is raised wherever the interpreter happens to be. In a finaliser or a weak reference's callback
+Python prints it and goes on, and a command that was told to stop would not: it is raised once more, a moment later.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from parity.errors import Terminated
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_LATER = 0.01
+"""Seconds after which a lost exception is raised again, outside of what swallowed it."""
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
     """Within it, the first of these signals raises `Terminated`; a second one does not wait. Ignored ones stay so."""
     before = {n: signal.signal(n, _terminate) for n in _ENDING if signal.getsignal(n) != signal.SIG_IGN}  # nohup
+    hook = sys.unraisablehook
+    sys.unraisablehook = _again(hook)
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -27,3 +39,25 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     del frame
     signal.signal(number, signal.SIG_DFL)
     raise Terminated(number)
+
+
+def _again(
+    hook: Callable[[sys.UnraisableHookArgs], object],
+) -> Callable[[sys.UnraisableHookArgs], object]:
+    """A hook for exceptions that nobody can catch: a signal's is sent again, the others are the former hook's."""
+
+    def handle(found: sys.UnraisableHookArgs) -> None:
+        error = found.exc_value
+        if isinstance(error, Terminated):
+            number = error.number
+            signal.signal(number, _terminate)
+        elif isinstance(error, KeyboardInterrupt):
+            number = signal.SIGINT
+        else:
+            hook(found)
+            return
+        later = threading.Timer(_LATER, os.kill, (os.getpid(), number))
+        later.daemon = True
+        later.start()
+
+    return handle
