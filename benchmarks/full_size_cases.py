@@ -91,7 +91,7 @@ class Outcome:
 
     Attributes:
         failed: why there is no program, where parity could not tell; empty else. units: of the unobserved program,
-            how many of them the observed one has, and how many it has a part of.
+            how many of them the observed one has, and how many it has a part of (-1: not counted).
     """
 
     case: str

@@ -100,7 +100,7 @@ def _cells(found: Outcome) -> list[str]:
         "yes",
         f"{size(before)}, {size(after)} ({after / max(before, 1):.2f} x)",
         f"{read / 1e9:.1f} GB, {more / 1e9:.1f} GB ({more / max(read, 1):.2f} x)",
-        f"{found.units[1]} and {found.units[2]} of {found.units[0]}",
+        f"{found.units[1]} and {found.units[2] if found.units[2] >= 0 else '-'} of {found.units[0]}",
     ]
 
 
