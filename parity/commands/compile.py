@@ -13,11 +13,12 @@ from parity.commands.parts.options import Candidate, CandidatePath, Model, Outpu
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
+from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.settings import PortInfo
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.openers import Workers
 from parity.tpu.compiled import compile_candidate
-from parity.tpu.request import TRANSFORMER, Request
+from parity.tpu.request import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Target:
     path_timeout: PathTimeout = 60.0
     stage: Annotated[
         str, typer.Option(help="Part to compile: transformer, vae (its decoder), or the folder of a text encoder.")
-    ] = TRANSFORMER
+    ] = LOOP_STAGE
     height: Annotated[int | None, typer.Option(help="Height of the video, pixels; default: the model's.")] = None
     width: Annotated[int | None, typer.Option(help="Width of the video, pixels; default: the model's.")] = None
     frames: Annotated[int | None, typer.Option(help="Frames of the video; default: the model's.")] = None
@@ -49,7 +50,7 @@ class Target:
             if value is not None and value < 1:
                 raise UsageError(f"--{name} must be at least 1, found {value}")
         check_seconds("--path-timeout", self.path_timeout)
-        if self.stage != TRANSFORMER and self.candidate_path is not None:
+        if self.stage != LOOP_STAGE and self.candidate_path is not None:
             raise UsageError(
                 f"--stage {self.stage} goes without --candidate-path: of a port its transformer is compiled"
             )

@@ -90,8 +90,10 @@ class _Run:
         HunyuanVideo's Framepack) would count none of those that lie an ulp below one.
         """
         if isinstance(x, torch.Tensor):
-            moved = self.ulp(x) if x.is_floating_point() and x.ndim > 1 else x
-            return x if moved is not x and _is_mask(x) else moved
+            if not x.is_floating_point() or x.ndim < 2:
+                return x
+            moved = self.ulp(x)  # drawn for a mask too: what is drawn for all others stays the same
+            return x if _is_mask(x) else moved
         if type(x) in (tuple, list):
             return type(x)(self.move(item) for item in x)
         if type(x) is dict:

@@ -90,8 +90,8 @@ def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | N
     """One row a block of one step: the worst of its outputs and of its inputs on each branch.
 
     The loop's own values are in the step table; padded rows never decide and are left out, and so is what does not line
-    up on both sides where anything else of the block does. A terminal begins with the
-    block of the origin and its neighbours, or with those nearest to their floors where nothing fails.
+    up on both sides where anything else of the block does. A terminal begins with the block of the origin and its
+    neighbours, or with those nearest to their floors where nothing fails.
     """
     shown = [s for s in sites if s.key.step == step and s.key.module != LOOP and s.verdict != "apart"]
     branches = list(dict.fromkeys(site.key.branch for site in shown))

@@ -35,9 +35,9 @@ from parity.paths.jax.candidate import TorchaxBackend, adapt
 from parity.paths.jax.mesh import Devices, make_mesh, rules_of
 from parity.paths.jax.tracing import scoped, to_jax
 from parity.paths.loaded import batched
+from parity.paths.plan import LOOP_STAGE
 from parity.reached import Reached
 from parity.settings import SETTINGS, Settings
-from parity.tpu.request import TRANSFORMER
 
 _OF_DEVICES = ("mesh", "sharding")
 """Settings that say where any program lies."""
@@ -137,7 +137,7 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
         UsageError: a setting has no meaning for the model, or nothing is compiled with it.
     """
     require_meaning(family, case, settings)
-    require_place(settings, TRANSFORMER, TRANSFORMER)
+    require_place(settings, LOOP_STAGE, LOOP_STAGE)
     placed = abstract_devices(settings, devices)
     dtype = DTYPES[settings.text("dtype")]
     reached = Reached(settings)

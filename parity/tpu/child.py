@@ -1,8 +1,8 @@
 """The process that compiles: reads a request on stdin, answers in JSON lines on stdout.
 
 The TPU compiler is a library that takes a machine-wide lock, prints what it likes and may not end: it has a process of
-its own (`parity.tpu.compiler` starts it). Lines: `{"say": ...}` for progress, then `{"answer": folder}` with what is
-kept there, or `{"error": text, "code": exit code}`.
+its own (`parity.tpu.compiler` starts it). Lines: `{"say": ...}` for progress, then `{"answer": folder, "calls": n}`
+with what is kept there, or `{"error": text, "code": exit code}`.
 
 What is kept: `<cache>/compiled/<key>/` with `answer.json` and the optimised program, `program.hlo.gz`. The key is a
 hash of the program before it is compiled, so that a kept answer is always that of the same program.
@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from parity.cache import cache_dir
 from parity.errors import ParityError, UsageError, summary
+from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.settings import chosen
 from parity.paths.worker.extras import quieten
 from parity.settings import Settings
 from parity.tpu.refusal import refusal_of
-from parity.tpu.request import FORMAT, TRANSFORMER, Request
+from parity.tpu.request import FORMAT, Request
 
 if TYPE_CHECKING:  # torch and jax, which this process imports once it has said so
     import jax
@@ -52,7 +53,8 @@ def main() -> None:
     try:
         given = json.loads(sys.stdin.read())
         request = Request(**{**given, "candidate": tuple(given["candidate"])})
-        _tell(out, answer=str(_answered(request, out)))
+        folder, calls = _answered(request, out)
+        _tell(out, answer=str(folder), calls=calls)
     except ParityError as error:
         _tell(out, error=str(error), code=error.exit_code)
 
@@ -61,8 +63,8 @@ def _tell(out: TextIO, **message: Any) -> None:
     out.write(json.dumps(message) + "\n")
 
 
-def _answered(request: Request, out: TextIO) -> Path:
-    """The folder that holds the answer."""
+def _answered(request: Request, out: TextIO) -> tuple[Path, int]:
+    """The folder that holds the answer, and how many calls are made: one program may be that of several requests."""
     quieten()
     _tell(out, say="loading torch, torchax and the TPU compiler")
     import jax
@@ -77,7 +79,6 @@ def _answered(request: Request, out: TextIO) -> Path:
     _tell(out, say=f"tracing {case.name if entry is None else entry.text}")
     candidate = _candidate(request.stage, entry, family, case, settings, devices)
     facts = {
-        "calls": candidate.calls,
         "modules": sorted(candidate.modules),
         "versions": {name: _version(name) for name in _PACKAGES},
         "devices": candidate.devices,
@@ -88,25 +89,26 @@ def _answered(request: Request, out: TextIO) -> Path:
     except (NotImplementedError, ValueError, UsageError) as error:
         if not _of_a_kernel(error.__cause__ or error):
             raise
-        return _kept(_folder(repr(request), request), {**facts, **_refused(summary(error), 0.0)}, "")
+        refused = {**facts, **_refused(summary(error), 0.0)}
+        return _kept(_folder(repr(request), request), refused, ""), candidate.calls
     folder = _folder(lowered.as_text(), request)
     if (folder / ANSWER).is_file():
-        return folder
+        return folder, candidate.calls
     _tell(out, say=f"compiling for {request.topology}")
     began = time.perf_counter()
     try:
         compiled = compiled_packed(lowered) if request.observed else lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        return _kept(folder, {**facts, **_refused(str(error), time.perf_counter() - began)}, "")
+        return _kept(folder, {**facts, **_refused(str(error), time.perf_counter() - began)}, ""), candidate.calls
     seconds = time.perf_counter() - began
-    return _kept(folder, {**facts, **_made(compiled, seconds)}, compiled.as_text() or "")
+    return _kept(folder, {**facts, **_made(compiled, seconds)}, compiled.as_text() or ""), candidate.calls
 
 
 def _candidate(
     stage: str, entry: Entry | None, family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]
 ) -> Compilable:
     """Parity's own, or a port."""
-    if stage != TRANSFORMER:
+    if stage != LOOP_STAGE:
         from parity.tpu.staged import abstract_stage
 
         return abstract_stage(stage, family, case, settings, devices)

@@ -118,7 +118,7 @@ def _changed(settings: Settings) -> dict[str, str]:
 
 def _made(request: Request, answer: Answer) -> Made:
     if answer.refusal:
-        refusal = refusal_of(answer.refusal, frozenset(answer.modules), request.port is not None)
+        refusal = refusal_of(answer.refusal, frozenset(answer.modules), request.port is not None, request.stage)
         return Made(request=request, answer=answer, figures=None, refusal=refusal)
     try:
         found = figures(request.sites, answer, topology(request.topology))

@@ -131,7 +131,7 @@ class _Compiling:
             raise UnjudgedError(
                 f"the compiling process ended with exit code {code} ({self._what}): {self._last_words()}"
             )
-        return self._read(Path(last["answer"]))
+        return replace(self._read(Path(last["answer"])), calls=last["calls"])
 
     def end(self) -> None:
         """End the process, if it has not ended."""

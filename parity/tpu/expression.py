@@ -124,7 +124,7 @@ def _sizes(shape: str) -> str:
 def _applied(program: Program, instruction: Instruction, operands: Sequence[Node]) -> Node:
     """An instruction applied to nodes; of a fusion, what it computes."""
     if is_kernel(instruction):
-        return Node(f"{kernel_name(instruction)}", instruction.shape, tuple(operands))
+        return Node(kernel_name(instruction), instruction.shape, tuple(operands))
     if instruction.opcode == "fusion" and instruction.calls:
         return _inside(program, program.computations[instruction.calls[0]], operands)
     if instruction.opcode == "get-tuple-element" and operands and operands[0].operation.startswith("tuple "):

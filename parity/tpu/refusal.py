@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE
 from parity.tpu.hlo import module_of
 
 GIB = 1 << 30
@@ -22,6 +23,11 @@ _ALLOCATION = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=
 _HBM = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 _KERNEL = re.compile(r"%?(\w*(?:mha|flash|pallas|kernel|splash)\w*)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
+_SMALLER = {
+    LOOP_STAGE: "a larger mesh, a smaller video, dtype=bfloat16, attention.kernel=splash",
+    VAE_STAGE: "vae.tiling=true, a smaller video, dtype=bfloat16",
+}
+"""What makes a stage's program need less of a device's memory; a mesh splits nothing but the transformer."""
 _BLOCKS = re.compile(r"block_q\W+(\d+).*?block_kv\W+(\d+)", re.DOTALL)
 
 
@@ -60,11 +66,14 @@ class Refusal:
         )
 
 
-def refusal_of(text: str, modules: frozenset[str] = frozenset(), ported: bool = False) -> Refusal:
+def refusal_of(
+    text: str, modules: frozenset[str] = frozenset(), ported: bool = False, stage: str = LOOP_STAGE
+) -> Refusal:
     """Read the compiler's words.
 
     Args:
         modules: paths of the model's modules. ported: whether the program is a port's, whose blocks are its own.
+        stage: that the program is of.
     """
     said = next((line.strip() for line in text.splitlines() if line.strip()), "no word")[:300]
     found = _OP_NAME.search(text)
@@ -81,7 +90,7 @@ def refusal_of(text: str, modules: frozenset[str] = frozenset(), ported: bool = 
         advice = f"its table has an entry for each pair of blocks: choose larger ones{_where(ported)}"
         memory, needed, limit = "smem", int(allocation[1]), int(allocation[2])
     elif hbm is not None:
-        advice = "choose a larger mesh, a smaller video, dtype=bfloat16, attention.kernel=splash, or fewer --sites"
+        advice = f"choose {_SMALLER.get(stage, 'dtype=bfloat16')}, or fewer --sites"
         memory, needed, limit = "hbm", _bytes(hbm[1], hbm[2]), _bytes(hbm[3], hbm[4])
         kernel = module = ""
     else:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-TRANSFORMER = "transformer"
-"""The stage that is compiled where none is named."""
+from parity.paths.plan import LOOP_STAGE
+
 FORMAT = 1
 """Of what is kept in the cache: raise it where kept answers would be misread."""
 
@@ -32,7 +32,7 @@ class Request:
     frames: int | None = None
     port: str | None = None
     path_timeout: float = 60.0
-    stage: str = TRANSFORMER
+    stage: str = LOOP_STAGE
 
     @property
     def observed(self) -> bool:

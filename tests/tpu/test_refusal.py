@@ -39,6 +39,16 @@ def test_a_device_that_is_too_small() -> None:
     assert "needs 97.32 GiB of memory of a device, there are 31.25 GiB, 66.07 GiB too much" in found.sentence
 
 
+def test_a_stage_s_advice_is_its_own() -> None:
+    """A VAE has neither a mesh nor a kernel of its attention's to choose."""
+    assert refusal_of(HBM, MODULES).sentence.endswith(
+        "choose a larger mesh, a smaller video, dtype=bfloat16, attention.kernel=splash, or fewer --sites"
+    )
+    vae = refusal_of(HBM, MODULES, stage="vae").sentence
+    assert vae.endswith("choose vae.tiling=true, a smaller video, dtype=bfloat16, or fewer --sites")
+    assert refusal_of(HBM, MODULES, stage="text_encoder").sentence.endswith("choose dtype=bfloat16, or fewer --sites")
+
+
 def test_what_is_not_known_is_passed_on() -> None:
     found = refusal_of("INTERNAL: something else\nmore", MODULES)
     assert found.sentence == "the compiler refuses the program: INTERNAL: something else"

@@ -47,10 +47,7 @@ def called_with(stage: AbstractStage) -> list[tuple[int, ...]]:
 
 def shapes_of_a_run(runner: TorchaxStage) -> list[list[tuple[int, ...]]]:
     """Of the tensors that each program of a run was made for."""
-    count = len(runner.programs.kept)
-    found = [[shape for shape, _ in leaves] for _, (_, leaves) in runner.programs.kept]
-    assert len(found) == count
-    return found
+    return [[shape for shape, _ in leaves] for _, (_, leaves) in runner.programs.kept]
 
 
 def test_a_decoder_s_call_is_one_of_a_run_s(bare: tuple[Case, Family]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from parity.paths.plan import LOOP_STAGE
 from parity.report.document import Facts, Listing, Section, Table
 from parity.report.documents import compiled
 from parity.tpu.compiled import Compiled, Made
@@ -11,7 +12,6 @@ from parity.tpu.effect import Effect
 from parity.tpu.figures import Figures
 from parity.tpu.products import grouped
 from parity.tpu.refusal import size
-from parity.tpu.request import TRANSFORMER
 
 
 def listing(made: Compiled) -> Listing:
@@ -148,7 +148,7 @@ def _sections(made: Compiled) -> tuple[Section, ...]:
 def _what(made: Made) -> str:
     """What is compiled, for people."""
     request, calls = made.request, made.answer.calls
-    if request.stage == TRANSFORMER:
+    if request.stage == LOOP_STAGE:
         return f"{request.port or 'its transformer'}'s first call"
     return f"the largest of {calls} calls of its {request.stage}" if calls > 1 else f"one call of its {request.stage}"
 

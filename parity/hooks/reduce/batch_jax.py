@@ -36,6 +36,8 @@ class Slot:
 
 
 Reductions = dict[str, jax.Array]
+Large = Callable[[jax.Array, int, int, int], list[Reductions] | None]
+"""Reduces rows [start, stop) of each of so many items of a large traced tensor; None for one that it does not take."""
 
 
 @dataclass
@@ -43,13 +45,12 @@ class BatchingReducer:
     """Reduces torchax tensors, traced or not; see `parity.hooks.tap.Reducer`. `finish` gives the groups' reductions.
 
     Attributes:
-        large: for a TPU; reduces each of so many items of a large traced tensor, or their rows [start, stop), or gives
-            None for one that it does not take. With it, what XLA reduces stands behind a barrier: otherwise its
-            reductions would be fused into the product that makes the tensor, which is then compiled otherwise.
+        large: for a TPU. With it, what XLA reduces stands behind a barrier: otherwise its reductions would be fused
+            into the product that makes the tensor, which is then compiled otherwise.
         batches: what `large` gave, by the array and its rows: the items of a batch are asked for one after the other.
     """
 
-    large: Callable[[jax.Array, int, int, int], list[Reductions] | None] | None = None
+    large: Large | None = None
     keys: dict[GroupKey, int] = field(default_factory=dict)
     members: list[list[jax.Array]] = field(default_factory=list)
     alone: dict[int, Any] = field(default_factory=dict)
@@ -80,9 +81,7 @@ class BatchingReducer:
                 return found
         return reduce_jax.reduce(self._apart(a))
 
-    def _in_place(
-        self, large: Callable[[jax.Array, int, int, int], list[Reductions] | None], item: Item, rows: slice
-    ) -> Reductions | None:
+    def _in_place(self, large: Large, item: Item, rows: slice) -> Reductions | None:
         """The item's reductions; those of the other items are kept for the branches that come next."""
         whole = array_of(item.whole)
         start, stop, _ = rows.indices(whole.shape[1] if whole.ndim > 1 else 0)
