@@ -585,6 +585,21 @@ def test_products_round_on_a_cpu_as_on_a_tpu() -> None:
     assert 1e-5 < high["rel_l2"] < 2e-3
 
 
+def test_what_a_tpus_elementary_functions_will_do_is_told_beforehand() -> None:
+    """The error and the floor are of one size; a fault is far above both. The command of docs/compile.md."""
+    command = "run --steps 1 --candidate tpu=v6e"
+    assert f"\nparity {command}\n" in (Path(__file__).parents[1] / "docs" / "compile.md").read_text(encoding="utf-8")
+    right = parity(*command.split(), "--json")
+    noise_pred = right.json["steps"][0]["noise_pred"]
+    assert (right.code, right.json["rounds"][0]["verdict"]) == (0, "pass")
+    assert 1e-4 < noise_pred["rel_l2"] < 3 * noise_pred["floor"] < 1e-2
+    said = {check["check"]: check["detail"] for check in right.json["preflight"]}
+    assert "within XLA's bounds for a TPU v6e" in said["candidate: elementary functions"]
+    wrong = parity("run", "--json", "--steps", "1", "--candidate", "tpu=v5e", "--candidate", "refiner.mask=none")
+    assert (wrong.code, wrong.json["failed"]) == (1, "structure")
+    assert wrong.json["origin"]["site"].startswith("context_embedder")
+
+
 def test_after_the_descent_the_inputs_of_the_origin_are_known_to_match(run: Run) -> None:
     done = run("attention.mask=none")
     assert done.json["origin"]["site"] == "transformer_blocks.0.attn.attention:out@image"

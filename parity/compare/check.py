@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.conclude import Collected, conclude
+from parity.compare.collected import Collected
+from parity.compare.conclude import conclude
 from parity.compare.judge import L2_LIMIT, Judge
 from parity.compare.metrics import measure
 from parity.compare.result import Distance, Origin, SiteDiff

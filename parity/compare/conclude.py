@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import numpy as np
-
+from parity.compare.collected import Collected
 from parity.compare.detect.findings import Grid, findings
 from parity.compare.judge import L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
 from parity.compare.many.sites import BORN, FAILED, INTRODUCED, Place, among, count
@@ -33,79 +32,17 @@ from parity.compare.result import (
     Verdict,
 )
 from parity.compare.unlike import is_unpaired, unpaired_sentences
-from parity.golden.records import AFTER, LOOP, Key, Record, StepRecords
-from parity.settings import BITS
+from parity.golden.records import AFTER, LOOP, Key
 
 BEFORE = "text"
 """The stage before the loop, recorded at step -1 as the one after it is."""
 
 
-@dataclass
-class Collected:
-    """What a comparison has gathered, step by step.
-
-    Attributes:
-        steps, sites: of the steps so far.
-    """
-
-    steps: list[StepDiff] = field(default_factory=list)
-    sites: list[SiteDiff] = field(default_factory=list)
-
-    @property
-    def found(self) -> Sequence[SiteDiff]:
-        """The sites so far, in execution order."""
-        return tuple(self.sites)
-
-    def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
-        """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
-        self.sites += sites
-        self.add_step(reference, candidate, sites)
-
-    def add_step(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
-        """Take in the loop's values of a step, and no sites."""
-        step = step_diff(reference, candidate, sites)
-        if step is not None:
-            self.steps.append(step)
-
-
-def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> StepDiff | None:
-    """The loop's values of one step; None where a side did not record them."""
-    ours, theirs = _scalars(reference.records), _scalars(candidate.records)
-    by_port = {(d.key.branch, d.key.port): d.distance for d in sites if d.key.module == LOOP}
-    if ("", "noise_pred") not in by_port:
-        return None
-
-    def pair(name: str) -> tuple[float, float]:
-        return ours.get(name, NAN), theirs.get(name, NAN)
-
-    unknown = Distance(NAN, NAN, NAN)
-    predicted = next(d for d in sites if (d.key.module, d.key.branch, d.key.port) == (LOOP, "", "noise_pred"))
-    of = min(BITS.get(dtype, 0) for dtype in predicted.dtypes)
-    return StepDiff(
-        reference.step,
-        pair("timestep"),
-        pair("sigma"),
-        pair("dt"),
-        by_port["", "noise_pred"],
-        by_port.get(("", "latents.after"), unknown),
-        by_port.get(("", "latents.before"), unknown),
-        {branch: d for (branch, port), d in by_port.items() if port == "noise_pred" and branch},
-        bits_of_agreement(predicted.distance.rel_l2, of),
-        of,
-    )
-
-
-def bits_of_agreement(rel_l2: float, of: int) -> float:
-    """Leading bits in which two values agree: -log2 of their relative L2, at most those that the dtype has."""
-    if math.isnan(rel_l2):
-        return NAN
-    return float(of) if rel_l2 <= 2.0**-of else max(0.0, -math.log2(rel_l2)) if math.isfinite(rel_l2) else 0.0
-
-
-def _scalars(records: Sequence[Record]) -> dict[str, float]:
-    """The loop's own numbers; a golden from elsewhere may hold anything under these names."""
-    held = ((r.key.port, np.asarray(r.value)) for r in records if r.key.module == LOOP and r.shape == ())
-    return {port: float(value.item()) for port, value in held if value.size == 1 and value.dtype.kind in "biuf"}
+WIDEST = 1e-3
+"""Relative float32 floor at noise_pred above which an error of a few percent would pass. Innocent ports of a
+Flux2 are at 3e-7 to 9e-7, and its floor, wide as it is, at 8e-5."""
+WIDEST_OF_A_CHIP = 1e-2
+"""The same where the floors allow for a TPU's elementary functions: a bfloat16 network's own floor is as wide."""
 
 
 def conclude(
@@ -117,11 +54,13 @@ def conclude(
     notes: Sequence[Note] = (),
     failing: Failed = "structure",
     grid: Grid | None = None,
+    widest: float = WIDEST,
 ) -> Result:
     """The verdict over all steps.
 
     Args:
         failing: which round these steps belong to. grid: how the model's image tokens lie, for the findings.
+        widest: floor at the structure round's first noise_pred above which nothing is judged.
     """
     sites, steps = collected.found, tuple(collected.steps)
     common = {
@@ -142,7 +81,7 @@ def conclude(
     if broken is not None and not outputs and not births:
         why = Reason(kind="unjudged", problem="not_finite", first=broken.key)
         return Result("unjudged", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
-    wide = _wide_floor(sites, steps) if failing == "structure" and not outputs and not births else None
+    wide = _wide_floor(sites, steps, widest) if failing == "structure" and not outputs and not births else None
     if wide is not None:
         return Result("unjudged", None, wide, notes=tuple(notes), **common)  # type: ignore[arg-type]
     if not outputs and not births:
@@ -161,19 +100,21 @@ def conclude(
 SCHEDULE = "schedule"
 """Module of the records of a whole schedule."""
 
-WIDEST = 1e-3
-"""Relative float32 floor at noise_pred above which an error of a few percent would pass. Innocent ports of a
-Flux2 are at 3e-7 to 9e-7, and its floor, wide as it is, at 8e-5."""
 
-
-def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff]) -> Reason | None:
+def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff], widest: float) -> Reason | None:
     """Why nothing can be judged where rounding alone moves the first step's prediction too far; later steps' floors
     hold what the loop has grown to."""
-    if not steps or not steps[0].noise_pred.floor > WIDEST:
+    if not steps or not steps[0].noise_pred.floor > widest:
         return None
-    first = next((d for d in among(sites, step=steps[0].step) if d.distance.floor > WIDEST), None)
+    first = next((d for d in among(sites, step=steps[0].step) if d.distance.floor > widest), None)
     key = None if first is None else first.key
-    return Reason(kind="unjudged", problem="wide_floor", first=key, distance=steps[0].noise_pred)
+    return Reason(
+        kind="unjudged",
+        problem="wide_floor",
+        first=key,
+        distance=steps[0].noise_pred,
+        detail=f"{widest:.0e}".replace("e-0", "e-"),
+    )
 
 
 def _is_loop(d: Place | SiteDiff) -> bool:

@@ -24,8 +24,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from parity.compare.automap import Proposal, propose
+from parity.compare.collected import Collected
 from parity.compare.comparable import Side, common_steps, comparable, settings_differences
-from parity.compare.conclude import Collected, conclude, recorded_stages
+from parity.compare.conclude import conclude, recorded_stages
 from parity.compare.detect.configs import config_cause
 from parity.compare.detect.glue import Glue
 from parity.compare.detect.phantoms import count_phantoms, phantom_cause

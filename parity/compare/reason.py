@@ -284,6 +284,6 @@ def _unjudged(reason: Reason) -> str:
 def _wide_floor(reason: Reason) -> str:
     begins = f"; it begins at {place(reason.first)}" if reason.first is not None else ""
     return (
-        f"rounding alone moves noise_pred by {reason.distance.floor:.1e} of its size, more than 1e-3: no floor to "
-        f"judge by{begins}: are the inputs of the scale that the model takes?"
+        f"rounding alone moves noise_pred by {reason.distance.floor:.1e} of its size, more than {reason.detail}: no "
+        f"floor to judge by{begins}: are the inputs of the scale that the model takes?"
     )

@@ -14,6 +14,9 @@ has unless told otherwise.
 The results of products (linear layers, convolutions) move besides by what adding their K terms one after the other
 rounds, which grows with K where an ulp does not: see `SUM`.
 
+Where the other implementation runs on a TPU (the setting `tpu`), elementary functions move in every module, within what
+its own may be off (`parity.hooks.elementary`).
+
 The idea is Monte Carlo arithmetic (Parker 1997) at module boundaries. Cost: an elementwise pass over each value and,
 one module at a time, a copy of its parameters.
 """
@@ -29,6 +32,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from parity.hooks.attach import callable_modules
+from parity.hooks.elementary import reach
+from parity.settings.elementary import CHIPS, NO_CHIP, Bounds
 
 SUM = 0.45 * 2.0**-24 / math.sqrt(2.0)
 """What adding K terms in float32 rounds, in the root mean square, over sqrt(K) and the root mean square of the sums.
@@ -44,13 +49,16 @@ _PRODUCTS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 
 @contextlib.contextmanager
-def perturbed(model: torch.nn.Module, seed: int, device: torch.device | None = None) -> Iterator[None]:
+def perturbed(
+    model: torch.nn.Module, seed: int, device: torch.device | None = None, chip: str = NO_CHIP
+) -> Iterator[None]:
     """Within it, calls of `model` round as drawn from `seed`. Parameters and hooks are as before on leaving.
 
     Args:
         device: where its tensors are; needed for a module without parameters.
+        chip: the TPU whose elementary functions another implementation may have, by the setting `tpu`.
     """
-    run = _Run(device or next(model.parameters()).device, seed)
+    run = _Run(device or next(model.parameters()).device, seed, CHIPS[chip])
     handles = []
     try:
         for module in callable_modules(model).values():
@@ -75,7 +83,8 @@ def _is_mask(x: torch.Tensor) -> bool:
 class _Run:
     """The draw in use and the parameters set aside while their module is called."""
 
-    def __init__(self, device: torch.device, seed: int) -> None:
+    def __init__(self, device: torch.device, seed: int, bounds: Bounds) -> None:
+        self.bounds = bounds
         self.generator = torch.Generator(device).manual_seed(seed)
         self.aside: list[tuple[torch.nn.Module, dict[str, torch.nn.Parameter | None]]] = []
         self.modes: list[_ElementaryFunctions] = []
@@ -115,6 +124,17 @@ class _Run:
             towards = torch.where(up.bool(), torch.inf, -torch.inf).to(x.dtype)
             # Zeros stay: a padded row or an absent input is exact in every implementation.
             return torch.where(x == 0, x, torch.nextafter(x, towards))
+
+    def err(self, name: str, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A function's result moved within what the chip's may be off, evenly; of several the first (attention's)."""
+        if isinstance(out, tuple) and out:
+            return (self.err(name, out[0], args, kwargs), *out[1:])
+        far = reach(name, out, args, kwargs, self.bounds) if isinstance(out, torch.Tensor) else None
+        if far is None:
+            return out
+        with torch._C.DisableTorchFunction():
+            draw = torch.rand(out.shape, generator=self.generator, device=out.device) * 2 - 1
+            return torch.where(out.isfinite(), out + draw * far, out)
 
     def narrowed(self, x: torch.Tensor) -> torch.Tensor:
         """float64 as it is where there is none: JAX computes it in float32 unless told otherwise."""
@@ -205,8 +225,13 @@ class _ElementaryFunctions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        elementary = getattr(func, "__name__", "") in _ELEMENTARY
-        if not isinstance(out, torch.Tensor) or self.run.modes[-1] is not self:
+        name = getattr(func, "__name__", "")
+        elementary = name in _ELEMENTARY
+        if self.run.modes[-1] is not self:
+            return out
+        if self.run.bounds:
+            out = self.run.err(name, out, args, kwargs or {})
+        if not isinstance(out, torch.Tensor):
             return out
         if self.of_vectors and not (elementary and out.ndim == 1):
             return out

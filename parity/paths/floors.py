@@ -82,11 +82,11 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
     if "fp64" in kinds:
         double = _load_like(side, side.settings, torch.float64)
         variants.append(Variant("float64", prepare(double), _in_float64))
-    model = side.backend.module()
+    model, chip = side.backend.module(), side.settings.text("tpu")
     for seed in range(seeds if "rounding" in kinds else 0):
 
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:
-            return perturbed(model, 1_000_003 * (seed + 1) + step, device_of(model))
+            return perturbed(model, 1_000_003 * (seed + 1) + step, device_of(model), chip)
 
         name = f"rounding {seed}"
         own = dataclasses.replace(side.with_fresh_sampler(), inputs=side.inputs.of(name))

@@ -46,7 +46,7 @@ from parity.paths.plan import (
 )
 from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import Entry
-from parity.paths.port.replaced import check as replaced
+from parity.paths.port.replaced import checks as own_checks
 from parity.paths.port.settings import typed
 from parity.paths.profiled import profiled_step
 from parity.paths.provenance import provenance
@@ -163,8 +163,7 @@ class LiveSide:
         facts = gather(loop)
         family = loaded.family
         tensors = family.tensors() if self.spec.source.alone else {}
-        substitutes = replaced(self.role, loaded.backend.module(), loaded.backend.safe_attention)
-        checks = (*family.checks(loaded.case, self.role), substitutes)
+        checks = (*family.checks(loaded.case, self.role), *own_checks(loaded))
         conditions = loaded.inputs.conditions.items()
         dtypes = {f"{branch}.{name}": x.dtype for branch, given in conditions for name, x in given.items()}
         dtypes |= {name: x.dtype for name, x in tensors.items()}

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from parity.compare.conclude import Collected, conclude
+from parity.compare.collected import Collected
+from parity.compare.conclude import conclude
 from parity.compare.judge import Judge, excuses
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.golden.floors import level, widen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.settings import PortInfo, chosen
-from parity.settings import Settings
+from parity.settings import Settings, paired
 
 if TYPE_CHECKING:
     from parity.paths.worker.openers import Openers
@@ -47,7 +47,7 @@ class Ports:
             UsageError: one that a side does not take.
         """
         theirs = self.candidate or self.reference
-        return chosen(self.reference, "torch", reference), chosen(theirs, "torchax", candidate)
+        return paired(chosen(self.reference, "torch", reference), chosen(theirs, "torchax", candidate))
 
 
 NO_PORTS = Ports()

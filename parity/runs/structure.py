@@ -10,7 +10,8 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.conclude import Collected, conclude
+from parity.compare.collected import Collected
+from parity.compare.conclude import WIDEST, WIDEST_OF_A_CHIP, conclude
 from parity.compare.detect.findings import Grid
 from parity.compare.judge import Judge, excuses
 from parity.compare.reason import Reason
@@ -122,7 +123,10 @@ class _Judged:
         """The verdict of the round."""
         pair = self.pair
         checks = (*pair.checks, reached(pair))
-        return conclude(self.collected, model=model, differing=pair.differing, preflight=checks, grid=grid_of(pair))
+        widest = WIDEST_OF_A_CHIP if pair.settings.reference.changed("tpu") else WIDEST
+        return conclude(
+            self.collected, model=model, differing=pair.differing, preflight=checks, grid=grid_of(pair), widest=widest
+        )
 
     def closer(self, result: Result, request: Request, named: Sequence[str]) -> Result:
         """A failing result with its origin placed inside the block in which it lies.

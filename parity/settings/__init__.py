@@ -8,7 +8,7 @@ from parity.settings.kinds import Backend, DeepCache, Value, deep_cache, render
 from parity.settings.lookup import BY_NAME, LAYOUT, NEUTRAL, changed_by, meaningless, remedy, sentence
 from parity.settings.parse import parse
 from parity.settings.setting import Advice, Capability, Setting
-from parity.settings.values import Difference, Settings, differences, kernels
+from parity.settings.values import Difference, Settings, differences, kernels, paired
 
 __all__ = [
     "BITS",
@@ -31,6 +31,7 @@ __all__ = [
     "differences",
     "kernels",
     "meaningless",
+    "paired",
     "parse",
     "remedy",
     "render",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
+from parity.settings.elementary import CHIPS, NO_CHIP
 from parity.settings.kinds import CACHE, MESH, Enumerated, Flag, Integer, Structured
 from parity.settings.setting import PLAIN, Advice, Place, Setting
 
@@ -50,6 +51,13 @@ SETTINGS: tuple[Setting, ...] = (
             "set jax_default_matmul_precision to highest",
         ),
         around_ports=True,
+    ),
+    Setting(
+        name="tpu",
+        meaning="TPU whose elementary functions the candidate's err as (on a CPU) and the reference's floors allow for",
+        kind=Enumerated(tuple(CHIPS)), default=NO_CHIP, places=_EVERYWHERE,
+        advice=Advice("exp, tanh, division and the like err as a TPU {value}'s do", "it is the chip's own error"),
+        innocent=True, around_ports=True, found=True,
     ),
     Setting(
         name="attention.kernel", meaning="implementation of the joint attention",

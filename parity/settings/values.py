@@ -123,3 +123,10 @@ def differences(reference: Settings, candidate: Settings) -> tuple[Difference, .
         for name in BY_NAME
         if reference[name] != candidate[name] and (reference.changed(name) or candidate.changed(name))
     )
+
+
+def paired(reference: Settings, candidate: Settings) -> tuple[Settings, Settings]:
+    """Both sides' settings as given, but that the reference's floors allow for the TPU that the candidate has."""
+    if reference.changed("tpu"):
+        return reference, candidate
+    return reference.replace(tpu=candidate["tpu"]), candidate

@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from parity.compare.conclude import Collected, conclude
+from parity.compare.collected import Collected
+from parity.compare.conclude import conclude
 from parity.compare.judge import Judge
 from parity.compare.reason import Note
 from parity.compare.result import Check, Distance, Result, SettingDifference

@@ -8,7 +8,7 @@ from parity.errors import UsageError
 from parity.settings import SETTINGS, differences, parse
 
 CONTRACT = {
-    "dtype", "matmul_precision", "attention.kernel", "attention.mask", "refiner.mask", "attention.block_q",
+    "dtype", "matmul_precision", "tpu", "attention.kernel", "attention.mask", "refiner.mask", "attention.block_q",
     "attention.block_kv", "attention.block_padding", "attention.k_smooth", "attention.softmax_dtype", "text.reorder",
     "text.byt5_dtype", "vision_states", "timestep_dtype", "latents_dtype", "schedule_dtype", "guidance_dtype",
     "norm_dtype", "rope", "rope_dtype", "scheduler.warmup_steps", "noise.device", "mesh", "sharding", "cache", "jit",

@@ -23,7 +23,7 @@ from parity.models.registry import DEFAULT_MODEL, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_extras, require_one_process
 from parity.report import formats
 from parity.report.output import consoles, show
-from parity.settings import SETTINGS, Settings, parse
+from parity.settings import SETTINGS, Settings, paired, parse
 
 if TYPE_CHECKING:
     from parity.paths.worker.openers import Openers
@@ -144,7 +144,7 @@ class Chosen:
 
     def settings(self) -> tuple[Settings, Settings]:
         """The settings of both sides, by parity's own catalogue."""
-        return parse("torch", self.reference), parse("torchax", self.candidate)
+        return paired(parse("torch", self.reference), parse("torchax", self.candidate))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ from parity.paths.closer.stepwise import Stepwise
 from parity.paths.floors import SEEDS
 from parity.paths.loaded import STAGE, Loaded
 from parity.paths.loop import State, denoise, prepare
+from parity.settings import Settings
 
 Take = Callable[[Call, StepRecords], None]
 """Takes one call of the reference, with its inputs in the candidate's dtypes, and the truth's records of its outputs,
@@ -59,7 +60,7 @@ def local_calls(side: Loaded, step: int, state: State, targets: Sequence[str], t
     def handle(call: Call) -> None:
         module = backend.model.get_submodule(call.module)
         theirs = retyped(module, call, dtypes) if dtypes else call
-        take(theirs, truth_of(backend, module, call, theirs, step, exact=side.settings.exact))
+        take(theirs, truth_of(backend, module, call, theirs, step, side.settings))
 
     def listen(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
         return calls_of(backend.model, targets, branches, handle)
@@ -91,9 +92,16 @@ class Placed(Ordered, Protocol):
 
 
 def truth_of(
-    backend: Placed, module: torch.nn.Module, call: Call, theirs: Call, step: int, *, exact: bool, stage: str = STAGE
+    backend: Placed,
+    module: torch.nn.Module,
+    call: Call,
+    theirs: Call,
+    step: int,
+    settings: Settings,
+    stage: str = STAGE,
 ) -> StepRecords:
     """What the module gives in float32 (what it gave, where it is exact), with the floors of this call."""
+    exact, chip = settings.exact, settings.text("tpu")
 
     def seen(output: Any) -> list[Record]:
         return observe(backend, call, output, step, stage)
@@ -105,7 +113,7 @@ def truth_of(
     widen(floors, truth, given)
     widen(floors, truth, seen(rerun(module, call, torch.float64)))
     for seed in range(SEEDS):
-        with perturbed(module, 7_919 * (seed + 1), backend.device):
+        with perturbed(module, 7_919 * (seed + 1), backend.device, chip):
             widen(floors, truth, seen(rerun(module, call, wide)))
     if theirs is not call:
         widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))

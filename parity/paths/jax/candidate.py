@@ -39,6 +39,7 @@ from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
+from parity.paths.jax.elementary import elementary
 from parity.paths.jax.lifetimes import bounded
 from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
@@ -98,12 +99,15 @@ class TorchaxBackend:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        precision = self.reached.settings.text("matmul_precision")
-        with self.env, torch.no_grad(), products(precision), contextlib.ExitStack() as own:
+        settings = self.reached.settings
+        with self.env, torch.no_grad(), contextlib.ExitStack() as own:
+            own.enter_context(products(settings.text("matmul_precision")))
+            own.enter_context(elementary(settings.text("tpu"), self.devices))
             if self.safe_attention:  # parity's own candidate: a port runs what it has installed, or not
                 own.enter_context(use_safe_attention(self.env))
                 own.enter_context(readable_views())
             self.reached.mark("matmul_precision")
+            self.reached.mark("tpu")
             yield
 
     def tensor(self, x: torch.Tensor) -> torch.Tensor:

@@ -159,6 +159,11 @@ class Devices:
         return str(self.mesh.devices.flat[0].platform)
 
     @property
+    def kind(self) -> str:
+        """Of its devices, in JAX's words: `TPU v6 lite`."""
+        return str(self.mesh.devices.flat[0].device_kind)
+
+    @property
     def processes(self) -> tuple[int, ...]:
         """The processes whose devices these are; more than one where several run a path together."""
         return tuple(sorted({d.process_index for d in self.mesh.devices.flatten()}))

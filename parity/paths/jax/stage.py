@@ -34,6 +34,7 @@ from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap
 from parity.paths.closer.local import Rows
 from parity.paths.closer.modules import Modules, operation_records
+from parity.paths.jax.elementary import elementary
 from parity.paths.jax.local import LocalModules
 from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
@@ -77,6 +78,7 @@ class TorchaxStage:
         self.stage, self.env, self.devices = stage, torchax.default_env(), devices
         self.reached = Reached(settings, stage.place or stage.name)
         self.jit, self.precision = bool(settings["jit"]), settings.text("matmul_precision")
+        self.chip = settings.text("tpu")
         self.root = self.model = stage.load(settings, self.reached, traced=True)
         self.modules = module_tree(self.root)
         self.params = {name: devices.place(name, to_jax(x)) for name, x in named_tensors(self.root)}
@@ -135,8 +137,10 @@ class TorchaxStage:
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         safe, views = use_safe_attention(self.env), readable_views()
-        with self.env, torch.no_grad(), products(self.precision), safe, views:
+        chip = elementary(self.chip, self.devices)
+        with self.env, torch.no_grad(), products(self.precision), chip, safe, views:
             self.reached.mark("matmul_precision")
+            self.reached.mark("tpu")
             yield
 
     @contextlib.contextmanager

@@ -5,7 +5,12 @@ Parity's own sides realise settings so (attention processors, forwards that JAX 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+
+from parity.paths.loaded import Loaded
+from parity.settings.elementary import NO_CHIP, chip_of
 
 
 def replacements(model: torch.nn.Module, safe_attention: bool) -> str:
@@ -28,10 +33,33 @@ def replacements(model: torch.nn.Module, safe_attention: bool) -> str:
     return "; ".join(found)
 
 
-def check(role: str, model: torch.nn.Module, safe_attention: bool) -> tuple[str, str, str]:
-    """A preflight check (name, verdict, detail)."""
-    said = replacements(model, safe_attention)
-    return f"{role}: replaced by parity", "pass", said or "nothing: its code runs as it is"
+def checks(side: Loaded) -> tuple[tuple[str, str, str], ...]:
+    """Preflight checks (name, verdict, detail): what is parity's own in a side, and what is its chip's."""
+    said = replacements(side.backend.module(), side.backend.safe_attention)
+    own = (f"{side.role}: replaced by parity", "pass", said or "nothing: its code runs as it is")
+    chip = side.settings.text("tpu") if side.role == "candidate" else NO_CHIP
+    return (own, *_of_the_chip(side.backend.describe(), chip))
+
+
+def _of_the_chip(devices: Sequence[str], chip: str) -> tuple[tuple[str, str, str], ...]:
+    """What a candidate's elementary functions are, where that is of any account: a preflight check, or none.
+
+    Args:
+        devices: as `Backend.describe` says. chip: the setting `tpu`.
+    """
+    here = chip_of(devices[0].partition(" x ")[0])
+    if chip == here == NO_CHIP:
+        return ()
+    if chip == NO_CHIP:
+        said = f"those of the TPU {here}, which no floor allows for: --candidate tpu={here} makes some that do"
+    elif here == chip:
+        said = f"those of the TPU {here}, which the floors allow for"
+    else:
+        said = (
+            f"in float32 each errs at random within XLA's bounds for a TPU {chip}, and the floors allow for it; the "
+            "order of sums, the passes of a product and what fusions keep in float32 are this machine's"
+        )
+    return (("candidate: elementary functions", "pass", said),)
 
 
 def _is_ours(x: object) -> bool:

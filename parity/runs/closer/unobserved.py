@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parity.compare.conclude import Collected, conclude
+from parity.compare.collected import Collected
+from parity.compare.conclude import conclude
 from parity.compare.judge import Judge, excuses
 from parity.compare.result import Failed, Result
 from parity.golden.records import LOOP, StepRecords

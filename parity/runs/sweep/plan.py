@@ -53,7 +53,7 @@ def every(blocks: int) -> tuple[Row, ...]:
     Args:
         blocks: of the transformer, of which a cache skips all but the first and the last.
     """
-    of_loop = [s for s in SETTINGS if s.applies_in(LOOP_STAGE)]
+    of_loop = [s for s in SETTINGS if s.applies_in(LOOP_STAGE) and not s.found]
     return ((), *((*s.needs, f"{s.name}={value}") for s in of_loop for value in s.tries("torchax", blocks)))
 
 

@@ -1,0 +1,106 @@
+"""The setting `tpu` on JAX's CPU: float32 elementary functions err as a TPU's may.
+
+Problem. What a port gives on a TPU holds what the chip's exp, tanh and division err by; a CPU's are exact to an ulp.
+
+How. A rule that lowers each function for the CPU moves its result, within the published bounds of the chip
+(`parity.settings.elementary`), by a number that follows from the arguments' bits: below tracing, so nothing escapes it,
+kernels in interpret mode included, and the same argument errs alike everywhere, as on a chip.
+
+Not emulated: the sign and course of a real chip's error, bfloat16 and float16 functions (whose rounding is larger), the
+order of sums, the six passes of a `highest` product (dropped terms of 2^-24), what fusions keep in float32.
+
+Cost. Ten elementwise operations for each function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax._src.interpreters.mlir import _lowerings  # the rules to go on with have no public name
+from jax._src.lax import lax as _lax  # many functions' primitives have no public name
+from jax._src.lax import special as _special
+from jax.interpreters import mlir
+from jaxlib.mlir.dialects import stablehlo
+
+from parity.errors import UsageError
+from parity.paths.jax.mesh import Devices
+from parity.settings.elementary import CHIPS, EPS, LIMITS, NO_CHIP, chip_of
+
+_CHIP = jax.make_user_context(NO_CHIP)
+"""Part of the key of what JAX keeps compiled."""
+
+
+@contextlib.contextmanager
+def elementary(chip: str, devices: Devices) -> Iterator[None]:
+    """Within it, float32 elementary functions on a CPU err as the chip's may; on that chip they are its own.
+
+    Args:
+        chip: a key of `CHIPS`. devices: where the program runs.
+
+    Raises:
+        UsageError: they are neither a CPU nor that chip.
+    """
+    if chip == NO_CHIP or chip_of(devices.kind) == chip:
+        yield
+        return
+    if devices.platform != "cpu":
+        raise UsageError(f"'tpu={chip}' is for that chip, or a CPU that errs as it does; JAX runs on '{devices.kind}'")
+    _err_on_cpu()
+    with _CHIP(chip):
+        yield
+
+
+@functools.cache
+def _err_on_cpu() -> None:
+    """Have this process's elementary functions err on a CPU, once for all; without a chip they are left alone."""
+    for name in CHIPS["v6e"]:
+        function = getattr(_lax, f"{name}_p", None) or getattr(_special, f"{name}_p")
+        mlir.register_lowering(function, functools.partial(_lowered, name, _lowerings[function].rule), platform="cpu")
+
+
+def _lowered(name: str, exact: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
+    """A function's lowering, with its result moved."""
+    bounds = CHIPS[_CHIP.value]
+    (out,) = context.avals_out
+    if name not in bounds or out.dtype != jnp.float32 or _by_a_constant(name, context):
+        return exact(context, *operands, **parameters)
+    # JAX makes the logistic function of exp and a division, which would err as well; XLA has one of its own.
+    whole = name == "logistic"
+    # A copy of the context: some rules leave their mark in it.
+    given = [stablehlo.logistic(*operands)] if whole else exact(context.replace(), *operands, **parameters)
+    moving = mlir.lower_fun(functools.partial(_moved, name, bounds[name]), multiple_results=False)
+    avals = [out, *context.avals_in]
+    return moving(context.replace(avals_in=avals, primitive=None), *given, *operands)
+
+
+def _by_a_constant(name: str, context: Any) -> bool:
+    """Whether it divides by a constant, or takes a power of one: XLA multiplies, which is rounded as anywhere.
+
+    What is traced is broadcast first; a scalar beside an array is a literal.
+    """
+    return name in ("div", "pow") and context.avals_in[1].shape == () and context.avals_in[0].shape != ()
+
+
+def _moved(name: str, bound: Any, result: jax.Array, *arguments: jax.Array) -> jax.Array:
+    """A result moved within its bound; infinities and NaN stay."""
+    draw = _draw(*arguments)
+    moved = result + draw * (bound.absolute + bound.relative * EPS * jnp.abs(result))
+    if name in LIMITS:
+        moved = jnp.clip(moved, *LIMITS[name])
+    return jnp.where(jnp.isfinite(result), moved, result)
+
+
+def _draw(*arguments: jax.Array) -> jax.Array:
+    """A number between -1 and 1 that follows from the bits of the arguments (Murmur3's finaliser)."""
+    bits = jnp.zeros(arguments[0].shape, jnp.uint32)
+    for x in arguments:
+        bits = bits * jnp.uint32(31) + jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        bits = (bits ^ (bits >> jnp.uint32(shift))) * jnp.uint32(factor)
+    bits ^= bits >> jnp.uint32(16)
+    return bits.astype(jnp.int32).astype(jnp.float32) * jnp.float32(2.0**-31)
