@@ -33,6 +33,7 @@ from parity.compare.result import (
 )
 from parity.compare.unlike import is_unpaired, unpaired_sentences
 from parity.golden.records import AFTER, LOOP, Key
+from parity.settings.elementary import NO_CHIP
 
 BEFORE = "text"
 """The stage before the loop, recorded at step -1 as the one after it is."""
@@ -41,8 +42,13 @@ BEFORE = "text"
 WIDEST = 1e-3
 """Relative float32 floor at noise_pred above which an error of a few percent would pass. Innocent ports of a
 Flux2 are at 3e-7 to 9e-7, and its floor, wide as it is, at 8e-5."""
-WIDEST_OF_A_CHIP = 1e-2
+WIDEST_ON_A_CHIP = 1e-2
 """The same where the floors allow for a TPU's elementary functions: a bfloat16 network's own floor is as wide."""
+
+
+def widest_of(chip: str) -> float:
+    """The widest floor to judge by, of a reference whose setting `tpu` this is."""
+    return WIDEST if chip == NO_CHIP else WIDEST_ON_A_CHIP
 
 
 def conclude(

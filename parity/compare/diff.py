@@ -26,7 +26,7 @@ from typing import Protocol
 from parity.compare.automap import Proposal, propose
 from parity.compare.collected import Collected
 from parity.compare.comparable import Side, common_steps, comparable, settings_differences
-from parity.compare.conclude import conclude, recorded_stages
+from parity.compare.conclude import conclude, recorded_stages, widest_of
 from parity.compare.detect.configs import config_cause
 from parity.compare.detect.glue import Glue
 from parity.compare.detect.phantoms import count_phantoms, phantom_cause
@@ -42,6 +42,7 @@ from parity.golden.disk.table import Parts
 from parity.golden.records import AFTER, PORT
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.settings import NEUTRAL
+from parity.settings.elementary import NO_CHIP
 
 ATTENTION = ".attention"
 TO_COUNT = "to count zeroed or padded keys"
@@ -192,6 +193,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         preflight=tuple(findings),
         notes=told,
         failing=_round(a, b),
+        widest=widest_of(a.settings.get("tpu", NO_CHIP)),
     )
     if not common.tensors:
         nothing = Reason(kind="unjudged", problem="no_tensor", detail="goldens")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.collected import Collected
-from parity.compare.conclude import WIDEST, WIDEST_OF_A_CHIP, conclude
+from parity.compare.conclude import conclude, widest_of
 from parity.compare.detect.findings import Grid
 from parity.compare.judge import Judge, excuses
 from parity.compare.reason import Reason
@@ -123,7 +123,7 @@ class _Judged:
         """The verdict of the round."""
         pair = self.pair
         checks = (*pair.checks, reached(pair))
-        widest = WIDEST_OF_A_CHIP if pair.settings.reference.changed("tpu") else WIDEST
+        widest = widest_of(pair.settings.reference.text("tpu"))
         return conclude(
             self.collected, model=model, differing=pair.differing, preflight=checks, grid=grid_of(pair), widest=widest
         )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.compare.collected import Collected
-from parity.compare.conclude import conclude
+from parity.compare.conclude import conclude, widest_of
 from parity.compare.judge import Judge
 from parity.compare.reason import Note
 from parity.compare.result import Check, Distance, Result, SettingDifference
@@ -449,3 +449,19 @@ def test_a_floor_that_hides_percents_is_no_floor() -> None:
     assert "more than 1e-3: no floor to judge by; it begins at" in result.reason
     as_given = conclude(collected, model="made", differing=(), preflight=(), failing="precision")
     assert as_given.verdict == "pass"  # 16 bits round by that much
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(5e3, "pass"), (1e5, "unjudged")])
+def test_a_chips_floors_may_be_as_wide_as_a_16_bit_networks(times: float, verdict: str) -> None:
+    walk = Walk()
+    walk.site("a:out")
+    walk.ends()
+    reference, candidate = walk.steps()
+    floors = {key: dataclasses.replace(floor, l2=floor.l2 * times) for key, floor in reference.floors.items()}
+    wide = StepRecords(reference.step, reference.records, floors)
+    collected = Collected()
+    collected.add(wide, candidate, Judge().step(wide, candidate))
+    assert conclude(collected, model="made", differing=(), preflight=()).verdict == "unjudged"
+    result = conclude(collected, model="made", differing=(), preflight=(), widest=widest_of("v6e"))
+    assert result.verdict == verdict
+    assert verdict == "pass" or "more than 1e-2" in result.reason
