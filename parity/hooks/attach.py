@@ -14,6 +14,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from types import MethodType
 from typing import Any, Protocol
 
 import torch
@@ -211,10 +212,20 @@ def named_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapp
 
 def _signature(module: torch.nn.Module) -> inspect.Signature:
     """The signature of the forward in use, or of the class's where a wrapper hides it behind `*args`."""
-    signature = inspect.signature(module.forward)
+    signature = _signature_of(module.forward)
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in signature.parameters.values()):
-        return inspect.signature(type(module).forward.__get__(module))
+        return _signature_of(type(module).forward.__get__(module))
     return signature
+
+
+def _signature_of(call: Callable[..., Any]) -> inspect.Signature:
+    return _of_method(call.__func__) if isinstance(call, MethodType) else inspect.signature(call)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_method(function: Callable[..., Any]) -> inspect.Signature:
+    """A method's signature, without what it is bound to: one for all modules of a class."""
+    return inspect.signature(MethodType(function, object()))
 
 
 @contextlib.contextmanager
