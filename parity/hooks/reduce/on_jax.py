@@ -19,6 +19,7 @@ measured on an accelerator. `benchmarks/reduce.py` measures.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 
@@ -33,6 +34,9 @@ from parity.golden.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry
 FEW_ROWS = 8
 """Rows of a slot up to which they are added one by one."""
 
+FEW_SLICES = 11
+"""Slices of one sum that XLA's CPU still fuses with what they are slices of; with 16 it fuses the other way, and takes
+four times as long (jaxlib 0.10.2)."""
 _TINY = 1e-30
 """A sum of squares below this has lost some of them to underflow."""
 
@@ -140,9 +144,10 @@ def _sketch(x: jax.Array, g: Geometry) -> jax.Array:
     """The sketch of an array [..., rows, channels] that is too large to be its own: float32 [EXACT]."""
     slots = _laid_signs(g) * _slots(x, g)
     stride = g.slots_per_bin * g.width
-    laid = jnp.pad(slots, ((0, g.bins * g.slots_per_bin - g.slots), (0, g.width - g.channels)))
-    laid = jnp.pad(laid.reshape(g.bins, stride), ((0, 0), (0, -stride % TOTAL)))
-    folded = laid.reshape(g.bins, -1, TOTAL).sum(1)
+    slots = jnp.pad(slots, ((0, g.bins * g.slots_per_bin - g.slots), (0, 0)))
+    slots = slots.reshape(g.bins, g.slots_per_bin, g.channels)
+    by_slices = functools.partial(_folded_by_slices, width=g.width)
+    folded = lax.platform_dependent(slots, cpu=by_slices, default=functools.partial(_folded, width=g.width))
     bins = jnp.pad(folded.reshape(g.bins, -1, PER_BIN).sum(1), ((0, BINS - g.bins), (0, 0)))
     # Bin b starts at counter b * stride: rows longer by that remainder put each sum where its counter is, mod TOTAL.
     skewed = jnp.pad(folded, ((0, 0), (0, stride % TOTAL))).reshape(-1)
@@ -188,3 +193,25 @@ def signs(index: jax.Array, salt: int) -> jax.Array:
     h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
     # The last step of the hash, h ^ (h >> 16), leaves the top bit, the only one used, as it is.
     return 1.0 - 2.0 * (h >> 31).astype(jnp.float32)
+
+
+def _folded(slots: jax.Array, width: int) -> jax.Array:
+    """Each bin's slots laid `width` apart and added up modulo TOTAL: [bins, slots, channels] to [bins, TOTAL]."""
+    bins, count, channels = slots.shape
+    laid = jnp.pad(slots, ((0, 0), (0, 0), (0, width - channels))).reshape(bins, count * width)
+    return jnp.pad(laid, ((0, 0), (0, -laid.shape[1] % TOTAL))).reshape(bins, -1, TOTAL).sum(1)
+
+
+def _folded_by_slices(slots: jax.Array, width: int) -> jax.Array:
+    """The same for XLA on a CPU, which makes one fast loop of a few slices added up, and a slow one of the sum or of
+    more slices: so a few slots at a time, each group turned to where its first slot begins."""
+    group = max(1, FEW_SLICES * TOTAL // width)
+    parts = []
+    for first in range(0, slots.shape[1], group):
+        part = slots[:, first : first + group]
+        bins, count, channels = part.shape
+        laid = jnp.pad(part, ((0, 0), (0, 0), (0, width - channels))).reshape(bins, count * width)
+        laid = jnp.pad(laid, ((0, 0), (0, -laid.shape[1] % TOTAL)))
+        summed = sum((laid[:, at : at + TOTAL] for at in range(TOTAL, laid.shape[1], TOTAL)), laid[:, :TOTAL])
+        parts.append(jnp.roll(summed, first * width % TOTAL, axis=1))
+    return sum(parts[1:], parts[0])
