@@ -57,14 +57,19 @@ def _by_a_number(of: Reach) -> Reach:
     return reached
 
 
+def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """What an activation is applied to."""
+    return args[0] if args else kwargs["input"]
+
+
 def _silu(out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds) -> torch.Tensor:
     """x times the logistic function."""
-    return args[0].abs() * bounds["logistic"].absolute
+    return _given(args, kwargs).abs() * bounds["logistic"].absolute
 
 
 def _gelu(out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds) -> torch.Tensor:
     """x / 2 times (1 + tanh), or (1 + erf), which JAX computes as erfc."""
-    half = args[0].abs() * 0.5
+    half = _given(args, kwargs).abs() * 0.5
     if kwargs.get("approximate") == "tanh":
         return half * (bounds["tanh"].absolute + bounds["tanh"].relative * EPS)
     return half * bounds["erf"].relative * EPS + out.abs() * bounds["erfc"].relative * EPS
@@ -73,9 +78,7 @@ def _gelu(out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bou
 _ATTENTION = _of("exp", "div")
 
 _REACHES: Mapping[str, Reach] = {
-    **{
-        name: _of(name) for name in ("cos", "sin", "tan", "exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "erfc")
-    },
+    **{name: _of(name) for name in ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "erf", "erfc", "tanh")},
     **{name: _of(name) for name in ("cos", "sin", "tan", "sinh", "cosh", "acos", "asin", "atan", "atan2")},
     **dict.fromkeys(("div", "true_divide", "divide"), _by_a_number(_of("div"))),
     **dict.fromkeys(("reciprocal", "__rdiv__"), _of("div")),

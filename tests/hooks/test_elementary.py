@@ -24,6 +24,8 @@ FUNCTIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
     "softmax": (lambda x: x.softmax(-1), 35 * EPS),
     "attention": (lambda x: functional.scaled_dot_product_attention(*[x[None, None]] * 3)[0, 0], 35 * EPS),
     "norm": (lambda x: functional.layer_norm(x, (64,)), 2 * EPS),
+    "root": (lambda x: torch.rsqrt(x.abs() + 1), 2 * EPS),
+    "named argument": (lambda x: functional.gelu(input=x, approximate="tanh"), 2e-6),
     "quotient": (lambda x: 1 / (x.abs() + 1), 2 * EPS),
     "power": (lambda x: 10.0**x, 8 * EPS),
 }

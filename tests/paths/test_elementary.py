@@ -112,3 +112,15 @@ def test_a_candidate_reaches_it_and_a_reference_computes_as_ever() -> None:
     ours = walk(side("torch", "tpu=v6e"))
     assert ours.side.reached.missing == ()
     assert np.array_equal(ours.noise_pred, walk(side("torch")).noise_pred)
+
+
+def test_an_older_jax_that_would_mix_up_its_programs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from parity.paths.jax import elementary as module
+
+    module._erring_on_cpu.cache_clear()
+    with monkeypatch.context() as without:
+        without.delattr(jax, "make_user_context")
+        with pytest.raises(UsageError, match="needs a newer JAX"), elementary("v6e", CPU):
+            pass
+    with elementary("none", CPU):
+        assert float(jnp.exp(1.0)) == pytest.approx(np.e)

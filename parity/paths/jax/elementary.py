@@ -31,9 +31,6 @@ from parity.errors import UsageError
 from parity.paths.jax.mesh import Devices
 from parity.settings.elementary import CHIPS, EPS, LIMITS, NO_CHIP, chip_of
 
-_CHIP = jax.make_user_context(NO_CHIP)
-"""Part of the key of what JAX keeps compiled."""
-
 
 @contextlib.contextmanager
 def elementary(chip: str, devices: Devices) -> Iterator[None]:
@@ -50,22 +47,30 @@ def elementary(chip: str, devices: Devices) -> Iterator[None]:
         return
     if devices.platform != "cpu":
         raise UsageError(f"'tpu={chip}' is for that chip, or a CPU that errs as it does; JAX runs on '{devices.kind}'")
-    _err_on_cpu()
-    with _CHIP(chip):
+    with _erring_on_cpu()(chip):
         yield
 
 
 @functools.cache
-def _err_on_cpu() -> None:
-    """Have this process's elementary functions err on a CPU, once for all; without a chip they are left alone."""
+def _erring_on_cpu() -> Any:
+    """Have this process's elementary functions err on a CPU, once for all; without a chip they are left alone.
+
+    Returns:
+        The context that says which chip, part of the key of what JAX keeps compiled.
+    """
+    if not hasattr(jax, "make_user_context"):
+        raise UsageError(f"'tpu' needs a newer JAX than {jax.__version__}, whose programs cannot be told apart by it")
+    chip = jax.make_user_context(NO_CHIP)
     for name in CHIPS["v6e"]:
         function = getattr(_lax, f"{name}_p", None) or getattr(_special, f"{name}_p")
-        mlir.register_lowering(function, functools.partial(_lowered, name, _lowerings[function].rule), platform="cpu")
+        rule = functools.partial(_lowered, name, chip, _lowerings[function].rule)
+        mlir.register_lowering(function, rule, platform="cpu")
+    return chip
 
 
-def _lowered(name: str, exact: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
+def _lowered(name: str, chip: Any, exact: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
     """A function's lowering, with its result moved."""
-    bounds = CHIPS[_CHIP.value]
+    bounds = CHIPS[chip.value]
     (out,) = context.avals_out
     if name not in bounds or out.dtype != jnp.float32 or _by_a_constant(name, context):
         return exact(context, *operands, **parameters)

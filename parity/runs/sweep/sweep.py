@@ -31,7 +31,7 @@ from parity.runs.sides import candidate_spec, reference_spec
 from parity.runs.sink import NoSink
 from parity.runs.sweep.costs import step_costs
 from parity.runs.sweep.plan import Row, merged
-from parity.settings import NEUTRAL, parse
+from parity.settings import NEUTRAL, paired, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Sweep:
         """
         self.request, self.say = request, say
         self.openers = Remembering(openers, _is_shared)
-        base = parse("torchax", request.candidate)
-        self._run = Request(request.model, parse("torch", request.reference), base, request.steps, request.seed)
+        ours, base = paired(parse("torch", request.reference), parse("torchax", request.candidate))
+        self._run = Request(request.model, ours, base, request.steps, request.seed)
         say("loading the reference")
         self.reference = self.openers.of("reference").open(reference_spec(self._run)).facts()
         say("loading the base candidate")
