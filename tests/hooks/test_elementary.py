@@ -94,3 +94,26 @@ def test_a_chip_without_bounds_moves_nothing_and_others_are_of_the_results_shape
 def test_infinities_stay() -> None:
     found = inside(lambda x: torch.exp(torch.tensor([[200.0, -torch.inf]])), "v5e")
     assert found.tolist() == [[torch.inf, 0.0]]
+
+
+def test_what_watches_functions_within_sees_what_the_chip_gives() -> None:
+    """A tap watches attention so, and a descent operations: their floors are those of moved results."""
+    from torch.overrides import TorchFunctionMode
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            out = func(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") == "softmax":
+                seen.append(out)
+            return out
+
+    seen: list[torch.Tensor] = []
+    module = Of(lambda x: x.softmax(-1))
+    with torch.no_grad(), perturbed(module, 5, chip="v6e"), Watching():
+        module(X)
+    assert module.seen is not None
+    assert torch.equal(seen[0], module.seen)
+    assert not torch.equal(seen[0], X.softmax(-1))
+    with torch.no_grad(), perturbed(module, 5, chip="v6e"):
+        assert torch.equal(torch.exp(X), X.exp())  # outside of the model's calls
+    assert torch.equal(torch.exp(X), X.exp())
