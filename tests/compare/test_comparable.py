@@ -200,3 +200,30 @@ def test_other_module_names_are_said_with_the_remedy() -> None:
     assert found.verdict == "explained"
     assert "--map auto" in found.detail
     assert "module names" not in find(replace(CANDIDATE, modules={"layers": ""}), rename=lambda m: m)
+
+
+@pytest.mark.parametrize(
+    ("devices", "theirs", "ours", "chip"),
+    [
+        (("cpu x 1",), "none", "none", ""),
+        (("cpu x 1",), "v6e", "none", "v6e"),
+        (("cpu x 1",), "v6e", "v6e", ""),
+        (("TPU v6 lite x 8",), "none", "none", "v6e"),
+        (("TPU v5 lite x 4", "TPU v5 lite x 4"), "none", "v4", "v5e"),
+        (("TPU v5 x 4",), "v5p", "v5e", ""),  # one unit, one set of bounds
+        (("TPU v99 x 4",), "v99", "none", ""),
+        ((), "a golden may hold anything", "none", ""),
+    ],
+)
+def test_floors_that_do_not_allow_for_the_candidates_chip_are_told(
+    devices: tuple[str, ...], theirs: str, ours: str, chip: str
+) -> None:
+    found = find(
+        replace(CANDIDATE, devices=devices, settings={**CANDIDATE.settings, "tpu": theirs}),
+        replace(REFERENCE, settings={**REFERENCE.settings, "tpu": ours}),
+    )
+    assert ("elementary functions" in found) == bool(chip)
+    if chip:
+        said = found["elementary functions"]
+        assert said.verdict == "explained"
+        assert f"--setting tpu={chip} has floors that do" in said.detail

@@ -124,3 +124,21 @@ def test_an_older_jax_that_would_mix_up_its_programs_is_refused(monkeypatch: pyt
             pass
     with elementary("none", CPU):
         assert float(jnp.exp(1.0)) == pytest.approx(np.e)
+
+
+@pytest.mark.parametrize(
+    ("devices", "chip", "verdict", "said"),
+    [
+        ("cpu x 1", "none", "", ""),
+        ("cpu", "v6e", "explained", "within XLA's bounds for a TPU v6e"),
+        ("TPU v6 lite x 8", "none", "explained", "no floor allows for: --candidate tpu=v6e"),
+        ("TPU v6 lite x 8", "v6e", "pass", "which the floors allow for"),
+        ("NVIDIA H200", "none", "", ""),
+    ],
+)
+def test_what_a_chip_is_taken_for_is_said_before_any_number(devices: str, chip: str, verdict: str, said: str) -> None:
+    from parity.paths.port.replaced import of_the_chip
+
+    found = of_the_chip((devices,), chip)
+    assert [check[1] for check in found] == ([verdict] if verdict else [])
+    assert said in "".join(check[2] for check in found)

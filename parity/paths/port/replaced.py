@@ -38,10 +38,10 @@ def checks(side: Loaded) -> tuple[tuple[str, str, str], ...]:
     said = replacements(side.backend.module(), side.backend.safe_attention)
     own = (f"{side.role}: replaced by parity", "pass", said or "nothing: its code runs as it is")
     chip = side.settings.text("tpu") if side.role == "candidate" else NO_CHIP
-    return (own, *_of_the_chip(side.backend.describe(), chip))
+    return (own, *of_the_chip(side.backend.describe(), chip))
 
 
-def _of_the_chip(devices: Sequence[str], chip: str) -> tuple[tuple[str, str, str], ...]:
+def of_the_chip(devices: Sequence[str], chip: str) -> tuple[tuple[str, str, str], ...]:
     """What a candidate's elementary functions are, where that is of any account: a preflight check, or none.
 
     Args:
@@ -50,16 +50,17 @@ def _of_the_chip(devices: Sequence[str], chip: str) -> tuple[tuple[str, str, str
     here = chip_of(devices[0].partition(" x ")[0])
     if chip == here == NO_CHIP:
         return ()
+    name = "candidate: elementary functions"
+    if here == chip:
+        return ((name, "pass", f"those of the TPU {here}, which the floors allow for"),)
     if chip == NO_CHIP:
         said = f"those of the TPU {here}, which no floor allows for: --candidate tpu={here} makes some that do"
-    elif here == chip:
-        said = f"those of the TPU {here}, which the floors allow for"
-    else:
-        said = (
-            f"in float32 each errs at random within XLA's bounds for a TPU {chip}, and the floors allow for it; the "
-            "order of sums, the passes of a product and what fusions keep in float32 are this machine's"
-        )
-    return (("candidate: elementary functions", "pass", said),)
+        return ((name, "explained", said),)
+    said = (
+        f"in float32 each errs at random within XLA's bounds for a TPU {chip}, and the floors allow for it; the order "
+        "of sums, the passes of a product and what fusions keep in float32 are this machine's"
+    )
+    return ((name, "explained", said),)
 
 
 def _is_ours(x: object) -> bool:
