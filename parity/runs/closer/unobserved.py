@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parity.compare.collected import Collected
-from parity.compare.conclude import conclude, widest_of
+from parity.compare.conclude import conclude
 from parity.compare.judge import Judge, excuses
 from parity.compare.result import Failed, Result
 from parity.golden.records import LOOP, StepRecords
@@ -48,12 +48,7 @@ def unobserved(
     judge, collected = Judge(excuses(pair.differing), strict_sites=False), Collected()
     collected.add(ours, theirs, judge.step(ours, theirs))
     found = conclude(
-        collected,
-        model=result.model,
-        differing=result.differing_settings,
-        preflight=result.preflight,
-        failing=failing,
-        widest=widest_of(pair.settings.reference.text("tpu")),
+        collected, model=result.model, differing=result.differing_settings, preflight=result.preflight, failing=failing
     )
     if found.verdict != "fail":
         return result
