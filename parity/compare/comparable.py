@@ -209,7 +209,7 @@ def _modules(a: Provenance, b: Provenance, *, mapped: bool) -> list[Check]:
 
 def _chips(a: Provenance, b: Provenance) -> list[Check]:
     """Whether the reference's floors allow for what the candidate's chip makes of elementary functions."""
-    here = chip_of(b.devices[0].partition(" x ")[0] if b.devices else "")
+    here = chip_of(b.devices[0] if b.devices else "")
     chip = b.settings.get("tpu", NO_CHIP) if here == NO_CHIP else here
     if not CHIPS.get(chip) or CHIPS[chip] == CHIPS.get(a.settings.get("tpu", NO_CHIP)):
         return []

@@ -137,7 +137,8 @@ class TorchBackend:
 @contextlib.contextmanager
 def torch_scope(reached: Reached) -> Iterator[None]:
     """The context in which the reference computes: no gradients, products as `matmul_precision` says."""
-    reached.mark("tpu")  # what it changes here are the floors
+    if reached.settings.backend == "torch":  # a reference, whose floors it changes; a candidate in torch has no chip
+        reached.mark("tpu")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -99,6 +99,10 @@ _KINDS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def chip_of(kind: str) -> str:
-    """The chip of a device's kind in JAX's words (`TPU v6 lite`); `NO_CHIP` for what is no known TPU."""
-    return _KINDS.get(kind, NO_CHIP)
+def chip_of(device: str) -> str:
+    """The chip of a device in JAX's words (`TPU v6 lite`), or of several alike (`TPU v6 lite x 8`).
+
+    Returns:
+        `NO_CHIP` for what is no known TPU.
+    """
+    return _KINDS.get(device.partition(" x ")[0], NO_CHIP)

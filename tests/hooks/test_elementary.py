@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -101,7 +102,7 @@ def test_what_watches_functions_within_sees_what_the_chip_gives() -> None:
     from torch.overrides import TorchFunctionMode
 
     class Watching(TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = func(*args, **(kwargs or {}))
             if getattr(func, "__name__", "") == "softmax":
                 seen.append(out)

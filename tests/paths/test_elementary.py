@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,9 @@ import pytest
 from parity.errors import UsageError
 from parity.paths.jax.elementary import elementary
 from parity.paths.jax.mesh import Devices
+from parity.paths.reference import torch_scope
+from parity.reached import Reached
+from parity.settings import parse
 from parity.settings.elementary import CHIPS, EPS, LIMITS
 from tests.paths.sides import apart, side, walk
 
@@ -21,11 +25,15 @@ from tests.paths.sides import apart, side, walk
 class Somewhere:
     """Devices that are not here."""
 
-    platform: str = "cpu"
-    kind: str = "cpu"
+    platform: str
+    kind: str
 
 
-CPU: Devices = Somewhere()  # type: ignore[assignment]
+def somewhere(platform: str, kind: str) -> Devices:
+    return cast(Devices, Somewhere(platform, kind))
+
+
+CPU = somewhere("cpu", "cpu")
 
 FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "exp": jnp.exp,
@@ -97,11 +105,11 @@ def test_infinities_and_zeros_of_a_mask_stay() -> None:
 
 def test_a_chip_has_its_own_functions_and_another_device_is_refused() -> None:
     exact = np.asarray(jnp.exp(X))
-    with elementary("v6e", Somewhere("tpu", "TPU v6 lite")):  # type: ignore[arg-type]
+    with elementary("v6e", somewhere("tpu", "TPU v6 lite")):
         assert np.array_equal(np.asarray(jnp.exp(X)), exact)
-    for elsewhere in (Somewhere("tpu", "TPU v5"), Somewhere("gpu", "NVIDIA H200")):
+    for elsewhere in (somewhere("tpu", "TPU v5"), somewhere("gpu", "NVIDIA H200")):
         refused = pytest.raises(UsageError, match=f"JAX runs on '{elsewhere.kind}'")
-        with refused, elementary("v6e", elsewhere):  # type: ignore[arg-type]
+        with refused, elementary("v6e", elsewhere):
             pass
 
 
@@ -124,6 +132,18 @@ def test_an_older_jax_that_would_mix_up_its_programs_is_refused(monkeypatch: pyt
             pass
     with elementary("none", CPU):
         assert float(jnp.exp(1.0)) == pytest.approx(np.e)
+
+
+def test_a_candidate_in_torch_does_not_claim_a_chip() -> None:
+    """Nothing of it errs: floors that allow for the chip would only hide its faults."""
+    port = Reached(parse("torchax", ["tpu=v6e"]))
+    with torch_scope(port):
+        pass
+    assert port.missing == ("tpu",)
+    reference = Reached(parse("torch", ["tpu=v6e"]))
+    with torch_scope(reference):
+        pass
+    assert reference.missing == ()
 
 
 @pytest.mark.parametrize(

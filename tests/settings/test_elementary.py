@@ -26,7 +26,8 @@ def test_every_chip_has_every_function_and_every_bound_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "chip"), [("TPU v6 lite", "v6e"), ("TPU v5", "v5p"), ("TPU7x", "tpu7x"), ("cpu", NO_CHIP), ("", NO_CHIP)]
+    ("kind", "chip"),
+    [("TPU v6 lite", "v6e"), ("TPU v5", "v5p"), ("TPU7x x 8", "tpu7x"), ("cpu", NO_CHIP), ("", NO_CHIP)],
 )
 def test_a_device_is_known_by_its_kind(kind: str, chip: str) -> None:
     assert chip_of(kind) == chip

@@ -37,8 +37,9 @@ def checks(side: Loaded) -> tuple[tuple[str, str, str], ...]:
     """Preflight checks (name, verdict, detail): what is parity's own in a side, and what is its chip's."""
     said = replacements(side.backend.module(), side.backend.safe_attention)
     own = (f"{side.role}: replaced by parity", "pass", said or "nothing: its code runs as it is")
-    chip = side.settings.text("tpu") if side.role == "candidate" else NO_CHIP
-    return (own, *of_the_chip(side.backend.describe(), chip))
+    if side.role == "reference":
+        return (own,)
+    return (own, *of_the_chip(side.backend.describe(), side.settings.text("tpu")))
 
 
 def of_the_chip(devices: Sequence[str], chip: str) -> tuple[tuple[str, str, str], ...]:
@@ -47,7 +48,7 @@ def of_the_chip(devices: Sequence[str], chip: str) -> tuple[tuple[str, str, str]
     Args:
         devices: as `Backend.describe` says. chip: the setting `tpu`.
     """
-    here = chip_of(devices[0].partition(" x ")[0])
+    here = chip_of(devices[0])
     if chip == here == NO_CHIP:
         return ()
     name = "candidate: elementary functions"
