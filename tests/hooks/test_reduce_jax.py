@@ -153,6 +153,13 @@ def test_counts_beyond_int32() -> None:
     assert to_host(made)[0].count == 3 * 2**30
 
 
+@pytest.mark.parametrize("shape", [(4096, 65536), (3, 2**27)])
+def test_wide_rows_trace_to_few_operations(shape: tuple[int, int]) -> None:
+    """A fold slice by slice of 65,536 channels was 9,500 lines, of 2^27 minutes of tracing."""
+    traced = jax.make_jaxpr(reduce)(jax.ShapeDtypeStruct(shape, jnp.bfloat16))
+    assert len(str(traced).splitlines()) < 1000
+
+
 def test_complex_counts_as_its_real_view() -> None:
     x = values((3, 500, 7)) + 1j * values((3, 500, 7))[::-1]
     real = np.ascontiguousarray(x.astype(np.complex64)).view(np.float32)

@@ -37,6 +37,8 @@ FEW_ROWS = 8
 FEW_SLICES = 11
 """Slices of one sum that XLA's CPU still fuses with what they are slices of; with 16 it fuses the other way, and takes
 four times as long (jaxlib 0.10.2)."""
+MOST_SLICES = 128
+"""Slices of one sketch beyond which tracing and compiling them costs more than they save."""
 _TINY = 1e-30
 """A sum of squares below this has lost some of them to underflow."""
 
@@ -146,8 +148,10 @@ def _sketch(x: jax.Array, g: Geometry) -> jax.Array:
     stride = g.slots_per_bin * g.width
     slots = jnp.pad(slots, ((0, g.bins * g.slots_per_bin - g.slots), (0, 0)))
     slots = slots.reshape(g.bins, g.slots_per_bin, g.channels)
-    by_slices = functools.partial(_folded_by_slices, width=g.width)
-    folded = lax.platform_dependent(slots, cpu=by_slices, default=functools.partial(_folded, width=g.width))
+    fold = functools.partial(_folded, width=g.width)
+    few = stride <= MOST_SLICES * TOTAL
+    on_cpu = functools.partial(_folded_by_slices, width=g.width) if few else fold
+    folded = lax.platform_dependent(slots, cpu=on_cpu, default=fold)
     bins = jnp.pad(folded.reshape(g.bins, -1, PER_BIN).sum(1), ((0, BINS - g.bins), (0, 0)))
     # Bin b starts at counter b * stride: rows longer by that remainder put each sum where its counter is, mod TOTAL.
     skewed = jnp.pad(folded, ((0, 0), (0, stride % TOTAL))).reshape(-1)

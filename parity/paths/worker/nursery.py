@@ -15,6 +15,7 @@ Cost. Two idle processes until this one ends; 20 ms for each worker.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -32,6 +33,16 @@ from parity.paths.worker import process
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.worker.nursery import serve; serve()"
 _LONGEST = 1 << 20
+_LIBRARIES = (
+    "diffusers.models.autoencoders",
+    "diffusers.models.transformers",
+    "diffusers.pipelines.pipeline_utils",
+    "diffusers.schedulers",
+    "transformers.modeling_utils",
+    "transformers.models.auto.modeling_auto",
+    "functorch.compile",
+)
+"""What libraries put off importing until a model of theirs is loaded or run: seconds in each fork otherwise."""
 
 
 def warm() -> None:
@@ -107,6 +118,8 @@ def serve() -> None:
     from parity.paths.worker import serve as worker
 
     worker.load(role)
+    for name in _LIBRARIES:
+        importlib.import_module(name)
     ended: dict[int, int] = {}
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, _LONGEST, 3)
