@@ -47,6 +47,8 @@ $(STAMP): pyproject.toml
 run: install
 	$(BIN)/parity run --steps 1
 
+# Hundreds of processes that the tests start load what the first of them has compiled, whatever the machine's habit.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 

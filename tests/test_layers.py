@@ -33,7 +33,7 @@ BELOW: dict[str, set[str]] = {
     "paths": SHARED | {"golden", "hooks", "models", "port"},
     "recorder": SHARED | {"golden", "hooks", "port"},
     "tpu": SHARED | {"golden", "hooks", "models", "paths"},
-    "runs": SHARED | {"golden", "hooks", "models", "paths", "compare"},
+    "runs": SHARED | {"golden", "hooks", "models", "paths", "compare", "tpu"},
     "bisect": SHARED | {"golden", "hooks", "models", "paths", "compare", "runs"},
     "causes": SHARED | {"golden", "hooks", "models", "paths", "compare", "runs", "bisect"},
     "report": SHARED | {"golden", "compare"},

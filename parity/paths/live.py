@@ -48,7 +48,7 @@ from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import Entry
 from parity.paths.port.replaced import checks as own_checks
 from parity.paths.port.settings import typed
-from parity.paths.profiled import profiled_step
+from parity.paths.profiled import looked_into
 from parity.paths.provenance import provenance
 from parity.paths.shared import Shared
 from parity.paths.side import can_of
@@ -206,8 +206,8 @@ class LiveSide:
         if plan.plant:
             first, stop = steps or (0, self.spec.source.steps)
             return planted_steps(self._at(first, None if callable(start) else start), plan, first, stop)
-        if plan.profile is not None:
-            return iter([profiled_step(prepare(self.loaded.with_fresh_sampler()), 0, Path(plan.profile))])
+        if plan.profile is not None or plan.programs is not None:
+            return iter([looked_into(prepare(self.loaded.with_fresh_sampler()), 0, plan)])
         if plan.timed:
             return self._timed(steps or (0, self.spec.source.steps))
         if plan.gives:

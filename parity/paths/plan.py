@@ -130,6 +130,8 @@ class Plan:
         timed: whether each step's model calls are timed unobserved, in place of everything else: the loop's `SECONDS`
             and, where known, `MEMORY`.
         profile: folder into which the calls of the step are profiled, unobserved, in place of everything else.
+        programs: folder into which the texts of the programs of the step's calls are written, with these sites observed
+            and with none, in place of everything else; of a candidate that is compiled.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         stage1: file to which the side writes its embeddings as a port's first stage does, before its first step.
         follow: outputs of the other side by `name_of` their keys: every output of this side, a reference, gives way to
@@ -157,6 +159,7 @@ class Plan:
     stage1: str | None = None
     timed: bool = False
     profile: str | None = None
+    programs: str | None = None
     follow: Given = field(default_factory=dict)
     operations: bool = False
     eager: bool = False
@@ -189,6 +192,9 @@ BESIDE = "beside "
 
 PLANTED = "planted"
 """The loop's port of a step with a planted fault: how many arguments, calls or numbers it changed."""
+
+UNOBSERVED, OBSERVED, FIGURES = "unobserved", "observed", "figures.json"
+"""What `Plan.programs` leaves in its folder: `NAME.hlo` of each program, and their `memory` and `cost` by name."""
 
 SECONDS, MEMORY = "seconds", "memory"
 """The loop's ports of a timed step: seconds from latents to predictions; bytes that the largest program needs."""

@@ -14,9 +14,20 @@ import torch
 
 from parity.golden.records import StepRecords
 from parity.paths.loop import Loop, call_model
+from parity.paths.plan import Plan
 
 TRACE = "trace.json"
 """Of torch's profiler, in Chrome's format; JAX's writes `plugins/profile/` for xprof."""
+
+
+def looked_into(loop: Loop, step: int, plan: Plan) -> StepRecords:
+    """What a plan wants to know of a step's calls besides what they give: a profile, or their programs."""
+    if plan.programs is not None:
+        from parity.paths.jax.written import written_step  # jax, which a candidate's process alone has
+
+        return written_step(loop, step, plan.sites, Path(plan.programs))
+    assert plan.profile is not None
+    return profiled_step(loop, step, Path(plan.profile))
 
 
 def profiled_step(loop: Loop, step: int, folder: Path) -> StepRecords:

@@ -69,7 +69,7 @@ def _answered(request: Request, out: TextIO) -> tuple[Path, int]:
     _tell(out, say="loading torch, torchax and the TPU compiler")
     import jax
 
-    from parity.paths.jax.program import compiled_packed
+    from parity.paths.jax.program import compiled_packed, counted
     from parity.paths.port.load import load_entry
 
     entry = None if request.port is None else load_entry("--candidate-path", request.port, request.path_timeout)
@@ -101,7 +101,9 @@ def _answered(request: Request, out: TextIO) -> tuple[Path, int]:
     except jax.errors.JaxRuntimeError as error:
         return _kept(folder, {**facts, **_refused(str(error), time.perf_counter() - began)}, ""), candidate.calls
     seconds = time.perf_counter() - began
-    return _kept(folder, {**facts, **_made(compiled, seconds)}, compiled.as_text() or ""), candidate.calls
+    memory, cost = counted(compiled)
+    made = {"refusal": "", "memory": memory, "cost": cost, "seconds": round(seconds, 1)}
+    return _kept(folder, {**facts, **made}, compiled.as_text() or ""), candidate.calls
 
 
 def _candidate(
@@ -159,19 +161,6 @@ def _devices(request: Request, mesh: str, shape: tuple[int, int, int]) -> Any:
             f"mesh={mesh} needs {need} devices, and {request.topology} has {len(devices)}: choose a larger topology"
         )
     return devices
-
-
-def _made(compiled: Any, seconds: float) -> dict[str, Any]:
-    stats, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
-    memory = {
-        "arguments": stats.argument_size_in_bytes,
-        "temporaries": stats.temp_size_in_bytes,
-        "output": stats.output_size_in_bytes,
-        "code": stats.generated_code_size_in_bytes,
-        "aliased": stats.alias_size_in_bytes,
-    }
-    counted = {"flops": float(cost.get("flops", 0.0)), "bytes": float(cost.get("bytes accessed", 0.0))}
-    return {"refusal": "", "memory": memory, "cost": counted, "seconds": round(seconds, 1)}
 
 
 def _refused(text: str, seconds: float) -> dict[str, Any]:

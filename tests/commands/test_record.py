@@ -93,6 +93,19 @@ def reference(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
+def two_steps(folder: Path) -> Golden:
+    """Of the reference, finished: what a recording that was stopped is made from."""
+    record(folder / "two", steps=2)
+    return Golden.open(folder / "two")
+
+
+def stopped_after_one(golden: Golden, where: Path) -> dict[str, bytes]:
+    """A recording that was stopped after its first step; returns its files."""
+    GoldenWriter(where, golden.provenance).write_step(golden.read_step(0))
+    return content(where)
+
+
+@pytest.fixture(scope="module")
 def candidate(folder: Path) -> Path:
     """All blocks, the mask dropped, recorded by a process of its own."""
     ran = parity("record", "candidate", "--side", "candidate", "--setting", "attention.mask=none", cwd=folder)
@@ -321,12 +334,8 @@ def test_resuming_what_is_finished_computes_and_writes_nothing(
         ({"side": "candidate"}, "side: 'reference' and 'candidate'"),
     ],
 )
-def test_another_run_is_not_resumed(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    whole = tmp_path / "whole"
-    record(whole, steps=2)
-    golden = Golden.open(whole)
-    GoldenWriter(tmp_path / "g", golden.provenance).write_step(golden.read_step(0))
-    before = content(tmp_path / "g")
+def test_another_run_is_not_resumed(two_steps: Golden, tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    before = stopped_after_one(two_steps, tmp_path / "g")
     with pytest.raises(UsageError, match=f"cannot resume, this is another run.*{said}") as raised:
         record(tmp_path / "g", **{"steps": 2, "resume": True, **options})
     assert raised.value.exit_code == 2
@@ -335,12 +344,9 @@ def test_another_run_is_not_resumed(tmp_path: Path, options: dict[str, Any], sai
 
 @pytest.mark.parametrize("options", [{"sites": "transformer_blocks.1"}, {"values": ["transformer_blocks.0"]},
                                      {"floors": "rounding"}])  # fmt: skip
-def test_a_recording_of_other_sites_is_not_resumed(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_recording_of_other_sites_is_not_resumed(two_steps: Golden, tmp_path: Path, options: dict[str, Any]) -> None:
     """One golden has one choice of sites, values and floors: its steps must be alike."""
-    record(tmp_path / "whole", steps=2)
-    golden = Golden.open(tmp_path / "whole")
-    GoldenWriter(tmp_path / "g", golden.provenance).write_step(golden.read_step(0))
-    before = content(tmp_path / "g")
+    before = stopped_after_one(two_steps, tmp_path / "g")
     with pytest.raises(UsageError, match="cannot resume"):
         record(tmp_path / "g", **{"steps": 2, "resume": True, **options})
     assert content(tmp_path / "g") == before
