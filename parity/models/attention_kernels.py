@@ -9,9 +9,9 @@ bfloat16, scores are materialised for `QUERY_CHUNK` query rows at a time. Segmen
 
 from __future__ import annotations
 
+import collections
 import inspect
 import math
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +45,10 @@ class Visible:
     queries: torch.Tensor
     keys: torch.Tensor
     segments: bool
+
+    @property
+    def both(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.queries, self.keys
 
     def mask(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """bool, [B, 1, rows, keys] for a range of queries, or [B, 1, 1, keys] where it is the same for all."""
@@ -111,18 +115,18 @@ def _flex_function(device: str) -> Callable[..., Any]:
 
 
 _COMPILED_FLEX: Callable[..., Any] | None = None
-_BLOCK_MASKS: dict[tuple[int, int, bool], tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], Any]] = {}
+_BLOCK_MASKS: collections.deque[tuple[Visible, Any]] = collections.deque(maxlen=4)
+"""Who sees whom, and its block mask: of the last attentions of both branches."""
 
 
 def _block_mask(visible: Visible, device: torch.device) -> Any:
-    """The block mask of who sees whom, made once for each pair of tensors alive."""
+    """The block mask of who sees whom, made once where the next calls' is the same."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    queries, keys, segments = visible.queries, visible.keys, visible.segments
-    name = id(queries), id(keys), segments
-    known = _BLOCK_MASKS.get(name)
-    if known is not None and known[0]() is queries and known[1]() is keys:
-        return known[2]
+    for known, made in _BLOCK_MASKS:
+        if known.segments == visible.segments and all(map(_same, known.both, visible.both)):
+            return made
+    queries, keys, segments = *visible.both, visible.segments
 
     def sees(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         if segments:
@@ -130,9 +134,16 @@ def _block_mask(visible: Visible, device: torch.device) -> Any:
         return queries[batch, query] & keys[batch, key]
 
     made = create_block_mask(sees, keys.shape[0], None, queries.shape[1], keys.shape[1], device=device)
-    _BLOCK_MASKS.clear()
-    _BLOCK_MASKS[name] = weakref.ref(queries), weakref.ref(keys), made
+    _BLOCK_MASKS.append((visible, made))
     return made
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two masks are one; on a CPU also whether they hold the same, which a GPU would be waited for to tell."""
+    if a is b or a.shape != b.shape or a.device != b.device or a.device.type != "cpu":
+        return a is b
+    with torch._C.DisableTorchFunction():
+        return torch.equal(a, b)
 
 
 def narrow_softmax(

@@ -25,7 +25,6 @@ from parity.runs.sides import Ready
 from parity.tpu.effect import effect
 from parity.tpu.hlo import HloError, parse
 
-
 _FIGURES = {
     "bytes accessed": ("cost", "bytes"),
     "temporaries": ("memory", "temporaries"),
