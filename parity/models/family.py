@@ -79,11 +79,6 @@ class Family(Protocol):
         """Whether its transformer is somebody's own code: a port."""
         return False
 
-    @property
-    def repeatable(self) -> bool:
-        """Whether its code is parity's and diffusers' own, so that a run of it may be kept for other sessions."""
-        return True
-
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         """What a transformer with this config does not have -> why settings that need it have no meaning."""
         return {}

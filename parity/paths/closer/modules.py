@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import torch
 
-from parity.errors import UsageError
 from parity.golden.records import Key, Record, StepRecords
 from parity.golden.sketch import geometry
 from parity.hooks.calls import Call
@@ -56,15 +55,8 @@ def cannot_call(side: Loaded) -> str:
     return ""
 
 
-def require_local(side: Loaded) -> None:
-    """Raise UsageError where `cannot_call` has a reason."""
-    why = cannot_call(side)
-    if why:
-        raise UsageError(why)
-
-
 def local_modules(side: Loaded, rows: Rows | None = None) -> Modules:
-    """The modules of a side that `require_local` lets pass.
+    """The modules of a side of which `cannot_call` has nothing to say.
 
     Args:
         rows: the order in which the rows of the calls stand; None where it is the side's own.

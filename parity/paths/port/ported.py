@@ -138,11 +138,6 @@ class Ported(Over):
     def is_own(self) -> bool:
         return True
 
-    @property
-    def repeatable(self) -> bool:
-        """A port may be edited between two runs."""
-        return False
-
     def named(self, module: str) -> str:
         return self.names.module(module)
 
