@@ -107,11 +107,10 @@ families: install
 	$(BIN)/python benchmarks/families.py --state .families.json --markdown docs/families.md
 	rm .families.json
 
-# `make full-size RESTART=1` forgets the rows of a stopped run.
+# What was compiled is kept in the repository: all rows take a day. `make full-size RESTART=1` forgets them.
 full-size: install
-	$(if $(RESTART),rm -f .full-size.json)
-	$(BIN)/python benchmarks/full_size.py --state .full-size.json --markdown docs/full-size.md
-	rm .full-size.json
+	$(if $(RESTART),rm -f benchmarks/full_size.json)
+	$(BIN)/python benchmarks/full_size.py --state benchmarks/full_size.json --markdown docs/full-size.md
 
 gpu: install
 	$(BIN)/python benchmarks/gpu.py --markdown docs/gpu.md

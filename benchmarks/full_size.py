@@ -105,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", action="append", choices=tuple(CASES), metavar="NAME", help="of the table's rows")
     parser.add_argument("--depth", action="append", type=int, help="blocks to compile")
-    parser.add_argument("--state", type=Path, default=Path(".full-size.json"))
+    parser.add_argument("--state", type=Path, default=Path(__file__).with_name("full_size.json"))
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds that the compiler may take for a program")
     parser.add_argument("--hours", type=float, default=1000.0, help="hours after which no other case is begun")

@@ -1,4 +1,4 @@
-"""A module's one tensor input, and its one tensor output, that the two sides name differently.
+"""A module's one tensor input and output that the two sides name differently, and outputs in another order.
 
 Problem. Flax calls what a Dense takes `inputs`, torch calls what a Linear takes `input`; a block that Flax scans hands
 on `(x, None)`, torch's `x`. By name they never meet, so that where an output differs nothing is known of what went in.
@@ -10,17 +10,25 @@ is given and returns: a port's call may convert both. What is paired so may stil
 applies an activation before a projection, the other in it. Then the input differs and the output does not, or far less
 (of an output: the model's own does not): such a pair tells nothing, and does not decide (`parity.compare.judge`).
 
+A block of two streams may give them back in another order (text first in diffusers' Flux). Where outputs of one name do
+not line up, and each of one side does with exactly one of the other, they are paired so.
+
 Cost. One pass over the keys.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from parity.compare.metrics import comparable_shapes
 from parity.golden.records import LOOP, Key, Record, StepRecords
+
+_Parts = Mapping[str, Record]
+"""A port's records by the part of its rows that they hold; the whole's is empty."""
+_Side = tuple[Key, bool]
+"""A call of a module, and whether its inputs or its outputs."""
 
 
 def lone_ports(reference: Sequence[Record], candidate: Sequence[Record]) -> dict[Key, Key]:
@@ -31,8 +39,14 @@ def lone_ports(reference: Sequence[Record], candidate: Sequence[Record]) -> dict
     for call, a in mine.items():
         b = other.get(call)
         if b is not None and _line_up(ours[a], theirs[b]):
-            found |= {theirs[b][part].key: record.key for part, record in ours[a].items()}
+            found |= _renamed(ours[a], theirs[b])
+    for a, b in _turned(ours, theirs):
+        found |= _renamed(ours[a], theirs[b])
     return found
+
+
+def _renamed(ours: _Parts, theirs: _Parts) -> dict[Key, Key]:
+    return {theirs[part].key: record.key for part, record in ours.items()}
 
 
 def met(reference: StepRecords, candidate: StepRecords) -> StepRecords:
@@ -41,12 +55,6 @@ def met(reference: StepRecords, candidate: StepRecords) -> StepRecords:
     if not names:
         return candidate
     return replace(candidate, records=tuple(replace(r, key=names.get(r.key, r.key)) for r in candidate.records))
-
-
-_Parts = Mapping[str, Record]
-"""A port's records by the part of its rows that they hold; the whole's is empty."""
-_Side = tuple[Key, bool]
-"""A call of a module, and whether its inputs or its outputs."""
 
 
 def _ports(records: Iterable[Record]) -> dict[Key, dict[str, Record]]:
@@ -68,6 +76,26 @@ def _alone(ports: Mapping[Key, _Parts], others: Mapping[Key, _Parts]) -> dict[_S
             found[replace(port, site=port.module), port.is_input].append(port)
     lone = {side: alone[0] for side, alone in found.items() if len(alone) == 1}
     return {side: port for side, port in lone.items() if port not in others and "mask" not in port.port}
+
+
+def _turned(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
+    """Outputs of one call that only another order lines up, each with the one that it can only be."""
+    mine, others = _outputs(ours), _outputs(theirs)
+    for call, ports in mine.items():
+        if set(others.get(call, ())) != set(ports) or all(_line_up(ours[p], theirs[p]) for p in ports):
+            continue
+        fits = {a: [b for b in ports if _line_up(ours[a], theirs[b])] for a in ports}
+        if all(len(found) == 1 for found in fits.values()) and len({b for (b,) in fits.values()}) == len(ports):
+            yield from ((a, b) for a, (b,) in fits.items() if a != b)
+
+
+def _outputs(ports: Mapping[Key, _Parts]) -> dict[Key, list[Key]]:
+    """The tensors that each call gives back, by its module's key."""
+    found: defaultdict[Key, list[Key]] = defaultdict(list)
+    for port, parts in ports.items():
+        if not port.is_input and any(r.kind == "tensor" for r in parts.values()):
+            found[replace(port, site=port.module)].append(port)
+    return found
 
 
 def _line_up(a: _Parts, b: _Parts) -> bool:

@@ -12,7 +12,7 @@ from parity.compare.pairs.lone import lone_ports
 from parity.compare.result import SiteDiff
 from parity.compare.unlike import is_unpaired
 from parity.golden import Record
-from tests.compare.make_records import Walk, births, moved, noise, none, scalar, tensor
+from tests.compare.make_records import Walk, births, moved, noise, none, scalar, step, tensor
 
 X = noise(0)
 SMALL = noise(1, (1, 4, 8))
@@ -32,6 +32,32 @@ def test_the_one_output_of_each_side_is_one() -> None:
     ours = [tensor("a:out", X), tensor("b:out.sample", X), tensor("c:out.0", X), tensor("c:out.1", X)]
     theirs = [tensor("a:out.0", X), none("a:out.1"), tensor("b:out", X), tensor("c:out.0", X), tensor("c:out.2", X)]
     assert pairs(ours, theirs) == {"a:out.0": "a:out", "b:out": "b:out.sample"}
+
+
+def test_outputs_in_another_order_are_paired_where_their_shapes_leave_one_way() -> None:
+    """A block of two streams that gives its text back first, and its port that does not."""
+    ours = [tensor("a:out.0", SMALL), tensor("a:out.1", X), none("a:out.2")]
+    theirs = [tensor("a:out.0", X), tensor("a:out.1", SMALL)]
+    assert pairs(ours, theirs) == {"a:out.0": "a:out.1", "a:out.1": "a:out.0"}
+    diffs = {d.key.site: d for d in Judge(strict_sites=False).step(step(ours), step(theirs))}
+    assert {site: (d.called, d.verdict) for site, d in diffs.items() if site.startswith("a:")} == {
+        "a:out.0": ("out.1", "pass"),
+        "a:out.1": ("out.0", "pass"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ([X, X, SMALL], [SMALL, X, X]),  # which of the two?
+        ([X, SMALL], [X, SMALL]),
+        ([X, SMALL], [SMALL, SMALL]),
+        ([X, SMALL], [SMALL, X, X]),
+    ],
+)
+def test_an_order_that_shapes_do_not_tell_is_not_guessed(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    sides = [[tensor(f"a:out.{i}", x) for i, x in enumerate(side)] for side in (ours, theirs)]
+    assert pairs(*sides) == {}
 
 
 def test_none_and_numbers_are_no_second_input() -> None:
