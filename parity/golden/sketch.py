@@ -115,9 +115,14 @@ def row_signs(start: int, stop: int) -> np.ndarray:
     return 1.0 - 2.0 * (_hash(np.arange(start, stop), 0x9E3779B9) >> np.uint32(31)).astype(np.float32)
 
 
-def tile_signs(channels: int) -> np.ndarray:
-    """The sign tile, float32 [32, channels] of -1 and 1; row `slot % 32` applies to a slot."""
-    index = np.arange(TILE * channels).reshape(TILE, channels)
+def tile_signs(channels: int, slots: int = TILE) -> np.ndarray:
+    """The sign tile, float32 [32, channels] of -1 and 1; row `slot % 32` applies to a slot.
+
+    Args:
+        slots: that there are; of fewer than 32 the tile has as many rows: a long vector is one.
+    """
+    rows = min(slots, TILE)
+    index = np.arange(rows * channels).reshape(rows, channels)
     return 1.0 - 2.0 * (_hash(index, 0x7F4A7C15) >> np.uint32(31)).astype(np.float32)
 
 
@@ -153,10 +158,8 @@ def sketch(x: np.ndarray, *, shape: tuple[int, ...] | None = None, start: tuple[
         return np.bincount(flat, weights=values, minlength=g.size).astype(np.float32)
     row, channel = np.divmod(flat, g.channels)
     slot = row // g.rows_per_slot
-    signs = (
-        row_signs(int(row.min()), int(row.max()) + 1)[row - row.min()] * tile_signs(g.channels)[slot % TILE, channel]
-    )
-    signed = values * signs
+    by_row = row_signs(int(row.min()), int(row.max()) + 1)[row - row.min()]
+    signed = values * (by_row * tile_signs(g.channels, g.slots)[slot % TILE, channel])
     total = np.bincount((slot * g.width + channel) % TOTAL, weights=signed, minlength=TOTAL)
     bin_, slot_in_bin = np.divmod(slot, g.slots_per_bin)
     counter = bin_ * PER_BIN + (slot_in_bin * g.width + channel) % PER_BIN

@@ -166,6 +166,8 @@ def test_size_and_geometry(shape: tuple[int, ...]) -> None:
 
 def test_signs_are_small_and_fair() -> None:
     assert tile_signs(5000).shape == (TILE, 5000)
+    np.testing.assert_array_equal(tile_signs(5000, 3), tile_signs(5000)[:3])
+    assert tile_signs(1 << 22, 1).nbytes == 1 << 24, "a long vector's is no longer than itself"
     assert row_signs(10, 70000).shape == (69990,)
     for signs in (tile_signs(5000), row_signs(0, 100000)):
         assert signs.dtype == np.float32

@@ -346,5 +346,5 @@ def _hash_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype)
 @functools.lru_cache(maxsize=64)
 def _tile(channels: int, rows: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """The sign tile; all 32 rows of it twice over, so that from any slot on the next 32 rows are one slice."""
-    tile = torch.from_numpy(tile_signs(channels)[:rows]).to(device, dtype)
+    tile = torch.from_numpy(tile_signs(channels, rows)).to(device, dtype)
     return torch.cat([tile, tile]) if rows == TILE else tile
