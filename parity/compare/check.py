@@ -26,8 +26,9 @@ from parity.compare.judge import L2_LIMIT, Judge
 from parity.compare.metrics import measure
 from parity.compare.result import Distance, Origin, SiteDiff
 from parity.errors import UsageError
-from parity.golden.records import Floor, Key, Moments, Record, StepRecords
+from parity.golden.records import Floor, Key, Record, StepRecords
 from parity.golden.sketch import geometry, sketch
+from parity.golden.values import moments_of
 
 STAGE = "test"
 """Stage of the records made from a test's arrays."""
@@ -104,7 +105,7 @@ def _from_value(key: Key, x: Any) -> Record:
     array, dtype = _as_array(key, x)
     g = geometry(array.shape)
     held = array if array.size <= VALUES else None
-    return Record(key, "tensor", array.shape, dtype, "", (g.rows, g.channels), _moments(array), sketch(array), held)
+    return Record(key, "tensor", array.shape, dtype, "", (g.rows, g.channels), moments_of(array), sketch(array), held)
 
 
 def _as_array(key: Key, x: Any) -> tuple[np.ndarray, str]:
@@ -121,20 +122,6 @@ def _as_array(key: Key, x: Any) -> tuple[np.ndarray, str]:
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise UsageError(f"'{key.site}' has the dtype {array.dtype}, which a golden cannot hold; split or convert it")
     return array, array.dtype.name
-
-
-def _moments(x: np.ndarray) -> Moments:
-    values = x.astype(np.float64)
-    finite = values[np.isfinite(values)]
-    return Moments(
-        count=x.size,
-        nan=int(np.isnan(values).sum()),
-        inf=int(np.isinf(values).sum()),
-        min=float(finite.min()) if finite.size else 0.0,
-        max=float(finite.max()) if finite.size else 0.0,
-        mean=float(finite.mean()) if finite.size else 0.0,
-        l2=float(np.linalg.norm(finite)),
-    )
 
 
 def _with_floors(steps: Iterable[StepRecords], floors: Mapping[str | Key, Floor | float]) -> Iterable[StepRecords]:

@@ -42,6 +42,9 @@ TILE = 32
 """Rows of the sign tile."""
 EXACT = TOTAL + BINS * PER_BIN
 """A tensor of at most this many elements is kept whole; also the length of a sketch at most."""
+AT_ONCE = 1 << 22
+"""Elements that the definition looks at together: some 60 bytes of each are held, and a film's frames are billions."""
+_ROW_SALT, _TILE_SALT = 0x9E3779B9, 0x7F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +113,13 @@ def _hash(index: np.ndarray, salt: int) -> np.ndarray:
     return x ^ (x >> np.uint32(16))
 
 
+def _signs(index: np.ndarray, salt: int) -> np.ndarray:
+    return 1.0 - 2.0 * (_hash(index, salt) >> np.uint32(31)).astype(np.float32)
+
+
 def row_signs(start: int, stop: int) -> np.ndarray:
     """The sign of each global row index in [start, stop): float32 [stop - start] of -1 and 1."""
-    return 1.0 - 2.0 * (_hash(np.arange(start, stop), 0x9E3779B9) >> np.uint32(31)).astype(np.float32)
+    return _signs(np.arange(start, stop), _ROW_SALT)
 
 
 def tile_signs(channels: int, slots: int = TILE) -> np.ndarray:
@@ -122,8 +129,7 @@ def tile_signs(channels: int, slots: int = TILE) -> np.ndarray:
         slots: that there are; of fewer than 32 the tile has as many rows: a long vector is one.
     """
     rows = min(slots, TILE)
-    index = np.arange(rows * channels).reshape(rows, channels)
-    return 1.0 - 2.0 * (_hash(index, 0x7F4A7C15) >> np.uint32(31)).astype(np.float32)
+    return _signs(np.arange(rows * channels).reshape(rows, channels), _TILE_SALT)
 
 
 def sketch(x: np.ndarray, *, shape: tuple[int, ...] | None = None, start: tuple[int, ...] | None = None) -> np.ndarray:
@@ -147,24 +153,35 @@ def sketch(x: np.ndarray, *, shape: tuple[int, ...] | None = None, start: tuple[
     if any(a < 0 or a + n > m for a, n, m in zip(first, x.shape, whole, strict=True)):
         raise ValueError(f"the block of shape {x.shape} at {first} leaves the tensor of shape {whole}")
     g = geometry(whole)
-    values = np.asarray(x, dtype=np.float64).reshape(-1)
     if g.rows * g.channels == 0:
         return np.zeros(0, np.float32)
-    if values.size == 0:
-        return np.zeros(g.size, np.float32)
-    axes = [np.arange(a, a + n) for a, n in zip(first, x.shape, strict=True)]
-    flat = np.ravel_multi_index(np.ix_(*axes), whole).reshape(-1) if axes else np.zeros(1, np.int64)
+    counters = np.zeros(g.size)
+    axes = [np.arange(a, a + n) for a, n in zip(first[:-1], x.shape[:-1], strict=True)]
+    rows = np.ravel_multi_index(np.ix_(*axes), whole[:-1]).reshape(-1) if axes else np.zeros(1, np.int64)
+    values = x.reshape(len(rows), x.shape[-1] if x.ndim else 1) if x.size else np.zeros((0, 0))
+    high, wide = max(1, AT_ONCE // max(1, values.shape[1])), AT_ONCE
+    for at in range(0, values.shape[0], high):
+        for beside in range(0, values.shape[1], wide):
+            piece = values[at : at + high, beside : beside + wide]
+            channel = np.arange(beside, beside + piece.shape[1]) + (first[-1] if first else 0)
+            counters += _counters(piece.astype(np.float64), rows[at : at + high], channel, g)
+    return counters.astype(np.float32)
+
+
+def _counters(x: np.ndarray, row: np.ndarray, channel: np.ndarray, g: Geometry) -> np.ndarray:
+    """What a block [rows, channels] adds to the sketch, float64 [size], by its rows' and channels' numbers."""
     if g.exact:
-        return np.bincount(flat, weights=values, minlength=g.size).astype(np.float32)
-    row, channel = np.divmod(flat, g.channels)
+        at = row[:, None] * g.channels + channel
+        return np.bincount(at.reshape(-1), weights=x.reshape(-1), minlength=g.size)
     slot = row // g.rows_per_slot
-    by_row = row_signs(int(row.min()), int(row.max()) + 1)[row - row.min()]
-    signed = values * (by_row * tile_signs(g.channels, g.slots)[slot % TILE, channel])
-    total = np.bincount((slot * g.width + channel) % TOTAL, weights=signed, minlength=TOTAL)
+    used, tile_row = np.unique(slot % TILE, return_inverse=True)
+    tile = _signs(used[:, None] * g.channels + channel, _TILE_SALT)
+    signed = (x * (_signs(row, _ROW_SALT)[:, None] * tile[tile_row])).reshape(-1)
+    position = (slot * g.width)[:, None] + channel
+    total = np.bincount((position % TOTAL).reshape(-1), weights=signed, minlength=TOTAL)
     bin_, slot_in_bin = np.divmod(slot, g.slots_per_bin)
-    counter = bin_ * PER_BIN + (slot_in_bin * g.width + channel) % PER_BIN
-    bins = np.bincount(counter, weights=signed, minlength=BINS * PER_BIN)
-    return np.concatenate([total, bins]).astype(np.float32)
+    counter = (bin_ * PER_BIN)[:, None] + ((slot_in_bin * g.width)[:, None] + channel) % PER_BIN
+    return np.concatenate([total, np.bincount(counter.reshape(-1), weights=signed, minlength=BINS * PER_BIN)])
 
 
 def norm(s: np.ndarray, g: Geometry) -> float:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from parity.golden.records import READ, Key, Moments, Record
-from parity.golden.sketch import geometry, sketch
+from parity.golden.sketch import AT_ONCE, geometry, sketch
+
+
+def moments_of(x: np.ndarray) -> Moments:
+    """The moments of an array of any shape and real dtype, computed in float64."""
+    flat = x.reshape(-1)
+    nan = inf = finite = 0
+    total = squares = 0.0
+    low, high = np.inf, -np.inf
+    for at in range(0, flat.size, AT_ONCE):
+        piece = flat[at : at + AT_ONCE].astype(np.float64)
+        nan, inf = nan + int(np.isnan(piece).sum()), inf + int(np.isinf(piece).sum())
+        kept = piece[np.isfinite(piece)]
+        finite, total = finite + kept.size, total + float(kept.sum())
+        squares += float(np.dot(kept, kept))
+        low, high = min(low, float(kept.min(initial=np.inf))), max(high, float(kept.max(initial=-np.inf)))
+    if not finite:
+        return Moments(flat.size, nan, inf, 0.0, 0.0, 0.0, 0.0)
+    return Moments(flat.size, nan, inf, low, high, total / finite, math.sqrt(squares))
 
 
 def value_record(key: Key, value: np.ndarray, dtype: str) -> Record:
     """A record of a value that is held whole: the loop's own, or a stage's output."""
-    finite = value[np.isfinite(value)].astype(np.float64)
-    moments = Moments(
-        count=value.size,
-        nan=int(np.isnan(value).sum()),
-        inf=int(np.isinf(value).sum()),
-        min=float(finite.min(initial=np.inf)) if finite.size else 0.0,
-        max=float(finite.max(initial=-np.inf)) if finite.size else 0.0,
-        mean=float(finite.mean()) if finite.size else 0.0,
-        l2=float(np.linalg.norm(finite)),
-    )
     g = geometry(value.shape)
-    return Record(key, "tensor", value.shape, dtype, "", (g.rows, g.channels), moments, sketch(value), value)
+    return Record(key, "tensor", value.shape, dtype, "", (g.rows, g.channels), moments_of(value), sketch(value), value)
 
 
 def shown(frames: np.ndarray) -> np.ndarray:

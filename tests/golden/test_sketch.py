@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from parity.golden.sketch import (
     sketch,
     tile_signs,
 )
+from parity.golden.values import moments_of
 
 SHAPES = [(1, 12288), (40000, 64), (2048, 1024), (1, 4, 16, 45, 80)]
 DIFFERENCES = ["noise", "channel", "row", "element", "rank_one", "constant", "bias", "shifted"]
@@ -162,6 +164,22 @@ def test_size_and_geometry(shape: tuple[int, ...]) -> None:
     assert (g.bins - 1) * g.rows_per_bin < max(1, g.rows) <= max(1, g.bins * g.rows_per_bin)
     assert g.channels <= g.width <= g.channels + 3
     assert np.gcd(g.width, TOTAL) == 1
+
+
+@pytest.mark.parametrize("shape", [(7, 300, 11), (3, 5000), (40000,), (2, 3, 5, 7, 11)])
+def test_what_is_looked_at_in_pieces_is_the_whole(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoded film is billions of elements: the definition and the moments hold a few million of them at once."""
+    x = np.random.default_rng(0).standard_normal(shape)
+    x.flat[5] = np.inf
+    whole, moments = sketch(np.where(np.isfinite(x), x, 0.0)), moments_of(x)
+    for name in ("parity.golden.sketch", "parity.golden.values"):
+        monkeypatch.setattr(sys.modules[name], "AT_ONCE", 999)
+    np.testing.assert_allclose(sketch(np.where(np.isfinite(x), x, 0.0)), whole, rtol=1e-6, atol=1e-6)
+    pieces = moments_of(x)
+    assert (pieces.count, pieces.nan, pieces.inf, pieces.min, pieces.max) == (
+        x.size, 0, 1, moments.min, moments.max
+    )  # fmt: skip
+    assert (pieces.mean, pieces.l2) == pytest.approx((moments.mean, moments.l2))
 
 
 def test_signs_are_small_and_fair() -> None:
