@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Set
 import numpy as np
 import torch
 
+from parity.errors import UsageError
 from parity.golden.records import Record
 from parity.hooks.attach import attached, require_fired
 from parity.hooks.masks import Masks
@@ -136,9 +137,18 @@ class TorchBackend:
 
 @contextlib.contextmanager
 def torch_scope(reached: Reached) -> Iterator[None]:
-    """The context in which the reference computes: no gradients, products as `matmul_precision` says."""
-    if reached.settings.backend == "torch":  # a reference, whose floors it changes; a candidate in torch has no chip
-        reached.mark("tpu")
+    """The context in which the reference computes: no gradients, products as `matmul_precision` says.
+
+    Raises:
+        UsageError: it is a candidate's, and is to have a TPU's elementary functions.
+    """
+    settings = reached.settings
+    if settings.backend != "torch" and settings.changed("tpu"):
+        raise UsageError(
+            f"tpu={settings.text('tpu')} is for a candidate that JAX computes; this one is plain torch, whose "
+            "elementary functions are its own: leave it out"
+        )
+    reached.mark("tpu")  # of a reference it changes the floors
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
