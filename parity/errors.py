@@ -7,6 +7,8 @@ and exits with `exit_code`; anything else that escapes is a defect of parity and
 from __future__ import annotations
 
 import signal
+import traceback
+from pathlib import Path
 
 
 def summary(error: BaseException) -> str:
@@ -16,6 +18,18 @@ def summary(error: BaseException) -> str:
     except BaseException as worse:  # somebody's own __str__, which may raise anything
         lines = [f"(its message cannot be read: {type(worse).__name__})"]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def line_of(error: BaseException, file: Path) -> str:
+    """The innermost line of the user's file, else of a file beside it, that an error passed through."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    for near in (lambda f: f == file, lambda f: f.parent == file.parent):
+        own = [f for f in frames if near(Path(f.filename).resolve())]
+        if own:
+            return f"{Path(own[-1].filename).name}:{own[-1].lineno}"
+    return file.name
 
 
 class ParityError(Exception):

@@ -234,9 +234,11 @@ def _held(reference: Side, candidate: Side) -> list[Check]:
     unfinished = [n for n, side in (("reference", reference), ("candidate", candidate)) if not side.complete]
     if unfinished:
         whose = " and the ".join(unfinished)
+        walked = [step for step in common if step != OUTSIDE]
+        upto = f"up to step {walked[-1]} ({len(walked)} steps)" if walked else "outside the loop alone"
         detail = (
-            f"the recording of the {whose} was not finished: compared up to step {common[-1]} "
-            f"({len(common)} steps); go on with: parity record --resume"
+            f"the recording of the {whose} was not finished: compared {upto}; go on with: parity record --resume "
+            "(of a script: record it anew)"
         )
         return [Check("steps held", "explained", detail)]
     if _in_loop(reference) == _in_loop(candidate) != () and reference.steps != candidate.steps:

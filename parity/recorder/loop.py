@@ -273,13 +273,19 @@ def _remembered(scheduler: Any) -> int | None:
 
 
 def _scaled(z: torch.Tensor, latents: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """The decoder's input as another run's latents would have made it: moved by the scale between the two."""
-    if z.numel() != latents.numel():
+    """The decoder's input as another run's latents would have made it: moved by the scale between the two.
+
+    Pipelines permute and unscale, cut padding frames off (CogVideoX-1.5), or decode a few frames at a time: the size of
+    what is moved is kept, its place is not known.
+    """
+    if not z.numel() or not latents.numel():
         return z
-    base, x = latents.to(torch.float64).flatten(), z.to(torch.float64).flatten()
-    factor = float(x.norm() / base.norm()) if float(base.norm()) > 0 else 1.0
-    # Pipelines permute and unscale: the size of what is moved is kept, its place is not known.
-    return (z.to(torch.float64) + factor * shift.to(torch.float64).reshape(z.shape)).to(z.dtype)
+    base, x = latents.to(torch.float64).flatten(), z.to(torch.float64)
+    size = float(base.square().mean().sqrt())
+    factor = float(x.square().mean().sqrt()) / size if size > 0 else 1.0
+    moved = shift.to(torch.float64).flatten()
+    moved = moved.repeat(-(-z.numel() // moved.numel()))[: z.numel()].reshape(z.shape)
+    return (x + factor * moved).to(z.dtype)
 
 
 def _array(frames: Any) -> np.ndarray | None:

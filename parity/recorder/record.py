@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from parity.errors import ParityError, UsageError
+from parity.errors import ParityError, UsageError, summary
 from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
 from parity.port import Layout
@@ -58,7 +58,7 @@ class Recording:
                 yield
         except Exception as error:
             if not self.failed:
-                self.failed = f"{type(error).__name__}: {error}".splitlines()[0]
+                self.failed = _said(error)
                 say(f"recording to {self.where} ended in step {self.steps.number}: {self.failed}; the script goes on")
             if self.together:
                 self.steps.writes = False
@@ -219,7 +219,8 @@ def _finish(
         if wrong is not None and not recording.steps.empty:
             wrong.finish(recording.where)
     except Exception as error:
-        what = str(error) if isinstance(error, ParityError) else f"{type(error).__name__}: {error}".splitlines()[0]
+        what = _said(error)
+        recording.failed = recording.failed or what
         say(f"recording to {recording.where} could not be finished: {what}")
         if os.environ.get("PARITY_DEBUG") == "1":
             raise
@@ -235,6 +236,10 @@ def _finish(
     both = f"{other} {recording.where}" if like is not None else f"{recording.where} {other}"
     what = f"{count} step{'s' if count > 1 else ''}" if count else "what was decoded is"
     say(f"{what} recorded to {recording.where}{state}; compare: parity diff {both}")
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, ParityError) else summary(error)
 
 
 def say(text: str) -> None:

@@ -1,21 +1,24 @@
 """Recording a script without an edit: the first call of a diffusers pipeline that it builds.
 
 Every pipeline registers its components when it is made; from then on the calls of its class are watched. The script
-runs in this process as it would by itself: its arguments, its folder on the path, its exit. What it prints is its own.
+runs in this process as it would by itself: its arguments, its folder on the path. What it prints is its own; how it
+ends is told in a sentence, as exit codes are parity's.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import runpy
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from parity.errors import UsageError
+from parity.errors import ParityError, UsageError, line_of, summary
 from parity.recorder.methods import replaced
-from parity.recorder.record import record
+from parity.recorder.record import Recording, record
 
 
 def run_script(where: str, script: Path, arguments: Sequence[str], **options: Any) -> None:
@@ -25,7 +28,8 @@ def run_script(where: str, script: Path, arguments: Sequence[str], **options: An
         where: of the golden. arguments: the script's. options: of `parity.record`.
 
     Raises:
-        UsageError: there is no such script, or it called no pipeline. What the script raises, its `SystemExit` too.
+        UsageError: there is no such script, it called no pipeline, it ended with an error, or what it computed could
+            not be recorded whole.
     """
     from diffusers import DiffusionPipeline
 
@@ -43,19 +47,43 @@ def run_script(where: str, script: Path, arguments: Sequence[str], **options: An
     sys.argv, sys.path[:] = [str(script), *arguments], [str(script.resolve().parent), *sys.path]
     try:
         with replaced(DiffusionPipeline, "register_modules", registered):
-            runpy.run_path(str(script), run_name="__main__")
+            _run(script)
     finally:
         watch.end()
         sys.argv, sys.path[:] = before
     if not watch.called:
         raise UsageError(f"'{script}' called no diffusers pipeline: record its loop with `with parity.record(...)`")
+    if watch.recording is not None and watch.recording.failed:
+        raise UsageError(f"the recording to {where} is not whole: {watch.recording.failed}")
+
+
+def _run(script: Path) -> None:
+    """Run it as Python would. What parity itself does meanwhile raises nothing: an error is the script's own.
+
+    Raises:
+        UsageError: it ended with an error; 1 and the like mean something else in an exit code of parity's.
+    """
+    kept = "what was recorded until then is kept"
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except ParityError:
+        raise
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise UsageError(f"'{script}' ended with sys.exit({end.code!r}); {kept}") from end
+    except Exception as error:
+        if os.environ.get("PARITY_DEBUG") == "1":
+            traceback.print_exc()
+        said = f"'{script}' raised at {line_of(error, script.resolve())}: {summary(error)}; {kept}"
+        raise UsageError(f"{said} (PARITY_DEBUG=1: traceback)") from error
 
 
 class _Watch:
-    """Watches the classes of the pipelines that a script makes; `called` once one was recorded."""
+    """Watches the classes of the pipelines that a script makes; `called` once one was, and its `recording`."""
 
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         self.where, self.options, self.called = where, options, False
+        self.recording: Recording | None = None
         self._own: dict[type[Any], Any] = {}
 
     def see(self, kind: type[Any]) -> None:
@@ -69,7 +97,7 @@ class _Watch:
             if self.called:
                 return own(pipe, *args, **kwargs)
             self.called = True
-            with record(self.where, pipe, **self.options):
+            with record(self.where, pipe, **self.options) as self.recording:
                 return own(pipe, *args, **kwargs)
 
         kind.__call__ = call

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("diffusers")
 
-from parity.golden import Golden
+from parity.errors import UsageError
+from parity.golden import Golden, GoldenWriter
 from parity.golden.faults import kept_faults
 from tests.test_run import parity
 
@@ -63,8 +64,41 @@ def test_a_script_that_ends_hard_has_been_recorded(script: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("sys.exit(3)", "ended with sys.exit(3)"),
+        ("sys.exit('my words')", "ended with sys.exit('my words')"),
+        ("raise RuntimeError('mine')", "raised at script.py:13: RuntimeError: mine"),
+        ("import no_such_module", "raised at script.py:13: ModuleNotFoundError"),
+    ],
+)
+def test_how_a_script_ends_badly_is_told(script: Path, tmp_path: Path, end: str, message: str) -> None:
+    """Its own exit code could be 1, which says that something diverged; its exception is no defect of parity."""
+    script.write_text(SCRIPT.replace("END", end))
+    where = tmp_path / "golden"
+    done = parity("record", str(where), "--script", str(script), "--floors", "none", "--", model())
+    assert done.code == 2
+    assert message in done.err.splitlines()[-1]
+    assert "what was recorded until then is kept" in done.err
+    assert Golden.open(where).complete
+
+
+def test_a_recording_that_could_not_be_written_is_no_success(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise UsageError("no space left")
+
+    monkeypatch.setattr(GoldenWriter, "write_step", full)
+    done = parity("record", str(tmp_path / "golden"), "--script", str(script), "--floors", "none", "--", model())
+    assert (done.code, done.out) == (2, "made (1, 9, 32, 32, 3)\n")
+    assert "is not whole: no space left" in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
     ("text", "words", "message"),
     [
+        ("import sys; sys.exit(0)", (), "called no diffusers pipeline"),
         ("print(1)", (), "called no diffusers pipeline"),
         (None, (), "there is no file"),
         ("print(1)", ("--overwrite", "x"), "called no diffusers pipeline"),

@@ -23,7 +23,7 @@ from typing import Any, get_args
 
 import torch
 
-from parity.errors import ParityError, UsageError, summary
+from parity.errors import ParityError, UsageError, line_of, summary
 from parity.paths.port.beside import Modules, importable
 from parity.paths.port.settings import PortInfo
 from parity.paths.port.state import kept
@@ -114,8 +114,8 @@ def _import(option: str, file: Path, timeout: float) -> tuple[ModuleType, Module
             spec.loader.exec_module(module)
     except _TookTooLongError as late:
         raise UsageError(
-            f"{option}: importing '{file.name}' did not end within {timeout:g} s, at {_line(late, file)}; do the work "
-            "inside the function, or allow more with --path-timeout SECONDS"
+            f"{option}: importing '{file.name}' did not end within {timeout:g} s, at {line_of(late, file)}; do the "
+            "work inside the function, or allow more with --path-timeout SECONDS"
         ) from None
     return module, modules
 
@@ -165,19 +165,7 @@ def failures(doing: str, file: Path) -> Iterator[None]:
         if os.environ.get("PARITY_DEBUG") == "1":
             traceback.print_exc()
         said = f"{summary(error)}{_traced(error)} (PARITY_DEBUG=1: traceback)"
-        raise UsageError(f"{doing} raised at {_line(error, file)}{_library_line(error)}: {said}") from error
-
-
-def _line(error: BaseException, file: Path) -> str:
-    """The innermost line of the user's file, else of a file beside it, that an error passed through."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{Path(error.filename).name}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    for near in (lambda f: f == file, lambda f: f.parent == file.parent):
-        own = [f for f in frames if near(Path(f.filename).resolve())]
-        if own:
-            return f"{Path(own[-1].filename).name}:{own[-1].lineno}"
-    return file.name
+        raise UsageError(f"{doing} raised at {line_of(error, file)}{_library_line(error)}: {said}") from error
 
 
 _ENGINES = ("torch", "torchax", "jax", "jaxlib", "parity")
