@@ -45,9 +45,15 @@ Flux2 are at 3e-7 to 9e-7, and its floor, wide as it is, at 8e-5."""
 WIDEST_ON_A_CHIP = 1e-2
 """The same where the floors allow for a TPU's elementary functions: a bfloat16 network's own floor is as wide."""
 
+WIDEST_ROUNDED = 0.1
+"""The same of recordings in a 16-bit dtype, behind which no round in float32 stands: rounding that moves a tenth of the
+prediction hides an attention without half of its keys (Flux in bfloat16, whose guidance of 3.5 becomes 3504: 0.42)."""
 
-def widest_of(chip: str) -> float:
-    """The widest floor to judge by, of a reference whose setting `tpu` this is."""
+
+def widest_of(chip: str, failing: Failed = "structure") -> float:
+    """The widest floor to judge by, of a reference whose setting `tpu` this is, in a round that stands by itself."""
+    if failing == "precision":
+        return WIDEST_ROUNDED
     return WIDEST if chip == NO_CHIP else WIDEST_ON_A_CHIP
 
 
@@ -60,13 +66,14 @@ def conclude(
     notes: Sequence[Note] = (),
     failing: Failed = "structure",
     grid: Grid | None = None,
-    widest: float = WIDEST,
+    widest: float | None = None,
 ) -> Result:
     """The verdict over all steps.
 
     Args:
         failing: which round these steps belong to. grid: how the model's image tokens lie, for the findings.
-        widest: floor at the structure round's first noise_pred above which nothing is judged.
+        widest: floor at the first noise_pred above which nothing is judged; None for `WIDEST` in the structure round,
+            and for none in another, which the structure round has gone before.
     """
     sites, steps = collected.found, tuple(collected.steps)
     common = {
@@ -87,7 +94,9 @@ def conclude(
     if broken is not None and not outputs and not births:
         why = Reason(kind="unjudged", problem="not_finite", first=broken.key)
         return Result("unjudged", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
-    wide = _wide_floor(sites, steps, widest) if failing == "structure" and not outputs and not births else None
+    if widest is None:
+        widest = WIDEST if failing == "structure" else math.inf
+    wide = None if outputs or births else _wide_floor(sites, steps, widest)
     if wide is not None:
         return Result("unjudged", None, wide, notes=tuple(notes), **common)  # type: ignore[arg-type]
     if not outputs and not births:

@@ -193,7 +193,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         preflight=tuple(findings),
         notes=told,
         failing=_round(a, b),
-        widest=widest_of(a.settings.get("tpu", NO_CHIP)),
+        widest=widest_of(a.settings.get("tpu", NO_CHIP), _round(a, b)),
     )
     if not common.tensors:
         nothing = Reason(kind="unjudged", problem="no_tensor", detail="goldens")

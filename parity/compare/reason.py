@@ -35,6 +35,9 @@ Problem = Literal[
 TRANSFORMER = "transformer"
 """The stage that nearly every site is in, which a sentence leaves out."""
 
+WIDE = 0.05
+"""Between what a floor in float32 may be at most, and one in a 16-bit dtype (`parity.compare.conclude`)."""
+
 FLOORS = "parity record DIR --floors fp64,rounding"
 """What records a reference with floors."""
 
@@ -283,7 +286,10 @@ def _unjudged(reason: Reason) -> str:
 
 def _wide_floor(reason: Reason) -> str:
     begins = f"; it begins at {place(reason.first)}" if reason.first is not None else ""
+    # A float32 floor is never so wide but by its inputs; a 16-bit one is, where the model multiplies what was rounded.
+    coarse = reason.problem == "wide_floor" and float(reason.detail) > WIDE
+    advice = "record both sides in float32 too" if coarse else "are the inputs of the scale that the model takes?"
     return (
         f"rounding alone moves noise_pred by {reason.distance.floor:.1e} of its size, more than {reason.detail}: no "
-        f"floor to judge by{begins}: are the inputs of the scale that the model takes?"
+        f"floor to judge by{begins}: {advice}"
     )

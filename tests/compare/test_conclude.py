@@ -451,6 +451,25 @@ def test_a_floor_that_hides_percents_is_no_floor() -> None:
     assert as_given.verdict == "pass"  # 16 bits round by that much
 
 
+@pytest.mark.parametrize(("times", "verdict"), [(1e5, "pass"), (1e7, "unjudged")])
+def test_goldens_in_16_bits_may_have_floors_of_a_tenth(times: float, verdict: str) -> None:
+    """No round in float32 has gone before: what is wrong by less than the floor, nobody else would say."""
+    walk = Walk()
+    walk.site("a:out")
+    walk.ends()
+    reference, candidate = walk.steps()
+    floors = {key: dataclasses.replace(floor, l2=floor.l2 * times) for key, floor in reference.floors.items()}
+    wide = StepRecords(reference.step, reference.records, floors)
+    collected = Collected()
+    collected.add(wide, candidate, Judge().step(wide, candidate))
+    limit = widest_of("none", "precision")
+    result = conclude(collected, model="made", differing=(), preflight=(), failing="precision", widest=limit)
+    assert result.verdict == verdict
+    if verdict == "unjudged":
+        assert "more than 1e-1: no floor to judge by" in result.reason
+        assert result.reason.endswith("record both sides in float32 too")
+
+
 @pytest.mark.parametrize(("times", "verdict"), [(5e3, "pass"), (1e5, "unjudged")])
 def test_a_chips_floors_may_be_as_wide_as_a_16_bit_networks(times: float, verdict: str) -> None:
     walk = Walk()
