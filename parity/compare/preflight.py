@@ -58,6 +58,10 @@ def preflight(reference: Facts, candidate: Facts, differing: Iterable[str]) -> t
     )
 
 
+WEIGHTS = "weights"
+"""Name of the check of parameters."""
+
+
 def failed(checks: Sequence[Check]) -> Check | None:
     """The first check that fails."""
     return next((c for c in checks if c.verdict == "fail"), None)
@@ -83,24 +87,24 @@ def compare_weights(a: Weights, b: Weights, declared: Collection[str], *, mapped
         mapped: whether the two are mapped onto each other, so that one may fuse or split parameters of the other.
     """
     if not a or not b:
-        return Check("weights", "explained", unknown("weights were", a, b))
+        return Check(WEIGHTS, "explained", unknown("weights were", a, b))
     one_sided, both = a.keys() ^ b.keys(), a.keys() & b.keys()
     shapes = sorted(n for n in both if a[n][0] != b[n][0])
     if shapes:
-        return Check("weights", "fail", f"'{shapes[0]}' has shape {a[shapes[0]][0]} against {b[shapes[0]][0]}")
+        return Check(WEIGHTS, "fail", f"'{shapes[0]}' has shape {a[shapes[0]][0]} against {b[shapes[0]][0]}")
     other = [n for n in both if a[n] != b[n]]
     if not one_sided and not other:
-        return Check("weights", "pass", f"{len(a)} parameters equal")
+        return Check(WEIGHTS, "pass", f"{len(a)} parameters equal")
     if not other and Counter(a.values()) == Counter(b.values()):
-        return Check("weights", "explained", f"{len(a)} parameters equal, under other names")
+        return Check(WEIGHTS, "explained", f"{len(a)} parameters equal, under other names")
     parts = [f"{len(other)} of {len(a)} parameters differ in value: {few(other)}"] if other else []
     parts += [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
     detail = "; ".join(parts)
     if one_sided and not mapped:
-        return Check("weights", "fail", detail)
+        return Check(WEIGHTS, "fail", detail)
     if not other:
-        return Check("weights", "explained", detail)
-    return explained("weights", detail, [changed_by("weights")], declared)
+        return Check(WEIGHTS, "explained", detail)
+    return explained(WEIGHTS, detail, [changed_by("weights")], declared)
 
 
 def compare_tensors(
@@ -173,13 +177,13 @@ def shared_weights(a: Weights, b: Weights) -> Check:
     """What a port names as the reference does. It may hold such a tensor in another layout: the sites decide."""
     both = sorted(n for n in a.keys() & b.keys() if a[n][0] == b[n][0])
     if not both:
-        return Check("weights", "pass", "not compared: the port names its parameters otherwise")
+        return Check(WEIGHTS, "pass", "not compared: the port names its parameters otherwise")
     other = [n for n in both if a[n] != b[n]]
     rest = len(a.keys() ^ b.keys())
     if not other:
-        return Check("weights", "pass", f"{len(both)} parameters of the same names equal; {rest} on one side only")
+        return Check(WEIGHTS, "pass", f"{len(both)} parameters of the same names equal; {rest} on one side only")
     detail = f"{len(other)} of {len(both)} parameters of the same names differ in value: {few(other)}"
-    return Check("weights", "explained", f"{detail}; {rest} on one side only (a port may hold them in another layout)")
+    return Check(WEIGHTS, "explained", f"{detail}; {rest} on one side only (a port may hold them in another layout)")
 
 
 def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from parity.compare.preflight import failed
+from parity.compare.preflight import WEIGHTS, failed
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, Round
 from parity.errors import UsageError
@@ -72,9 +72,22 @@ def compare(
         past_preflight: whether a failing check, which decides, does not end the comparison: its numbers are wanted too.
     """
     result, problem = _compared(request, openers, say, sink, own, past_preflight)
-    if problem is None or result.failed == "preflight":
+    if result.failed == "preflight":
         return result
+    if problem is None:
+        return _with_its_weights(result)
     return replace(result, verdict="fail", failed="preflight", why=_of_check(problem))
+
+
+def _with_its_weights(result: Result) -> Result:
+    """A port may permute or transpose what it names as the reference does: that is no fault where all sites agree."""
+    other = failed(result.preflight)
+    if other is None:
+        return result
+    if result.verdict != "pass":
+        return replace(result, verdict="fail", failed="preflight", why=_of_check(other))
+    laid_out = replace(other, verdict="explained", detail=f"{other.detail}: in another layout, as all sites agree")
+    return replace(result, preflight=tuple(laid_out if c is other else c for c in result.preflight))
 
 
 def _of_check(problem: Check) -> Reason:
@@ -89,7 +102,7 @@ def _compared(
     given = own.get("precision") or own.get("structure")
     with ready(request, openers, say, given) as pair:
         checks, differing = pair.checks, pair.differing
-        problem = failed(checks)
+        problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
         if problem is not None and not past_preflight:
             return Result("fail", "preflight", _of_check(problem), request.model, differing, checks), problem
         if request.forcing == "module" and pair.facts.candidate.cannot_call:

@@ -105,6 +105,28 @@ def test_other_weights_are_named_and_placed() -> None:
     assert result.origin.key.site == "blocks.1.up:out"
 
 
+class Turned(torch.nn.Module):
+    """A linear layer that keeps its weight as JAX does."""
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(linear.weight.T.contiguous()), linear.bias
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return input @ self.weight + self.bias
+
+
+def test_weights_in_another_layout_are_no_fault_where_all_sites_agree() -> None:
+    other: Any = copy.deepcopy(NET)
+    for block in other.blocks:
+        block.up = Turned(block.up)
+    result = parity.compare(NET, other, X)
+    assert (result.verdict, result.failed) == ("pass", None)
+    (weights,) = [check for check in result.preflight if check.check == "weights"]
+    assert weights.verdict == "explained"
+    assert "in another layout, as all sites agree" in weights.detail
+
+
 @pytest.mark.parametrize(
     ("reference", "candidate", "site"),
     [
