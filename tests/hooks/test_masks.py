@@ -119,8 +119,10 @@ def test_inside_a_compiled_program_the_frame_follows_the_mask_of_each_call() -> 
     torchax = pytest.importorskip("torchax")
     import jax
 
+    env = torchax.default_env()  # made within a trace it would keep that trace's random key
+
     def traced(mask: Any) -> Any:
-        with torchax.default_env():
+        with env:
             return torchax.interop.jax_view(frame_of(torchax.interop.torch_view(mask), 4))
 
     compiled = jax.jit(traced)

@@ -87,6 +87,9 @@ from parity.paths.worker.processes import Processes, together
 
 index, how = int(sys.argv[1]), sys.argv[2]
 with together(Processes(3 if index and how == "miscounted" else 2, index, sys.argv[3], 4.0)):
+    if how == "first dies":  # once both are within: one that still joins fails in JAX's own words
+        from jax._src import distributed
+        distributed.global_state.client.wait_at_barrier("within", 60_000)
     if index == 0 and how == "first dies":
         os.kill(os.getpid(), 9)
     if index == 1 and how == "stands still":
