@@ -434,16 +434,22 @@ def test_notes_are_kept() -> None:
         assert Note("said before") in found.notes
 
 
-def test_a_floor_that_hides_percents_is_no_floor() -> None:
-    """Timesteps a thousand times too large: a 5 % error would lie within what rounding does."""
+def with_floors(times: float) -> Collected:
+    """Sides that agree, with floors that are so many times as wide."""
     walk = Walk()
     walk.site("a:out")
     walk.ends()
     reference, candidate = walk.steps()
-    floors = {key: dataclasses.replace(floor, l2=floor.l2 * 1e5) for key, floor in reference.floors.items()}
+    floors = {key: dataclasses.replace(floor, l2=floor.l2 * times) for key, floor in reference.floors.items()}
     wide = StepRecords(reference.step, reference.records, floors)
     collected = Collected()
     collected.add(wide, candidate, Judge().step(wide, candidate))
+    return collected
+
+
+def test_a_floor_that_hides_percents_is_no_floor() -> None:
+    """Timesteps a thousand times too large: a 5 % error would lie within what rounding does."""
+    collected = with_floors(1e5)
     result = conclude(collected, model="made", differing=(), preflight=())
     assert (result.verdict, result.exit_code) == ("unjudged", 125)
     assert "more than 1e-3: no floor to judge by; it begins at" in result.reason
@@ -454,14 +460,7 @@ def test_a_floor_that_hides_percents_is_no_floor() -> None:
 @pytest.mark.parametrize(("times", "verdict"), [(1e5, "pass"), (1e7, "unjudged")])
 def test_goldens_in_16_bits_may_have_floors_of_a_tenth(times: float, verdict: str) -> None:
     """No round in float32 has gone before: what is wrong by less than the floor, nobody else would say."""
-    walk = Walk()
-    walk.site("a:out")
-    walk.ends()
-    reference, candidate = walk.steps()
-    floors = {key: dataclasses.replace(floor, l2=floor.l2 * times) for key, floor in reference.floors.items()}
-    wide = StepRecords(reference.step, reference.records, floors)
-    collected = Collected()
-    collected.add(wide, candidate, Judge().step(wide, candidate))
+    collected = with_floors(times)
     limit = widest_of("none", "precision")
     result = conclude(collected, model="made", differing=(), preflight=(), failing="precision", widest=limit)
     assert result.verdict == verdict
@@ -472,14 +471,7 @@ def test_goldens_in_16_bits_may_have_floors_of_a_tenth(times: float, verdict: st
 
 @pytest.mark.parametrize(("times", "verdict"), [(5e3, "pass"), (1e5, "unjudged")])
 def test_a_chips_floors_may_be_as_wide_as_a_16_bit_networks(times: float, verdict: str) -> None:
-    walk = Walk()
-    walk.site("a:out")
-    walk.ends()
-    reference, candidate = walk.steps()
-    floors = {key: dataclasses.replace(floor, l2=floor.l2 * times) for key, floor in reference.floors.items()}
-    wide = StepRecords(reference.step, reference.records, floors)
-    collected = Collected()
-    collected.add(wide, candidate, Judge().step(wide, candidate))
+    collected = with_floors(times)
     assert conclude(collected, model="made", differing=(), preflight=()).verdict == "unjudged"
     result = conclude(collected, model="made", differing=(), preflight=(), widest=widest_of("v6e"))
     assert result.verdict == verdict

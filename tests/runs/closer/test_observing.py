@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,9 @@ from typer.testing import CliRunner
 
 from parity.cli import app
 from parity.compare.result import Result
+from parity.errors import UsageError
 from parity.paths.side import Pair
+from parity.paths.worker.process import RemoteError
 from parity.runs.closer import observing as module
 from parity.runs.closer.observing import observing, on_tpu
 from parity.runs.request import Request
@@ -43,6 +46,19 @@ def test_what_a_tpu_is() -> None:
 def test_nothing_is_compiled_without_need(candidate: Any) -> None:
     pair: Any = SimpleNamespace(facts=Pair(None, candidate))
     assert observing(PASSED, pair, REQUEST, lambda *_: None) is PASSED
+
+
+@pytest.mark.parametrize("error", [UsageError("the candidate's process ended"), RemoteError("no memory")])
+def test_a_verdict_is_not_lost_to_what_cannot_be_told(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def observe(*_: object, **__: object) -> Iterator[None]:
+        raise error
+
+    monkeypatch.setattr(module, "holding", lambda *_: None)
+    sides = Pair(None, SimpleNamespace(observe=observe))
+    pair: Any = SimpleNamespace(facts=Pair(None, facts("TPU v4")), sides=sides, plan=lambda request: None)
+    found = observing(PASSED, pair, REQUEST, lambda *_: None)
+    assert found.verdict == "pass"
+    assert str(error) in found.notes[-1].text
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["parity's own", "a port in JAX"])
