@@ -65,7 +65,8 @@ def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inp
 
     tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     tensors.update(module.named_buffers(remove_duplicate=False))
-    weights = {name: cast(x.detach()) for name, x in tensors.items()}
+    once = {id(x): cast(x.detach()) for x in tensors.values()}  # tied weights stay one
+    weights = {name: once[id(x)] for name, x in tensors.items()}
     if not inputs:
         return torch.func.functional_call(module, weights, call.args, dict(call.kwargs))
 

@@ -5,7 +5,8 @@ weights and sums moved by what rounding does (`parity.hooks.perturb`); where the
 float32, which is then the truth around which the others round. What such a run's latents differ by is carried: into the
 transformer's next inputs, by the scalar that relates them to the latents; into the scheduler, by the linear combination
 of the predictions that the script's guidance made (fitted, whatever its formula); and through a copy of the scheduler.
-So the floor of step 40 holds what rounding has grown to by then, though the loop is the script's.
+So the floor of step 40 holds what rounding has grown to by then, though the loop is the script's. What the script's
+text encoders round by comes in with the text (`parity.recorder.texts`).
 
 In float64 nothing that the script compiled is compiled again: a compiled flex attention has no float64 on most devices,
 and another entry in the compiler's table could end what the script compiled. Where it cannot be run in float64 at all,
@@ -86,11 +87,13 @@ class Carried:
 
     Attributes:
         variants: them; one in float64 that fails is left out from then on. tell: says so.
+        text: moves a tensor's rows of encoded text as a run's encoders would have, in float64; None where it has none.
         running: the name of the one whose call is being made; empty for none.
     """
 
     variants: list[Variant]
     tell: Callable[[str], None]
+    text: Callable[[torch.Tensor, str], torch.Tensor | None]
     running: str = ""
     _latents: list[torch.Tensor] = field(default_factory=list)
     _outputs: list[torch.Tensor] = field(default_factory=list)
@@ -130,7 +133,7 @@ class Carried:
             self.running = ""
 
     def _shifted(self, variant: Variant, given: Any) -> Any:
-        """Arguments of the script's, as this run would have made them: each multiple of the latents moved."""
+        """Arguments of the script's as this run would have made them: multiples of the latents, and text, are moved."""
 
         def move(x: torch.Tensor) -> torch.Tensor:
             if not x.is_floating_point() or x.ndim < 2:
@@ -139,7 +142,8 @@ class Carried:
                 moved = _along(x, own, shift, variant.dtype or x.dtype)
                 if moved is not None:
                     return moved
-            return x.clone()
+            encoded = self.text(x, variant.name)
+            return x.clone() if encoded is None else encoded.to(variant.dtype or x.dtype)
 
         return mapped(move, given)
 

@@ -21,6 +21,7 @@ from parity.recorder.loop import Loop
 from parity.recorder.parts import Parts, provenance_of
 from parity.recorder.processes import Process, one_of
 from parity.recorder.steps import Steps
+from parity.recorder.texts import Texts, encoders_of, texts_of
 from parity.recorder.torch_calls import Calls, Eager, Kind
 from parity.recorder.wrong import Wrong
 
@@ -138,7 +139,8 @@ def record(
         overwrite,
         writes=process.writes,
     )
-    watched = _watched(parts, wanted, (sites, tuple(values)), kinds, wrong, tuple(branches), layout)
+    texts = texts_of(pipe, kinds, say)
+    watched = _watched(parts, wanted, (sites, tuple(values)), kinds, wrong, tuple(branches), layout, texts)
     with contextlib.ExitStack() as stack:
         for context in watched:
             stack.enter_context(context)
@@ -177,6 +179,7 @@ def _watched(
     wrong: Wrong | None,
     branches: tuple[str, ...],
     layout: Layout,
+    texts: Texts,
 ) -> list[contextlib.AbstractContextManager[None]]:
     """The contexts in which the parts are watched; see `record` for the arguments.
 
@@ -185,7 +188,8 @@ def _watched(
     """
     models, kind, steps = parts.models, wanted.kind, wanted.steps
     names = [Branches(parts.guided, branches) for _ in models]
-    carried = Carried(variants_of(next(iter(models.values())), kinds), say) if kinds and models else None
+    beside = bool(kinds) and bool(models)
+    carried = Carried(variants_of(next(iter(models.values())), kinds), say, texts.moved) if beside else None
     if carried is not None and any(v.name == TRUTH for v in carried.variants):
         steps.truth = TRUTH
     found = []
@@ -207,6 +211,8 @@ def _watched(
     )
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
+    if carried is not None:
+        found.append(texts.watching(encoders_of(parts.pipe)))
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
 
 

@@ -7,6 +7,7 @@ ends is told in a sentence, as exit codes are parity's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import runpy
@@ -17,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from parity.errors import ParityError, UsageError, line_of, summary
+from parity.recorder.floors import KINDS
 from parity.recorder.methods import replaced
-from parity.recorder.record import Recording, record
+from parity.recorder.record import Recording, record, say
+from parity.recorder.texts import early
 
 
 def run_script(where: str, script: Path, arguments: Sequence[str], **options: Any) -> None:
@@ -41,7 +44,7 @@ def run_script(where: str, script: Path, arguments: Sequence[str], **options: An
     @functools.wraps(own)
     def registered(pipe: Any, **components: Any) -> None:
         own(pipe, **components)
-        watch.see(type(pipe))
+        watch.see(pipe)
 
     before = sys.argv, list(sys.path)
     sys.argv, sys.path[:] = [str(script), *arguments], [str(script.resolve().parent), *sys.path]
@@ -85,9 +88,19 @@ class _Watch:
         self.where, self.options, self.called = where, options, False
         self.recording: Recording | None = None
         self._own: dict[type[Any], Any] = {}
+        self._early = contextlib.ExitStack()
 
-    def see(self, kind: type[Any]) -> None:
-        """Watch the calls of a class."""
+    def _floors(self) -> Sequence[str]:
+        """The floors that a recording is going to measure, as far as is known before its pipeline is called."""
+        given = self.options.get("floors")
+        unasked = self.options.get("like") is not None or "torchax" in sys.modules
+        return given if given is not None else () if unasked else KINDS
+
+    def see(self, pipe: Any) -> None:
+        """Watch a pipeline's text encoders from now on, and the calls of its class."""
+        if not self.called:
+            self._early.enter_context(early(pipe, self._floors, say))
+        kind = type(pipe)
         if kind in self._own or "__call__" not in vars(kind):
             return
         own = self._own[kind] = vars(kind)["__call__"]
@@ -97,6 +110,7 @@ class _Watch:
             if self.called:
                 return own(pipe, *args, **kwargs)
             self.called = True
+            self._early.close()
             with record(self.where, pipe, **self.options) as self.recording:
                 return own(pipe, *args, **kwargs)
 
@@ -104,5 +118,6 @@ class _Watch:
 
     def end(self) -> None:
         """Leave the classes as they were."""
+        self._early.close()
         for kind, own in self._own.items():
             kind.__call__ = own

@@ -1,0 +1,196 @@
+"""What a script's text encoders round by: the transformer's text is theirs, and is as far off as they are.
+
+Problem. A transformer's call is repeated on the text it was given, so its text had no floor but its own last bit. An
+encoder in bfloat16 is off by a thousand times that, and a right port that encodes its own text failed at
+`encoder_hidden_states`.
+
+How. Each call of an encoder is repeated as the transformer's are (`parity.recorder.floors`), when it is made: a script
+may drop its encoder before the transformer runs. What each row of its outputs differs by is held. A row that the
+transformer is given and that is one of these, bit for bit in its dtype, is moved by that: whatever was cut off, padded,
+repeated, put in another order or in a batch with others. A row that is none of these (scaled, projected, concatenated
+by channels) stays as it was. Nothing of an encoder is recorded.
+
+Cost: a forward of the encoder for each run, and in float64 a copy of its weights; of each call's last four hidden
+states and pooled output a float32 copy on the host for each run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from parity.errors import summary
+from parity.hooks.calls import Call, mapped
+from parity.hooks.rerun import rerun
+from parity.recorder.floors import variants_of
+
+ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
+LAYERS = 4
+"""Hidden states from the end that are held: pipelines take the last, the one before it, or the third from the end."""
+
+Rows = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
+"""An encoder's output [rows, channels], and by the name of a run what it differs by there, both on the host."""
+
+
+class Texts:
+    """The text encoders of one pipeline.
+
+    Attributes:
+        kinds: of floors that are measured, asked for at each call; empty for none. tell: says a line to the user.
+    """
+
+    _busy: ClassVar[bool] = False  # of all of them: two pipelines may share an encoder
+
+    def __init__(self, kinds: Callable[[], Sequence[str]], tell: Callable[[str], None]) -> None:
+        self.kinds, self.tell = kinds, tell
+        self._rows: list[Rows] = []
+        self._index: dict[tuple[torch.dtype, int], dict[bytes, tuple[int, int]]] = {}
+        self._watched: set[int] = set()
+
+    @contextlib.contextmanager
+    def watching(self, encoders: Sequence[Any]) -> Iterator[None]:
+        """Within it, calls of these encoders are repeated; what is no module of torch's own tensors is left alone."""
+        with contextlib.ExitStack() as stack:
+            for encoder in encoders:
+                known = not isinstance(encoder, torch.nn.Module) or id(encoder) in self._watched
+                if not known and type(encoder).__name__ != "OptimizedModule":
+                    stack.enter_context(self._hooked(encoder))
+            yield
+
+    @contextlib.contextmanager
+    def _hooked(self, encoder: torch.nn.Module) -> Iterator[None]:
+        given: list[tuple[Any, Any]] = []
+
+        def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            if not Texts._busy and self.kinds():
+                given.append((mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))))
+
+        def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if Texts._busy or not given:
+                return
+            Texts._busy = True
+            try:
+                self._called(module, Call("", 0, (), *given.pop(), None), output)
+            except Exception as error:  # never the script's business
+                self.tell(f"a text encoder's rounding is not known ({summary(error)}): the text has no floor of it")
+            finally:
+                Texts._busy = False
+
+        hooks = (
+            encoder.register_forward_pre_hook(before, with_kwargs=True),
+            encoder.register_forward_hook(after, with_kwargs=True),
+        )
+        self._watched.add(id(encoder))
+        try:
+            yield
+        finally:
+            self._watched.discard(id(encoder))
+            for hook in hooks:
+                hook.remove()
+
+    def _called(self, encoder: torch.nn.Module, call: Call, output: Any) -> None:
+        """Repeat a call in each run, and hold what its outputs differ by."""
+        own = _outputs(output)
+        if any(type(x) not in (torch.Tensor, torch.nn.Parameter) for x in own):
+            return  # torchax's, or split over processes: a reference is in torch
+        apart: list[dict[str, torch.Tensor]] = [{} for _ in own]
+        for variant in variants_of(encoder, self.kinds()):
+            try:
+                with variant.around(encoder, 0):
+                    made = _outputs(rerun(encoder, call, variant.dtype))
+            except Exception as error:
+                if variant.dtype is not torch.float64:
+                    raise
+                self.tell(f"a text encoder cannot be run in float64 here ({summary(error)})")
+                continue
+            for held, x, again in zip(apart, own, made, strict=True):
+                held[variant.name] = _rows(again.to(torch.float64) - x.to(torch.float64)).to("cpu", torch.float32)
+        self._rows += [(_rows(x).cpu(), held) for x, held in zip(own, apart, strict=True)]
+        self._index.clear()
+
+    def moved(self, x: torch.Tensor, run: str) -> torch.Tensor | None:
+        """`x` with the encoders' rows in it as another run gives them, in float64; None where it has none of theirs.
+
+        Args:
+            x: what the transformer is given, channels last. run: by its name.
+        """
+        width = x.shape[-1]
+        if not any(own.shape[1] == width for own, _ in self._rows):
+            return None
+        index, rows = self._indexed(x.dtype, width), _rows(x.detach())
+        found = [index.get(row) for row in _bytes(rows.cpu())]
+        if not any(found):
+            return None
+        moved = rows.to(torch.float64)
+        for i, place in enumerate(found):
+            if place is not None:
+                output, row = place
+                shift = self._rows[output][1].get(run)
+                if shift is not None:
+                    moved[i] += shift[row].to(moved)
+        return moved.reshape(x.shape)
+
+    def _indexed(self, dtype: torch.dtype, width: int) -> dict[bytes, tuple[int, int]]:
+        """Where each row of the outputs of this width is, by its bytes in this dtype."""
+        key = dtype, width
+        if key not in self._index:
+            self._index[key] = {
+                row: (i, j)
+                for i, (own, _) in enumerate(self._rows)
+                if own.shape[1] == width
+                for j, row in enumerate(_bytes(own.to(dtype)))
+            }
+        return self._index[key]
+
+
+_EARLY: weakref.WeakKeyDictionary[Any, Texts] = weakref.WeakKeyDictionary()
+"""By pipeline, what was seen of its encoders before its recording began."""
+
+
+def early(
+    pipe: Any, kinds: Callable[[], Sequence[str]], tell: Callable[[str], None]
+) -> contextlib.AbstractContextManager[None]:
+    """A context that watches a pipeline's encoders before it is recorded: scripts encode first, and call it then."""
+    if pipe not in _EARLY:  # a pipeline may register its components one after the other
+        _EARLY[pipe] = Texts(kinds, tell)
+    return _EARLY[pipe].watching(encoders_of(pipe))
+
+
+def texts_of(pipe: Any, kinds: Sequence[str], tell: Callable[[str], None]) -> Texts:
+    """What is known of a pipeline's encoders when its recording begins."""
+    known = None if pipe is None else _EARLY.get(pipe)
+    if known is None:
+        return Texts(lambda: kinds, tell)
+    known.kinds = lambda: kinds
+    return known
+
+
+def encoders_of(pipe: Any) -> list[Any]:
+    """The text encoders of a pipeline."""
+    return [encoder for encoder in (getattr(pipe, name, None) for name in ENCODERS) if encoder is not None]
+
+
+def _outputs(output: Any) -> list[torch.Tensor]:
+    """What of an encoder's output a pipeline may take: its tensors, and the last of its hidden states."""
+    if isinstance(output, torch.Tensor):
+        return [output] if output.is_floating_point() and output.ndim > 1 else []
+    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    nested = [list(x[-LAYERS:]) if isinstance(x, (tuple, list)) else [x] for x in values]
+    tensors = {
+        id(x): x for xs in nested for x in xs if isinstance(x, torch.Tensor)
+    }  # the last state stands there twice
+    return [x.detach() for x in tensors.values() if x.is_floating_point() and x.ndim in (2, 3)]
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _bytes(rows: torch.Tensor) -> list[bytes]:
+    """Each row's bytes; on the host."""
+    raw = rows.contiguous().view(torch.uint8).numpy()
+    return [row.tobytes() for row in raw]
