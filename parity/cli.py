@@ -42,7 +42,7 @@ from parity.commands.track import log
 from parity.errors import ParityError, Terminated, UsageError
 from parity.redact import without_secrets
 from parity.report.output import show, tell
-from parity.signals import terminable
+from parity.signals import signalled, terminable
 
 DEFECT, INTERRUPTED = 125, 130
 _LONGEST_NAME = 200
@@ -98,6 +98,7 @@ def _code(error: BaseException) -> int:
     if isinstance(error, ParityError):
         tell(f"parity: {error}")
         return error.exit_code
+    error = signalled(error) or error
     if isinstance(error, KeyboardInterrupt):
         tell("parity: interrupted")
         return INTERRUPTED

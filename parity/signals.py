@@ -41,6 +41,18 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated(number)
 
 
+def signalled(error: BaseException) -> KeyboardInterrupt | Terminated | None:
+    """The signal behind an error; None for none. A library that is interrupted while it is imported raises its own."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        if isinstance(found, (KeyboardInterrupt, Terminated)):
+            return found
+        seen.add(id(found))
+        found = found.__cause__ or found.__context__
+    return None
+
+
 def _again(
     hook: Callable[[sys.UnraisableHookArgs], object],
 ) -> Callable[[sys.UnraisableHookArgs], object]:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from parity.errors import Terminated
-from parity.signals import terminable
+from parity.signals import signalled, terminable
 
 
 class SignalsWhenGone:
@@ -58,3 +58,20 @@ def test_other_exceptions_of_finalisers_are_told_as_ever() -> None:
     finally:
         sys.unraisablehook = before
     assert [str(error) for error in told] == ["in a finaliser"]
+
+
+def test_the_signal_behind_an_error_is_found() -> None:
+    """A library that is interrupted while it is imported may raise an error of its own for it."""
+    error = RuntimeError("Failed to import")
+    error.__context__ = KeyboardInterrupt()
+    assert isinstance(signalled(error), KeyboardInterrupt)
+    assert signalled(RuntimeError("its own")) is None
+
+
+def test_an_error_for_an_interrupt_ends_as_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    from parity.cli import INTERRUPTED, _code
+
+    error = RuntimeError("Failed to import")
+    error.__cause__ = KeyboardInterrupt()
+    assert _code(error) == INTERRUPTED
+    assert capsys.readouterr().err == "parity: interrupted\n"
