@@ -22,6 +22,8 @@ _VMEM = re.compile(rf"(?:Scoped allocation with size {_SIZE} and limit|vmem\. Us
 _ALLOCATION = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)")
 _HBM = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 _KERNEL = re.compile(r"%?(\w*(?:mha|flash|pallas|kernel|splash)\w*)")
+_OWN = "parity_reduce"
+"""The kernel of `parity.hooks.reduce.tpu_kernel`."""
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _SMALLER = {
     LOOP_STAGE: "a larger mesh, a smaller video, dtype=bfloat16, attention.kernel=splash",
@@ -83,7 +85,7 @@ def refusal_of(
     if vmem is not None:
         blocks = _BLOCKS.search(text)
         own = f"its blocks are {blocks[1]} x {blocks[2]}: choose smaller ones" if blocks else "choose smaller blocks"
-        advice = f"{own}{_where(ported)}"
+        advice = "observe fewer --sites" if kernel == _OWN else f"{own}{_where(ported)}"
         needed = _bytes(vmem[1] or vmem[3], vmem[2] or vmem[4])
         memory, limit = "vmem", _bytes(vmem[5], vmem[6])
     elif allocation is not None and "smem" in text.lower():

@@ -18,7 +18,8 @@ import parity  # noqa: E402
 from parity.golden.records import Moments  # noqa: E402
 from parity.golden.sketch import sketch  # noqa: E402
 from parity.hooks.reduce import on_jax  # noqa: E402
-from parity.hooks.reduce.on_tpu import reduce_on_mesh, runs_of  # noqa: E402
+from parity.hooks.reduce.on_tpu import reduce_on_mesh  # noqa: E402
+from parity.hooks.reduce.tpu_kernel import AT_ONCE, runs_of  # noqa: E402
 from parity.tpu.compiler import ENVIRONMENT  # noqa: E402
 
 ROOT = Path(parity.__file__).parents[1]
@@ -66,6 +67,15 @@ def values(shape: tuple[int, ...], dtype: str) -> jax.Array:
 )
 def test_agrees_with_the_definition(shape: tuple[int, ...], dtype: str) -> None:
     agrees(values(shape, dtype))
+
+
+def test_a_long_run_is_taken_in_pieces() -> None:
+    """1,040 tokens of 48 heads have 768 slots: all at once they do not fit into a kernel's memory."""
+    shape = (1, 2739, 48, 64)
+    runs = runs_of(shape[1:], "bfloat16")
+    assert runs is not None
+    assert runs.tokens > AT_ONCE
+    agrees(values(shape, "bfloat16"))
 
 
 @pytest.mark.parametrize("rows", [(0, 2900), (226, 3004), (2501, 2700)], ids=str)
@@ -167,6 +177,32 @@ print(made.cost_analysis()["bytes accessed"] / (2 * 40000 * 1024), made.memory_a
     read, temporaries = map(float, run.stdout.split())
     assert 0.25 < read < 0.9  # of the whole, by each of four devices, with what is made of the sums
     assert temporaries < 16 << 20
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra aot)")
+def test_long_runs_fit_a_chip_with_16_mib() -> None:
+    """The queries of CogVideoX-1.5 at full size, heads split over a v5p's devices: they had needed 20 MiB."""
+    program = """
+import jax, numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from parity.hooks.reduce.on_tpu import reduce_on_mesh
+devices = topologies.get_topology_desc("v5p:2x2x2", platform="tpu").devices
+mesh = Mesh(np.array(devices).reshape(1, 1, -1), ("dp", "sp", "tp"))
+split = NamedSharding(mesh, PartitionSpec(None, None, "tp"))
+x = jax.ShapeDtypeStruct((1, 44880, 48, 64), "bfloat16", sharding=split)
+jax.jit(lambda x: reduce_on_mesh(x, mesh=mesh)).lower(x).compile()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
 
 
 if __name__ == "__main__":

@@ -26,6 +26,11 @@ def test_blocks_of_a_kernel_without_a_name() -> None:
     )
 
 
+def test_parity_s_own_kernel_has_no_blocks_to_choose() -> None:
+    found = refusal_of(VMEM.replace(KERNEL, "parity_reduce"), MODULES)
+    assert found.sentence.endswith("42.47 MiB too much: observe fewer --sites")
+
+
 def test_a_table_that_is_too_large() -> None:
     found = refusal_of(SMEM, MODULES)
     assert (found.memory, found.kernel) == ("smem", KERNEL)
