@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,8 @@ FEW_SLICES = 11
 four times as long (jaxlib 0.10.2)."""
 MOST_SLICES = 128
 """Slices of one sketch beyond which tracing and compiling them costs more than they save."""
+SHORT = 2 * TOTAL
+"""Counters of a bin before it is folded up to which all bins are laid out at once."""
 _TINY = 1e-30
 """A sum of squares below this has lost some of them to underflow."""
 
@@ -144,19 +146,43 @@ def _careful_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _sketch(x: jax.Array, g: Geometry) -> jax.Array:
     """The sketch of an array [..., rows, channels] that is too large to be its own: float32 [EXACT]."""
-    slots = _laid_signs(g) * _slots(x, g)
+    stride = g.slots_per_bin * g.width
+    on_cpu = functools.partial(_counted, g=g, fold=_folded_by_slices if stride <= MOST_SLICES * TOTAL else _folded)
+    if stride <= SHORT:
+        on_cpu = functools.partial(_counted_in_one, g=g)
+    default = functools.partial(_counted, g=g, fold=_folded)
+    return lax.platform_dependent(_laid_signs(g) * _slots(x, g), cpu=on_cpu, default=default)
+
+
+def _counted(slots: jax.Array, g: Geometry, fold: Callable[[jax.Array, int], jax.Array]) -> jax.Array:
+    """The counters, float32 [EXACT], of signed slots [slots, channels]: bin by bin, which then make up the total."""
     stride = g.slots_per_bin * g.width
     slots = jnp.pad(slots, ((0, g.bins * g.slots_per_bin - g.slots), (0, 0)))
-    slots = slots.reshape(g.bins, g.slots_per_bin, g.channels)
-    fold = functools.partial(_folded, width=g.width)
-    few = stride <= MOST_SLICES * TOTAL
-    on_cpu = functools.partial(_folded_by_slices, width=g.width) if few else fold
-    folded = lax.platform_dependent(slots, cpu=on_cpu, default=fold)
+    folded = fold(slots.reshape(g.bins, g.slots_per_bin, g.channels), g.width)
     bins = jnp.pad(folded.reshape(g.bins, -1, PER_BIN).sum(1), ((0, BINS - g.bins), (0, 0)))
     # Bin b starts at counter b * stride: rows longer by that remainder put each sum where its counter is, mod TOTAL.
     skewed = jnp.pad(folded, ((0, 0), (0, stride % TOTAL))).reshape(-1)
     total = jnp.pad(skewed, (0, -skewed.size % TOTAL)).reshape(-1, TOTAL).sum(0)
     return jnp.concatenate([total, bins.reshape(-1)])
+
+
+def _counted_in_one(slots: jax.Array, g: Geometry) -> jax.Array:
+    """The same where a bin is shorter than what it is folded to: all slots are laid out once.
+
+    The barriers are for XLA on a CPU: it makes fast loops of the product, of the copy that lays it out, and of slices
+    added up, and a slow one of all that together.
+    """
+    stride = g.slots_per_bin * g.width
+    times = -(-g.bins * stride // TOTAL)
+    room = max(g.bins * g.slots_per_bin, -(-times * TOTAL // g.width))
+    laid = jnp.pad(lax.optimization_barrier(slots), ((0, room - g.slots), (0, g.width - g.channels)))
+    laid = lax.optimization_barrier(laid).reshape(-1)
+    total = laid[: times * TOTAL].reshape(times, TOTAL).sum(0)
+    each = -(-stride // (FEW_SLICES * PER_BIN)) * PER_BIN
+    bins = jnp.pad(laid[: g.bins * stride].reshape(g.bins, stride), ((0, 0), (0, FEW_SLICES * each - stride)))
+    bins = sum((bins[:, i * each : (i + 1) * each] for i in range(1, FEW_SLICES)), bins[:, :each])
+    bins = lax.optimization_barrier(bins).reshape(g.bins, -1, PER_BIN).sum(1)
+    return jnp.concatenate([total, jnp.pad(bins, ((0, BINS - g.bins), (0, 0))).reshape(-1)])
 
 
 def _slots(x: jax.Array, g: Geometry) -> jax.Array:
