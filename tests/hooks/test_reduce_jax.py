@@ -123,6 +123,20 @@ def test_a_batch_is_reduced_one_by_one(bad: bool) -> None:
     assert "cond[" in program, "without a condition of its own, every batch would pay for NaNs"
 
 
+@pytest.mark.parametrize("shape", [(128, 512), (1, 176, 512), (1, 176, 4, 128), (8, 2048), (300, 90), (1, 2048, 35)])
+def test_a_stack_of_larger_ones_has_the_sketch_of_each(shape: tuple[int, ...]) -> None:
+    """One after the other on a CPU, and laid out once where a bin is short; a NaN marks its own member alone."""
+    x = np.stack([values(shape) * (i + 1) for i in range(5)])
+    x[3].reshape(-1)[1234] = np.nan
+    many = jax.device_get(jax.jit(jax.vmap(reduce))(jnp.asarray(x)))
+    for i, each in enumerate(x):
+        exact = sketch(each)
+        bad = np.isnan(exact)
+        assert np.isnan(many["sketch"][i][bad]).all()
+        assert np.isnan(many["sketch"][i]).sum() == bad.sum()
+        assert np.linalg.norm((many["sketch"][i] - exact)[~bad]) <= 1e-6 * np.linalg.norm(each[np.isfinite(each)])
+
+
 def test_nothing_finite_and_nothing_at_all() -> None:
     moments, _ = to_host(reduce(jnp.full((300, 40), jnp.nan)))
     assert (moments.nan, moments.min, moments.max, moments.mean, moments.l2) == (12000, 0.0, 0.0, 0.0, 0.0)

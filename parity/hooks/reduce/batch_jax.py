@@ -10,7 +10,6 @@ Cost: a copy of each small tensor, at most `SMALL` elements.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -24,9 +23,6 @@ from parity.hooks.tap import EVERY, Item
 
 SMALL = 1 << 18
 """Elements up to which a tensor is stacked with others of its shape: a megabyte in float32."""
-
-TINY, FEW = 1 << 14, 4
-"""Elements of a member, and members, up to which a stack is reduced as one."""
 
 GroupKey = tuple[tuple[int, ...], str]
 
@@ -125,15 +121,7 @@ def _together(x: jax.Array) -> dict[str, jax.Array]:
     return (_every if isinstance(x, jax.core.Tracer) else _compiled)(x)
 
 
-def _every(x: jax.Array) -> dict[str, jax.Array]:
-    """The reductions of each member of a stack. On one CPU one after the other, unless they are tiny: each then stays
-    in the processor's cache, where a batch of them is written and read several times."""
-    together = jax.vmap(reduce_jax.reduce)
-    if jax.device_count() > 1 or x.shape[0] < FEW or x[0].size < TINY:
-        return together(x)
-    return jax.lax.platform_dependent(x, cpu=functools.partial(jax.lax.map, reduce_jax.reduce), default=together)
-
-
+_every = jax.vmap(reduce_jax.reduce)
 _compiled = jax.jit(_every)
 
 

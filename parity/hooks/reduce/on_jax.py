@@ -41,6 +41,8 @@ MOST_SLICES = 128
 """Slices of one sketch beyond which tracing and compiling them costs more than they save."""
 SHORT = 2 * TOTAL
 """Counters of a bin before it is folded up to which all bins are laid out at once."""
+FEW, SMALL = 4, 1 << 14
+"""Members of a stack, and elements of each, below which all are sketched at once."""
 _TINY = 1e-30
 """A sum of squares below this has lost some of them to underflow."""
 
@@ -87,7 +89,7 @@ def _traced(x: jax.Array) -> dict[str, jax.Array]:
         sketch, moments, found = jnp.zeros(0, jnp.float32), jnp.zeros(5, jnp.float32), jnp.zeros(2, jnp.int32)
     else:
         moments, found = _moments(x)
-        sketch = x.astype(jnp.float32).reshape(-1) if g.exact else _sketch(x if x.ndim > 1 else x[None], g)
+        sketch = x.astype(jnp.float32).reshape(-1) if g.exact else _sketcher(g)(x if x.ndim > 1 else x[None])
     size = jnp.asarray([count >> 31, count & 0x7FFFFFFF], jnp.int32)
     return {"sketch": sketch, "moments": moments, "counts": jnp.concatenate([size, found])}
 
@@ -142,6 +144,25 @@ def _careful_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         ]
     )
     return moments, jnp.stack([jnp.sum(jnp.isnan(y), dtype=jnp.int32), jnp.sum(jnp.isinf(y), dtype=jnp.int32)])
+
+
+@functools.lru_cache(maxsize=1024)
+def _sketcher(g: Geometry) -> Callable[[jax.Array], jax.Array]:
+    """`_sketch` for this geometry. Of a stack, on one CPU, it is taken member after member, unless these are small:
+    each then stays in the processor's cache, where a stack is written and read several times."""
+    one = jax.custom_batching.custom_vmap(functools.partial(_sketch, g=g))
+
+    @one.def_vmap
+    def many(axis_size: int, in_batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+        del axis_size, in_batched
+        together = jax.vmap(functools.partial(_sketch, g=g))
+        if jax.device_count() > 1 or x.shape[0] < FEW or x[0].size < SMALL:
+            return together(x), True
+        return lax.platform_dependent(
+            x, cpu=functools.partial(lax.map, functools.partial(_sketch, g=g)), default=together
+        ), True
+
+    return one
 
 
 def _sketch(x: jax.Array, g: Geometry) -> jax.Array:
