@@ -63,18 +63,20 @@ class Texts:
 
     @contextlib.contextmanager
     def _hooked(self, encoder: torch.nn.Module) -> Iterator[None]:
-        given: list[tuple[Any, Any]] = []
+        given: list[tuple[Any, Any] | None] = []
 
         def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            if not Texts._busy and self.kinds():
-                given.append((mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))))
+            if not Texts._busy:
+                taken = _plain([args, dict(kwargs)]) and bool(self.kinds())
+                given.append((mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))) if taken else None)
 
         def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if Texts._busy or not given:
+            arguments = None if Texts._busy or not given else given.pop()
+            if arguments is None:
                 return
             Texts._busy = True
             try:
-                self._called(module, Call("", 0, (), *given.pop(), None), output)
+                self._called(module, Call("", 0, (), *arguments, None), output)
             except Exception as error:  # never the script's business
                 self.tell(f"a text encoder's rounding is not known ({summary(error)}): the text has no floor of it")
             finally:
@@ -184,6 +186,15 @@ def _outputs(output: Any) -> list[torch.Tensor]:
         id(x): x for xs in nested for x in xs if isinstance(x, torch.Tensor)
     }  # the last state stands there twice
     return [x.detach() for x in tensors.values() if x.is_floating_point() and x.ndim in (2, 3)]
+
+
+def _plain(x: Any) -> bool:
+    """Whether a call may be repeated: a cache of keys and values, as text is generated with, would be written to."""
+    if isinstance(x, Mapping):
+        return all(map(_plain, x.values()))
+    if isinstance(x, (list, tuple)):
+        return all(map(_plain, x))
+    return x is None or isinstance(x, (torch.Tensor, bool, int, float, str, torch.dtype, torch.device))
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

@@ -111,6 +111,27 @@ def test_an_encoder_that_cannot_be_run_again_is_told(said: list[str]) -> None:
     assert said[-1].startswith("a text encoder's rounding is not known (RuntimeError: no memory)")
 
 
+def test_a_call_with_a_cache_is_not_repeated(said: list[str]) -> None:
+    """As text is generated: a second run would write to the cache that the script goes on with."""
+    from transformers import DynamicCache, Qwen2Config, Qwen2Model
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2,
+    )  # fmt: skip
+    model = Qwen2Model(config).eval()
+    cache = DynamicCache(config=config)
+    texts = Texts(lambda: KINDS, said.append)
+    with texts.watching([model]):
+        out = model(IDS, past_key_values=cache, use_cache=True)[0]
+        assert cache.get_seq_length() == IDS.shape[1]
+        assert texts.moved(out, "float64") is None
+        plain = model(IDS)[0]
+    assert texts.moved(plain, "float64") is not None
+    assert said == []
+
+
 def test_text_that_a_script_encodes_itself_has_a_floor(tmp_path: Path) -> None:
     """Before the pipeline is called, and its encoder is gone by then: bfloat16 moves it by some 1e-2."""
     (tmp_path / "script.py").write_text(SCRIPT)
