@@ -24,6 +24,7 @@ from parity.hooks.perturb import perturbed
 from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
 from parity.recorder.branches import Branches
+from parity.recorder.compiled import eagerly
 from parity.recorder.draws import Drawn
 from parity.recorder.floors import SEEDS, Carried, same_draws, tensors_of
 from parity.recorder.methods import watched
@@ -156,7 +157,7 @@ class Loop:
             yield
 
     def _decode(self, vae: Any, z: Any, out: Any) -> None:
-        call, outside = self._decoded["decode"], self.steps.outside
+        call = self._decoded["decode"]
         self._decoded["decode"] += 1
 
         def records(latents: Any, frames: Any) -> list[Record]:
@@ -164,9 +165,17 @@ class Loop:
             given = self.steps.after_loop("in.z", self._placed(latents), names[0], call, held=True)
             return [given, *self.steps.shown(_frames_first(self._placed(frames)), names[1], call)]
 
-        outside.add(records(z, out))
+        self.steps.outside.add(records(z, out))
         if not self.rounds or not isinstance(vae, torch.nn.Module):
             return
+        with eagerly(vae):
+            self._decoded_again(vae, z, out, records)
+
+    def _decoded_again(
+        self, vae: torch.nn.Module, z: Any, out: Any, records: Callable[[Any, Any], list[Record]]
+    ) -> None:
+        """Decode with other rounding, and with known faults."""
+        outside = self.steps.outside
         decode: Any = type(vae)
         shifts = list(self.carried.shift.values())[:SEEDS] if self.carried is not None else []
         for i in range(SEEDS):

@@ -39,7 +39,7 @@ def watched(owner: Any, name: str, before: Before, after: After) -> Iterator[Non
 
 
 @contextlib.contextmanager
-def replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+def replaced(owner: Any, name: str, function: Callable[..., Any] | None) -> Iterator[None]:
     """Within it, `owner.name` is `function`; what stood on the object (or class) itself comes back."""
     kind = type if isinstance(owner, type) else object
     before = vars(owner).get(name)

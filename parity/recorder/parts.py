@@ -14,6 +14,7 @@ from parity.golden import Provenance, fingerprint
 from parity.golden.records import PORT
 from parity.golden.versions import versions
 from parity.hooks.modules import module_tree, named_tensors
+from parity.recorder.compiled import eagerly, plain
 from parity.recorder.processes import Process
 from parity.recorder.torch_calls import Kind
 
@@ -27,12 +28,14 @@ class Parts:
     Attributes:
         pipe: a diffusers pipeline, or None. vae, scheduler: its own or the script's; None for none.
         models: the transformers by their names in a pipeline; empty where a script decodes alone.
+        entries: what the script calls of each: itself, or what `torch.compile` made of it.
     """
 
     pipe: Any
     vae: Any
     scheduler: Any
     models: Mapping[str, Any]
+    entries: Mapping[str, Any]
 
     @staticmethod
     def found(pipe: Any, *, transformer: Any, vae: Any, scheduler: Any) -> Parts:
@@ -41,13 +44,14 @@ class Parts:
         Raises:
             UsageError: nothing that can be observed.
         """
-        models = _transformers(pipe, transformer)
-        scheduler, vae = scheduler or getattr(pipe, "scheduler", None), vae or getattr(pipe, "vae", None)
+        entries = _transformers(pipe, transformer)
+        models = {name: plain(model) for name, model in entries.items()}
+        scheduler, vae = scheduler or getattr(pipe, "scheduler", None), plain(vae or getattr(pipe, "vae", None))
         if not models and not hasattr(vae, "decode"):
             raise UsageError(
                 "parity.record: give a diffusers pipeline, transformer= of your own loop, or a vae= to decode"
             )
-        return Parts(pipe=pipe, vae=vae, scheduler=scheduler, models=models)
+        return Parts(pipe=pipe, vae=vae, scheduler=scheduler, models=models, entries=entries)
 
     @property
     def observed(self) -> Mapping[str, Any]:
@@ -100,9 +104,10 @@ def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], process: Proce
     modules: dict[str, str] = {}
     for i, (prefix, model) in enumerate(models.items()):
         before = f"{prefix}." if i else ""
-        if not (process.split or process.together):
-            weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
-        modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
+        with eagerly(model):
+            if not (process.split or process.together):
+                weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
+            modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
     tensors = list(next(iter(models.values())).parameters()) if models else []
     dtypes = [str(x.dtype).removeprefix("torch.") for x in tensors]
     return Provenance(
@@ -132,11 +137,6 @@ def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
         if model is not None:
             found[name] = model
     for name, model in found.items():
-        if type(model).__name__ == "OptimizedModule":
-            raise UsageError(
-                f"parity.record: {name} is compiled by torch.compile, which calls no hooks: record the module "
-                "before it is compiled"
-            )
         if not isinstance(model, torch.nn.Module):
             raise UsageError(f"parity.record: {name} is a {type(model).__name__}; it must be a torch.nn.Module")
     return found

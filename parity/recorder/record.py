@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +16,15 @@ from parity.errors import ParityError, UsageError, summary
 from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
 from parity.port import Layout
+from parity.recorder import compiled
 from parity.recorder.branches import Branches
+from parity.recorder.compiled import TorchCompiledCalls
 from parity.recorder.floors import KINDS, TRUTH, Carried, variants_of
 from parity.recorder.loop import Loop
 from parity.recorder.parts import Parts, provenance_of
 from parity.recorder.processes import Process, one_of
 from parity.recorder.steps import Steps
-from parity.recorder.texts import Texts, encoders_of, texts_of
+from parity.recorder.texts import Texts, texts_of
 from parity.recorder.torch_calls import Calls, Eager, Kind
 from parity.recorder.wrong import Wrong
 
@@ -195,7 +198,9 @@ def _watched(
     found = []
     for (prefix, model), own in zip(models.items(), names, strict=True):
         name = "" if prefix == next(iter(models)) else prefix
-        calls = _calls(model)(model, name, kind, choice, own, steps, carried, wrong, wanted.guard, wanted.wanted, say)
+        calls = _calls(model, parts.entries[prefix])(
+            model, name, kind, choice, own, steps, carried, wrong, wanted.guard, wanted.wanted, say
+        )
         found.append(calls.watching())
     loop = Loop(
         steps=steps,
@@ -212,7 +217,7 @@ def _watched(
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
     if carried is not None:
-        found.append(texts.watching(encoders_of(parts.pipe)))
+        found.append(texts.watching(parts.pipe))
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
 
 
@@ -263,10 +268,11 @@ def _kind(models: Mapping[str, Any]) -> Kind:
     return Eager()
 
 
-def _calls(model: Any) -> type[Calls]:
+def _calls(model: Any, entry: Any) -> Callable[..., Calls]:
+    """What watches a model, by how it is compiled; `entry` is what the script calls."""
     if "torchax" in sys.modules:
         from parity.recorder.torchax_calls import CompiledCalls, is_compiled
 
         if is_compiled(model):
             return CompiledCalls
-    return Calls
+    return functools.partial(TorchCompiledCalls, entry=entry) if compiled.is_compiled(entry) else Calls

@@ -17,6 +17,7 @@ states and pooled output a float32 copy on the host for each run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -26,7 +27,9 @@ import torch
 from parity.errors import summary
 from parity.hooks.calls import Call, mapped
 from parity.hooks.rerun import rerun
+from parity.recorder.compiled import eagerly, entry_of, plain
 from parity.recorder.floors import variants_of
+from parity.recorder.methods import replaced
 
 ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 LAYERS = 4
@@ -52,47 +55,55 @@ class Texts:
         self._watched: set[int] = set()
 
     @contextlib.contextmanager
-    def watching(self, encoders: Sequence[Any]) -> Iterator[None]:
-        """Within it, calls of these encoders are repeated; what is no module of torch's own tensors is left alone."""
-        with contextlib.ExitStack() as stack:
-            for encoder in encoders:
-                known = not isinstance(encoder, torch.nn.Module) or id(encoder) in self._watched
-                if not known and type(encoder).__name__ != "OptimizedModule":
-                    stack.enter_context(self._hooked(encoder))
+    def watching(self, pipe: Any) -> Iterator[None]:
+        """Within it, what a pipeline's `encode_prompt` calls of its encoders is repeated.
+
+        They are watched no longer than that: a script that compiles an encoder would compile the watching too.
+        """
+        own = getattr(pipe, "encode_prompt", None)
+        if own is None:
+            yield
+            return
+
+        @functools.wraps(own)
+        def encode(*args: Any, **kwargs: Any) -> Any:
+            with contextlib.ExitStack() as stack:
+                for encoder in encoders_of(pipe):
+                    if isinstance(encoder, torch.nn.Module) and self._begins(encoder):
+                        stack.callback(self._watched.discard, id(encoder))
+                        stack.enter_context(self._seen(encoder))
+                return own(*args, **kwargs)
+
+        with replaced(pipe, "encode_prompt", encode):
             yield
 
-    @contextlib.contextmanager
-    def _hooked(self, encoder: torch.nn.Module) -> Iterator[None]:
-        given: list[tuple[Any, Any] | None] = []
+    def _begins(self, encoder: torch.nn.Module) -> bool:
+        """Whether an encoder was not watched yet; it is from now on."""
+        known = id(encoder) in self._watched
+        self._watched.add(id(encoder))
+        return not known
 
-        def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            if not Texts._busy:
-                taken = _plain([args, dict(kwargs)]) and bool(self.kinds())
-                given.append((mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))) if taken else None)
+    def _seen(self, encoder: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Within it, its calls are repeated, without the program that it may be compiled to."""
+        name, module = entry_of(encoder), plain(encoder)
+        own = getattr(encoder, name)
 
-        def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            arguments = None if Texts._busy or not given else given.pop()
-            if arguments is None:
-                return
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            if Texts._busy or not self.kinds() or not _repeatable([args, kwargs]):
+                return own(*args, **kwargs)
+            given = mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))
+            output = own(*args, **kwargs)
             Texts._busy = True
             try:
-                self._called(module, Call("", 0, (), *arguments, None), output)
+                with eagerly(module):
+                    self._called(module, Call("", 0, (), *given, None), output)
             except Exception as error:  # never the script's business
                 self.tell(f"a text encoder's rounding is not known ({summary(error)}): the text has no floor of it")
             finally:
                 Texts._busy = False
+            return output
 
-        hooks = (
-            encoder.register_forward_pre_hook(before, with_kwargs=True),
-            encoder.register_forward_hook(after, with_kwargs=True),
-        )
-        self._watched.add(id(encoder))
-        try:
-            yield
-        finally:
-            self._watched.discard(id(encoder))
-            for hook in hooks:
-                hook.remove()
+        return replaced(encoder, name, observed)
 
     def _called(self, encoder: torch.nn.Module, call: Call, output: Any) -> None:
         """Repeat a call in each run, and hold what its outputs differ by."""
@@ -159,7 +170,7 @@ def early(
     """A context that watches a pipeline's encoders before it is recorded: scripts encode first, and call it then."""
     if pipe not in _EARLY:  # a pipeline may register its components one after the other
         _EARLY[pipe] = Texts(kinds, tell)
-    return _EARLY[pipe].watching(encoders_of(pipe))
+    return _EARLY[pipe].watching(pipe)
 
 
 def texts_of(pipe: Any, kinds: Sequence[str], tell: Callable[[str], None]) -> Texts:
@@ -188,12 +199,12 @@ def _outputs(output: Any) -> list[torch.Tensor]:
     return [x.detach() for x in tensors.values() if x.is_floating_point() and x.ndim in (2, 3)]
 
 
-def _plain(x: Any) -> bool:
+def _repeatable(x: Any) -> bool:
     """Whether a call may be repeated: a cache of keys and values, as text is generated with, would be written to."""
     if isinstance(x, Mapping):
-        return all(map(_plain, x.values()))
+        return all(map(_repeatable, x.values()))
     if isinstance(x, (list, tuple)):
-        return all(map(_plain, x))
+        return all(map(_repeatable, x))
     return x is None or isinstance(x, (torch.Tensor, bool, int, float, str, torch.dtype, torch.device))
 
 
