@@ -67,13 +67,14 @@ LOADS = "    return Port(module=Net().to("
 
 def _of_class(text: str, model: str) -> str:
     """The template of a torch port with the model's own class in it."""
-    from parity.models.folder import class_of
+    from parity.models.folder import class_of, place_of
     from parity.models.registry import family_of, resolve_model
 
     folder = resolve_model(model)
     name = class_of(folder, "transformer").__name__
     module, _, function = family_of(folder).recipe.partition(":")
-    made = f'{name}.from_pretrained(case.folder / "transformer")'
+    where = "case.folder" if place_of(folder, "transformer") == folder else 'case.folder / "transformer"'
+    made = f"{name}.from_pretrained({where})"
     loaded = f"    model = {made}\n"
     if function:
         loaded = "    # diffusers' forward asks values of tensors what to do, which no compiled program can.\n"

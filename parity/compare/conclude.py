@@ -33,6 +33,7 @@ from parity.compare.result import (
 )
 from parity.compare.unlike import is_unpaired, unpaired_sentences
 from parity.golden.records import AFTER, LOOP, Key
+from parity.settings import BY_NAME
 from parity.settings.elementary import NO_CHIP
 
 BEFORE = "text"
@@ -103,7 +104,7 @@ def conclude(
         decided = count(sites, frozenset({"pass", "harmless"}))
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
         unpaired = map(Note, unpaired_sentences(among(sites, noted=True)))
-        beside = (*_harmless(why, differing), *_grown(sites), *unpaired, *notes)
+        beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *unpaired, *notes)
         return Result("pass", None, why, notes=beside, **common)  # type: ignore[arg-type]
     origin = _origin(sites, outputs)
     at = next(d for d in among(sites, step=origin.key.step) if d.key == origin.key)
@@ -185,8 +186,20 @@ def _worst(steps: Sequence[StepDiff]) -> Output | None:
 def _harmless(why: Reason, differing: Sequence[SettingDifference]) -> Iterator[Note]:
     for d in differing:
         differs = f"{d.setting} differs ({d.reference} against {d.candidate})"
+        if d.setting.startswith("vae.") and d.setting not in BY_NAME:  # of a script's config
+            yield Note(f"{differs}: noise_pred and latents do not depend on it, what is decoded does", d.setting)
+            continue
         below = f"noise_pred and latents stay below the floor{worst_of(why)}"
         yield Note(f"harmless: {differs} and {below}", d.setting)
+
+
+def _blurred(steps: Sequence[StepDiff]) -> Iterator[Note]:
+    """Later steps whose prediction rounding alone moves far: the first one's floor was looked at."""
+    first = next((s for s in steps[1:] if s.noise_pred.floor > WIDEST_ROUNDED), None)
+    if first is not None:
+        floor = f"{max(s.noise_pred.floor for s in steps[1:]):.1e}"
+        text = f"from step {first.step} on rounding alone moves noise_pred by up to {floor}"
+        yield Note(f"{text}: a smaller fault is not seen there")
 
 
 def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:

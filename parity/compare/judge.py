@@ -19,6 +19,7 @@ from parity.compare.result import NAN, Birth, Distance, SiteDiff
 from parity.compare.unlike import (
     LAID_OUT,
     NOT_ONE,
+    PICTURES,
     REPEATED,
     UNPAIRED,
     acquitted,
@@ -143,16 +144,14 @@ class Judge:
                 return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="unjudged", note=left)
             return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{what(a)} against {what(b)}")
         if a.kind != "tensor":
-            same = a.value == b.value or (
-                a.value != a.value and b.value != b.value
-            )  # a NaN equals none, itself included
+            # A NaN equals none, itself included.
+            same = a.value == b.value or (a.value != a.value and b.value != b.value)
             note = "" if same else f"{a.value!r} against {b.value!r}"
             return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0 if same else math.inf), note=note)
         return self._tensor(a, b)
 
     def _tensor(self, a: Record, b: Record) -> SiteDiff:
-        floor = self.floors.get(a.key)
-        found = measure(a, b)
+        floor, found = self.floors.get(a.key), measure(a, b)
         diff = SiteDiff(
             a.key,
             Distance(NAN, NAN, NAN),
@@ -177,6 +176,8 @@ class Judge:
         if comparable_shapes(a, b):
             return self._moments_alone(diff, a, b, floor)
         note = f"shape {list(a.shape)} against {list(b.shape)}" if a.shape != b.shape else unlike(a, b)
+        if note == PICTURES:
+            return replace(diff, verdict="unjudged", note=note)
         # Text has rows, which masks pair; what lies behind the loop has none.
         if not self.strict_sites and a.key.module != LOOP and a.key.stage != AFTER:
             if repeated(a, b):
@@ -251,8 +252,7 @@ def peak(d: SiteDiff) -> float:
 
 def severity(d: SiteDiff) -> float:
     """The largest ratio to a floor, that of the largest element or row bin scaled to the L2 limit; NaN is infinite."""
-    r = d.distance.ratio
-    worst = peak(d) * L2_LIMIT / LINF_LIMIT
+    r, worst = d.distance.ratio, peak(d) * L2_LIMIT / LINF_LIMIT
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 

@@ -132,8 +132,18 @@ def comparable_shapes(reference: Record, candidate: Record) -> bool:
     if reference.rows or key.is_part:
         return True
     if key.module == LOOP or key.stage == AFTER:
-        return reference.shape == candidate.shape
+        return reference.shape == candidate.shape and not other_pictures(reference, candidate)
     return one_shape(reference.shape, candidate.shape)
+
+
+def other_pictures(reference: Record, candidate: Record) -> bool:
+    """Whether frames are floats of 0 to 1 on one side and levels of 8 bits on the other: another `output_type`."""
+    levels = [record.dtype == "uint8" for record in (reference, candidate)]
+    return reference.key.site == FRAMES and levels[0] != levels[1]
+
+
+FRAMES = "decode:frames"
+"""What a script's processor makes of what was decoded."""
 
 
 def one_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.metrics import one_shape
+from parity.compare.metrics import one_shape, other_pictures
 from parity.compare.result import SiteDiff
 from parity.golden.records import READ, Key, Record
 from parity.golden.sketch import Geometry
@@ -47,12 +47,13 @@ REPEATED = "one value for all rows against one a row, all alike"
 NOT_ONE = "which is not the same thing"
 """What the note ends in of an input that the sides name differently, and that is not what the other takes."""
 ABSENT = "zeros against None: what is made of them decides"
+PICTURES = "pictures of 8 bits against floats: what was decoded decides"
 GIVEN_ONCE = "given on one side alone: what is made of it decides"
 
 
 def is_unpaired(note: str) -> bool:
     """Whether the note of a site says that its elements were not compared, as they do not line up on both sides."""
-    return note.endswith((UNPAIRED, LAID_OUT, REPEATED, NOT_ONE)) or note in (ABSENT, GIVEN_ONCE)
+    return note.endswith((UNPAIRED, LAID_OUT, REPEATED, NOT_ONE)) or note in (ABSENT, GIVEN_ONCE, PICTURES)
 
 
 def absent(a: Record, b: Record) -> bool:
@@ -121,6 +122,7 @@ def unpaired_sentences(noted: Iterable[SiteDiff]) -> Iterator[str]:
     other = sum(d.note.endswith(LAID_OUT) for d in sites)
     if other:
         yield f"{other} sites are {LAID_OUT} on both sides: their norms match, and nothing else was compared"
+    yield from (f"{d.key.site}: {PICTURES}" for d in sites if d.note == PICTURES)
 
 
 def other_rows(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -213,6 +215,8 @@ def read_key(key: Key) -> Key:
 
 def unlike(a: Record, b: Record) -> str:
     """Why tensors of one shape do not line up."""
+    if other_pictures(a, b):
+        return PICTURES
     if bool(a.rows) != bool(b.rows):
         known, other = ("reference", "candidate") if a.rows else ("candidate", "reference")
         return f"the {known}'s padded rows are known from a mask, the {other}'s are not"

@@ -297,14 +297,22 @@ def _scaled(z: torch.Tensor, latents: torch.Tensor, shift: torch.Tensor) -> torc
     return (x + factor * moved).to(z.dtype)
 
 
+_CHANNELS = (1, 3, 4)
+"""Of pictures."""
+
+
 def _array(frames: Any) -> np.ndarray | None:
     """Frames as numbers: an array, a tensor, or lists of pictures."""
     if isinstance(frames, torch.Tensor):
-        return np.asarray(frames.detach().float().cpu().numpy())
+        array = np.asarray(frames.detach().float().cpu().numpy())
+        first = array.ndim >= 4 and array.shape[-3] in _CHANNELS and array.shape[-1] not in _CHANNELS
+        return np.moveaxis(array, -3, -1) if first else array  # output_type="pt" has the channels first
     if isinstance(frames, np.ndarray):
         return frames
     if isinstance(frames, (list, tuple)) and frames:
-        nested = [_array(item) if isinstance(item, (list, tuple)) else np.asarray(item) for item in frames]
+        nested = [
+            _array(item) if isinstance(item, (list, tuple, torch.Tensor)) else np.asarray(item) for item in frames
+        ]
         inside = [x for x in nested if x is not None and x.dtype != object]
         if len(inside) == len(nested) and len({x.shape for x in inside}) == 1:
             return np.stack(inside)

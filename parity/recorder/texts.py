@@ -6,18 +6,19 @@ encoder in bfloat16 is off by a thousand times that, and a right port that encod
 
 How. Each call of an encoder is repeated as the transformer's are (`parity.recorder.floors`), when it is made: a script
 may drop its encoder before the transformer runs. What each row of its outputs differs by is held. A row that the
-transformer is given and that is one of these, bit for bit in its dtype, is moved by that: whatever was cut off, padded,
-repeated, put in another order or in a batch with others. A row that is none of these (scaled, projected, concatenated
-by channels) stays as it was. Nothing of an encoder is recorded.
+transformer is given is moved by that where it is one of these, bit for bit in its dtype, or several one behind the
+other by channels: whatever was cut off, padded, repeated, put in another order or in a batch with others. A row that is
+none of these (scaled, projected) stays as it was. Nothing of an encoder is recorded.
 
-Cost: a forward of the encoder for each run, and in float64 a copy of its weights; of each call's last four hidden
-states and pooled output a float32 copy on the host for each run.
+Cost: a forward of the encoder for each run, and in float64 a copy of its weights; of each call's hidden states and
+pooled output a float32 copy on the host for each run, of up to 2^26 elements (1.3 GB).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -32,8 +33,9 @@ from parity.recorder.floors import variants_of
 from parity.recorder.methods import replaced
 
 ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
-LAYERS = 4
-"""Hidden states from the end that are held: pipelines take the last, the one before it, or the third from the end."""
+MOST = 1 << 26
+"""Elements of one call's outputs that are held, the last ones first: 36 hidden states of 512 tokens and 2,560 channels
+fit, of which a pipeline takes any."""
 
 Rows = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
 """An encoder's output [rows, channels], and by the name of a run what it differs by there, both on the host."""
@@ -131,21 +133,31 @@ class Texts:
         Args:
             x: what the transformer is given, channels last. run: by its name.
         """
-        width = x.shape[-1]
-        if not any(own.shape[1] == width for own, _ in self._rows):
+        widths = sorted({own.shape[1] for own, _ in self._rows if own.shape[1] <= x.shape[-1]}, reverse=True)
+        if not widths:
             return None
-        index, rows = self._indexed(x.dtype, width), _rows(x.detach())
-        found = [index.get(row) for row in _bytes(rows.cpu())]
-        if not any(found):
-            return None
-        moved = rows.to(torch.float64)
-        for i, place in enumerate(found):
-            if place is not None:
-                output, row = place
+        rows = _rows(x.detach())
+        moved, any_found = rows.to(torch.float64), False
+        for i, row in enumerate(_bytes(rows.cpu())):
+            for at, width, output, j in self._pieces(row, x.dtype, widths):
+                any_found = True
                 shift = self._rows[output][1].get(run)
                 if shift is not None:
-                    moved[i] += shift[row].to(moved)
-        return moved.reshape(x.shape)
+                    moved[i, at : at + width] += shift[j].to(moved)
+        return moved.reshape(x.shape) if any_found else None
+
+    def _pieces(self, row: bytes, dtype: torch.dtype, widths: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+        """The encoders' rows that a row is made of, one behind the other: channel, width, output and row of each."""
+        size, at = dtype.itemsize, 0
+        while at * size < len(row):
+            for width in widths:
+                found = self._indexed(dtype, width).get(row[at * size : (at + width) * size])
+                if found is not None:
+                    yield at, width, *found
+                    break
+            else:
+                width = widths[-1]  # a part that is nobody's
+            at += width
 
     def _indexed(self, dtype: torch.dtype, width: int) -> dict[bytes, tuple[int, int]]:
         """Where each row of the outputs of this width is, by its bytes in this dtype."""
@@ -192,11 +204,11 @@ def _outputs(output: Any) -> list[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() and output.ndim > 1 else []
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
-    nested = [list(x[-LAYERS:]) if isinstance(x, (tuple, list)) else [x] for x in values]
-    tensors = {
-        id(x): x for xs in nested for x in xs if isinstance(x, torch.Tensor)
-    }  # the last state stands there twice
-    return [x.detach() for x in tensors.values() if x.is_floating_point() and x.ndim in (2, 3)]
+    nested = [x if isinstance(x, (tuple, list)) else [x] for x in values]
+    found = {id(x): x for xs in nested for x in xs if isinstance(x, torch.Tensor)}  # the last state is there twice
+    tensors = [x.detach() for x in found.values() if x.is_floating_point() and x.ndim in (2, 3)]
+    room = itertools.accumulate((x.numel() for x in reversed(tensors)), initial=0)
+    return [x for x, before in zip(reversed(tensors), room, strict=False) if before + x.numel() <= MOST]
 
 
 def _repeatable(x: Any) -> bool:

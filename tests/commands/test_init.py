@@ -97,8 +97,16 @@ def test_a_port_of_any_class_is_given_its_numbers_too(tmp_path: Path) -> None:
     pipe.transformer.save_pretrained(tmp_path / "model" / "transformer")
     where, model = tmp_path / "my_port.py", str(tmp_path / "model")
     written(where, kind="torchax", model=model)
+    assert 'case.folder / "transformer"' in where.read_text()
     result = run(f"{where}:build", None, model)
     assert result.verdict == "pass", result.reason
+
+
+def test_a_transformer_saved_alone_is_loaded_from_its_own_folder(tmp_path: Path) -> None:
+    pipe, _ = ltx()
+    pipe.transformer.save_pretrained(tmp_path / "model")
+    written(tmp_path / "my_port.py", kind="torchax", model=str(tmp_path / "model"))
+    assert ".from_pretrained(case.folder)" in (tmp_path / "my_port.py").read_text()
 
 
 def test_another_kind_of_file_holds_the_model_s_facts_too(tmp_path: Path) -> None:

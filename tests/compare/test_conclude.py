@@ -457,6 +457,28 @@ def test_a_floor_that_hides_percents_is_no_floor() -> None:
     assert as_given.verdict == "pass"  # 16 bits round by that much
 
 
+def test_a_later_step_whose_floor_hides_much_is_told() -> None:
+    """Its timestep is rounded, the first one's is a whole number: the first step alone was judged closely."""
+    collected = with_floors(1.0)
+    (first,) = collected.steps
+    blurred = dataclasses.replace(first, step=1, noise_pred=Distance(0.0, 0.4, 0.0))
+    collected.steps.append(blurred)
+    found = conclude(collected, model="made", differing=(), preflight=())
+    assert found.verdict == "pass"
+    assert [note.text for note in found.notes] == [
+        "from step 1 on rounding alone moves noise_pred by up to 4.0e-01: a smaller fault is not seen there"
+    ]
+
+
+@pytest.mark.parametrize(("setting", "harmless"), [("vae.scaling_factor", False), ("transformer.eps", True)])
+def test_a_decoders_config_is_not_called_harmless_by_what_comes_before_it(setting: str, harmless: bool) -> None:
+    differing = [SettingDifference(setting, "1.0", "0.9")]
+    found = conclude(with_floors(1.0), model="made", differing=differing, preflight=())
+    (note,) = found.notes
+    assert note.text.startswith("harmless") is harmless
+    assert harmless or "noise_pred and latents do not depend on it" in note.text
+
+
 @pytest.mark.parametrize(("times", "verdict"), [(1e5, "pass"), (1e7, "unjudged")])
 def test_goldens_in_16_bits_may_have_floors_of_a_tenth(times: float, verdict: str) -> None:
     """No round in float32 has gone before: what is wrong by less than the floor, nobody else would say."""

@@ -72,6 +72,27 @@ def sigmas(shift: float, steps: int = 8) -> StepRecords:
     return StepRecords(0, (value_record(key, values, "float64"),))
 
 
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (
+            3.0,
+            "the schedule is shifted once more, by 3: sigma' = s sigma / (1 + (s - 1) sigma), or its shift is 3 times",
+        ),
+        (5 / 7, "the schedule is another: its shift is 0.7143 times the reference's, sigma'"),
+    ],
+)
+def test_a_schedule_of_another_shift_is_told_by_its_factor(factor: float, said: str) -> None:
+    """A smaller shift is no second one."""
+    a = np.array([1.0, 0.9, 0.6, 0.3, 0.0])
+    b = factor * a / (1 + (factor - 1) * a)
+    glue = Glue()
+    glue.add(
+        *(StepRecords(0, (value_record(Key("transformer", 0, "", "schedule:sigmas"), x, "float64"),)) for x in (a, b))
+    )
+    assert [c.cause[: len(said)] for c in glue.found] == [said]
+
+
 def test_a_shift_of_the_config_is_named_where_it_makes_the_difference() -> None:
     told = ({"scheduler.shift": "12.0"}, {"scheduler.shift": "3.0"})
     assert causes(sigmas(12.0), sigmas(3.0), told) == ["shift"]

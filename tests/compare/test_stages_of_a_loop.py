@@ -58,6 +58,13 @@ def test_a_scheduler_that_remembers_an_earlier_stage_is_named() -> None:
     assert told((step(3, history=np.array(2)), step(3))) == []
 
 
+def test_a_scheduler_of_another_order_has_lost_nothing() -> None:
+    """Its config says why it remembers fewer."""
+    glue = Glue(settings=({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"}))
+    glue.add(step(3, history=np.array(2)), step(3, history=np.array(1)))
+    assert glue.found == []
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_step_that_one_side_zeroes_is_named(swapped: bool) -> None:
     whole = {"cond": X, "uncond": Y, "guided": Y + 4 * (X - Y)}

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 pytest.importorskip("diffusers")
-from transformers import T5Config, T5EncoderModel
 
 from parity.golden import Golden
 from parity.models.registry import resolve_model
 from parity.recorder.floors import KINDS
 from parity.recorder.texts import Texts
+from tests.recorder.encoders import IDS, Pipeline, encoder, seen
 
 SCRIPT = """
 import sys
@@ -32,37 +32,9 @@ pipe(prompt_embeds=text, negative_prompt_embeds=negative, num_inference_steps=1,
 """
 
 
-def encoder(dtype: torch.dtype) -> Any:
-    torch.manual_seed(0)
-    config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
-    return T5EncoderModel(config).to(dtype).eval()
-
-
 @pytest.fixture
 def said() -> list[str]:
     return []
-
-
-class Pipeline:
-    """As diffusers' have it."""
-
-    def __init__(self, model: Any) -> None:
-        self.text_encoder = model
-
-    def encode_prompt(self, ids: torch.Tensor, **given: Any) -> torch.Tensor:
-        return self.text_encoder(ids, **given)[0].detach()  # type: ignore[no-any-return]
-
-
-def seen(model: Any, said: list[str], ids: torch.Tensor) -> tuple[Texts, torch.Tensor]:
-    """What is known after one call, and what it returned."""
-    texts, pipe = Texts(lambda: KINDS, said.append), Pipeline(model)
-    with texts.watching(pipe):
-        out = pipe.encode_prompt(ids)
-    assert "encode_prompt" not in vars(pipe)
-    return texts, out
-
-
-IDS = torch.arange(12).reshape(2, 6)
 
 
 def test_rows_are_moved_to_another_runs_wherever_they_went(said: list[str]) -> None:
@@ -81,16 +53,23 @@ def test_rows_are_moved_to_another_runs_wherever_they_went(said: list[str]) -> N
     assert said == []
 
 
-@pytest.mark.parametrize("how", ["wrapped", "in place"])
-def test_a_compiled_encoder_is_repeated_without_its_program(said: list[str], how: str) -> None:
+def test_layers_and_encoders_joined_by_channels_are_found(said: list[str]) -> None:
+    """As Flux.2 stacks hidden states, and SD3 joins what two encoders pooled and fills up with zeros."""
     model = encoder(torch.bfloat16)
-    if how == "wrapped":
-        model = torch.compile(model, backend="eager", fullgraph=True)
-    else:
-        model.compile(backend="eager", fullgraph=True)
-    texts, out = seen(model, said, IDS)
-    assert texts.moved(out, "float64") is not None
-    assert said == []
+    texts, pipe = Texts(lambda: KINDS, said.append), Pipeline(model)
+    pipe.layers = True
+    with texts.watching(pipe):
+        first, last = pipe.encode_prompt(IDS, output_hidden_states=True)
+    states = model.double()(IDS, output_hidden_states=True).hidden_states
+    wide = torch.cat([states[1], states[-1]], -1).detach()
+    given = torch.cat([first, last, torch.zeros_like(first)], -1)
+    moved = texts.moved(given, "float64")
+    assert moved is not None
+    assert torch.allclose(moved[..., :32], wide, rtol=1e-5, atol=1e-6)
+    assert not moved[..., 32:].any()
+    behind = texts.moved(torch.cat([torch.randn(2, 6, 16).bfloat16(), last], -1), "float64")
+    assert behind is not None
+    assert torch.allclose(behind[..., 16:], states[-1].detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_no_row_of_an_encoder_stays(said: list[str]) -> None:

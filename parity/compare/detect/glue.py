@@ -94,7 +94,12 @@ def _schedule(seen: Seen) -> Iterator[Cause]:
         factors = b[inside] * (1 - a[inside]) / (a[inside] * (1 - b[inside]))
         if factors.size and np.ptp(factors) <= EXACT * abs(factors.mean()):
             factor = float(factors.mean())
-            text = f"the schedule is shifted once more, by {factor:.4g}: sigma' = s sigma / (1 + (s - 1) sigma)"
+            formula, other = (
+                "sigma' = s sigma / (1 + (s - 1) sigma)",
+                f"its shift is {factor:.4g} times the reference's",
+            )
+            more = f"the schedule is shifted once more, by {factor:.4g}: {formula}, or {other}"
+            text = more if factor > 1 else f"the schedule is another: {other}, {formula}"
             yield named(text, "shift", 1.0, factor, factor)
         elif how := _narrowed(a, b):
             yield named(f"the schedule's sigmas are {how} bfloat16", "schedule_dtype", "float32", "bfloat16", 0.0)

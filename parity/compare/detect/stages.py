@@ -32,11 +32,17 @@ def continued(seen: Seen) -> Iterator[Cause]:
     yield named(text, "loop.latents", "" if theirs else "carried over", "carried over" if theirs else "", value)
 
 
+ORDER = "scheduler.solver_order"
+"""What of a scheduler's config says how many predictions it remembers."""
+
+
 def remembered(seen: Seen) -> Iterator[Cause]:
     """A multistep scheduler that enters a step with predictions of earlier ones that the other side has forgotten."""
     pair = seen.pair(HISTORY)
     if pair is None or pair[0].size != 1 or float(pair[0].item()) == float(pair[1].item()):
         return
+    if len({settings.get(ORDER, "") for settings in seen.settings}) > 1:
+        return  # a scheduler of another order remembers another number
     ours, theirs = (int(x.item()) for x in pair)
     text = (
         f"the scheduler enters step {seen.step} with {theirs} predictions of earlier steps, with {ours} on the "
