@@ -37,6 +37,9 @@ MOST = 1 << 26
 """Elements of one call's outputs that are held, the last ones first: 36 hidden states of 512 tokens and 2,560 channels
 fit, of which a pipeline takes any."""
 
+ALL = 2 * MOST
+"""Elements that are held of all calls, the last ones."""
+
 Rows = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
 """An encoder's output [rows, channels], and by the name of a run what it differs by there, both on the host."""
 
@@ -125,6 +128,8 @@ class Texts:
             for held, x, again in zip(apart, own, made, strict=True):
                 held[variant.name] = _rows(again.to(torch.float64) - x.to(torch.float64)).to("cpu", torch.float32)
         self._rows += [(_rows(x).cpu(), held) for x, held in zip(own, apart, strict=True)]
+        while sum(x.numel() for x, _ in self._rows) > ALL:
+            del self._rows[0]  # of a prompt that was encoded long before
         self._index.clear()
 
     def moved(self, x: torch.Tensor, run: str) -> torch.Tensor | None:
