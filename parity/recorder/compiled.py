@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -73,7 +73,7 @@ def eagerly(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TorchCompiledCalls(Calls):
     """Watches a transformer that is compiled by torch.compile, or has modules that are.
 
@@ -81,7 +81,7 @@ class TorchCompiledCalls(Calls):
         entry: what the script calls: the model, or what wraps it.
     """
 
-    entry: torch.nn.Module = field(kw_only=True)
+    entry: torch.nn.Module
 
     def __post_init__(self) -> None:
         with eagerly(self.model):

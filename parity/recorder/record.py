@@ -199,7 +199,17 @@ def _watched(
     for (prefix, model), own in zip(models.items(), names, strict=True):
         name = "" if prefix == next(iter(models)) else prefix
         calls = _calls(model, parts.entries[prefix])(
-            model, name, kind, choice, own, steps, carried, wrong, wanted.guard, wanted.wanted, say
+            model=model,
+            prefix=name,
+            kind=kind,
+            choice=choice,
+            branches=own,
+            steps=steps,
+            carried=carried,
+            wrong=wrong,
+            guard=wanted.guard,
+            wanted=wanted.wanted,
+            tell=say,
         )
         found.append(calls.watching())
     loop = Loop(

@@ -69,7 +69,7 @@ class GuardedTap(Tap):
             super().see(module, call, port, value)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Calls:
     """Watches one transformer.
 

@@ -151,58 +151,50 @@ def test_runs_hold_whole_slots_and_fit() -> None:
         assert shape[2] % runs.channels == 0
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra aot)")
-def test_it_compiles_for_a_tpu_and_reads_a_device_s_part_once() -> None:
-    program = """
-import jax, numpy as np
+COMPILE = """
+import jax, numpy as np, sys
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from parity.hooks.reduce.on_tpu import reduce_on_mesh
-devices = topologies.get_topology_desc("v6e:2x2", platform="tpu").devices
-mesh = Mesh(np.array(devices).reshape(1, 1, 4), ("dp", "sp", "tp"))
-x = jax.ShapeDtypeStruct((1, 40000, 1024), "bfloat16", sharding=NamedSharding(mesh, PartitionSpec()))
+topology, split, *shape = sys.argv[1:]
+devices = topologies.get_topology_desc(topology, platform="tpu").devices
+mesh = Mesh(np.array(devices).reshape(1, 1, -1), ("dp", "sp", "tp"))
+axes = PartitionSpec(*("tp" if str(axis) == split else None for axis in range(len(shape))))
+x = jax.ShapeDtypeStruct(tuple(map(int, shape)), "bfloat16", sharding=NamedSharding(mesh, axes))
 made = jax.jit(lambda x: reduce_on_mesh(x, mesh=mesh)).lower(x).compile()
-print(made.cost_analysis()["bytes accessed"] / (2 * 40000 * 1024), made.memory_analysis().temp_size_in_bytes)
+print(made.cost_analysis()["bytes accessed"], made.memory_analysis().temp_size_in_bytes)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+
+compiled_for_tpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra aot)"
+)
+
+
+def bytes_on(topology: str, shape: tuple[int, ...], split: int | None = None) -> tuple[float, float]:
+    """What the real compiler says of the reduction of a bfloat16 tensor: bytes accessed and temporaries, a device.
+
+    Args:
+        split: axis that lies split over all devices; None for a copy on each.
+    """
+    words = [sys.executable, "-c", COMPILE, topology, str(split), *map(str, shape)]
+    environment = {**os.environ, **ENVIRONMENT}
+    run = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert run.returncode == 0, run.stderr
-    read, temporaries = map(float, run.stdout.split())
-    assert 0.25 < read < 0.9  # of the whole, by each of four devices, with what is made of the sums
+    accessed, temporaries = map(float, run.stdout.split())
+    return accessed, temporaries
+
+
+@compiled_for_tpu
+def test_it_compiles_for_a_tpu_and_reads_a_device_s_part_once() -> None:
+    accessed, temporaries = bytes_on("v6e:2x2", (1, 40000, 1024))
+    assert 0.25 < accessed / (2 * 40000 * 1024) < 0.9  # of the whole, by each of four devices, with what sums need
     assert temporaries < 16 << 20
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra aot)")
+@compiled_for_tpu
 def test_long_runs_fit_a_chip_with_16_mib() -> None:
     """The queries of CogVideoX-1.5 at full size, heads split over a v5p's devices: they had needed 20 MiB."""
-    program = """
-import jax, numpy as np
-from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from parity.hooks.reduce.on_tpu import reduce_on_mesh
-devices = topologies.get_topology_desc("v5p:2x2x2", platform="tpu").devices
-mesh = Mesh(np.array(devices).reshape(1, 1, -1), ("dp", "sp", "tp"))
-split = NamedSharding(mesh, PartitionSpec(None, None, "tp"))
-x = jax.ShapeDtypeStruct((1, 44880, 48, 64), "bfloat16", sharding=split)
-jax.jit(lambda x: reduce_on_mesh(x, mesh=mesh)).lower(x).compile()
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
+    bytes_on("v5p:2x2x2", (1, 44880, 48, 64), split=2)
 
 
 if __name__ == "__main__":

@@ -150,17 +150,16 @@ def _careful_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _sketcher(g: Geometry) -> Callable[[jax.Array], jax.Array]:
     """`_sketch` for this geometry. Of a stack, on one CPU, it is taken member after member, unless these are small:
     each then stays in the processor's cache, where a stack is written and read several times."""
-    one = jax.custom_batching.custom_vmap(functools.partial(_sketch, g=g))
+    sketch = functools.partial(_sketch, g=g)
+    one = jax.custom_batching.custom_vmap(sketch)
 
     @one.def_vmap
     def many(axis_size: int, in_batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
         del axis_size, in_batched
-        together = jax.vmap(functools.partial(_sketch, g=g))
+        together = jax.vmap(sketch)
         if jax.device_count() > 1 or x.shape[0] < FEW or x[0].size < SMALL:
             return together(x), True
-        return lax.platform_dependent(
-            x, cpu=functools.partial(lax.map, functools.partial(_sketch, g=g)), default=together
-        ), True
+        return lax.platform_dependent(x, cpu=functools.partial(lax.map, sketch), default=together), True
 
     return one
 
@@ -168,10 +167,13 @@ def _sketcher(g: Geometry) -> Callable[[jax.Array], jax.Array]:
 def _sketch(x: jax.Array, g: Geometry) -> jax.Array:
     """The sketch of an array [..., rows, channels] that is too large to be its own: float32 [EXACT]."""
     stride = g.slots_per_bin * g.width
-    on_cpu = functools.partial(_counted, g=g, fold=_folded_by_slices if stride <= MOST_SLICES * TOTAL else _folded)
+    default = functools.partial(_counted, g=g, fold=_folded)
     if stride <= SHORT:
         on_cpu = functools.partial(_counted_in_one, g=g)
-    default = functools.partial(_counted, g=g, fold=_folded)
+    elif stride <= MOST_SLICES * TOTAL:
+        on_cpu = functools.partial(_counted, g=g, fold=_folded_by_slices)
+    else:
+        on_cpu = default
     return lax.platform_dependent(_laid_signs(g) * _slots(x, g), cpu=on_cpu, default=default)
 
 
