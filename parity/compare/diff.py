@@ -182,7 +182,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     collected, common = judge_streams(_steps(sides, renamer, say), judge, glue)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
     told = [*notes, *map(Note, (*renamer.unused(), *held))]
-    told += map(Note, glue.rounded)
+    told += map(Note, glue.notes)
     if (rename or port) and any(common.alone):
         ours, theirs = common.alone
         told.append(Note(f"without a counterpart: {ours} sites of the reference, {theirs} of the candidate"))
@@ -280,6 +280,8 @@ def judge_streams(
     common = Common(seen=Counterparts(lone=not judge.strict_sites))
     for reference, candidate in steps:
         common.add(reference, candidate)
+        if glue is not None:
+            reference = glue.by_own(reference, candidate)
         judged = many.step(reference, candidate)
         if judged is not None:
             reference, candidate = lean[0].of(reference), lean[1].of(candidate)

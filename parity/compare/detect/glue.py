@@ -22,7 +22,8 @@ import numpy as np
 
 from parity.compare.detect.arithmetic import rounded_otherwise
 from parity.compare.detect.guidance import guidance
-from parity.compare.detect.held import EXACT, Seen, Values, apart, bfloat16, differ, held, named
+from parity.compare.detect.handed import GIVEN, judged_by_own
+from parity.compare.detect.held import EXACT, Both, Seen, Values, apart, bfloat16, differ, held, named
 from parity.compare.detect.noise import noise
 from parity.compare.detect.stages import LATENTS, continued, remembered
 from parity.compare.result import Cause
@@ -51,13 +52,20 @@ class Glue:
 
     Attributes:
         settings: of both sides, configs among them. found: causes, the first first.
-        rounded: what the sides compute in another order or precision, in sentences.
+        notes: what the sides compute in another order or precision, and what was compared otherwise, in sentences.
     """
 
     settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     found: list[Cause] = field(default_factory=list)
-    rounded: list[str] = field(default_factory=list)
-    _before: tuple[np.ndarray, np.ndarray] | None = None
+    notes: list[str] = field(default_factory=list)
+    _before: Both | None = None
+
+    def by_own(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
+        """The reference of what came after the loop, as it is to be judged; see `judged_by_own`."""
+        instead = judged_by_own(reference, candidate, self._before)
+        if instead is not reference:
+            self.notes.append(f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents")
+        return instead
 
     def add(self, reference: StepRecords, candidate: StepRecords, *, differs: bool = True) -> None:
         """Look at one step of both sides; each kind of cause is named once.
@@ -69,7 +77,7 @@ class Glue:
         before, self._before = self._before, _pair_of(ours, theirs)
         seen = Seen(ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=before)
         if reference.step == 0:
-            self.rounded += rounded_otherwise(seen)
+            self.notes += rounded_otherwise(seen)
         if not differs:
             return
         told = (cause for detector in _DETECTORS for cause in detector(seen))
@@ -78,7 +86,7 @@ class Glue:
                 self.found.append(cause)
 
 
-def _pair_of(ours: Values, theirs: Values) -> tuple[np.ndarray, np.ndarray] | None:
+def _pair_of(ours: Values, theirs: Values) -> Both | None:
     """What both sides' latents come to in a step."""
     a, b = ours.get(("", LATENTS)), theirs.get(("", LATENTS))
     return None if a is None or b is None else (a, b)
@@ -161,7 +169,7 @@ def _place(seen: Seen) -> Iterator[Cause]:
 
 def _decoded(seen: Seen) -> Iterator[Cause]:
     """What the decoder is given."""
-    a, b = seen.ours.get(("", "decode:in.z")), seen.theirs.get(("", "decode:in.z"))
+    a, b = seen.ours.get(("", GIVEN)), seen.theirs.get(("", GIVEN))
     if a is None or b is None:
         return
     if a.shape != b.shape:

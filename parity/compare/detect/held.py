@@ -19,6 +19,9 @@ SAME = 1e-4
 Values = Mapping[tuple[str, str], np.ndarray]
 """(branch, site) -> a value that is held whole, in float64."""
 
+Both = tuple[np.ndarray, np.ndarray]
+"""The reference's and the candidate's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
@@ -33,9 +36,9 @@ class Seen:
     theirs: Values
     settings: tuple[Mapping[str, str], Mapping[str, str]] = field(default=({}, {}))
     step: int = 0
-    before: tuple[np.ndarray, np.ndarray] | None = None
+    before: Both | None = None
 
-    def pair(self, site: str, branch: str = "") -> tuple[np.ndarray, np.ndarray] | None:
+    def pair(self, site: str, branch: str = "") -> Both | None:
         """Both sides' value, where both hold it in one shape."""
         a, b = self.ours.get((branch, site)), self.theirs.get((branch, site))
         return None if a is None or b is None or a.shape != b.shape else (a, b)
@@ -51,7 +54,7 @@ def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
     }
 
 
-def differ(pair: tuple[np.ndarray, np.ndarray] | None) -> bool:
+def differ(pair: Both | None) -> bool:
     """Whether both sides hold a value, and not the same."""
     return pair is not None and apart(*pair) > SAME
 
