@@ -22,18 +22,19 @@ from torch.overrides import TorchFunctionMode
 
 from parity.errors import UnjudgedError
 from parity.hooks.flex import watched_flex
+from parity.hooks.implementations import PORTS, described
 from parity.hooks.sites import ATTENTION, matches
 from parity.hooks.tap import Tap, single_output
 
 
 class _Active:
-    """The tap in use, None between two calls of a watched model, and the modules being called, innermost last: their
-    names, which call it is of each, and their attentions' names."""
+    """The tap in use, None between two calls of a watched model; the modules being called, innermost last: their names,
+    which call it is of each, and their attentions' names; what computes attention within parity's own, None outside."""
 
     def __init__(self, tap: Tap | None) -> None:
         self.tap = tap
         self.stack: list[tuple[str, int, str]] = []
-        self.own_attention = False
+        self.inside: list[str] | None = None
 
 
 _SDPA = torch.nn.functional.scaled_dot_product_attention
@@ -238,11 +239,16 @@ def attention_call() -> Iterator[Callable[[Any, Any, Any, Any], None]]:
     if active is None:
         yield lambda query, key, value, out: None
         return
-    before, active.own_attention = active.own_attention, True
+    before, active.inside = active.inside, (inside := list[str]())
+
+    def seen(*tensors: Any) -> None:
+        by = next((function for function in inside if function.startswith(PORTS)), "parity's own")
+        _attention_seen(active, tensors, by)
+
     try:
-        yield lambda query, key, value, out: _attention_seen(active, (query, key, value, out), "parity's own")
+        yield seen
     finally:
-        active.own_attention = before
+        active.inside = before
 
 
 def _attention_seen(active: _Active, tensors: Iterable[Any], function: Callable[..., Any] | str) -> None:
@@ -257,8 +263,10 @@ def _attention_seen(active: _Active, tensors: Iterable[Any], function: Callable[
 
 
 def _by_heads(active: _Active, query: Any, key: Any, value: Any, out: Any, function: Callable[..., Any]) -> None:
-    """Record a call of tensors [B, heads, rows, head dim], unless parity's own attention made it."""
-    if not active.own_attention:
+    """Record a call of tensors [B, heads, rows, head dim]; where parity's own attention made it, who computed it."""
+    if active.inside is not None:
+        active.inside.append(described(function))
+    else:
         _attention_seen(active, (x.transpose(1, 2) for x in (query, key, value, out)), function)
 
 

@@ -19,6 +19,10 @@ Ran = Mapping[str, str]
 _LIBRARIES = ("torch", "torchax", "jax", "diffusers", "transformers", "parity")
 
 
+PORTS = "the port's own function"
+"""How a function of somebody's own code is described."""
+
+
 def described(function: Callable[..., Any]) -> str:
     """A function in words: `torchax's own`, or `the port's own function NAME (FILE:LINE)`."""
     found: Any = function
@@ -33,7 +37,7 @@ def described(function: Callable[..., Any]) -> str:
         owner = "torch" if package == "builtins" else package
         return f"{owner}'s own" if owner != "parity" else "parity's own"
     name = str(found.__qualname__).rpartition("<locals>.")[2]
-    return f"the port's own function {name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+    return f"{PORTS} {name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
 class Seen:

@@ -126,6 +126,25 @@ def test_attend_is_seen_once_with_every_kernel(kernel: str, mask: str) -> None:
     ]
 
 
+def test_a_kernel_that_runs_within_paritys_own_attention_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a port whose module attends by parity's, and that installs a kernel beneath."""
+    own = torch.nn.functional.scaled_dot_product_attention
+
+    def kernel(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return own(*args, **kwargs)
+
+    def ran() -> dict[str, str]:
+        model = Model("attend")
+        tap = make_tap(model, "all")
+        with attached(model, tap):
+            model(tokens())
+        return tap.ran.ran()
+
+    assert ran()["blocks.0.attention"] == "parity's own, 1 call"
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", kernel)
+    assert "the port's own function kernel (test_attach.py:" in ran()["blocks.0.attention"]
+
+
 def test_torch_and_parity_attention_record_the_same() -> None:
     torch.manual_seed(0)
     ours, theirs = Model("torch"), Model("attend")
