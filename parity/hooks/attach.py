@@ -251,10 +251,13 @@ def attention_call() -> Iterator[Callable[[Any, Any, Any, Any], None]]:
         active.inside = before
 
 
-def _attention_seen(active: _Active, tensors: Iterable[Any], function: Callable[..., Any] | str) -> None:
+def _attention_seen(
+    active: _Active, tensors: Iterable[Any], function: Callable[..., Any] | str, mask: Any = None
+) -> None:
     """Record a call: query, key, value and output, each [B, rows, heads, head dim]; and what computed it."""
     assert active.tap is not None
     path = active.stack[-1][2] if active.stack else ATTENTION
+    active.tap.attended(path, mask)
     active.tap.ran.add(path, function)
     call = active.tap.begin(path)
     if active.tap.plan.wants_module(path):
@@ -262,12 +265,14 @@ def _attention_seen(active: _Active, tensors: Iterable[Any], function: Callable[
             active.tap.see(path, call, port, x)
 
 
-def _by_heads(active: _Active, query: Any, key: Any, value: Any, out: Any, function: Callable[..., Any]) -> None:
+def _by_heads(
+    active: _Active, query: Any, key: Any, value: Any, out: Any, function: Callable[..., Any], mask: Any = None
+) -> None:
     """Record a call of tensors [B, heads, rows, head dim]; where parity's own attention made it, who computed it."""
     if active.inside is not None:
         active.inside.append(described(function))
     else:
-        _attention_seen(active, (x.transpose(1, 2) for x in (query, key, value, out)), function)
+        _attention_seen(active, (x.transpose(1, 2) for x in (query, key, value, out)), function, mask)
 
 
 @contextlib.contextmanager
@@ -283,7 +288,7 @@ def _replaced_attention(active: _Active) -> Iterator[None]:
     def observed(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         with attention_call():
             out = own(query, key, value, *args, **kwargs)
-        _by_heads(active, query, key, value, out, own)
+        _by_heads(active, query, key, value, out, own, args[0] if args else kwargs.get("attn_mask"))
         return out
 
     functional.scaled_dot_product_attention = observed
@@ -310,5 +315,6 @@ class _AttentionMode(TorchFunctionMode):
             return out
         query, key, value = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key", "value")))
         assert self.active.tap is not None
-        _by_heads(self.active, query, key, value, out, self.active.tap.attention() or func)
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        _by_heads(self.active, query, key, value, out, self.active.tap.attention() or func, mask)
         return out

@@ -53,7 +53,7 @@ class Masks:
             valid = valid[at if at < valid.shape[0] else 0]
         if part.frame == JOINT:
             assert valid is not None  # it is a part only of what has a mask
-            return read_of(valid, sum((weight <= 0).sum() for _, weight in frames.values()))
+            return read_of(valid, sum((weight <= 0).sum() for _, weight in frames.values()) if frames else None)
         index, weight = frames[part.frame]
         return cut(index, weight, rows) if valid is None else frame_of(valid, int(index.shape[0]))
 
@@ -71,16 +71,36 @@ class Masks:
         return None
 
 
-def read_of(valid: torch.Tensor, padded: torch.Tensor | int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Index and weight of a joint sequence in its own order: the rows whose keys a query reads.
+def read_of(valid: torch.Tensor, padded: torch.Tensor | int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Index and weight of a sequence in its own order: the rows whose keys a query reads.
 
     Where the mask leaves out another number of rows than the text has padded, nobody knows what those are: all count.
 
     Args:
-        valid: bool [R], True where a key is read. padded: how many rows of the text are padding.
+        valid: bool [R], True where a key is read. padded: how many rows of the text are padding; None where the mask
+            is all that is known.
     """
-    weight = (valid | ((~valid).sum() != padded)).to(torch.float32)
+    weight = (valid if padded is None else valid | ((~valid).sum() != padded)).to(torch.float32)
     return torch.arange(valid.shape[0], dtype=torch.int32, device=valid.device), weight
+
+
+def let_through(mask: Any) -> torch.Tensor | None:
+    """bool [B, rows], the rows that an argument lets through, where nothing but the argument is known of a model.
+
+    Floats that are all 0 are taken for an additive mask: of ones and zeros, it would let nothing through.
+
+    Returns:
+        None for what is no mask, and for one that lets all through, unless only the compiled program will know.
+    """
+    if not isinstance(mask, torch.Tensor) or mask.ndim < 2 or mask.is_complex():
+        return None
+    valid = _valid(mask)
+    if mask.is_floating_point():
+        valid = valid | (mask == 0).all()
+    try:
+        return None if bool(valid.all()) else valid
+    except TypeError:  # a tracer has no values
+        return valid
 
 
 def _head(module: str) -> str:

@@ -85,6 +85,14 @@ class NoRows:
         return WHOLE
 
 
+class MaskedRows(NoRows):
+    """The rule where nothing is known of a model but the masks that it is given: whatever has as many rows as one of
+    them stands as it is, and beside it those of its rows that the mask lets through."""
+
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
+        return SEQUENCE if len(shape) > 2 and shape[1] in masked and "mask" not in port else WHOLE
+
+
 Frames = Mapping[str, Mapping[str, RowFrame]]
 """Branch -> frame name -> frame."""
 
@@ -96,6 +104,14 @@ def take(x: Any, index: Any, weight: Any) -> tuple[Any, Any]:
         index: int32 [F] tensor of the same kind as x. weight: float32 [F].
     """
     rows = x.index_select(1, index)
-    keep = (weight > 0).reshape(1, -1, *([1] * (rows.ndim - 2)))
+    return kept(rows, weight > 0), kept(rows, weight <= 0)
+
+
+def kept(rows: Any, which: Any) -> Any:
+    """Some rows of [B, R, ...] as they are, and zeros for the others: no row is moved, so none leaves its device.
+
+    Args:
+        which: bool [R] tensor of the same kind.
+    """
     zero = rows.new_zeros(()) if hasattr(rows, "new_zeros") else 0
-    return rows.where(keep, zero), rows.where(~keep, zero)
+    return rows.where(which.reshape(1, -1, *([1] * (rows.ndim - 2))), zero)

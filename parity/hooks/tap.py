@@ -23,7 +23,7 @@ from parity.golden.records import PADDING, Kind, Scalar
 from parity.golden.sketch import geometry
 from parity.hooks.implementations import Seen
 from parity.hooks.masks import Masks
-from parity.hooks.rows import JOINT, Part, RowRule, take
+from parity.hooks.rows import JOINT, Part, RowRule, kept, take
 from parity.hooks.sites import WHOLE, SitePlan
 
 EACH, MOST = 1 << 23, 1 << 28
@@ -142,6 +142,9 @@ class Tap:
         if self.masks is not None:
             self.masks.see(module, named)
 
+    def attended(self, module: str, mask: Any) -> None:
+        """Take note of the mask that an attention call was given; families know their own."""
+
     def see(self, module: str, call: int, port: str, value: Any) -> None:
         """Observe a value at a port: tensors, None and scalars, and those inside tuples, lists and dicts.
 
@@ -212,8 +215,11 @@ class Tap:
             rows = x[:, part.start : part.stop] if part.name else x
             pieces = {"": rows}
             if part.frame:
-                valid, padded = take(rows, *self._frame(entry, part, int(rows.shape[1])))
-                pieces = {part.frame: valid} if part.frame == JOINT else {part.frame: valid, PADDING: padded}
+                index, weight = self._frame(entry, part, int(rows.shape[1]))
+                if part.frame == JOINT:  # in its own order
+                    pieces = {JOINT: kept(rows, weight > 0)}
+                else:
+                    pieces = dict(zip((part.frame, PADDING), take(rows, index, weight), strict=True))
             if done is None and part.name and not part.frame:
                 done = {"": (self.reducer.reduce(x, slice(part.start, part.stop), item), tuple(rows.shape))}
             elif done is None:

@@ -13,9 +13,11 @@ import torch
 from parity.golden.records import Record
 from parity.hooks.attach import watching
 from parity.hooks.calls import Call, mapped, prediction_of
+from parity.hooks.masks import Masks, let_through
 from parity.hooks.modules import module_tree
+from parity.hooks.reduce.shards import is_split
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
-from parity.hooks.rows import NoRows
+from parity.hooks.rows import MaskedRows, NoRows
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap
 from parity.recorder.branches import Branches
@@ -68,6 +70,14 @@ class GuardedTap(Tap):
         with self.guard():
             super().see(module, call, port, value)
 
+    def masked(self, module: str, named: Mapping[str, Any]) -> None:
+        with self.guard():
+            read = {name: let_through(x) for name, x in named.items() if "mask" in name}
+            super().masked(module, {name: x for name, x in read.items() if x is not None})
+
+    def attended(self, module: str, mask: Any) -> None:
+        self.masked(module, {"mask": mask})
+
 
 @dataclass(kw_only=True)
 class Calls:
@@ -99,6 +109,7 @@ class Calls:
 
     def __post_init__(self) -> None:
         self.plan: SitePlan = plan_sites(["", *module_tree(self.model)], *self.choice)
+        self.whole = not any(is_split(x) for x in self.model.parameters())
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -113,9 +124,10 @@ class Calls:
     def tap(self, branches: tuple[str, ...]) -> Tap:
         """A tap for a call with these branches in its batch."""
         frames: Mapping[str, Any] = {branch: {} for branch in branches}
-        return GuardedTap(
-            self.plan, self.kind.reducer(), NoRows(), branches, frames, named=self.named, guard=self.guard
-        )
+        rule = MaskedRows() if self.whole else NoRows()  # of a share nobody knows which rows it holds
+        tap = GuardedTap(self.plan, self.kind.reducer(), rule, branches, frames, named=self.named, guard=self.guard)
+        tap.masks = Masks(rule) if self.whole else None
+        return tap
 
     def begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
         if self.busy or not self.wanted():

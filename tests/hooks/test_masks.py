@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parity.hooks.attach import attached, masks_given
-from parity.hooks.masks import Masks, cut, frame_of
+from parity.hooks.masks import Masks, cut, frame_of, let_through
 from parity.hooks.rows import SEQUENCE, WHOLE, Part, take
 from tests.hooks.seen import gathered, make_tap
 
@@ -63,6 +63,17 @@ def test_masks_of_every_kind_say_the_same(mask: torch.Tensor) -> None:
     assert found is not None
     assert found.tolist() == [[True, False, True]]
     assert masks.of("other.0", 3, 2) is None, "another part of the model may have a mask of its own"
+
+
+def test_what_a_mask_lets_through_where_nothing_else_is_known() -> None:
+    found = let_through(torch.tensor([[0.0, -1e4, 0.0]]))
+    assert found is not None
+    assert found.tolist() == [[True, False, True]]
+    nothing = let_through(torch.zeros(1, 3, dtype=torch.int64))
+    assert nothing is not None
+    assert not nothing.any()
+    for other in (torch.zeros(1, 1, 1, 3), torch.ones(1, 3), torch.zeros(3), None):  # an additive one, for the first
+        assert let_through(other) is None
 
 
 def observed(rows: torch.Tensor, mask: torch.Tensor) -> Any:
