@@ -59,3 +59,7 @@ class UnjudgedError(ParityError):
     """The comparison cannot be judged: nothing in common, an empty or incomparable golden. Exit code 125."""
 
     exit_code = 125
+
+
+class PassingError(BaseException):
+    """Parity's own, on its way through a port's code; not an Exception, so that no `except Exception` takes it."""

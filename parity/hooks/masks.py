@@ -55,7 +55,7 @@ class Masks:
             assert valid is not None  # it is a part only of what has a mask
             return read_of(valid, sum((weight <= 0).sum() for _, weight in frames.values()) if frames else None)
         index, weight = frames[part.frame]
-        return cut(index, weight, rows) if valid is None else frame_of(valid, int(index.shape[0]))
+        return cut(index, weight, rows) if valid is None else paired(valid, index, weight)
 
     def of(self, module: str, rows: int, before: int) -> torch.Tensor | None:
         """bool [B, rows], True where a row is valid; None where no mask says.
@@ -115,6 +115,23 @@ def _valid(mask: torch.Tensor) -> torch.Tensor:
         additive = (mask < 0).any()
         valid = torch.where(additive, mask == 0, mask > 0)
     return valid if valid.ndim == 2 else valid.flatten(1, -2).any(dim=1)
+
+
+def paired(valid: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Index and weight of a frame by a side's own mask, where that lets as many rows through as the frame has.
+
+    Another number is another mask, which is compared itself: it must not make the rows differ too. As many rows as the
+    frame has then stand as the frame says; as many as it has valid ones are all valid (an additive mask that leaves
+    none of them out is all zeros, as one of ones and zeros is that lets none through).
+
+    Args:
+        valid: bool [R], of the side's own rows. index, weight: of the frame, [F].
+    """
+    frame, wanted = int(index.shape[0]), weight.sum()
+    own = frame_of(valid, frame)
+    whole = (index, weight) if valid.shape[0] == frame else frame_of(torch.ones_like(valid), frame)
+    other = (valid.sum() != wanted) & ((wanted == valid.shape[0]) | (valid.shape[0] == frame))
+    return torch.where(other, whole[0], own[0]), torch.where(other, whole[1], own[1])
 
 
 def frame_of(valid: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:

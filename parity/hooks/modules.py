@@ -1,8 +1,10 @@
-"""What a model is made of: its tensors by name, and its tree of modules."""
+"""What a model is made of: its tensors by name, its tree of modules, and what its classes remember."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+import contextlib
+from collections.abc import Callable, Container, Iterator
+from types import CellType
 
 import torch
 
@@ -32,3 +34,37 @@ def nearest(path: str, paths: Container[str]) -> str:
     while above and above not in paths:
         above = above.rpartition(".")[0]
     return above
+
+
+@contextlib.contextmanager
+def uncached(model: torch.nn.Module) -> Iterator[None]:
+    """Within it, what the methods of a model's classes remember (`functools.lru_cache`) begins empty, and is forgotten
+    after it: a rotary table that one trace made is a tracer of that one, which no other program may use."""
+    caches = list(_caches(model))
+    for clear in caches:
+        clear()
+    try:
+        yield
+    finally:
+        for clear in caches:
+            clear()
+
+
+def _caches(model: torch.nn.Module) -> Iterator[Callable[[], object]]:
+    """What empties each cache; diffusers wraps the cached function in one that decides whether to use it."""
+    kinds = {kind for module in model.modules() for kind in type(module).__mro__ if kind is not torch.nn.Module}
+    for kind in kinds:
+        for method in vars(kind).values():
+            cells = getattr(method, "__closure__", None) or ()
+            for held in (method, *(cell.cell_contents for cell in cells if _filled(cell))):
+                clear = getattr(held, "cache_clear", None)
+                if callable(clear) and callable(held):
+                    yield clear
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 (an empty one raises)
+    except ValueError:
+        return False
+    return True

@@ -166,7 +166,7 @@ class Carried:
             given = {n: same_draws(x) for n, x in given.items()}
             if weights is not None:
                 moved = sum(
-                    (w * x for w, x in zip(weights, variant.predictions, strict=True)),
+                    (w * _like(x, guided) for w, x in zip(weights, variant.predictions, strict=True)),
                     torch.zeros_like(guided, dtype=torch.float64),
                 )
                 given["model_output"] = (guided.to(torch.float64) + moved).to(variant.dtype or guided.dtype)
@@ -210,6 +210,7 @@ def _along(x: torch.Tensor, own: torch.Tensor, shift: torch.Tensor, dtype: torch
 
 def _combination(guided: torch.Tensor, outputs: Sequence[torch.Tensor]) -> list[float] | None:
     """The weights with which the script's guidance combined the predictions; None where that is no combination."""
+    outputs = [_like(x, guided) for x in outputs]
     if not outputs or any(x.numel() != guided.numel() for x in outputs):
         return None
     columns = torch.stack([x.to(torch.float64).flatten() for x in outputs])
@@ -218,6 +219,12 @@ def _combination(guided: torch.Tensor, outputs: Sequence[torch.Tensor]) -> list[
     weights = torch.linalg.lstsq(gram, (columns @ target).cpu()[:, None]).solution[:, 0]
     rest = target - weights.to(target.device) @ columns
     return [float(w) for w in weights] if rest.norm() <= FITS * target.norm() else None
+
+
+def _like(x: torch.Tensor, guided: torch.Tensor) -> torch.Tensor:
+    """What of a prediction is guided: its first channels, where a learned variance follows them."""
+    more = x.ndim == guided.ndim > 1 and x.shape[1] > guided.shape[1] and x.shape[2:] == guided.shape[2:]
+    return x[:, : guided.shape[1]] if more else x
 
 
 def same_draws(x: Any) -> Any:

@@ -22,6 +22,7 @@ from torchax import interop
 from parity.golden.records import Record
 from parity.hooks.attach import attached, named_arguments
 from parity.hooks.calls import prediction_of
+from parity.hooks.modules import uncached
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import jax_records, split, whole
@@ -94,7 +95,7 @@ class CompiledCalls(Calls):
 
             def run(params: Any, buffers: Any, *given: Any, **named: Any) -> Any:
                 tap = self.tap(several)
-                with attached(self.model, tap):
+                with uncached(self.model), attached(self.model, tap):
                     self._see_inputs(tap, given, named)
                     out = self.compiled.functional_call("forward", params, buffers, *given, **named)
                     self._see_output(tap, out)

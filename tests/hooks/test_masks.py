@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parity.hooks.attach import attached, masks_given
-from parity.hooks.masks import Masks, cut, frame_of, let_through
+from parity.hooks.masks import Masks, cut, frame_of, let_through, paired
 from parity.hooks.rows import SEQUENCE, WHOLE, Part, take
 from tests.hooks.seen import gathered, make_tap
 
@@ -65,6 +65,25 @@ def test_masks_of_every_kind_say_the_same(mask: torch.Tensor) -> None:
     assert masks.of("other.0", 3, 2) is None, "another part of the model may have a mask of its own"
 
 
+@pytest.mark.parametrize(
+    ("valid", "rows", "count"),
+    [
+        ([1, 1, 1, 0], [1.0, 2.0, 3.0, 0.0], 3),
+        ([0, 1, 1, 1], [2.0, 3.0, 4.0, 0.0], 3),  # another order
+        ([1, 1, 1, 1], [1.0, 2.0, 3.0, 0.0], 3),  # a mask that is lost, and compared itself
+        ([1, 0, 0, 0], [1.0, 2.0, 3.0, 0.0], 3),
+        ([1, 1, 1], [1.0, 2.0, 3.0, 0.0], 3),  # padding is cut off
+        ([0, 0, 0], [1.0, 2.0, 3.0, 0.0], 3),  # an additive mask of zeros
+        ([0, 0], [0.0, 0.0, 0.0, 0.0], 0),  # a stream that a prompt lacks
+    ],
+)
+def test_rows_are_paired_by_a_mask_that_lets_as_many_through(valid: list[int], rows: list[float], count: int) -> None:
+    weight = (torch.arange(4) < count).float()
+    given = torch.arange(1.0, len(valid) + 1).reshape(1, -1, 1)
+    found, _ = take(given, *paired(torch.tensor(valid).bool(), torch.arange(4, dtype=torch.int32), weight))
+    assert found[0, :, 0].tolist() == rows
+
+
 def test_what_a_mask_lets_through_where_nothing_else_is_known() -> None:
     found = let_through(torch.tensor([[0.0, -1e4, 0.0]]))
     assert found is not None
@@ -77,7 +96,9 @@ def test_what_a_mask_lets_through_where_nothing_else_is_known() -> None:
 
 
 def observed(rows: torch.Tensor, mask: torch.Tensor) -> Any:
-    tap = make_tap(Block(), frames={"cond": {"text": (torch.zeros(4, dtype=torch.int32), torch.zeros(4))}})
+    tap = make_tap(
+        Block(), frames={"cond": {"text": (torch.arange(4, dtype=torch.int32), torch.tensor([1.0, 1, 1, 0]))}}
+    )
     tap.masks = Masks(JointRows())
     model = Block()
     with attached(model, tap):

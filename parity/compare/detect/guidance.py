@@ -56,7 +56,7 @@ def combined(values: Values) -> tuple[float, float] | None:
     parts = [values.get((branch, f"{LOOP}:noise_pred")) for branch in ("uncond", "cond", "")]
     if any(x is None for x in parts):
         return None
-    uncond, cond, guided = (np.ravel(x) for x in parts if x is not None)
+    uncond, cond, guided = (np.ravel(_like(x, parts[-1])) for x in parts if x is not None)
     if not uncond.size == cond.size == guided.size or not all(np.isfinite(x).all() for x in (uncond, cond, guided)):
         return None
     columns = np.stack([uncond, cond], axis=1)
@@ -64,6 +64,12 @@ def combined(values: Values) -> tuple[float, float] | None:
     if np.linalg.norm(columns @ weights - guided) > EXACT * np.linalg.norm(guided) or abs(weights.sum()) < SAME:
         return None
     return float(weights[1] / weights.sum()), float(weights.sum())
+
+
+def _like(x: np.ndarray, guided: np.ndarray | None) -> np.ndarray:
+    """What of a prediction is guided: its first channels, where a learned variance follows them."""
+    more = guided is not None and x.ndim == guided.ndim > 1 and x.shape[2:] == guided.shape[2:]
+    return x[:, : guided.shape[1]] if guided is not None and more else x
 
 
 def _branches_agree(seen: Seen) -> bool:

@@ -26,14 +26,14 @@ from torchax.ops import mappings
 from parity.golden.records import Record
 from parity.hooks.attach import attached, require_fired
 from parity.hooks.masks import Masks
-from parity.hooks.modules import module_tree, named_tensors
+from parity.hooks.modules import module_tree, named_tensors, uncached
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.on_tpu import reduce_on_mesh
 from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.tap import Entry, Tap
+from parity.hooks.tap import Entry
 from parity.models.family import Family
 from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.patches import DTYPES, in_dtype
@@ -45,7 +45,7 @@ from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
 from parity.paths.jax.program import Programs, holding
 from parity.paths.jax.safe_attention import attention_of, is_torchax_own, use_safe_attention
-from parity.paths.jax.tracing import scoped, to_jax
+from parity.paths.jax.tracing import InsideJitError, TracedTap, inlining, scoped, to_jax
 from parity.paths.jax.unplaced import port_devices
 from parity.paths.jax.views import readable_views
 from parity.paths.loaded import Arguments, Eager, Loaded, Predicted, StepCalls, frames_of, rules_of
@@ -156,9 +156,19 @@ class TorchaxBackend:
         def forward(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
         ) -> tuple[Returned, tuple[Entry, ...]]:
+            try:
+                return observed(params, arguments, frames, kept, inlined=False)
+            except InsideJitError:
+                with inlining():
+                    return observed(params, arguments, frames, kept, inlined=True)
+
+        def observed(
+            params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None, *, inlined: bool
+        ) -> tuple[Returned, tuple[Entry, ...]]:
             tensors = interop.torch_view(arguments)
             with (
                 contextlib.nullcontext() if self.as_it_is else scoped(self.model),
+                uncached(self.model),
                 holding(self.model, params, self.env, self.devices),
                 calling(self.model, interop.torch_view(kept)) as cached,
             ):
@@ -167,6 +177,7 @@ class TorchaxBackend:
                     return (array_of(out), tuple(map(array_of, cached.kept)), ()), ()
                 reducer, waiting = self._reducing()
                 tap = self._tap(plan, reducer, rule, names, frames)
+                tap.may_inline = not inlined
                 tap.attention = lambda: attention_of(self.env)
                 with attached(self.model, tap), waiting:
                     out = self.predict(self.model, tensors)
@@ -181,9 +192,9 @@ class TorchaxBackend:
 
     def _tap(
         self, plan: SitePlan, reducer: BatchingReducer, rule: PairedRule, names: tuple[str, ...], rows: Any
-    ) -> Tap:
+    ) -> TracedTap:
         frames, masks = interop.torch_view(rows), Masks(rule) if self.pairs_rows else None
-        return Tap(plan, reducer, rule, names, frames, named=self.named, ports=self.ports, masks=masks)
+        return TracedTap(plan, reducer, rule, names, frames, named=self.named, ports=self.ports, masks=masks)
 
     def _reducing(self) -> tuple[BatchingReducer, contextlib.AbstractContextManager[None]]:
         # For a TPU alone: a CPU computes in the order of the trace, and what it fuses across blocks stays as it is.

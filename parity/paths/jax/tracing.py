@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import jax
@@ -13,9 +14,11 @@ import torchax
 from torchax import interop
 from torchax.ops import mappings
 
+from parity.errors import PassingError, UsageError
 from parity.hooks.attach import callable_modules
 from parity.hooks.modules import nearest
 from parity.hooks.reduce.batch_jax import array_of
+from parity.hooks.tap import Tap
 from parity.models.attention import SETTLE
 
 
@@ -83,6 +86,63 @@ def trace_state() -> object:
     name = "get_opaque_trace_state"  # before jax 0.10 in another place
     state: Callable[..., object] = getattr(jax.extend.core, name, None) or getattr(jax.core, name)
     return state(convention="flax")
+
+
+class InsideJitError(PassingError):
+    """Something to be observed was met inside a trace of the port's own, where the program's outputs cannot take it."""
+
+
+@contextlib.contextmanager
+def inlining() -> Iterator[None]:
+    """Within it, inner jits are inlined, scans unrolled and checkpoints left out."""
+    before = {name: getattr(jax, name) for name in ("checkpoint", "remat")}
+
+    def plain(call: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        return call
+
+    for name in before:
+        setattr(jax, name, plain)
+    try:
+        with jax.disable_jit():
+            yield
+    finally:
+        for name, call in before.items():
+            setattr(jax, name, call)
+
+
+@dataclass
+class TracedTap(Tap):
+    """A tap of one trace: what it sees becomes outputs of that program.
+
+    Attributes:
+        state: of the trace. may_inline: whether inner traces may be inlined still.
+    """
+
+    state: object = field(default_factory=trace_state)
+    may_inline: bool = True
+
+    def masked(self, module: str, named: Mapping[str, Any]) -> None:
+        if self.masks is not None and self._here(module):
+            super().masked(module, named)
+
+    def see(self, module: str, call: int, port: str, value: Any) -> None:
+        if self._here(module):
+            super().see(module, call, port, value)
+
+    def _here(self, module: str) -> bool:
+        """Whether what is at hand belongs to the program itself.
+
+        Raises:
+            InsideJitError: it is inside another trace. UsageError: that one cannot be inlined.
+        """
+        if trace_state() == self.state:
+            return True
+        if self.may_inline:
+            raise InsideJitError
+        raise UsageError(
+            f"'{module}' is called inside a jax transformation (vmap, grad, while), where it cannot be observed; "
+            "call it outside of it for the comparison"
+        )
 
 
 def to_jax(x: torch.Tensor) -> jax.Array:

@@ -36,11 +36,10 @@ from parity.models.spec import Case
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
 from parity.paths.jax.mesh import use_compilation_cache
-from parity.paths.jax.tracing import to_jax, trace_state
+from parity.paths.jax.tracing import InsideJitError, inlining, to_jax, trace_state
 from parity.paths.jax.unplaced import port_devices
 from parity.paths.loaded import Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.port.calling import guarded, moved
-from parity.paths.port.load import PassingError
 from parity.paths.port.ported import Ported, check_output, wrong_output
 from parity.port import Port, listening
 from parity.reached import Reached
@@ -111,11 +110,11 @@ class JaxPort(TorchaxBackend):
             for inlined in (False, True):
                 reducer = BatchingReducer()
                 heard = _Heard(self, self._tap(plan, reducer, rule, names, frames), arguments, inlined)
-                inner = _inlined() if inlined else contextlib.nullcontext()
+                inner = inlining() if inlined else contextlib.nullcontext()
                 try:
                     with inner, calling(self.model, kept) as cached:
                         out = self._call(params, arguments, heard)
-                except _InsideJitError:
+                except InsideJitError:
                     continue
                 # A jitted function that the port called before is not traced again, and its taps stay silent.
                 if heard.count or inlined:
@@ -146,28 +145,6 @@ class JaxPort(TorchaxBackend):
         out = moved(out, port, rank, -1, 1)
         check_output(entry, out, self.family.expected_of(int(arguments[LATENT].shape[0])))
         return out
-
-
-@contextlib.contextmanager
-def _inlined() -> Iterator[None]:
-    """Within it, inner jits are inlined, scans unrolled and checkpoints left out."""
-    before = {name: getattr(jax, name) for name in ("checkpoint", "remat")}
-
-    def plain(call: Callable[..., Any], **_: Any) -> Callable[..., Any]:
-        return call
-
-    for name in before:
-        setattr(jax, name, plain)
-    try:
-        with jax.disable_jit():
-            yield
-    finally:
-        for name, call in before.items():
-            setattr(jax, name, call)
-
-
-class _InsideJitError(PassingError):
-    """A tap fired inside a trace of the port's own."""
 
 
 class _Heard:
@@ -211,7 +188,7 @@ class _Heard:
         A scan of linen's traces its layer once more, before it runs it: what is given there may be the call's own.
 
         Raises:
-            _InsideJitError: it is not, and may be once inner jits are inlined.
+            InsideJitError: it is not, and may be once inner jits are inlined.
         """
         ours = self._ours(value)
         return ours and self._known(trace_state() == self.state)
@@ -220,14 +197,14 @@ class _Heard:
         """Whether the arrays in a value belong to the call itself.
 
         Raises:
-            _InsideJitError: they do not, and may once inner jits are inlined.
+            InsideJitError: they do not, and may once inner jits are inlined.
         """
         leaves = [x for x in jax.tree.leaves(value) if isinstance(x, jax.core.Tracer)]
         return self._known(all(x._trace is self.trace for x in leaves))
 
     def _known(self, ours: bool) -> bool:
         if not ours and not self.inlined:
-            raise _InsideJitError
+            raise InsideJitError
         return ours
 
     def _given(self, x: Any) -> Any:

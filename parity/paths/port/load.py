@@ -23,7 +23,7 @@ from typing import Any, get_args
 
 import torch
 
-from parity.errors import ParityError, UsageError, line_of, summary
+from parity.errors import ParityError, PassingError, UsageError, line_of, summary
 from parity.paths.port.beside import Modules, importable
 from parity.paths.port.settings import PortInfo
 from parity.paths.port.state import kept
@@ -118,10 +118,6 @@ def _import(option: str, file: Path, timeout: float) -> tuple[ModuleType, Module
             "work inside the function, or allow more with --path-timeout SECONDS"
         ) from None
     return module, modules
-
-
-class PassingError(BaseException):
-    """Parity's own, on its way through a port's code; not an Exception, so that no `except Exception` takes it."""
 
 
 class _TookTooLongError(PassingError):
