@@ -304,7 +304,11 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
         if not sites:
             continue
         failed = _failed(sites)
+        carried = sum(d.verdict == "fail" for d in sites)
         why = Reason(kind="output" if failed else "agrees", stage=name, sites=len(sites))
+        if carried and not failed:
+            text = f"{name}: {carried} of {len(sites)} sites differ by what they are given, nothing begins there"
+            why = Reason(kind="agrees", stage=name, detail=text)
         line = stage_diff(result, name)
         if name == AFTER:
             line = replace(line, by_itself=line.in_chain, in_chain=line.by_itself)

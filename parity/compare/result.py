@@ -277,7 +277,10 @@ class Result:
 
     @property
     def has_causes_to_find(self) -> bool:
-        """Whether it differs where `parity explain` looks for causes: at a first divergence, or in a stage that ran."""
+        """Whether it differs where `parity explain` looks for causes: at a first divergence, or in a stage that ran.
+        Other weights are known before either."""
+        if self.failed == "preflight":
+            return False
         return self.verdict == "fail" and (self.origin is not None or any(s.verdict == "fail" for s in self.stages))
 
     @property

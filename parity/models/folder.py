@@ -57,14 +57,17 @@ def class_of(folder: Path, part: str) -> Any:
     """The diffusers class that a part's config names.
 
     Raises:
-        UsageError: diffusers has no such class.
+        UsageError: it names none, or one that diffusers has not.
     """
     import diffusers
 
     name = str(read_config(folder, part).get("_class_name", ""))
+    where = folder / part if (folder / part).is_dir() else folder
+    if not name:
+        raise UsageError(f"the config in '{where}' names no class; add \"_class_name\", as save_pretrained writes it")
     kind = getattr(diffusers, name, None) if name.isidentifier() else None
     if not (isinstance(kind, type) and hasattr(kind, "from_pretrained")):
-        raise UsageError(f"'{folder / part}' names the class '{name}', which diffusers {diffusers.__version__} lacks")
+        raise UsageError(f"'{where}' names the class '{name}', which diffusers {diffusers.__version__} lacks")
     return kind
 
 

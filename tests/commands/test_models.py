@@ -86,6 +86,8 @@ def test_the_families_are_those_that_run(tmp_path: Path) -> None:
     assert {getattr(family_of(made(kind)), "title", None): kind for kind in FAMILIES.values()} == FAMILIES
     with pytest.raises(UsageError, match=r"names the class 'Other', which diffusers .* lacks"):
         family_of(made("Other"))
+    with pytest.raises(UsageError, match=r"the config in '.*transformer' names no class; add \"_class_name\""):
+        family_of(made(""))
 
 
 def test_every_built_in_model_has_a_family() -> None:

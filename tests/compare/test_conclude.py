@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.compare.collected import Collected
-from parity.compare.conclude import conclude, widest_of
+from parity.compare.conclude import conclude, recorded_stages, widest_of
 from parity.compare.judge import Judge
 from parity.compare.reason import Note
 from parity.compare.result import Check, Distance, Result, SettingDifference
@@ -498,3 +498,29 @@ def test_a_chips_floors_may_be_as_wide_as_a_16_bit_networks(times: float, verdic
     result = conclude(collected, model="made", differing=(), preflight=(), widest=widest_of("v6e"))
     assert result.verdict == verdict
     assert verdict == "pass" or "more than 1e-2" in result.reason
+
+
+def test_a_stage_that_hands_on_what_differs_before_it_is_not_within_its_floors() -> None:
+    after = Walk(at=-1)
+    for site in ("decode:in.z", "decode:out", "decode:frames"):
+        x = noise(len(after.reference)).astype(np.float64)
+        floors = 0.0 if site == "decode:frames" else FAR
+        pair = (tensor(site, y, branch="", step=-1) for y in (x, moved(x, floors)))
+        after.pair(*(dataclasses.replace(r, key=dataclasses.replace(r.key, stage="vae")) for r in pair))
+    loop = Walk()
+    loop.site("a:out", FAR)
+    loop.ends(FAR, FAR)
+    (stage,) = recorded_stages(concluded(loop, after))
+    assert (stage.verdict, stage.reason) == (
+        "pass",
+        "vae: 2 of 3 sites differ by what they are given, nothing begins there",
+    )
+
+
+def test_other_weights_leave_no_cause_to_be_found() -> None:
+    walk = Walk()
+    walk.site("a:out", FAR)
+    walk.ends(FAR, FAR)
+    result = concluded(walk)
+    assert result.has_causes_to_find
+    assert not dataclasses.replace(result, failed="preflight").has_causes_to_find

@@ -156,7 +156,7 @@ def explained(where: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise UsageError(
                 f"{where}: no space left ({os.strerror(error.errno)}); the steps written before are kept: "
-                "free some space and go on with --resume (of a script: record it anew)"
+                "free some space, then go on with `parity record --resume` (a script, or `parity run`: anew)"
             ) from error
         reason = error.strerror or type(error).__name__
         raise UsageError(f"{where}: {reason}; check the path and its permissions") from error
