@@ -54,7 +54,9 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     if found.verdict != "fail" or found.origin is None:
         judged = "" if found.verdict == "pass" else "the comparison could not be judged, so "
         return found.noted(f"{judged}there is nothing to explain")
-    key = found.origin.key
+    origin, key = found.origin, found.origin.key
+    if closer := request.closer(key):
+        found = found.noted(f"the run looked closer than the records it kept: {closer}")
     reference, candidate = Golden.open(request.reference), Golden.open(request.candidate)
     if key.step < 0:
         try:
@@ -67,7 +69,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     evidence = Evidence(
         request=request,
         found=found,
-        origin=found.origin,
+        origin=origin,
         ours=ours,
         theirs=met(ours, theirs) if candidate.provenance.backend == PORT else theirs,
         reference=reference.provenance,

@@ -50,15 +50,27 @@ class ExplainRequest:
 
     def looked_at(self, origin: Key) -> Key:
         """The first divergence; of a kept run the one inside it that the run came to when it looked closer."""
+        told = self._told(origin)
+        if told is None or (origin.module and not told[0].startswith(f"{origin.module}.")):
+            return origin
+        return replace(origin, site=told[0], call=told[1])
+
+    def closer(self, origin: Key) -> str:
+        """The reason of a kept run that came to another place than its records show; empty where it did not."""
+        told = self._told(origin)
+        return "" if told is None or told[:2] == (origin.site, origin.call) else told[2]
+
+    def _told(self, origin: Key) -> tuple[str, int, str] | None:
+        """Site, call and reason that a kept run ended in, at this step; None for none."""
         if self.kept is None:
-            return origin
+            return None
         try:
-            told = json.loads(read_text(self.kept / "result.json", _MOST_BYTES))["origin"]
-            site, step, call = str(told["site"]), int(told["step"]), int(told["call"])
+            document = json.loads(read_text(self.kept / "result.json", _MOST_BYTES))
+            told, reason = document["origin"], str(document.get("reason", ""))
+            found = str(told["site"]), int(told["call"]), reason
+            return found if int(told["step"]) == origin.step else None
         except _NOT_TOLD:
-            return origin
-        inside = not origin.module or site.startswith(f"{origin.module}.")
-        return replace(origin, site=site, call=call) if inside and step == origin.step else origin
+            return None
 
 
 def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | None = None) -> ExplainRequest:

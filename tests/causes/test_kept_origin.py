@@ -31,3 +31,15 @@ def test_the_place_inside_the_origin_that_a_kept_run_tells(tmp_path: Path) -> No
 def test_a_document_that_does_not_tell_changes_nothing(origin: object, tmp_path: Path) -> None:
     assert kept(tmp_path, origin).looked_at(BLOCK) == BLOCK
     assert ExplainRequest("a", "b").looked_at(BLOCK) == BLOCK
+
+
+def test_the_reason_of_a_run_that_came_to_another_place_is_told(tmp_path: Path) -> None:
+    """A block's record agrees on its way in; the run saw more of it."""
+    site = "blocks.1.norm1:in.emb"
+    other = {"site": site, "step": 0, "call": 0}
+    request = ExplainRequest("a", "b", kept=tmp_path)
+    (tmp_path / "result.json").write_text(json.dumps({"origin": other, "reason": "first divergence: elsewhere"}))
+    assert request.closer(BLOCK) == "first divergence: elsewhere"
+    assert request.closer(replace(BLOCK, step=1)) == ""
+    assert request.closer(replace(BLOCK, site=site)) == ""
+    assert ExplainRequest("a", "b").closer(BLOCK) == ""
