@@ -136,12 +136,12 @@ class Judge:
         a, b = pair.reference, pair.candidate
         if a is None or b is None:
             return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=ONE_SIDED)
+        if a.kind != b.kind and nothing(a) and nothing(b):
+            return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
+        left = "" if self.strict_sites else left_to_reader(a, b)
+        if left:
+            return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="unjudged", note=left)
         if a.kind != b.kind:
-            if nothing(a) and nothing(b):
-                return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
-            left = "" if self.strict_sites else left_to_reader(a, b)
-            if left:
-                return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="unjudged", note=left)
             return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{what(a)} against {what(b)}")
         if a.kind != "tensor":
             # A NaN equals none, itself included.

@@ -49,11 +49,12 @@ NOT_ONE = "which is not the same thing"
 ABSENT = "zeros against None: what is made of them decides"
 PICTURES = "pictures of 8 bits against floats: what was decoded decides"
 GIVEN_ONCE = "given on one side alone: what is made of it decides"
+COUNTS = "numbers of tokens or frames perhaps: what is made of them decides"
 
 
 def is_unpaired(note: str) -> bool:
     """Whether the note of a site says that its elements were not compared, as they do not line up on both sides."""
-    return note.endswith((UNPAIRED, LAID_OUT, REPEATED, NOT_ONE)) or note in (ABSENT, GIVEN_ONCE, PICTURES)
+    return note.endswith((UNPAIRED, LAID_OUT, REPEATED, NOT_ONE)) or note in (ABSENT, GIVEN_ONCE, COUNTS, PICTURES)
 
 
 def absent(a: Record, b: Record) -> bool:
@@ -80,9 +81,15 @@ def given_once(a: Record, b: Record) -> bool:
     return {a.kind, b.kind} == {"none", given.kind} and (given.kind == "scalar" or "float" in given.dtype)
 
 
+def counts(a: Record, b: Record) -> bool:
+    """Whether a module inside the model is given two whole numbers, as of tokens where one side cuts padding off."""
+    inside = bool(a.key.module) and a.key.is_input and a.kind == b.kind == "scalar"
+    return inside and a.dtype == b.dtype == "int" and a.value != b.value
+
+
 def left_to_reader(a: Record, b: Record) -> str:
-    """Why records of two kinds, of which one is None, are no difference by themselves; empty where they are one."""
-    return ABSENT if absent(a, b) else GIVEN_ONCE if given_once(a, b) else ""
+    """Why records are no difference by themselves, one of which is None, or both numbers; empty where they are one."""
+    return ABSENT if absent(a, b) else GIVEN_ONCE if given_once(a, b) else COUNTS if counts(a, b) else ""
 
 
 ALIKE = 1e-5
@@ -126,7 +133,9 @@ def unpaired_sentences(noted: Iterable[SiteDiff]) -> Iterator[str]:
 
 
 def other_rows(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether two shapes differ in their rows alone."""
+    """Whether two shapes differ in their rows alone; those of a table [rows, channels] are its first axis."""
+    if len(a) == len(b) == 2 and a[1] == b[1]:
+        return True
     return len(a) == len(b) >= 2 and a[:1] + a[2:] == b[:1] + b[2:]
 
 

@@ -10,7 +10,7 @@ import pytest
 from parity.compare.judge import Judge
 from parity.compare.pairs.align import Pair
 from parity.compare.result import SiteDiff
-from parity.compare.unlike import GIVEN_ONCE, REPEATED, UNPAIRED, repeated_sites
+from parity.compare.unlike import COUNTS, GIVEN_ONCE, REPEATED, UNPAIRED, repeated_sites
 from parity.golden.records import Record
 from tests.compare.make_records import tensor
 
@@ -64,3 +64,17 @@ def test_an_optional_number_of_an_inner_module_against_none_is_not_compared() ->
     assert judged(number, none).note == judged(none, number).note == GIVEN_ONCE
     root = replace(number, key=replace(number.key, site=":in.length"))
     assert judged(root, replace(none, key=root.key)).verdict != "unjudged"
+
+
+def test_numbers_and_tables_of_a_text_that_is_cut_are_not_compared() -> None:
+    """A right port that cuts padded tokens off tells its rotary embedding so, which makes a shorter table."""
+    number = Record(tensor("m:in.length", ROW).key, "scalar", dtype="int", value=16)
+    shorter = replace(number, value=12)
+    assert judged(number, shorter).note == COUNTS
+    assert judged(number, number).distance.rel_l2 == 0
+    for key in (replace(number.key, site=":in.length"), replace(number.key, site="m:out")):
+        assert judged(replace(number, key=key), replace(shorter, key=key)).verdict != "unjudged"
+    flag = replace(number, dtype="bool", value=True)
+    assert judged(flag, replace(flag, value=False)).verdict != "unjudged"
+    table = np.random.default_rng(2).normal(size=(16, 8)).astype(np.float32)
+    assert judged(tensor("m:out", table), tensor("m:out", table[:12].copy())).note.endswith(UNPAIRED)
