@@ -159,7 +159,7 @@ def same_mask(a: Record, b: Record) -> bool:
     lines_up = one_shape(a.shape, b.shape) and not a.rows and not b.rows
     if lines_up and Geometry(*a.frame).exact and a.sketch is not None and b.sketch is not None:
         return any(np.array_equal(x, y) for x in _keys(a) for y in _keys(b))
-    return not (lines_up and a.dtype == b.dtype) and bool(_let_through(a) & _let_through(b))
+    return not (lines_up and a.dtype == b.dtype) and bool(keys_through(a) & keys_through(b))
 
 
 def _forms(record: Record) -> tuple[bool, bool]:
@@ -175,7 +175,7 @@ FAR = -1e3
 """What a mask that is added holds at most where a key is left out; -10000 in many implementations."""
 
 
-def _let_through(record: Record) -> frozenset[int]:
+def keys_through(record: Record) -> frozenset[int]:
     """How many keys a mask lets through in each row, in each form that it can be of; empty where it is no mask."""
     m = record.moments
     if m is None or not record.shape or not record.shape[-1]:

@@ -49,6 +49,26 @@ def test_another_order(order: np.ndarray) -> None:
     assert "in another order" in said
 
 
+@pytest.mark.parametrize("additive", [False, True])
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (range(16), "lets another number of keys through: 16 a row on the candidate, 12 on the reference"),
+        (range(12, 16), "lets another number of keys through: 4 a row on the candidate, 12 on the reference"),
+        (range(2, 14), "lets 12 keys a row through, as the reference's, others"),
+    ],
+)
+def test_another_mask(additive: bool, keys: range, said: str) -> None:
+    def mask(through: range) -> Record:
+        x = np.zeros((1, 1, 16), np.float32)
+        x[..., list(through)] = 1.0
+        return tensor("m:in.attention_mask", (1.0 - x) * -10000.0 if additive else x)
+
+    ours, theirs = mask(range(12)), mask(keys)
+    (cause,) = values_at_origin(evidence([ours], [theirs], origin=ours.key))
+    assert cause.cause == f"the mask m:in.attention_mask {said}"
+
+
 def test_other_faults_are_neither() -> None:
     assert told(X + np.random.default_rng(1).standard_normal(X.shape)) == []
     assert told(np.where(X > 2, 0.0, X)) == []

@@ -10,6 +10,7 @@ from parity.causes.evidence import Evidence
 from parity.causes.gauges import measured, reordering
 from parity.causes.witness import witness
 from parity.compare.result import Cause
+from parity.compare.unlike import keys_through
 from parity.golden.records import Record
 from parity.golden.sketch import TOTAL, Geometry
 
@@ -25,6 +26,8 @@ def values_at_origin(evidence: Evidence) -> Iterator[Cause]:
     if ours is None or theirs is None or ours.kind != theirs.kind:
         one = "the candidate" if ours is None or (theirs is not None and ours.kind == "none") else "the reference"
         yield measured(f"only {one} has a value at {key.site}", 1.0, "one side has None or nothing there")
+    elif ours.kind == "tensor" and "mask" in key.port:
+        yield from _keys(ours, theirs)
     elif ours.kind == "tensor":
         order = reordering(ours, theirs)
         if order is not None:
@@ -32,6 +35,22 @@ def values_at_origin(evidence: Evidence) -> Iterator[Cause]:
             yield measured(text, 1.0, order)
         elif not evidence.counts_keys:  # which shrink what the attention gives, all alike: their count says it
             yield from _gain(ours, theirs)
+
+
+def _keys(ours: Record, theirs: Record) -> Iterator[Cause]:
+    """How many keys two masks let through in each row."""
+    added = any(r.moments is not None and r.moments.min < 0 for r in (ours, theirs))
+    # All zeros lets all through where masks are added, and nothing where they are ones and zeros.
+    x, y = ((max if added else min)(keys_through(r), default=None) for r in (ours, theirs))
+    if x is None or y is None:
+        return
+    numbers = f"{y} a row on the candidate, {x} on the reference"
+    what = (
+        f"another number of keys through: {numbers}"
+        if x != y
+        else f"{x} keys a row through, as the reference's, others"
+    )
+    yield measured(f"the mask {ours.key.site} lets {what}", float(y), numbers)
 
 
 def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
