@@ -1,13 +1,16 @@
 """Small files that a user names or that came from elsewhere: read whole, or refused before anything is read.
 
 A pipe or a device would block or never end, a huge file would fill the memory: both are refused by looking first.
+What is written gets its name when it is whole.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -39,3 +42,26 @@ def read_text(path: Path, most: int) -> str:
         OSError: see `read_bytes`. UnicodeDecodeError: it is no UTF-8.
     """
     return read_bytes(path, most).decode("utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, over: bool = True) -> Iterator[Path]:
+    """A path beside `path`, to be written within it and renamed to `path` at the end; nothing is left where that fails.
+
+    Its name is known before the file is there: a signal that comes as soon as it is leaves nothing either.
+
+    Args:
+        over: whether a file of that name is replaced.
+
+    Raises:
+        OSError: it cannot be renamed; without `over` (FileExistsError), `path` is there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        if over:
+            os.replace(temporary, path)
+        else:
+            os.link(temporary, path)  # whole or not at all, and never over another
+    finally:
+        temporary.unlink(missing_ok=True)

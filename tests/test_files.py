@@ -9,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from parity import cli
-from parity.files import read_bytes, read_text
+from parity.errors import Terminated
+from parity.files import read_bytes, read_text, replacing
+from parity.golden.disk.store import LocalStore
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
@@ -17,6 +19,26 @@ def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
     assert read_text(tmp_path / "a", 2) == "é"
     with pytest.raises(OSError, match="more than 1 bytes"):
         read_bytes(tmp_path / "a", 1)
+
+
+@pytest.mark.parametrize("way", ["file", "part"])
+def test_a_signal_between_opening_a_file_and_its_first_byte_leaves_nothing(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def interrupted(path: str | Path, flags: int, mode: int = 0o777) -> int:
+        os.close(opened(path, flags, mode))
+        raise Terminated
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(Terminated):
+        if way == "part":
+            LocalStore(tmp_path).put("step-0000.safetensors", [b"x"])
+        else:
+            with replacing(tmp_path / "a") as temporary:
+                os.open(temporary, os.O_WRONLY | os.O_CREAT)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_pipes_folders_and_devices_are_refused_at_once(tmp_path: Path) -> None:

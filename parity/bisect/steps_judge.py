@@ -22,6 +22,7 @@ from parity.bisect.transplant import noise_of, told
 from parity.compare.judge import Judge, beyond, severity
 from parity.compare.reason import FLOORS
 from parity.errors import UnjudgedError, UsageError
+from parity.files import replacing
 from parity.golden import Golden
 from parity.golden.disk.format import MANIFEST
 from parity.golden.facts import Facts
@@ -109,12 +110,10 @@ class Carried:
     def save(self, step: int, state: State) -> None:
         """Keep what `step` is to start from."""
         arrays: dict[str, Any] = {f"state.{name}": np.asarray(x) for name, x in state.items()}
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        with temporary.open("wb") as opened:
+        with replacing(self.path) as temporary, temporary.open("wb") as opened:
             np.savez(opened, step=np.int64(step), **arrays)
             opened.flush()
             os.fsync(opened.fileno())
-        os.replace(temporary, self.path)
 
     def load(self, step: int) -> State | None:
         """What `step` is to start from; None where that is not what is kept."""

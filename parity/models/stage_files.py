@@ -9,9 +9,7 @@ bfloat16. Cost: one read of the tensors asked for.
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import tempfile
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -20,6 +18,7 @@ import safetensors.torch
 import torch
 
 from parity.errors import UsageError
+from parity.files import replacing
 
 # A dimension above this is a damaged or foreign file; the largest real one is some 1000 tokens or pixels.
 MAX_DIMENSION = 1 << 20
@@ -150,14 +149,8 @@ def write_stage_file(path: pathlib.Path, tensors: Mapping[str, torch.Tensor], me
     info = json.dumps({name: str(tensor.dtype) for name, tensor in tensors.items()})
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     data = safetensors.torch.save(whole, {"dtype_info": info, **metadata})
-    partial = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-            partial = pathlib.Path(file.name)
-            file.write(data)
-        partial.chmod(0o644)  # a temporary file is readable by its owner only
-        os.replace(partial, path)
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error

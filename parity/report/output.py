@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from parity.errors import UsageError
+from parity.files import replacing
 from parity.redact import printable, without_secrets
 
 if TYPE_CHECKING:
@@ -94,32 +94,14 @@ def write(path: Path, text: str | Callable[[], str], option: str, *, over: bool 
     Raises:
         UsageError: the file cannot be written; without `over`, it is there.
     """
-    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = (text if isinstance(text, str) else text()).encode("utf-8", "backslashreplace")
         if path.exists() and not path.is_file():  # /dev/stdout, a pipe: no name to put a file under
             path.write_bytes(content)
             return
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        if over:
-            os.replace(temporary, path)
-        else:
-            os.link(temporary, path)  # whole or not at all, and never over another
-            os.unlink(temporary)
-    except BaseException as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        if not isinstance(error, OSError | ValueError):
-            raise
+        with replacing(path, over=over) as temporary:
+            temporary.write_bytes(content)
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{option}: cannot write '{path}': {reason}") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -10,7 +10,6 @@ hash of the program before it is compiled, so that a kept answer is always that 
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import importlib.metadata
@@ -18,13 +17,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from parity.cache import cache_dir
 from parity.errors import ParityError, UsageError, summary
+from parity.files import replacing
 from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.settings import chosen
 from parity.paths.worker.extras import quieten
@@ -184,24 +184,16 @@ def _kept(folder: Path, answer: dict[str, Any], text: str) -> Path:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _replacing(folder / PROGRAM) as path:
+        with replacing(folder / PROGRAM) as path:
             path.write_bytes(gzip.compress(text.encode(), 3, mtime=0))
         known = not answer["refusal"] or refusal_of(answer["refusal"]).memory
-        with _replacing(folder / (ANSWER if known else f"once-{ANSWER}")) as path:
+        with replacing(folder / (ANSWER if known else f"once-{ANSWER}")) as path:
             path.write_text(json.dumps(answer), encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"cannot write the cache folder {folder}: {error.strerror}; set PARITY_CACHE to another"
         ) from error
     return folder
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A path to write, which becomes `path` at the end."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    yield temporary
-    os.replace(temporary, path)
 
 
 def _version(package: str) -> str:

@@ -187,8 +187,8 @@ class LocalStore(Store):
         temporary = self._folder / f".{file}.tmp"
         with self._explained(file):
             temporary.unlink(missing_ok=True)  # of a run that was killed
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
+            try:  # from before it is there: a signal may come as soon as it is
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
                 try:
                     write_file(descriptor, chunks)
                 finally:
