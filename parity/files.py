@@ -63,5 +63,7 @@ def replacing(path: Path, *, over: bool = True) -> Iterator[Path]:
             os.replace(temporary, path)
         else:
             os.link(temporary, path)  # whole or not at all, and never over another
-    finally:
+            os.unlink(temporary)
+    except BaseException:  # a signal in the line above too
         temporary.unlink(missing_ok=True)
+        raise

@@ -21,6 +21,14 @@ def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
         read_bytes(tmp_path / "a", 1)
 
 
+def _written(way: str, folder: Path) -> None:
+    if way == "part":
+        LocalStore(folder).put("step-0000.safetensors", [b"x"])
+        return
+    with replacing(folder / "a") as temporary:
+        os.open(temporary, os.O_WRONLY | os.O_CREAT)
+
+
 @pytest.mark.parametrize("way", ["file", "part"])
 def test_a_signal_between_opening_a_file_and_its_first_byte_leaves_nothing(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -33,12 +41,31 @@ def test_a_signal_between_opening_a_file_and_its_first_byte_leaves_nothing(
 
     monkeypatch.setattr(os, "open", interrupted)
     with pytest.raises(Terminated):
-        if way == "part":
-            LocalStore(tmp_path).put("step-0000.safetensors", [b"x"])
-        else:
-            with replacing(tmp_path / "a") as temporary:
-                os.open(temporary, os.O_WRONLY | os.O_CREAT)
+        _written(way, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_signal_while_a_file_gets_its_name_leaves_no_temporary_file(
+    over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(source: Path, target: Path) -> None:
+        raise Terminated
+
+    monkeypatch.setattr(os, "replace" if over else "link", interrupted)
+    with pytest.raises(Terminated), replacing(tmp_path / "a", over=over) as temporary:
+        temporary.write_bytes(b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_there_is_kept_without_over(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(FileExistsError), replacing(tmp_path / "a", over=False) as temporary:
+        temporary.write_bytes(b"x")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    with replacing(tmp_path / "b", over=False) as temporary:
+        temporary.write_bytes(b"x")
+    assert {x.name for x in tmp_path.iterdir()} == {"a", "b"}
 
 
 def test_pipes_folders_and_devices_are_refused_at_once(tmp_path: Path) -> None:
