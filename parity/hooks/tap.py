@@ -304,5 +304,7 @@ def _version(x: torch.Tensor) -> Callable[[], Any]:
         return weakref.ref(x._elem)
     if hasattr(x, "jax"):
         return lambda: None
+    if x.is_inference():
+        return lambda: None  # made under torch.inference_mode(), which keeps no counter
     version = x._version
     return lambda: version

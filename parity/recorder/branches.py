@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from parity.recorder.methods import replaced
+
 BATCHED = ("uncond", "cond")
 _ORDER = ("cond", "uncond")
 
@@ -66,8 +68,5 @@ class Branches:
             finally:
                 self._context = before
 
-        object.__setattr__(model, "cache_context", heard)
-        try:
+        with replaced(model, "cache_context", heard):
             yield
-        finally:
-            object.__delattr__(model, "cache_context")

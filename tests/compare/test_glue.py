@@ -111,6 +111,7 @@ def test_latents_that_are_not_denormalised_by_channel_are_named() -> None:
 
     assert causes(decoded(plain * std + mean), decoded(plain)) == ["vae.scaling_factor"]
     assert causes(decoded(plain), decoded(plain + 0.1 * rng.normal(size=plain.shape))) == []
+    assert causes(decoded(plain), decoded(plain + 1.5e-3 * rng.normal(size=plain.shape))) == [], "near by itself"
 
 
 @pytest.mark.parametrize(("how", "steps"), [("rounded to", 50), ("computed in", 50), ("computed in", 20)])

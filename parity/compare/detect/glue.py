@@ -23,7 +23,7 @@ import numpy as np
 from parity.compare.detect.arithmetic import rounded_otherwise
 from parity.compare.detect.guidance import guidance
 from parity.compare.detect.handed import GIVEN, judged_by_own
-from parity.compare.detect.held import EXACT, Both, Seen, Values, apart, bfloat16, differ, held, named
+from parity.compare.detect.held import EXACT, EXPLAINED, Both, Seen, Values, apart, bfloat16, differ, held, named
 from parity.compare.detect.noise import noise
 from parity.compare.detect.stages import LATENTS, continued, remembered
 from parity.compare.result import Cause
@@ -215,7 +215,8 @@ def _by_channel(a: np.ndarray, b: np.ndarray) -> bool:
     if not (square > 0).all():
         return False
     left = y - x * ((x * y).sum(axis=1) / square)[:, None]
-    return bool(np.linalg.norm(left) <= EXACT * np.linalg.norm(y))
+    small = np.linalg.norm(left) <= EXACT * np.linalg.norm(y)
+    return bool(small and np.linalg.norm(left) <= EXPLAINED * np.linalg.norm(b - a))  # a is near b by itself
 
 
 def _factors(settings: tuple[Mapping[str, str], Mapping[str, str]]) -> Iterator[tuple[str, float]]:

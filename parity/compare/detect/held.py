@@ -13,6 +13,8 @@ from parity.golden.records import LOOP, StepRecords
 
 EXACT = 2e-3
 """Relative residual up to which a hypothesis explains a value: bfloat16 rounds to 4e-3 at most, 2e-3 on average."""
+EXPLAINED = 0.1
+"""Share of a difference that a hypothesis with many parameters may leave unexplained."""
 SAME = 1e-4
 """Relative difference up to which values of the loop count as equal here; the judge has said whether they are."""
 
