@@ -34,12 +34,13 @@ from parity.compare.judge import Judge, excuses
 from parity.compare.many.judge import ManyJudge
 from parity.compare.many.meet import Counterparts, Lean
 from parity.compare.many.sites import FAILED, VERDICTS, Sites, among, count, unjudged
+from parity.compare.pairs.parts import in_common, of_stage
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result, SiteDiff
 from parity.golden import Golden, Provenance, StepRecords
 from parity.golden.disk.table import Parts
-from parity.golden.records import AFTER, PORT
+from parity.golden.records import PORT
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.settings import NEUTRAL
 from parity.settings.elementary import NO_CHIP
@@ -85,8 +86,7 @@ def diff(
         UsageError: a golden is missing or damaged, or a rename rule is.
     """
     say("reading the goldens")
-    ours, theirs = Golden.open(reference), Golden.open(candidate)
-    sides = Sides(ours, theirs)
+    sides = Sides(Golden.open(reference), Golden.open(candidate))
     findings = sides.findings(NONE if isinstance(rename, Auto) else rename)
     notes: tuple[Note, ...] = ()
     if isinstance(rename, Auto):
@@ -122,6 +122,11 @@ class Sides:
         finished = self.reference.complete and self.candidate.complete
         counts = {sum(step >= 0 for step in g.steps) for g in (self.reference, self.candidate)}
         return not finished or len(counts) == 1
+
+    def in_part(self, step: int) -> bool:
+        """Whether a side may lack what the other has of a step, since it ended before, or was called once more."""
+        ended = any(not g.complete and step in (-1, max(g.steps)) for g in (self.reference, self.candidate))
+        return ended or (step < 0 and not self.as_long)
 
     def findings(self, rename: Rename) -> tuple[Check, ...]:
         a, b = (Side(g.provenance, g.steps, g.complete) for g in (self.reference, self.candidate))
@@ -173,16 +178,14 @@ def _taken(read: list[Future[StepRecords]]) -> tuple[StepRecords, StepRecords]:
 def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rename: Rename, say: Say) -> Result:
     a, b = sides.reference.provenance, sides.candidate.provenance
     differing = settings_differences(a, b)
-    # Implementations that are mapped onto each other are built otherwise: what only one has is no difference.
-    # A user's own code too.
+    # Implementations that are mapped onto each other, or a user's own, are built otherwise: one may have more.
     port = b.backend == PORT
     judge = Judge(excuses(differing), strict_sites=not (rename or port))
     renamer = Renamer(rename)
     glue = Glue((a.settings, b.settings))
     collected, common = judge_streams(_steps(sides, renamer, say), judge, glue)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
-    told = [*notes, *map(Note, (*renamer.unused(), *held))]
-    told += map(Note, glue.notes)
+    told = [*notes, *map(Note, (*renamer.unused(), *held, *glue.notes))]
     if (rename or port) and any(common.alone):
         ours, theirs = common.alone
         told.append(Note(f"without a counterpart: {ours} sites of the reference, {theirs} of the candidate"))
@@ -301,17 +304,14 @@ def _steps(sides: Sides, renamer: Renamer, say: Say) -> Iterator[tuple[StepRecor
     for reference, candidate in sides.read_all():
         say("comparing", next(done), len(sides.steps))
         candidate = renamer.step(candidate)
+        if sides.in_part(reference.step):
+            reference, candidate = in_common(reference, candidate)
         if reference.step < 0:
-            last = [(_of_stage(reference, after=True), _of_stage(candidate, after=True))]
-            reference, candidate = _of_stage(reference, after=False), _of_stage(candidate, after=False)
+            last = [(of_stage(reference, after=True), of_stage(candidate, after=True))]
+            reference, candidate = of_stage(reference, after=False), of_stage(candidate, after=False)
         yield reference, candidate
         del reference, candidate
     yield from last
-
-
-def _of_stage(step: StepRecords, *, after: bool) -> StepRecords:
-    records = tuple(r for r in step.records if (r.key.stage == AFTER) == after)
-    return StepRecords(step.step, records, {k: f for k, f in step.floors.items() if (k.stage == AFTER) == after})
 
 
 def _round(a: Provenance, b: Provenance) -> Failed:

@@ -114,6 +114,7 @@ class Steps:
         where: of the golden. provenance: made when the first step is written. overwrite: whether one that is there is
             replaced. truth: see `Part.whole`. number: of the step that is being seen.
         writes: whether anything is written; one of several processes that observe the same writes.
+        partial: whether the last step ended before the script's did.
     """
 
     where: str
@@ -122,6 +123,7 @@ class Steps:
     truth: str = ""
     number: int = 0
     writes: bool = True
+    partial: bool = False
     part: Part = field(default_factory=Part)
     outside: Part = field(default_factory=Part)
     _writer: GoldenWriter | None = None
@@ -165,10 +167,11 @@ class Steps:
         self.number, self.part = self.number + 1, Part()
 
     def finish(self, complete: bool) -> None:
-        """Write what is left; a recording that did not end by itself stays marked incomplete."""
+        """Write what is left; a recording that did not end by itself stays marked incomplete, its last step in part."""
         if not self.writes:
             return
-        if complete and any(r.key.module == LOOP for r in self.part.records):
+        self.partial = not complete and bool(self.part.records)
+        if self.partial or any(r.key.module == LOOP for r in self.part.records):
             self.end_step()
         else:  # what was named after the last step
             self.outside.add(replace(r, key=replace(r.key, stage=AFTER, step=OUTSIDE)) for r in self.part.records)
