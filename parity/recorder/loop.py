@@ -1,7 +1,7 @@
 """What a loop does around the transformer: the scheduler's steps, the decoder, the frames, and the values it names.
 
 Everything is seen on its way into and out of the script's own objects. The scheduler is copied before each step where
-floors are measured (`parity.recorder.floors`); the copy is stepped, never the script's.
+floors are measured (`parity.recorder.floors.carried`); the copy is stepped, never the script's.
 """
 
 from __future__ import annotations
@@ -25,14 +25,47 @@ from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
 from parity.recorder.branches import Branches
 from parity.recorder.compiled import eagerly
-from parity.recorder.draws import Drawn
-from parity.recorder.floors import SEEDS, Carried, same_draws, tensors_of
+from parity.recorder.floors.carried import Carried, tensors_of
+from parity.recorder.floors.draws import Drawn, same_draws
+from parity.recorder.floors.related import resized
+from parity.recorder.floors.runs import SEEDS
 from parity.recorder.methods import watched
 from parity.recorder.steps import OUTSIDE, STAGE, Steps
 from parity.recorder.torch_calls import Kind
 from parity.recorder.wrong import Wrong
 
 Guard = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """A call of a VAE's `decode`.
+
+    Attributes:
+        vae: it. z: the latents. args, kwargs: what the script called it with, the latents among them.
+        name: of the latents, where they were given by name. drawn: where torch's generators stood before it.
+    """
+
+    vae: Any
+    z: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    name: str
+    drawn: Drawn
+
+    @classmethod
+    def of(cls, vae: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], drawn: Drawn) -> Decoding:
+        """A call: its latents come first, or are called z, or are the first tensor or array among what is named."""
+        name = "" if args else next((n for n in ("z", "latents", *kwargs) if hasattr(kwargs.get(n), "shape")), "")
+        z = args[0] if args else kwargs[name]
+        return cls(vae=vae, z=z, args=args, kwargs=kwargs, name=name, drawn=drawn)
+
+    def again(self, z: Any) -> Any:
+        """What the same call gives of other latents, with the same draws."""
+        args = self.args if self.name else (z, *self.args[1:])
+        kwargs = {n: z if n == self.name else same_draws(x) for n, x in self.kwargs.items()}
+        with self.drawn.again(None):
+            return type(self.vae).decode(self.vae, *args, **kwargs)
 
 
 @dataclass(kw_only=True)
@@ -147,43 +180,42 @@ class Loop:
     def decoding(self, vae: Any) -> Iterator[None]:
         """Within it, calls of the VAE's `decode` are recorded, each with its number: by video, by frame or by tile."""
 
-        def after(held: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        def after(drawn: Drawn, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
             if not self.wanted():
                 return
             with self.guard():
-                self._decode(vae, next(iter([*args, *kwargs.values()])), _first(result))
+                self._decode(Decoding.of(vae, args, kwargs, drawn), _first(result))
 
-        with watched(vae, "decode", lambda args, kwargs: None, after):
+        with watched(vae, "decode", lambda args, kwargs: Drawn.now(), after):
             yield
 
-    def _decode(self, vae: Any, z: Any, out: Any) -> None:
+    def _decode(self, decoding: Decoding, out: Any) -> None:
         call = self._decoded["decode"]
         self._decoded["decode"] += 1
 
         def records(latents: Any, frames: Any) -> list[Record]:
-            names = [str(x.dtype).removeprefix("torch.") for x in (z, out)]
+            names = [str(x.dtype).removeprefix("torch.") for x in (decoding.z, out)]
             given = self.steps.after_loop("in.z", self._placed(latents), names[0], call, held=True)
             return [given, *self.steps.shown(_frames_first(self._placed(frames)), names[1], call)]
 
-        self.steps.outside.add(records(z, out))
-        if not self.rounds or not isinstance(vae, torch.nn.Module):
+        self.steps.outside.add(records(decoding.z, out))
+        if not self.rounds or not isinstance(decoding.vae, torch.nn.Module):
             return
-        with eagerly(vae):
-            self._decoded_again(vae, z, out, records)
+        with eagerly(decoding.vae):
+            self._decoded_again(decoding, out, records)
 
-    def _decoded_again(
-        self, vae: torch.nn.Module, z: Any, out: Any, records: Callable[[Any, Any], list[Record]]
-    ) -> None:
+    def _decoded_again(self, decoding: Decoding, out: Any, records: Callable[[Any, Any], list[Record]]) -> None:
         """Decode with other rounding, and with known faults."""
-        outside = self.steps.outside
-        decode: Any = type(vae)
+        outside, vae, z = self.steps.outside, decoding.vae, decoding.z
         shifts = list(self.carried.shift.values())[:SEEDS] if self.carried is not None else []
         for i in range(SEEDS):
-            moved = _scaled(z, self._latents, shifts[i]) if self._latents is not None and i < len(shifts) else z
+            moved = z
+            if self._latents is not None and i < len(shifts):
+                moved = (z.to(torch.float64) + resized(z, self._latents, shifts[i])).to(z.dtype)
             with torch.no_grad(), perturbed(vae, 1_000_003 * (i + 1), z.device):
-                outside.add_beside(f"rounding {i}", records(moved, _first(decode.decode(vae, moved))))
+                outside.add_beside(f"rounding {i}", records(moved, _first(decoding.again(moved))))
         if self.wrong is not None:
-            for faults, made in self.wrong.decode(vae, z):
+            for faults, made in self.wrong.decode(vae, z, decoding.again):
                 if _first(made).shape == out.shape:
                     self.wrong.keep(OUTSIDE, faults, records(z, _first(made))[1:])
 
@@ -279,22 +311,6 @@ def _remembered(scheduler: Any) -> int | None:
         return count
     kept = getattr(scheduler, "ets", None)  # of PNDM, iPNDM
     return len(kept) if isinstance(kept, list) else None
-
-
-def _scaled(z: torch.Tensor, latents: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """The decoder's input as another run's latents would have made it: moved by the scale between the two.
-
-    Pipelines permute and unscale, cut padding frames off (CogVideoX-1.5), or decode a few frames at a time: the size of
-    what is moved is kept, its place is not known.
-    """
-    if not z.numel() or not latents.numel():
-        return z
-    base, x = latents.to(torch.float64).flatten(), z.to(torch.float64)
-    size = float(base.square().mean().sqrt())
-    factor = float(x.square().mean().sqrt()) / size if size > 0 else 1.0
-    moved = shift.to(torch.float64).flatten()
-    moved = moved.repeat(-(-z.numel() // moved.numel()))[: z.numel()].reshape(z.shape)
-    return (x + factor * moved).to(z.dtype)
 
 
 _CHANNELS = (1, 3, 4)

@@ -107,7 +107,9 @@ def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], process: Proce
         with eagerly(model):
             if not (process.split or process.together):
                 weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
-            modules |= {before + name: before + above if above else "" for name, above in module_tree(model).items()}
+            top = prefix if i else ""
+            modules |= {before + name: before + above if above else top for name, above in module_tree(model).items()}
+            modules |= {prefix: ""} if i else {}
     tensors = list(next(iter(models.values())).parameters()) if models else []
     dtypes = [str(x.dtype).removeprefix("torch.") for x in tensors]
     return Provenance(
@@ -134,7 +136,7 @@ def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
     found = {"transformer": transformer} if transformer is not None else {}
     for name in TRANSFORMERS if pipe is not None and not found else ():
         model = getattr(pipe, name, None)
-        if model is not None:
+        if model is not None and not any(model is other for other in found.values()):  # one may stand in two places
             found[name] = model
     for name, model in found.items():
         if not isinstance(model, torch.nn.Module):

@@ -18,13 +18,15 @@ from parity.golden.disk.store import open_store
 from parity.port import Layout
 from parity.recorder import compiled
 from parity.recorder.branches import Branches
-from parity.recorder.compiled import TorchCompiledCalls
-from parity.recorder.floors import KINDS, TRUTH, Carried, variants_of
+from parity.recorder.compiled_calls import TorchCompiledCalls
+from parity.recorder.floors.carried import Carried
+from parity.recorder.floors.prepared import Prepared
+from parity.recorder.floors.runs import KINDS, TRUTH, variants_of
+from parity.recorder.floors.texts import Texts, texts_of
 from parity.recorder.loop import Loop
 from parity.recorder.parts import Parts, provenance_of
 from parity.recorder.processes import Process, one_of
 from parity.recorder.steps import Steps
-from parity.recorder.texts import Texts, texts_of
 from parity.recorder.torch_calls import Calls, Eager, Kind
 from parity.recorder.wrong import Wrong
 
@@ -118,6 +120,7 @@ def record(
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
     process = one_of(parts.models, bool(floors), stop_after)
     wanted = Recording(process.folder(os.fspath(where)), stop_after, together=process.together)
+    folder = wanted.where if "://" in wanted.where else os.path.abspath(wanted.where)  # the script may go elsewhere
     if process.rank and not process.split and not process.together:
         say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted
@@ -137,7 +140,7 @@ def record(
         )
     wrong = Wrong(say) if causes else None
     wanted.steps = Steps(
-        wanted.where,
+        folder,
         lambda: provenance_of(parts, wanted.kind, kinds, process),
         overwrite,
         writes=process.writes,
@@ -192,7 +195,9 @@ def _watched(
     models, kind, steps = parts.models, wanted.kind, wanted.steps
     names = [Branches(parts.guided, branches) for _ in models]
     beside = bool(kinds) and bool(models)
-    carried = Carried(variants_of(next(iter(models.values())), kinds), say, texts.moved) if beside else None
+    runs = variants_of(next(iter(models.values())), kinds) if beside else []
+    prepared = Prepared(runs, say)
+    carried = Carried(runs, say, texts.moved, prepared) if beside else None
     if carried is not None and any(v.name == TRUTH for v in carried.variants):
         steps.truth = TRUTH
     found = []
@@ -227,7 +232,7 @@ def _watched(
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
     if carried is not None:
-        found.append(texts.watching(parts.pipe))
+        found += [texts.watching(parts.pipe), prepared.watching(parts.pipe, parts.vae)]
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
 
 
@@ -238,7 +243,7 @@ def _finish(
     try:
         recording.steps.finish(complete and not recording.failed)
         if wrong is not None and not recording.steps.empty:
-            wrong.finish(recording.where)
+            wrong.finish(recording.steps.where)
     except Exception as error:
         what = _said(error)
         recording.failed = recording.failed or what
@@ -256,6 +261,7 @@ def _finish(
     other = os.fspath(like) if like is not None else "OTHER"
     both = f"{other} {recording.where}" if like is not None else f"{recording.where} {other}"
     what = f"{count} step{'s' if count > 1 else ''}" if count else "what was decoded is"
+    what += ", the last one in part," if recording.steps.partial else ""
     say(f"{what} recorded to {recording.where}{state}; compare: parity diff {both}")
 
 

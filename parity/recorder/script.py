@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from parity.errors import ParityError, UsageError, line_of, summary
-from parity.recorder.floors import KINDS
+from parity.recorder.floors.runs import KINDS
+from parity.recorder.floors.texts import early
 from parity.recorder.methods import replaced
 from parity.recorder.record import Recording, record, say
-from parity.recorder.texts import early
 
 
 def run_script(where: str, script: Path, arguments: Sequence[str], **options: Any) -> None:

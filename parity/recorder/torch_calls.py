@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
-from parity.golden.records import Record
+from parity.golden.records import Key, Record
 from parity.hooks.attach import watching
 from parity.hooks.calls import Call, mapped, prediction_of
 from parity.hooks.masks import Masks, let_through
@@ -21,7 +21,7 @@ from parity.hooks.rows import MaskedRows, NoRows
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap
 from parity.recorder.branches import Branches
-from parity.recorder.floors import Carried
+from parity.recorder.floors.carried import Carried
 from parity.recorder.steps import STAGE, Steps
 from parity.recorder.wrong import STEP, Wrong
 
@@ -117,15 +117,18 @@ class Calls:
         with self.branches.listening(self.model), watching(self.model, self):
             yield
 
-    def named(self, path: str) -> str:
-        """The name that a module is observed under."""
-        return f"{self.prefix}.{path}" if self.prefix and path else self.prefix or path
+    def placed(self, records: Iterable[Record]) -> list[Record]:
+        """What a tap saw in this transformer, under the name that the golden has for it among several."""
+        return [replace(r, key=self._placed(r.key)) for r in records] if self.prefix else list(records)
+
+    def _placed(self, key: Key) -> Key:
+        return replace(key, site=f"{self.prefix}.{key.site}" if key.module else f"{self.prefix}{key.site}")
 
     def tap(self, branches: tuple[str, ...]) -> Tap:
         """A tap for a call with these branches in its batch."""
         frames: Mapping[str, Any] = {branch: {} for branch in branches}
         rule = MaskedRows() if self.whole else NoRows()  # of a share nobody knows which rows it holds
-        tap = GuardedTap(self.plan, self.kind.reducer(), rule, branches, frames, named=self.named, guard=self.guard)
+        tap = GuardedTap(self.plan, self.kind.reducer(), rule, branches, frames, guard=self.guard)
         tap.masks = Masks(rule) if self.whole else None
         return tap
 
@@ -154,15 +157,15 @@ class Calls:
 
     def _record(self, call: Call, tap: Tap, output: torch.Tensor) -> None:
         part, step = self.steps.part, self.steps.number
-        part.add(self.kind.records(tap, step))
+        part.add(self.placed(self.kind.records(tap, step)))
         part.add(self.predictions(call.branches, output, output.dtype))
         if self.carried is None:
             return
         again = functools.partial(self.tap, call.branches)
         for name, records, made in self.carried.call(self.model, call, output, again, step):
-            part.add_beside(name, [*records, *self.predictions(call.branches, made, output.dtype)])
+            part.add_beside(name, [*self.placed(records), *self.predictions(call.branches, made, output.dtype)])
         part.keep({v.name for v in self.carried.variants})
-        if self.wrong is not None and step == STEP:
+        if self.wrong is not None and step == STEP and not self.prefix:
             for faults, made in self.wrong.call(self.model, call, again):
                 self.wrong.keep(step, faults, self.predictions(call.branches, made, output.dtype))
 

@@ -112,7 +112,7 @@ class CompiledCalls(Calls):
             names = dict(zip(several, branches, strict=True))
             entries = tuple(_renamed(e, names) for e in traced[0])
             step = self.steps.number
-            self.steps.part.add(jax_records(entries, interop.jax_view(reduced), step, STAGE))
+            self.steps.part.add(self.placed(jax_records(entries, interop.jax_view(reduced), step, STAGE)))
             prediction = prediction_of(out)
             self.steps.part.add(self.predictions(branches, prediction, prediction.dtype))
             self.seen += 1
@@ -128,14 +128,14 @@ class CompiledCalls(Calls):
     def _see_inputs(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The top module's own hook does not fire where its forward is called by name."""
         plan: SitePlan = self.plan
-        tap.begin(self.named(""))
+        tap.begin("")
         if plan.wants_module(""):
             for name, value in named_arguments(self.model, args, kwargs).items():
-                tap.see(self.named(""), 0, f"in.{name}", value)
+                tap.see("", 0, f"in.{name}", value)
 
     def _see_output(self, tap: Tap, out: Any) -> None:
         if self.plan.wants_module(""):
-            tap.see(self.named(""), 0, "out", prediction_of(out))
+            tap.see("", 0, "out", prediction_of(out))
 
 
 def _equal(x: Any, y: Any) -> bool:

@@ -69,24 +69,29 @@ class Wrong:
                 self.keep(STEP, names, torch_records(seen.entries, "transformer", STEP))
                 yield names, made
 
-    def decode(self, vae: torch.nn.Module, z: torch.Tensor) -> Iterator[tuple[Faults, Any]]:
+    def decode(
+        self, vae: torch.nn.Module, z: torch.Tensor, decode: Callable[[torch.Tensor], Any]
+    ) -> Iterator[tuple[Faults, Any]]:
         """Decode with each fault of a decoder, and with latents that were not divided beside it: the faults, and what
-        they gave."""
-        kind: Any = type(vae)
+        they gave.
+
+        Args:
+            decode: the script's call of latents.
+        """
         scale = _scale(vae)
         for name in FAULTS:
             changed: list[str] = []
             setting, _, value = name.partition("=")
             with torch.no_grad(), faulty(vae, z, {setting: value}, changed.append):
-                out = kind.decode(vae, z)
-                whole = kind.decode(vae, z * scale) if changed and scale else None
+                out = decode(z)
+                whole = decode(z * scale) if changed and scale else None
             if changed:
                 yield frozenset({name}), out
             if whole is not None:
                 yield frozenset({name, NOT_DIVIDED}), whole
         if scale:
             with torch.no_grad():
-                yield frozenset({NOT_DIVIDED}), kind.decode(vae, z * scale)
+                yield frozenset({NOT_DIVIDED}), decode(z * scale)
 
     def keep(self, step: int, faults: Faults, records: Iterable[Record]) -> None:
         """Take what faults gave: of modules their outputs alone, of frames what is shown of them too."""

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import T5Config, T5EncoderModel
 
-from parity.recorder.floors import KINDS
-from parity.recorder.texts import Texts
+from parity.recorder.floors.runs import KINDS
+from parity.recorder.floors.texts import Texts
 
 IDS = torch.arange(12).reshape(2, 6)
 

@@ -95,3 +95,53 @@ def flux() -> Made:
     )  # fmt: skip
     given = {"prompt_embeds": drawn(1, 16, 32), "pooled_prompt_embeds": drawn(1, 32), "height": 16, "width": 16}
     return pipe, lambda: pipe(**given, num_inference_steps=3, generator=seeded(), output_type="np").images
+
+
+def cogvideox_image() -> Made:
+    """Latents of an image beside the noise, encoded by the pipeline's VAE."""
+    import PIL.Image
+
+    transformer = diffusers.CogVideoXTransformer3DModel(
+        num_attention_heads=2, attention_head_dim=16, in_channels=8, out_channels=4, time_embed_dim=2,
+        text_embed_dim=32, num_layers=1, sample_width=8, sample_height=8, sample_frames=9, patch_size=2,
+        temporal_compression_ratio=4, max_text_seq_length=16, use_rotary_positional_embeddings=True,
+        use_learned_positional_embeddings=True,
+    )  # fmt: skip
+    vae = diffusers.AutoencoderKLCogVideoX(
+        down_block_types=("CogVideoXDownBlock3D",) * 4, up_block_types=("CogVideoXUpBlock3D",) * 4,
+        block_out_channels=(8, 8, 8, 8), latent_channels=4, layers_per_block=1, norm_num_groups=2,
+    )  # fmt: skip
+    pipe = diffusers.CogVideoXImageToVideoPipeline(
+        tokenizer=None, text_encoder=None, transformer=tame(transformer), vae=tame(vae),
+        scheduler=diffusers.CogVideoXDDIMScheduler(),
+    )  # fmt: skip
+    image = PIL.Image.fromarray((drawn(64, 64, 3).sigmoid() * 255).byte().numpy())
+    given = {"prompt_embeds": drawn(1, 16, 32), "negative_prompt_embeds": drawn(1, 16, 32, seed=9), "prompt": None}
+    size = {"height": 64, "width": 64, "num_frames": 9, "num_inference_steps": 2, "image": image}
+    return pipe, lambda: pipe(**given, **size, generator=seeded(), output_type="np").frames
+
+
+def flux_control() -> Made:
+    """A control image that the pipeline encodes in its call, packed beside the noise."""
+    transformer = diffusers.FluxTransformer2DModel(
+        patch_size=1, in_channels=32, out_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16,
+        num_attention_heads=2, joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
+    )  # fmt: skip
+    base, _ = flux()
+    pipe = diffusers.FluxControlPipeline(
+        tokenizer=None, text_encoder=None, tokenizer_2=None, text_encoder_2=None, transformer=tame(transformer),
+        vae=tame(base.vae), scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
+    )  # fmt: skip
+    given = {"prompt_embeds": drawn(1, 16, 32), "pooled_prompt_embeds": drawn(1, 32), "height": 16, "width": 16}
+    control = drawn(1, 3, 16, 16, seed=4).sigmoid()
+    size = {"num_inference_steps": 2, "control_image": control}
+    return pipe, lambda: pipe(**given, **size, generator=seeded(), output_type="np").images
+
+
+def wan_two() -> Made:
+    """Wan 2.2: the first steps are one transformer's, the others another's."""
+    pipe, call = wan()
+    transformer = diffusers.WanTransformer3DModel(**{**pipe.transformer.config, "num_layers": 1})
+    pipe.register_modules(transformer_2=tame(transformer))
+    pipe.register_to_config(boundary_ratio=0.9)
+    return pipe, call

@@ -4,8 +4,8 @@ Problem. A transformer's call is repeated on the text it was given, so its text 
 encoder in bfloat16 is off by a thousand times that, and a right port that encodes its own text failed at
 `encoder_hidden_states`.
 
-How. Each call of an encoder is repeated as the transformer's are (`parity.recorder.floors`), when it is made: a script
-may drop its encoder before the transformer runs. What each row of its outputs differs by is held. A row that the
+How. Each call of an encoder is repeated as the transformer's are (`parity.recorder.floors.carried`), when it is made: a
+script may drop its encoder before the transformer runs. What each row of its outputs differs by is held. A row that the
 transformer is given is moved by that where it is one of these, bit for bit in its dtype, or several one behind the
 other by channels: whatever was cut off, padded, repeated, put in another order or in a batch with others. A row that is
 none of these (scaled, projected) stays as it was. Nothing of an encoder is recorded.
@@ -29,7 +29,7 @@ from parity.errors import summary
 from parity.hooks.calls import Call, mapped
 from parity.hooks.rerun import rerun
 from parity.recorder.compiled import eagerly, entry_of, plain
-from parity.recorder.floors import variants_of
+from parity.recorder.floors.runs import variants_of
 from parity.recorder.methods import replaced
 
 ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")

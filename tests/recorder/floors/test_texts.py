@@ -14,8 +14,8 @@ pytest.importorskip("diffusers")
 
 from parity.golden import Golden
 from parity.models.registry import resolve_model
-from parity.recorder.floors import KINDS
-from parity.recorder.texts import Texts
+from parity.recorder.floors.runs import KINDS
+from parity.recorder.floors.texts import Texts
 from tests.recorder.encoders import IDS, Pipeline, encoder, seen
 
 SCRIPT = """

@@ -3,10 +3,11 @@
 Each of the transformer's calls is repeated on its recorded inputs: in float64, and with every module's inputs, outputs,
 weights and sums moved by what rounding does (`parity.hooks.perturb`); where the script works in 16 bits also in
 float32, which is then the truth around which the others round. What such a run's latents differ by is carried: into the
-transformer's next inputs, by the scalar that relates them to the latents; into the scheduler, by the linear combination
-of the predictions that the script's guidance made (fitted, whatever its formula); and through a copy of the scheduler.
+transformer's next inputs, wherever they lie in them; into the scheduler, by what the script's guidance made of the
+predictions (both are read off the values: `parity.recorder.floors.related`); and through a copy of the scheduler.
 So the floor of step 40 holds what rounding has grown to by then, though the loop is the script's. What the script's
-text encoders round by comes in with the text (`parity.recorder.texts`).
+text encoders round by comes in with the text (`parity.recorder.floors.texts`), what its image encoders do with what
+they encoded (`parity.recorder.floors.prepared`).
 
 In float64 nothing that the script compiled is compiled again: a compiled flex attention has no float64 on most devices,
 and another entry in the compiler's table could end what the script compiled. Where it cannot be run in float64 at all,
@@ -17,7 +18,6 @@ Cost: a forward for each run and call, and in float64 a copy of the weights.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,57 +28,13 @@ import torch
 from parity.golden.records import Record
 from parity.hooks.attach import attached
 from parity.hooks.calls import Call, mapped, prediction_of
-from parity.hooks.perturb import perturbed
 from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.rerun import rerun
 from parity.hooks.tap import Tap
-from parity.recorder.draws import Drawn
-
-KINDS = ("fp64", "rounding")
-SEEDS = 3
-TRUTH = "float32"
-FITS = 1e-2
-"""Relative residual up to which a tensor counts as a multiple, or a combination, of others: 16 bits round by 4e-3."""
-
-
-@dataclass
-class Variant:
-    """A run that rounds otherwise.
-
-    Attributes:
-        name: as the golden's floors know it. dtype: in which the model is run again; None for its own. seed: of the
-            perturbation; None for none. shifts: what the scheduler's last results differ by from the script's.
-        predictions: of this step, what each differs by, in the order of the branches.
-    """
-
-    name: str
-    dtype: torch.dtype | None = None
-    seed: int | None = None
-    shifts: list[torch.Tensor] = field(default_factory=list)
-    predictions: list[torch.Tensor] = field(default_factory=list)
-
-    @contextlib.contextmanager
-    def around(self, model: torch.nn.Module, step: int) -> Iterator[None]:
-        """The context of its calls."""
-        device = next(model.parameters()).device
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            if self.dtype is not None:
-                stack.enter_context(torch.autocast(device.type, enabled=False))
-            if self.dtype is torch.float64:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            if self.seed is not None:
-                stack.enter_context(perturbed(model, 1_000_003 * (self.seed + 1) + step, device))
-            yield
-
-
-def variants_of(model: torch.nn.Module, kinds: Sequence[str]) -> list[Variant]:
-    """The runs beside a model's own, the truth first where that is another run."""
-    low = any(x.dtype in (torch.bfloat16, torch.float16) for x in model.parameters())
-    wide = torch.float32 if low else None
-    found = [Variant(TRUTH, torch.float32)] if low else []
-    found += [Variant("float64", torch.float64)] if "fp64" in kinds else []
-    return found + [Variant(f"rounding {seed}", wide, seed) for seed in range(SEEDS if "rounding" in kinds else 0)]
+from parity.recorder.floors.draws import Drawn, same_draws
+from parity.recorder.floors.prepared import Prepared
+from parity.recorder.floors.related import displaced, dithered, guidance
+from parity.recorder.floors.runs import Variant
 
 
 @dataclass
@@ -88,21 +44,25 @@ class Carried:
     Attributes:
         variants: them; one in float64 that fails is left out from then on. tell: says so.
         text: moves a tensor's rows of encoded text as a run's encoders would have, in float64; None where it has none.
+        prepared: what the script's pipeline encoded before its loop.
         running: the name of the one whose call is being made; empty for none.
     """
 
     variants: list[Variant]
     tell: Callable[[str], None]
     text: Callable[[torch.Tensor, str], torch.Tensor | None]
+    prepared: Prepared
     running: str = ""
     _latents: list[torch.Tensor] = field(default_factory=list)
     _outputs: list[torch.Tensor] = field(default_factory=list)
+    _told: bool = False
 
     def call(
         self, model: torch.nn.Module, call: Call, output: torch.Tensor, tap: Callable[[], Tap], step: int
     ) -> Iterator[tuple[str, list[Record], torch.Tensor]]:
         """Repeat a call of the transformer: each run's name, records, and prediction."""
-        parts = output.split(1) if len(call.branches) == output.shape[0] else (output,)
+        count = len(call.branches) if output.shape[0] % len(call.branches) == 0 else 1
+        parts = output.chunk(count)
         self._outputs += [part.detach() for part in parts]
         for variant in list(self.variants):
             seen = tap()
@@ -118,7 +78,7 @@ class Carried:
                 )
                 continue
             apart = made.to(torch.float64) - output.detach().to(torch.float64)
-            variant.predictions += list(apart.split(1) if len(parts) > 1 else (apart,))
+            variant.predictions += apart.chunk(count)
             yield variant.name, torch_records(seen.entries, "transformer", step), made
 
     def _again(self, variant: Variant, model: torch.nn.Module, call: Call, seen: Tap, step: int) -> torch.Tensor:
@@ -133,19 +93,36 @@ class Carried:
             self.running = ""
 
     def _shifted(self, variant: Variant, given: Any) -> Any:
-        """Arguments of the script's as this run would have made them: multiples of the latents, and text, are moved."""
+        """Arguments of the script's as this run would have made them: what is made of the latents, of what was prepared
+        beside them, and of text, is moved."""
 
         def move(x: torch.Tensor) -> torch.Tensor:
             if not x.is_floating_point() or x.ndim < 2:
                 return x.clone()
-            for own, shift in zip(self._latents, variant.shifts, strict=True):
-                moved = _along(x, own, shift, variant.dtype or x.dtype)
-                if moved is not None:
-                    return moved
-            encoded = self.text(x, variant.name)
-            return x.clone() if encoded is None else encoded.to(variant.dtype or x.dtype)
+            apart = self._apart(x, variant)
+            moved = self.text(x, variant.name) if apart is None else x.to(torch.float64) + apart
+            if apart is not None and moved is not None and variant.seed is not None and self._was_cast(x):
+                moved = dithered(moved, x.dtype, variant.seed)
+            return x.clone() if moved is None else moved.to(variant.dtype or x.dtype)
 
         return mapped(move, given)
+
+    def _was_cast(self, x: torch.Tensor) -> bool:
+        """Whether a tensor has fewer bits than the latents."""
+        return any(torch.finfo(x.dtype).eps > torch.finfo(own.dtype).eps for own in self._latents)
+
+    def _apart(self, x: torch.Tensor, variant: Variant) -> torch.Tensor | None:
+        """What a tensor differs by in a run; None where it holds none of the latents, nor of what was prepared."""
+        found = None
+        for own, shift in zip(self._latents, variant.shifts, strict=True):
+            found = displaced(x, own, shift)
+            if found is not None:
+                break
+        for own, shift in self.prepared.moved(variant.name):
+            more = displaced(x, own, shift, around=True)
+            if more is not None:  # each value moves once: in a fine schedule the first latents are near the next ones
+                found = more if found is None else torch.where(found != 0, found, more)
+        return found
 
     def stepped(
         self, before: Any, name: str, arguments: Mapping[str, Any], results: Sequence[torch.Tensor], drawn: Drawn
@@ -157,19 +134,23 @@ class Carried:
                 `model_output` and `sample`. results: tensors that it returned, the latents first. drawn: where torch's
             generators stood before it.
         """
-        guided = arguments["model_output"]
-        weights = _combination(guided, self._outputs)
+        guided, sample = arguments["model_output"], arguments["sample"]
+        made_of = guidance(guided, self._outputs, sample)
+        if made_of is not None and not made_of.exact and not self._told:
+            self._told = True
+            self.tell(
+                "how the script makes its guided prediction of the transformer's is no combination that is known; "
+                "from there on the floors are estimates"
+            )
         shifts: list[list[torch.Tensor]] = []
         for variant in self.variants:
             scheduler = copy.deepcopy(before)
             given = {n: self._shifted(variant, x) if n != "model_output" else x for n, x in arguments.items()}
             given = {n: same_draws(x) for n, x in given.items()}
-            if weights is not None:
-                moved = sum(
-                    (w * _like(x, guided) for w, x in zip(weights, variant.predictions, strict=True)),
-                    torch.zeros_like(guided, dtype=torch.float64),
-                )
-                given["model_output"] = (guided.to(torch.float64) + moved).to(variant.dtype or guided.dtype)
+            if made_of is not None:
+                latents = given["sample"].to(torch.float64) - sample.to(torch.float64)
+                moved = guided.to(torch.float64) + made_of.moved(variant.predictions, latents, variant.seed)
+                given["model_output"] = moved.to(variant.dtype or guided.dtype)
             with drawn.again(guided.dtype):
                 made = tensors_of(getattr(type(scheduler), name)(scheduler, **given))
             shifts.append([m.to(torch.float64) - r.to(torch.float64) for m, r in zip(made, results, strict=True)])
@@ -188,49 +169,3 @@ def tensors_of(result: Any) -> list[torch.Tensor]:
     """The tensors that a scheduler's step returns, the latents first."""
     values = result if isinstance(result, (tuple, list)) else list(vars(result).values())
     return [x for x in values if isinstance(x, torch.Tensor)]
-
-
-def _along(x: torch.Tensor, own: torch.Tensor, shift: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """`x` moved as a multiple of `own` moves by `shift`: once or for each branch in its batch, among other channels or
-    not; None where it is no multiple."""
-    if x.ndim != own.ndim or x.shape[0] % own.shape[0] or x.shape[1] < own.shape[1] or x.shape[2:] != own.shape[2:]:
-        return None
-    times = (x.shape[0] // own.shape[0], *([1] * (own.ndim - 1)))
-    part, base = x[:, : own.shape[1]].to(torch.float64), own.to(torch.float64).repeat(times)
-    size = base.square().sum()
-    if not size > 0:
-        return None
-    factor = (part * base).sum() / size
-    if not (part - factor * base).norm() <= FITS * part.norm():
-        return None
-    moved = x.to(torch.float64)
-    moved[:, : own.shape[1]] += factor * shift.to(torch.float64).repeat(times)
-    return moved.to(dtype)
-
-
-def _combination(guided: torch.Tensor, outputs: Sequence[torch.Tensor]) -> list[float] | None:
-    """The weights with which the script's guidance combined the predictions; None where that is no combination."""
-    outputs = [_like(x, guided) for x in outputs]
-    if not outputs or any(x.numel() != guided.numel() for x in outputs):
-        return None
-    columns = torch.stack([x.to(torch.float64).flatten() for x in outputs])
-    target = guided.to(torch.float64).flatten()
-    gram = (columns @ columns.T).cpu()
-    weights = torch.linalg.lstsq(gram, (columns @ target).cpu()[:, None]).solution[:, 0]
-    rest = target - weights.to(target.device) @ columns
-    return [float(w) for w in weights] if rest.norm() <= FITS * target.norm() else None
-
-
-def _like(x: torch.Tensor, guided: torch.Tensor) -> torch.Tensor:
-    """What of a prediction is guided: its first channels, where a learned variance follows them."""
-    more = x.ndim == guided.ndim > 1 and x.shape[1] > guided.shape[1] and x.shape[2:] == guided.shape[2:]
-    return x[:, : guided.shape[1]] if more else x
-
-
-def same_draws(x: Any) -> Any:
-    """A generator that draws what the script's drew; anything else as it is."""
-    if not isinstance(x, torch.Generator):
-        return x
-    again = torch.Generator(x.device)
-    again.set_state(x.get_state())
-    return again

@@ -60,16 +60,16 @@ class Drawn:
         return cls(torch.get_rng_state(), tuple(torch.cuda.get_rng_state_all()) if cuda else ())
 
     @contextlib.contextmanager
-    def again(self, dtype: torch.dtype) -> Iterator[None]:
+    def again(self, dtype: torch.dtype | None) -> Iterator[None]:
         """Within it, a run draws what the script's step drew; after it, the generators stand where they did.
 
         Args:
-            dtype: of the script's latents.
+            dtype: of the script's latents; None where the run computes in the dtypes of the script.
         """
         before = Drawn.now()
         self._put()
         try:
-            with _InDtype(dtype):
+            with _InDtype(dtype) if dtype is not None else contextlib.nullcontext():
                 yield
         finally:
             before._put()
@@ -78,3 +78,12 @@ class Drawn:
         torch.set_rng_state(self.cpu)
         if self.devices:
             torch.cuda.set_rng_state_all(list(self.devices))
+
+
+def same_draws(x: Any) -> Any:
+    """A generator that draws what the script's drew; anything else as it is."""
+    if not isinstance(x, torch.Generator):
+        return x
+    again = torch.Generator(x.device)
+    again.set_state(x.get_state())
+    return again

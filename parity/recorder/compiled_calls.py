@@ -1,0 +1,85 @@
+"""A transformer that a script compiled with torch.compile: its program runs as it is, its modules are seen beside it.
+
+Problem. A compiled module calls no hooks, and hooks that are there while it is compiled become part of it.
+
+How. The call itself is watched from outside, and what it gives is what the script goes on with and what is recorded as
+its prediction. Then the same module is called once more on the same inputs without its compiled program, with what a
+recording attaches: that is where the records of its modules come from. It rounds otherwise than the compiled program;
+were that program wrong, the prediction would differ where no module does. Functions that are compiled on their own, as
+flex attention must be, stay so.
+
+Cost. A second forward for each call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from parity.hooks.attach import attached
+from parity.hooks.calls import Call, mapped, prediction_of
+from parity.hooks.rerun import rerun
+from parity.recorder.compiled import ORIGINAL, eagerly, entry_of
+from parity.recorder.methods import replaced
+from parity.recorder.torch_calls import Calls
+
+
+@dataclass(kw_only=True)
+class TorchCompiledCalls(Calls):
+    """Watches a transformer that is compiled by torch.compile, or has modules that are.
+
+    Attributes:
+        entry: what the script calls: the model, or what wraps it.
+    """
+
+    entry: torch.nn.Module
+
+    def __post_init__(self) -> None:
+        with eagerly(self.model):
+            super().__post_init__()
+        self.tell(f"{self.prefix or 'the transformer'} is compiled: its modules are observed in an eager run beside it")
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within it, its calls are recorded."""
+        entry, name = self.entry, entry_of(self.entry)
+        own = getattr(entry, name)
+
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            if self.busy or not self.wanted():
+                return own(*args, **kwargs)
+            given: tuple[Any, Any] | None = None
+            with self.guard():
+                given = mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))
+            out = own(*args, **kwargs)
+            if given is not None:
+                with self.guard():
+                    self._beside(*given, prediction_of(out).detach().clone())  # CUDA graphs write over what they gave
+            return out
+
+        if hasattr(own, ORIGINAL):  # so that `eagerly` finds the function beneath
+            setattr(observed, ORIGINAL, getattr(own, ORIGINAL))
+        elif name == "forward" and entry is self.model:
+            setattr(observed, ORIGINAL, own)
+        with self.branches.listening(self.model), replaced(entry, name, observed):
+            yield
+
+    def _beside(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: torch.Tensor) -> None:
+        """Call the module itself on what its program was given, and record that."""
+        branches = self.branches.of(args, kwargs)
+        call = Call("", self.seen, branches, args, kwargs, None)
+        self.seen += 1
+        self.busy = True
+        try:
+            with eagerly(self.model):
+                tap = self.tap(branches)
+                again = Call("", call.number, branches, mapped(torch.clone, args), mapped(torch.clone, kwargs), None)
+                with attached(self.model, tap):
+                    rerun(self.model, again, None)
+                self._record(call, tap, output)
+        finally:
+            self.busy = False

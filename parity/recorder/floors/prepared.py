@@ -1,0 +1,175 @@
+"""What a pipeline's image and video encoders round by: latents and conditions that it prepares are as far off.
+
+Problem. A pipeline that starts from an image encodes it with its VAE, or with an image encoder, and goes on with what
+they gave. That had no floor but its own last bit, so that a right port with its own encoder failed at the first input.
+
+How. The pipeline's own methods that prepare them (`prepare_latents`, `encode_image`, `_encode_vae_image`, ...) are
+watched; one within which such an encoder was called is called once more for each run, with the encoder's rounding moved
+and the same draws, and what its results differ by is held. Where such a result lies in what the transformer or the
+scheduler is given (`parity.recorder.floors.related`), that is moved by it. Where a pipeline's `__call__` or a script
+encodes by itself, the encoder's call is repeated, and what is drawn of the distribution that it gave is drawn again.
+
+Cost. The method again for each run: three encodes of the image. Two float copies of its results for each run are held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from parity.errors import summary
+from parity.hooks.calls import mapped
+from parity.hooks.perturb import perturbed
+from parity.recorder.compiled import eagerly, plain
+from parity.recorder.floors.draws import Drawn, same_draws
+from parity.recorder.floors.runs import Variant
+from parity.recorder.methods import replaced
+
+ENCODERS = {"vae": "encode", "image_encoder": "forward"}
+"""Components of a pipeline, and the method that encodes."""
+
+_PREPARES = re.compile(r"_?(prepare|encode|get_image)_(?!.*prompt)")
+
+
+class Prepared:
+    """What a pipeline, or a script by hand, prepared for its loop.
+
+    Attributes:
+        runs: beside the script's own; those that draw other rounding are made. tell: says a line to the user.
+    """
+
+    def __init__(self, runs: Sequence[Variant], tell: Callable[[str], None]) -> None:
+        self.runs, self.tell = [run for run in runs if run.seed is not None], tell
+        self.held: list[tuple[torch.Tensor, Mapping[str, torch.Tensor]]] = []
+        self._within = self._encoded = False
+
+    @contextlib.contextmanager
+    def watching(self, pipe: Any, vae: Any) -> Iterator[None]:
+        """Within it, what a pipeline prepares of what it encodes is prepared again in each run."""
+        found = {"vae": vae, "image_encoder": plain(getattr(pipe, "image_encoder", None))}
+        encoders = {name: model for name, model in found.items() if isinstance(model, torch.nn.Module)}
+        with contextlib.ExitStack() as stack:
+            for name, model in encoders.items() if self.runs else ():
+                own = getattr(model, ENCODERS[name], None)
+                if own is not None:
+                    stack.enter_context(replaced(model, ENCODERS[name], self._repeated(own, [model], encodes=True)))
+            for name in sorted(filter(_PREPARES.match, dir(type(pipe)))) if encoders and self.runs else ():
+                if callable(getattr(pipe, name, None)):
+                    own = getattr(pipe, name)
+                    stack.enter_context(
+                        replaced(pipe, name, self._repeated(own, list(encoders.values()), encodes=False))
+                    )
+            yield
+
+    def moved(self, run: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """What was prepared, the last first, and what it differs by in a run."""
+        for own, shifts in reversed(self.held):
+            if run in shifts:
+                yield own, shifts[run]
+
+    def _repeated(
+        self, own: Callable[..., Any], models: Sequence[torch.nn.Module], *, encodes: bool
+    ) -> Callable[..., Any]:
+        """A method that is repeated in each run: an encoder's own, or one within which an encoder was called."""
+
+        @functools.wraps(own)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            self._encoded = self._encoded or encodes
+            if self._within:
+                return own(*args, **kwargs)
+            given, drawn = _copied((args, kwargs)), Drawn.now()
+            self._within, self._encoded = True, encodes
+            try:
+                result = own(*args, **kwargs)
+            finally:
+                self._within = False
+            if self._encoded:
+                self._again(own, given, drawn, _tensors(result), models)
+            for posterior in _posteriors(result) if encodes else ():
+                self._drawing(posterior, lambda: own(*_copied(given)[0], **_copied(given)[1]), models)
+            return result
+
+        return observed
+
+    def _drawing(self, posterior: Any, encoded: Callable[[], Any], models: Sequence[torch.nn.Module]) -> None:
+        """Have what is drawn of an encoder's distribution drawn again of that of each run."""
+        own = posterior.sample
+
+        @functools.wraps(own)
+        def sample(*args: Any, **kwargs: Any) -> Any:
+            given, drawn = _copied((args, kwargs)), Drawn.now()
+            result = own(*args, **kwargs)
+            self._again(lambda *a, **k: _posteriors(encoded())[0].sample(*a, **k), given, drawn, [result], models)
+            return result
+
+        posterior.sample = sample
+
+    def _again(
+        self,
+        own: Callable[..., Any],
+        given: Any,
+        drawn: Drawn,
+        results: list[torch.Tensor],
+        models: Sequence[torch.nn.Module],
+    ) -> None:
+        """Prepare it in each run, and hold what differs."""
+        kept = [x.detach().clone() for x in results]
+        apart: list[dict[str, torch.Tensor]] = [{} for _ in kept]
+        self._within = True
+        try:
+            for run in self.runs:
+                args, kwargs = _copied(given)
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(torch.no_grad())
+                    for model in models:
+                        stack.enter_context(eagerly(model))
+                        stack.enter_context(_moved(model, run))
+                    stack.enter_context(drawn.again(None))
+                    made = _tensors(own(*args, **kwargs))
+                for held, x, again in zip(apart, kept, made, strict=True):
+                    held[run.name] = again.to(torch.float64) - x.to(torch.float64)
+        except Exception as error:  # never the script's business
+            self.tell(f"an image encoder's rounding is not known ({summary(error)}): what it gives has no floor of it")
+            return
+        finally:
+            self._within = False
+        self.held += [
+            (x, shifts) for x, shifts in zip(kept, apart, strict=True) if any(y.any() for y in shifts.values())
+        ]
+
+
+def _moved(model: torch.nn.Module, run: Variant) -> contextlib.AbstractContextManager[None]:
+    first = next(model.parameters(), None)
+    if first is None or run.seed is None:
+        return contextlib.nullcontext()
+    return perturbed(model, 1_000_003 * (run.seed + 1), first.device)
+
+
+def _copied(x: Any) -> Any:
+    """Arguments whose tensors and generators are copies: what is called may write to them, or draw."""
+    if isinstance(x, dict):
+        return {name: _copied(y) for name, y in x.items()}
+    if type(x) in (tuple, list):
+        return type(x)(_copied(y) for y in x)
+    return same_draws(mapped(torch.clone, x))
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    """Floating tensors among a method's results, with more than a vector's values."""
+    if _posteriors(result):
+        return [posterior.mode() for posterior in _posteriors(result)]
+    values = list(result.values()) if isinstance(result, Mapping) else result
+    nested = values if isinstance(values, (tuple, list)) else [values]
+    flat = [y for x in nested for y in (x if isinstance(x, (tuple, list)) else [x])]
+    return [x for x in flat if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 1]
+
+
+def _posteriors(result: Any) -> list[Any]:
+    """The distribution of latents that a VAE gives, alone, in a tuple or in an output object."""
+    values = result if isinstance(result, (tuple, list)) else [result, getattr(result, "latent_dist", None)]
+    return [x for x in values if hasattr(x, "sample") and hasattr(x, "mode")]
