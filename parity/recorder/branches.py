@@ -32,9 +32,10 @@ class Branches:
         self._context = ""
         self._calls = 0
 
-    def step(self) -> None:
-        """A step of the scheduler ended."""
-        self._calls = 0
+    def step(self) -> int:
+        """A step of the scheduler ended: how many calls were made in it."""
+        made, self._calls = self._calls, 0
+        return made
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
         """The branches in the batch of a call, in order."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.errors import UsageError
 from parity.golden.records import Key, Record
 from parity.golden.values import value_record
 from parity.hooks.perturb import perturbed
@@ -33,6 +34,11 @@ from parity.recorder.methods import watched
 from parity.recorder.steps import OUTSIDE, STAGE, Steps
 from parity.recorder.torch_calls import Kind
 from parity.recorder.wrong import Wrong
+
+NOT_CALLED = (
+    "no call of the transformer was seen in the first step; was it replaced or compiled within the block, or its "
+    "forward called by name? Record what the script calls, from where it is ready"
+)
 
 Guard = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -117,11 +123,12 @@ class Loop:
                 return
             given, copied, drawn, remembered = held
             with self.guard():
+                called = [branches.step() for branches in self.branches]
+                if called and not any(called) and self.steps.number == 0:
+                    raise UsageError(NOT_CALLED)
                 self.steps.part.add(() if remembered is None else [self._number("history", remembered)])
                 self._stepped(scheduler, given, copied, tensors_of(result), drawn)
                 self.steps.end_step()
-                for branches in self.branches:
-                    branches.step()
             self.ended()
 
         with watched(scheduler, "step", before, after):

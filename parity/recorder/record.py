@@ -262,6 +262,9 @@ def _finish(
     both = f"{other} {recording.where}" if like is not None else f"{recording.where} {other}"
     what = f"{count} step{'s' if count > 1 else ''}" if count else "what was decoded is"
     what += ", the last one in part," if recording.steps.partial else ""
+    if recording.steps.repeated:
+        at = ", ".join(map(str, recording.steps.repeated))
+        say(f"in step {at} a branch was called more than once: the last call of each is recorded")
     say(f"{what} recorded to {recording.where}{state}; compare: parity diff {both}")
 
 

@@ -115,6 +115,7 @@ class Steps:
             replaced. truth: see `Part.whole`. number: of the step that is being seen.
         writes: whether anything is written; one of several processes that observe the same writes.
         partial: whether the last step ended before the script's did.
+        repeated: steps in which a branch was called more than once: the last call of each is kept.
     """
 
     where: str
@@ -124,6 +125,7 @@ class Steps:
     number: int = 0
     writes: bool = True
     partial: bool = False
+    repeated: list[int] = field(default_factory=list)
     part: Part = field(default_factory=Part)
     outside: Part = field(default_factory=Part)
     _writer: GoldenWriter | None = None
@@ -163,6 +165,10 @@ class Steps:
             if self._writer is None:
                 self.begin()
             assert self._writer is not None
+            last = {r.key: r for r in self.part.records}
+            if len(last) < len(self.part.records):
+                self.repeated.append(self.number)
+                self.part.records = list(last.values())
             self._writer.write_step(self.part.whole(self.number, self.truth))
         self.number, self.part = self.number + 1, Part()
 

@@ -174,3 +174,42 @@ def test_a_script_that_changes_its_folder_is_recorded_where_it_began(
         os.chdir("other")
         call()
     assert diff(reference, tmp_path / "a").verdict == "pass"
+
+
+def test_a_transformer_that_is_replaced_within_the_block_is_said(
+    made: pipelines.Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe, call = made
+    own, other = pipe.transformer, pipelines.ltx()[0].transformer
+    try:
+        pipe.transformer = other
+        plain = call()
+        pipe.transformer = own
+        with parity.record(tmp_path / "a", pipe) as recording:
+            pipe.transformer = other
+            seen = call()
+    finally:
+        pipe.transformer = own
+    assert np.array_equal(plain, seen), "the script goes on"
+    assert recording.failed.startswith("no call of the transformer was seen")
+    assert "was it replaced or compiled within the block" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_call_to_warm_up_is_not_what_is_recorded(
+    made: pipelines.Made, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe, call = made
+    given: list[Any] = []
+    hook = pipe.transformer.register_forward_pre_hook(
+        lambda module, args, kwargs: given.append((args, kwargs)), with_kwargs=True
+    )
+    call()
+    hook.remove()
+    args, kwargs = given[-1]
+    with parity.record(tmp_path / "a", pipe, floors=()):
+        with torch.no_grad(), pipe.transformer.cache_context("cond_uncond"):
+            pipe.transformer(*args, **kwargs)
+        call()
+    assert "in step 0 a branch was called more than once: the last call of each is recorded" in capsys.readouterr().err
+    assert diff(reference, tmp_path / "a").verdict == "pass"
