@@ -109,7 +109,8 @@ class Carried:
 
     def _was_cast(self, x: torch.Tensor) -> bool:
         """Whether a tensor has fewer bits than the latents."""
-        return any(torch.finfo(x.dtype).eps > torch.finfo(own.dtype).eps for own in self._latents)
+        latents = (own.dtype for own in self._latents if own.is_floating_point())
+        return any(torch.finfo(x.dtype).eps > torch.finfo(dtype).eps for dtype in latents)
 
     def _apart(self, x: torch.Tensor, variant: Variant) -> torch.Tensor | None:
         """What a tensor differs by in a run; None where it holds none of the latents, nor of what was prepared."""

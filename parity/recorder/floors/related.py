@@ -80,11 +80,13 @@ def _moved(x: torch.Tensor, own: torch.Tensor, by: torch.Tensor, around: bool) -
 
 def dithered(x: torch.Tensor, dtype: torch.dtype, seed: int) -> torch.Tensor:
     """Values in float64 rounded up or down to a narrower dtype at random, each as often as it lies near: what a cast
-    makes of values that differ by much less than its last bit, where only those are known that were cast already."""
+    makes of values that differ by much less than its last bit, where only those are known that were cast already. Zero
+    stays zero."""
     generator = torch.Generator(x.device).manual_seed(seed)
     exponent = torch.frexp(x).exponent - 1
     last = torch.ldexp(torch.full_like(x, torch.finfo(dtype).eps), exponent)
-    return (x + (torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) - 0.5) * last).to(dtype)
+    drawn = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) - 0.5
+    return torch.where(x == 0, x, x + drawn * last).to(dtype)
 
 
 def resized(x: torch.Tensor, own: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:

@@ -170,6 +170,7 @@ def test_a_dither_is_right_on_average_and_on_the_grid() -> None:
     wanted = grid.double() * (1 + 1e-4)
     made = dithered(wanted, torch.bfloat16, 0)
     assert made.dtype == torch.bfloat16
+    assert not dithered(torch.zeros(8, 8, dtype=torch.float64), torch.bfloat16, 0).any()
     changed = (made != grid).double().mean()
     assert 0.01 < changed < 0.05, "one in some thirty is nearer to the next"
     assert float((made.double() - grid.double()).sum() / (wanted - grid.double()).sum()) == pytest.approx(1, abs=0.15)
