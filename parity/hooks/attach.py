@@ -12,18 +12,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from parity.errors import UnjudgedError
 from parity.hooks.flex import watched_flex
 from parity.hooks.implementations import PORTS, described
-from parity.hooks.sites import ATTENTION, matches
+from parity.hooks.sites import ATTENTION
 from parity.hooks.tap import Tap, single_output
 
 
@@ -92,30 +93,64 @@ class Listener(Protocol):
         ...
 
 
+@dataclass(eq=False)
+class _Frame:
+    """A watched call: what is open while it runs, and what is to be told once it has ended; None while it runs."""
+
+    contexts: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    ended: Callable[[], None] | None = None
+
+
+class _Frames(threading.local):
+    """The watched calls of a thread, innermost last.
+
+    Two who watch one model begin one after the other and end in the same order, since hooks run as they were
+    registered. What they opened must close the other way round: who ended first waits for those that began after it.
+    """
+
+    def __init__(self) -> None:
+        self.open: list[_Frame] = []
+
+    def closed(self) -> list[Callable[[], None]]:
+        """Close the last calls, as far as they have ended: what is to be told then."""
+        told: list[Callable[[], None]] = []
+        while self.open and self.open[-1].ended is not None:
+            frame = self.open.pop()
+            frame.contexts.close()
+            told += [frame.ended] if frame.ended is not None else []
+            frame.ended = None
+        return told
+
+
+_FRAMES = _Frames()
+
+
 @contextlib.contextmanager
 def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
     """For as long as it is open, each call of `model` that anybody makes is seen by a tap of its own.
 
     Where `attached` is wrapped around a call that parity makes, this waits for calls that a script makes.
     """
-    active, open_ = _Active(None), contextlib.ExitStack()
+    active, frame = _Active(None), _Frame()
 
     def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if active.tap is not None:
             return
         active.tap, active.stack = listener.begin(module, args, kwargs), []
         if active.tap is not None:
+            _FRAMES.open.append(frame)
             token = _ACTIVE.set(active)
-            open_.callback(_ACTIVE.reset, token)
-            open_.enter_context(_AttentionMode(active))
-            open_.enter_context(_replaced_attention(active))
-            open_.enter_context(watched_flex(functools.partial(_by_heads, active)))
+            frame.contexts.callback(_ACTIVE.reset, token)
+            frame.contexts.enter_context(_AttentionMode(active))
+            frame.contexts.enter_context(_replaced_attention(active))
+            frame.contexts.enter_context(watched_flex(functools.partial(_by_heads, active)))
 
     def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         tap, active.tap = active.tap, None
-        open_.close()
         if tap is not None:
-            listener.end(tap, output)
+            frame.ended = functools.partial(listener.end, tap, output)
+            for ended in _FRAMES.closed():
+                ended()
 
     handles = [model.register_forward_pre_hook(before, with_kwargs=True)]
     try:
@@ -126,37 +161,12 @@ def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
         handles.append(model.register_forward_hook(after, with_kwargs=True, always_call=True))
         yield
     finally:
+        if frame in _FRAMES.open:  # torch calls no hook where a call ends by a signal
+            active.tap = None
+            _FRAMES.open.remove(frame)
+            frame.contexts.close()
         for handle in handles:
             handle.remove()
-
-
-def require_fired(tap: Tap, expected: frozenset[str]) -> None:
-    """Check that every module of `expected` was called, and that every glob of the plan named something seen.
-
-    Args:
-        expected: the plan's `must_fire`, less the modules that a setting keeps from being called.
-
-    Raises:
-        UnjudgedError: some were not; absence is never taken for agreement.
-    """
-    silent = sorted(expected - set(tap.calls)) or _unseen_globs(tap, expected)
-    if silent:
-        shown = ", ".join(f"'{s}'" for s in silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
-        raise UnjudgedError(
-            f"chosen sites never fired: {shown}; the model does not call them on this path: choose others with --sites"
-        )
-
-
-def _unseen_globs(tap: Tap, expected: frozenset[str]) -> list[str]:
-    """Globs that no record answers: a port or an attention call that does not exist. Those kept silent are excused."""
-    seen = {tuple(e.site.split(":", 1)) for e in tap.entries}
-    excused = tap.plan.must_fire - expected
-    return [
-        glob
-        for glob in tap.plan.globs
-        if not any(matches(glob, module, port) for module, port in seen)
-        and not any(matches(glob, module, "*") for module in excused)
-    ]
 
 
 def _attention_of(module: str) -> str:

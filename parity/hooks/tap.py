@@ -19,12 +19,13 @@ from typing import Any, Protocol
 
 import torch
 
+from parity.errors import UnjudgedError
 from parity.golden.records import PADDING, Kind, Scalar
 from parity.golden.sketch import geometry
 from parity.hooks.implementations import Seen
 from parity.hooks.masks import Masks
 from parity.hooks.rows import JOINT, Part, RowRule, kept, take
-from parity.hooks.sites import WHOLE, SitePlan
+from parity.hooks.sites import WHOLE, SitePlan, matches
 
 EACH, MOST = 1 << 23, 1 << 28
 """Bytes of one output that is held as it is, and of all of one call of the model: on a model of production size time
@@ -308,3 +309,32 @@ def _version(x: torch.Tensor) -> Callable[[], Any]:
         return lambda: None  # made under torch.inference_mode(), which keeps no counter
     version = x._version
     return lambda: version
+
+
+def require_fired(tap: Tap, expected: frozenset[str]) -> None:
+    """Check that every module of `expected` was called, and that every glob of the plan named something seen.
+
+    Args:
+        expected: the plan's `must_fire`, less the modules that a setting keeps from being called.
+
+    Raises:
+        UnjudgedError: some were not; absence is never taken for agreement.
+    """
+    silent = sorted(expected - set(tap.calls)) or _unseen_globs(tap, expected)
+    if silent:
+        shown = ", ".join(f"'{s}'" for s in silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
+        raise UnjudgedError(
+            f"chosen sites never fired: {shown}; the model does not call them on this path: choose others with --sites"
+        )
+
+
+def _unseen_globs(tap: Tap, expected: frozenset[str]) -> list[str]:
+    """Globs that no record answers: a port or an attention call that does not exist. Those kept silent are excused."""
+    seen = {tuple(e.site.split(":", 1)) for e in tap.entries}
+    excused = tap.plan.must_fire - expected
+    return [
+        glob
+        for glob in tap.plan.globs
+        if not any(matches(glob, module, port) for module, port in seen)
+        and not any(matches(glob, module, "*") for module in excused)
+    ]

@@ -10,12 +10,12 @@ import torch
 
 from parity.errors import UsageError
 from parity.golden.records import Record
-from parity.hooks.attach import attached, require_fired
+from parity.hooks.attach import attached
 from parity.hooks.masks import Masks
 from parity.hooks.modules import device_of, module_tree, named_tensors
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
-from parity.hooks.tap import Tap
+from parity.hooks.tap import Tap, require_fired
 from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
 from parity.models.patches import DTYPES, in_dtype

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from torch.overrides import _get_current_function_mode_stack
 
 from parity.errors import UnjudgedError
-from parity.hooks.attach import attached, callable_modules, named_arguments, require_fired
+from parity.hooks.attach import _ACTIVE, attached, callable_modules, named_arguments, watching
+from parity.hooks.tap import Tap, require_fired
 from parity.models.attention import AttentionSettings, attend
 from tests.hooks.seen import Seen, gathered, make_tap, observe
 
@@ -252,3 +256,50 @@ def test_two_outputs_are_numbered_in_a_mapping_as_in_a_tuple() -> None:
 
     for how in ("tuple", "mapping"):
         assert observe(Wraps(), tokens(), how).sites() == [":in.x", ":in.how", ":out.0", ":out.1"]
+
+
+class _Seen:
+    """Says in which order two listeners of one model begin and are told the end, and what attention is then."""
+
+    def __init__(self, name: str, order: list[str]) -> None:
+        self.name, self.order = name, order
+
+    def begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap:
+        self.order.append(f"{self.name} begins")
+        return make_tap(module)
+
+    def end(self, tap: Tap, output: Any) -> None:
+        self.order.append(f"{self.name} ends")
+        self.order.append("as it was" if torch.nn.functional.scaled_dot_product_attention is _ported else "replaced")
+
+
+def _ported(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return value
+
+
+class _Attends(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize("raises", [None, ValueError, KeyboardInterrupt])
+def test_two_who_watch_one_model_leave_nothing_behind(
+    raises: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", _ported)
+    model, order = _Attends(), list[str]()
+
+    def hook(module: torch.nn.Module, args: Any) -> None:
+        if raises is not None:
+            raise raises
+
+    outer, inner = _Seen("outer", order), _Seen("inner", order)
+    with contextlib.suppress(ValueError, KeyboardInterrupt), watching(model, outer), watching(model, inner):
+        model.register_forward_pre_hook(hook)
+        model(torch.ones(1, 2, 4, 8))
+    assert torch.nn.functional.scaled_dot_product_attention is _ported
+    assert not _get_current_function_mode_stack()
+    assert _ACTIVE.get() is None
+    assert order[:2] == ["outer begins", "inner begins"]
+    if raises is None:
+        assert order[2:] == ["inner ends", "as it was", "outer ends", "as it was"]

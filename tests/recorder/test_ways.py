@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.overrides import _get_current_function_mode_stack
 
 import parity
 from parity.compare.diff import diff
@@ -128,6 +129,7 @@ def test_a_script_that_is_interrupted_keeps_the_half_step_and_its_diff_does_not_
 ) -> None:
     pipe, call = made
     calls: list[int] = []
+    attention = torch.nn.functional.scaled_dot_product_attention
 
     def interrupt(module: torch.nn.Module, args: Any) -> None:
         calls.append(1)
@@ -141,6 +143,8 @@ def test_a_script_that_is_interrupted_keeps_the_half_step_and_its_diff_does_not_
             call()
     finally:
         hook.remove()
+    assert torch.nn.functional.scaled_dot_product_attention is attention
+    assert not _get_current_function_mode_stack(), "nothing of what watched the call is left"
     golden = Golden.open(tmp_path / "b")
     assert not golden.complete
     found = diff(reference, tmp_path / "b")

@@ -24,7 +24,7 @@ from torchax import interop
 from torchax.ops import mappings
 
 from parity.golden.records import Record
-from parity.hooks.attach import attached, require_fired
+from parity.hooks.attach import attached
 from parity.hooks.masks import Masks
 from parity.hooks.modules import module_tree, named_tensors, uncached
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
@@ -33,7 +33,7 @@ from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.tap import Entry
+from parity.hooks.tap import Entry, require_fired
 from parity.models.family import Family
 from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.patches import DTYPES, in_dtype

@@ -224,7 +224,7 @@ class _Outer:
         self.calls.update(rest.calls)
 
     def require_fired(self) -> None:
-        """As `parity.hooks.attach.require_fired`, over all calls of the trunk.
+        """As `parity.hooks.tap.require_fired`, over all calls of the trunk.
 
         Raises:
             UnjudgedError: a chosen module was never called, or a glob names nothing that was seen.

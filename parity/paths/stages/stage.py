@@ -18,14 +18,14 @@ import torch
 from parity.errors import UsageError
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.golden.values import shown_record, value_record
-from parity.hooks.attach import attached, require_fired
+from parity.hooks.attach import attached
 from parity.hooks.calls import Call, calls_of, retyped
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.perturb import perturbed
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.tap import Tap
+from parity.hooks.tap import Tap, require_fired
 from parity.paths.closer.local import Dtypes, Rows, Take, truth_of
 from parity.paths.closer.modules import Modules, reference_operations
 from parity.paths.floors import SEEDS
