@@ -145,7 +145,7 @@ class Loop:
         part.add(self._values({"noise_pred": guided, "before": sample, "after": after}, dtypes))
         self._latents = after.detach()
         if self.carried is not None:
-            for name, values in self.carried.stepped(before, "step", given, results, drawn):
+            for name, values in self.carried.stepped(before, scheduler, given, results, drawn):
                 part.add_beside(name, self._values(values, dtypes))
 
     def _values(self, values: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> list[Record]:

@@ -32,6 +32,7 @@ from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.rerun import rerun
 from parity.hooks.tap import Tap
 from parity.recorder.floors.draws import Drawn, same_draws
+from parity.recorder.floors.memory import remember, shifts_of
 from parity.recorder.floors.prepared import Prepared
 from parity.recorder.floors.related import displaced, dithered, guidance
 from parity.recorder.floors.runs import Variant
@@ -126,14 +127,14 @@ class Carried:
         return found
 
     def stepped(
-        self, before: Any, name: str, arguments: Mapping[str, Any], results: Sequence[torch.Tensor], drawn: Drawn
+        self, before: Any, after: Any, arguments: Mapping[str, Any], results: Sequence[torch.Tensor], drawn: Drawn
     ) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
         """Take a step of the scheduler in each run: its name, and its guided prediction and latents around the step.
 
         Args:
-            before: a copy of the scheduler as it stood. name: the method that was called. arguments: by name, with
-                `model_output` and `sample`. results: tensors that it returned, the latents first. drawn: where torch's
-            generators stood before it.
+            before, after: a copy of the scheduler as it stood, and it as it stands. arguments: of its step by name,
+                with `model_output` and `sample`. results: tensors that it returned, the latents first. drawn: where
+                torch's generators stood before it.
         """
         guided, sample = arguments["model_output"], arguments["sample"]
         made_of = guidance(guided, self._outputs, sample)
@@ -146,6 +147,7 @@ class Carried:
         shifts: list[list[torch.Tensor]] = []
         for variant in self.variants:
             scheduler = copy.deepcopy(before)
+            remember(scheduler, variant.memory, variant.dtype)
             given = {n: self._shifted(variant, x) if n != "model_output" else x for n, x in arguments.items()}
             given = {n: same_draws(x) for n, x in given.items()}
             if made_of is not None:
@@ -153,7 +155,8 @@ class Carried:
                 moved = guided.to(torch.float64) + made_of.moved(variant.predictions, latents, variant.seed)
                 given["model_output"] = moved.to(variant.dtype or guided.dtype)
             with drawn.again(guided.dtype):
-                made = tensors_of(getattr(type(scheduler), name)(scheduler, **given))
+                made = tensors_of(type(scheduler).step(scheduler, **given))
+            variant.memory = shifts_of(scheduler, after)
             shifts.append([m.to(torch.float64) - r.to(torch.float64) for m, r in zip(made, results, strict=True)])
             yield variant.name, {"noise_pred": given["model_output"], "before": given["sample"], "after": made[0]}
         for variant, apart in zip(self.variants, shifts, strict=True):

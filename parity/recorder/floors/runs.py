@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from parity.hooks.perturb import perturbed
+from parity.recorder.floors.memory import Place
 
 KINDS = ("fp64", "rounding")
 SEEDS = 3
@@ -22,7 +23,8 @@ class Variant:
     Attributes:
         name: as the golden's floors know it. dtype: in which the model is run again; None for its own. seed: of the
             perturbation; None for none. shifts: what the scheduler's last results differ by from the script's.
-        predictions: of this step, what each differs by, in the order of the branches.
+        predictions: of this step, what each differs by, in the order of the branches. memory: what its scheduler
+            remembers otherwise than the script's.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Variant:
     seed: int | None = None
     shifts: list[torch.Tensor] = field(default_factory=list)
     predictions: list[torch.Tensor] = field(default_factory=list)
+    memory: dict[Place, torch.Tensor] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def around(self, model: torch.nn.Module, step: int) -> Iterator[None]:
