@@ -232,7 +232,7 @@ def _watched(
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
     if carried is not None:
-        found += [texts.watching(parts.pipe), prepared.watching(parts.pipe, parts.vae)]
+        found += [texts.watching(parts.pipe), prepared.watching(parts.pipe, parts.vae, list(models.values()))]
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
 
 

@@ -145,3 +145,20 @@ def wan_two() -> Made:
     pipe.register_modules(transformer_2=tame(transformer))
     pipe.register_to_config(boundary_ratio=0.9)
     return pipe, call
+
+
+def flux_controlnet() -> Made:
+    """Another model beside the transformer, which is called in each step."""
+    config = {
+        "patch_size": 1, "in_channels": 16, "num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16,
+        "num_attention_heads": 2, "joint_attention_dim": 32, "pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8),
+    }  # fmt: skip
+    base, _ = flux()
+    pipe = diffusers.FluxControlNetPipeline(
+        tokenizer=None, text_encoder=None, tokenizer_2=None, text_encoder_2=None, transformer=base.transformer,
+        vae=tame(base.vae), scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
+        controlnet=tame(diffusers.FluxControlNetModel(**config)),
+    )  # fmt: skip
+    given = {"prompt_embeds": drawn(1, 16, 32), "pooled_prompt_embeds": drawn(1, 32), "height": 16, "width": 16}
+    control = {"control_image": drawn(1, 3, 16, 16, seed=4).sigmoid(), "controlnet_conditioning_scale": 0.7}
+    return pipe, lambda: pipe(**given, **control, num_inference_steps=3, generator=seeded(), output_type="np").images

@@ -58,6 +58,9 @@ class Carried:
     _outputs: list[torch.Tensor] = field(default_factory=list)
     _told: bool = False
 
+    def __post_init__(self) -> None:
+        self.prepared.move = self.moved
+
     def call(
         self, model: torch.nn.Module, call: Call, output: torch.Tensor, tap: Callable[[], Tap], step: int
     ) -> Iterator[tuple[str, list[Record], torch.Tensor]]:
@@ -107,6 +110,13 @@ class Carried:
             return x.clone() if moved is None else moved.to(variant.dtype or x.dtype)
 
         return mapped(move, given)
+
+    def moved(self, x: torch.Tensor, run: Variant) -> torch.Tensor:
+        """A tensor of the script's as a run has it by now, in its own dtype."""
+        apart = self._apart(x, run) if x.is_floating_point() and x.ndim > 1 else None
+        if apart is None:
+            return x.clone()
+        return dithered(x.to(torch.float64) + apart, x.dtype, run.seed or 0)
 
     def _was_cast(self, x: torch.Tensor) -> bool:
         """Whether a tensor has fewer bits than the latents."""
@@ -161,6 +171,7 @@ class Carried:
             yield variant.name, {"noise_pred": given["model_output"], "before": given["sample"], "after": made[0]}
         for variant, apart in zip(self.variants, shifts, strict=True):
             variant.shifts, variant.predictions = apart, []
+        self.prepared.step()
         self._latents, self._outputs = [r.detach().clone() for r in results], []
 
     @property

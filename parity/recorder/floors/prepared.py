@@ -1,13 +1,14 @@
-"""What a pipeline's image and video encoders round by: latents and conditions that it prepares are as far off.
+"""What a pipeline's other models round by: latents and conditions that it prepares are as far off.
 
 Problem. A pipeline that starts from an image encodes it with its VAE, or with an image encoder, and goes on with what
 they gave. That had no floor but its own last bit, so that a right port with its own encoder failed at the first input.
 
 How. The pipeline's own methods that prepare them (`prepare_latents`, `encode_image`, `_encode_vae_image`, ...) are
-watched; one within which such an encoder was called is called once more for each run, with the encoder's rounding moved
+watched; one within which an encoder was called is called once more for each run, with the encoder's rounding moved
 and the same draws, and what its results differ by is held. Where such a result lies in what the transformer or the
 scheduler is given (`parity.recorder.floors.related`), that is moved by it. Where a pipeline's `__call__` or a script
-encodes by itself, the encoder's call is repeated, and what is drawn of the distribution that it gave is drawn again.
+calls such a model by itself, its call is repeated, and what is drawn of the distribution that a VAE gave is drawn
+again. That holds for a ControlNet too, on the latents that each run has by then.
 
 Cost. The method again for each run: three encodes of the image. Two float copies of its results for each run are held.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,13 +27,14 @@ import torch
 from parity.errors import summary
 from parity.hooks.calls import mapped
 from parity.hooks.perturb import perturbed
-from parity.recorder.compiled import eagerly, plain
+from parity.recorder.compiled import eagerly, entry_of, plain
 from parity.recorder.floors.draws import Drawn, same_draws
 from parity.recorder.floors.runs import Variant
+from parity.recorder.floors.texts import ENCODERS, repeatable
 from parity.recorder.methods import replaced
 
-ENCODERS = {"vae": "encode", "image_encoder": "forward"}
-"""Components of a pipeline, and the method that encodes."""
+_LEFT = (*ENCODERS, "vae", "safety_checker", "vocoder")
+"""Components that are seen elsewhere, or give nothing to the loop."""
 
 _PREPARES = re.compile(r"_?(prepare|encode|get_image)_(?!.*prompt)")
 
@@ -41,46 +44,64 @@ class Prepared:
 
     Attributes:
         runs: beside the script's own; those that draw other rounding are made. tell: says a line to the user.
+        move: gives a tensor as a run has it, in its dtype.
     """
 
     def __init__(self, runs: Sequence[Variant], tell: Callable[[str], None]) -> None:
         self.runs, self.tell = [run for run in runs if run.seed is not None], tell
-        self.held: list[tuple[torch.Tensor, Mapping[str, torch.Tensor]]] = []
+        self.move: Callable[[torch.Tensor, Variant], torch.Tensor] = lambda x, run: x.clone()
+        self._held: dict[tuple[str, int, int], tuple[torch.Tensor, Mapping[str, torch.Tensor]]] = {}
+        self._calls: Counter[str] = Counter()
         self._within = self._encoded = False
 
     @contextlib.contextmanager
-    def watching(self, pipe: Any, vae: Any) -> Iterator[None]:
+    def watching(self, pipe: Any, vae: Any, transformers: Sequence[Any]) -> Iterator[None]:
         """Within it, what a pipeline prepares of what it encodes is prepared again in each run."""
-        found = {"vae": vae, "image_encoder": plain(getattr(pipe, "image_encoder", None))}
-        encoders = {name: model for name, model in found.items() if isinstance(model, torch.nn.Module)}
+        components = {"vae": vae, **_others(pipe, transformers)}
+        models = {name: m for name, m in components.items() if isinstance(m, torch.nn.Module)} if self.runs else {}
         with contextlib.ExitStack() as stack:
-            for name, model in encoders.items() if self.runs else ():
-                own = getattr(model, ENCODERS[name], None)
+            every = [plain(model) for model in models.values()]
+            for name, model in models.items():
+                method = "encode" if name == "vae" else entry_of(model)
+                own = getattr(model, method, None)
                 if own is not None:
-                    stack.enter_context(replaced(model, ENCODERS[name], self._repeated(own, [model], encodes=True)))
-            for name in sorted(filter(_PREPARES.match, dir(type(pipe)))) if encoders and self.runs else ():
-                if callable(getattr(pipe, name, None)):
-                    own = getattr(pipe, name)
-                    stack.enter_context(
-                        replaced(pipe, name, self._repeated(own, list(encoders.values()), encodes=False))
-                    )
+                    again = own if name == "vae" else plain(model)
+                    observed = self._repeated(name, own, again, [plain(model)], encodes=True)
+                    stack.enter_context(replaced(model, method, observed))
+            for name in sorted(filter(_PREPARES.match, dir(type(pipe)))) if models else ():
+                own = getattr(pipe, name, None)
+                if callable(own):
+                    stack.enter_context(replaced(pipe, name, self._repeated(name, own, own, every, encodes=False)))
             yield
 
     def moved(self, run: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """What was prepared, the last first, and what it differs by in a run."""
-        for own, shifts in reversed(self.held):
+        for own, shifts in reversed(self._held.values()):
             if run in shifts:
                 yield own, shifts[run]
 
+    def _moved_by(self, run: Variant, x: torch.Tensor) -> torch.Tensor:
+        return self.move(x, run)
+
+    def step(self) -> None:
+        """A step ended: what a model gives in the next one takes the place of what it gave in this."""
+        self._calls.clear()
+
     def _repeated(
-        self, own: Callable[..., Any], models: Sequence[torch.nn.Module], *, encodes: bool
+        self,
+        name: str,
+        own: Callable[..., Any],
+        again: Callable[..., Any],
+        models: Sequence[torch.nn.Module],
+        *,
+        encodes: bool,
     ) -> Callable[..., Any]:
-        """A method that is repeated in each run: an encoder's own, or one within which an encoder was called."""
+        """A method that is repeated, as `again`, in each run: a model's own, or one within which a model was called."""
 
         @functools.wraps(own)
         def observed(*args: Any, **kwargs: Any) -> Any:
             self._encoded = self._encoded or encodes
-            if self._within:
+            if self._within or (encodes and not repeatable([args, kwargs])):
                 return own(*args, **kwargs)
             given, drawn = _copied((args, kwargs)), Drawn.now()
             self._within, self._encoded = True, encodes
@@ -89,9 +110,9 @@ class Prepared:
             finally:
                 self._within = False
             if self._encoded:
-                self._again(own, given, drawn, _tensors(result), models)
+                self._again(name, again, given, drawn, _tensors(result), models)
             for posterior in _posteriors(result) if encodes else ():
-                self._drawing(posterior, lambda: own(*_copied(given)[0], **_copied(given)[1]), models)
+                self._drawing(posterior, lambda: again(*_copied(given)[0], **_copied(given)[1]), models)
             return result
 
         return observed
@@ -100,17 +121,21 @@ class Prepared:
         """Have what is drawn of an encoder's distribution drawn again of that of each run."""
         own = posterior.sample
 
+        def resample(*args: Any, **kwargs: Any) -> Any:
+            return _posteriors(encoded())[0].sample(*args, **kwargs)
+
         @functools.wraps(own)
         def sample(*args: Any, **kwargs: Any) -> Any:
             given, drawn = _copied((args, kwargs)), Drawn.now()
             result = own(*args, **kwargs)
-            self._again(lambda *a, **k: _posteriors(encoded())[0].sample(*a, **k), given, drawn, [result], models)
+            self._again("sample", resample, given, drawn, [result], models)
             return result
 
         posterior.sample = sample
 
     def _again(
         self,
+        name: str,
         own: Callable[..., Any],
         given: Any,
         drawn: Drawn,
@@ -123,7 +148,7 @@ class Prepared:
         self._within = True
         try:
             for run in self.runs:
-                args, kwargs = _copied(given)
+                args, kwargs = _copied(given, functools.partial(self._moved_by, run))
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(torch.no_grad())
                     for model in models:
@@ -134,13 +159,23 @@ class Prepared:
                 for held, x, again in zip(apart, kept, made, strict=True):
                     held[run.name] = again.to(torch.float64) - x.to(torch.float64)
         except Exception as error:  # never the script's business
-            self.tell(f"an image encoder's rounding is not known ({summary(error)}): what it gives has no floor of it")
+            self.tell(f"the rounding of {name} is not known ({summary(error)}): what it gives has no floor of it")
             return
         finally:
             self._within = False
-        self.held += [
-            (x, shifts) for x, shifts in zip(kept, apart, strict=True) if any(y.any() for y in shifts.values())
-        ]
+        number = self._calls[name]
+        self._calls[name] += 1
+        for i, (x, shifts) in enumerate(zip(kept, apart, strict=True)):
+            self._held.pop((name, number, i), None)  # the last comes last
+            if any(y.any() for y in shifts.values()):
+                self._held[name, number, i] = x, shifts
+
+
+def _others(pipe: Any, transformers: Sequence[Any]) -> dict[str, Any]:
+    """The models of a pipeline that are neither its transformers nor encode or decode its text or video."""
+    found = dict(getattr(pipe, "components", None) or {})
+    left = {id(plain(model)) for model in transformers}
+    return {name: model for name, model in found.items() if name not in _LEFT and id(plain(model)) not in left}
 
 
 def _moved(model: torch.nn.Module, run: Variant) -> contextlib.AbstractContextManager[None]:
@@ -150,13 +185,13 @@ def _moved(model: torch.nn.Module, run: Variant) -> contextlib.AbstractContextMa
     return perturbed(model, 1_000_003 * (run.seed + 1), first.device)
 
 
-def _copied(x: Any) -> Any:
+def _copied(x: Any, tensor: Callable[[torch.Tensor], torch.Tensor] = torch.clone) -> Any:
     """Arguments whose tensors and generators are copies: what is called may write to them, or draw."""
     if isinstance(x, dict):
-        return {name: _copied(y) for name, y in x.items()}
+        return {name: _copied(y, tensor) for name, y in x.items()}
     if type(x) in (tuple, list):
-        return type(x)(_copied(y) for y in x)
-    return same_draws(mapped(torch.clone, x))
+        return type(x)(_copied(y, tensor) for y in x)
+    return same_draws(mapped(tensor, x))
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:

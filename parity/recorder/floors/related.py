@@ -34,6 +34,9 @@ loses the more the smaller sigma is: (latents - denoised) / 0.002 in float32 is 
 EACH = 8
 """Values for each weight that is fitted: fewer could be fitted by anything."""
 
+FEW = 8
+"""Values along each axis that are looked at first."""
+
 _PRIME = 7919
 
 Part = Callable[[torch.Tensor], torch.Tensor]
@@ -60,21 +63,30 @@ def displaced(x: torch.Tensor, own: torch.Tensor, shift: torch.Tensor, *, around
 def _moved(x: torch.Tensor, own: torch.Tensor, by: torch.Tensor, around: bool) -> torch.Tensor | None:
     """What `x` moves by where `own`, of its shape, moves: as a multiple of it, beside a constant (a decoder's shift),
     or where both have the same values."""
-    here, base = x.to(torch.float64), own.to(torch.float64)
-    size = base.square().sum()
-    if not size > 0:
-        return None
-    factor = (here * base).sum() / size
-    if factor != 0 and (here - factor * base).norm() <= FITS * here.norm():
+    few = tuple(slice(None, None, max(1, n // FEW)) for n in x.shape)
+    if x[few].numel() < x.numel() and _factor(x[few], own[few], 3 * FITS) is None and not _same(x[few], own[few]).any():
+        return None  # most tensors have nothing to do with each other: a few of their values say so
+    factor = _factor(x, own, FITS)
+    if factor is not None:
         return factor * by
-    level, middle = base - base.mean(), here - here.mean()
-    spread = level.square().sum()
-    factor = (middle * level).sum() / spread if spread > 0 else spread
-    if factor != 0 and (middle - factor * level).norm() <= FITS * middle.norm():
-        return factor * by
-    same = (x == own.to(x.dtype)) & (x != 0)
+    same = _same(x, own)
     if same.to(torch.float64).mean() >= SHARE:
         return by if around else by * same
+    return None
+
+
+def _same(x: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    return (x == own.to(x.dtype)) & (x != 0)
+
+
+def _factor(x: torch.Tensor, own: torch.Tensor, fits: float) -> torch.Tensor | None:
+    """The factor that `x` is of `own`, beside a constant or without; None where it is none."""
+    here, base = x.to(torch.float64), own.to(torch.float64)
+    for y, z in ((here, base), (here - here.mean(), base - base.mean())):
+        size = z.square().sum()
+        factor = (y * z).sum() / size if size > 0 else size
+        if factor != 0 and (y - factor * z).norm() <= fits * y.norm():
+            return factor
     return None
 
 

@@ -94,7 +94,7 @@ class Texts:
         own = getattr(encoder, name)
 
         def observed(*args: Any, **kwargs: Any) -> Any:
-            if Texts._busy or not self.kinds() or not _repeatable([args, kwargs]):
+            if Texts._busy or not self.kinds() or not repeatable([args, kwargs]):
                 return own(*args, **kwargs)
             given = mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))
             output = own(*args, **kwargs)
@@ -216,12 +216,12 @@ def _outputs(output: Any) -> list[torch.Tensor]:
     return [x for x, before in zip(reversed(tensors), room, strict=False) if before + x.numel() <= MOST]
 
 
-def _repeatable(x: Any) -> bool:
+def repeatable(x: Any) -> bool:
     """Whether a call may be repeated: a cache of keys and values, as text is generated with, would be written to."""
     if isinstance(x, Mapping):
-        return all(map(_repeatable, x.values()))
+        return all(map(repeatable, x.values()))
     if isinstance(x, (list, tuple)):
-        return all(map(_repeatable, x))
+        return all(map(repeatable, x))
     return x is None or isinstance(x, (torch.Tensor, bool, int, float, str, torch.dtype, torch.device))
 
 

@@ -14,7 +14,7 @@ import torch
 import parity
 from parity.compare.diff import diff
 from parity.golden import Golden
-from tests.recorder import pipelines
+from tests.recorder import pipelines, script
 
 SITES = {pipelines.cogvideox_image: ":in.hidden_states", pipelines.flux_control: ":in.hidden_states"}
 
@@ -112,6 +112,35 @@ def test_a_script_that_encodes_by_hand_has_it_too(way: str, tmp_path: Path) -> N
     assert first.distance.rel_l2 > 0
 
 
+def test_a_controlnet_that_rounds_otherwise_passes_and_a_wrong_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, call = made(pipelines.flux_controlnet)
+    plain = call()
+    with parity.record(tmp_path / "gpu", pipe):
+        seen = call()
+    assert np.array_equal(plain, seen)
+    golden = Golden.open(tmp_path / "gpu")
+    relative = []
+    for number in (0, 1):
+        step = golden.read_step(number)
+        record = next(r for r in step.records if r.key.site == ":in.controlnet_block_samples.0")
+        assert record.moments is not None
+        relative.append(step.floors[record.key].l2 / record.moments.l2)
+    assert relative[0] > 3e-7, "more than its last bit"
+    assert relative[1] > 3e-7
+    scaled = pipe.controlnet.transformer_blocks[0].register_forward_hook(lambda m, a, out: (out[0], out[1] * 1.001))
+    with parity.record(tmp_path / "wrong", pipe, floors=()):
+        call()
+    scaled.remove()
+    assert diff(tmp_path / "gpu", tmp_path / "wrong").verdict == "fail"
+    monkeypatch.setattr(torch.nn.functional, "linear", script.split_linear)
+    with parity.record(tmp_path / "tpu", pipe, floors=()):
+        call()
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert found.verdict == "pass", found.reason
+
+
 def test_an_encoder_that_cannot_be_repeated_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,5 +156,5 @@ def test_an_encoder_that_cannot_be_repeated_is_told(
     monkeypatch.setattr(pipe.vae.encoder, "forward", once)
     with parity.record(tmp_path / "gpu", pipe):
         call()
-    assert "an image encoder's rounding is not known (RuntimeError: no memory" in capsys.readouterr().err
+    assert "the rounding of prepare_latents is not known (RuntimeError: no memory" in capsys.readouterr().err
     assert Golden.open(tmp_path / "gpu").complete
