@@ -35,9 +35,7 @@ def generate(model: Predictor, scheduler: Any) -> None:
         latents = scheduler.step(model(given, t[None]), t, latents, return_dict=False)[0]
 
 
-@pytest.mark.parametrize(
-    "kind", ["HeunDiscreteScheduler", "KDPM2DiscreteScheduler", "DPMSolverMultistepScheduler", "PNDMScheduler"]
-)
+@pytest.mark.parametrize("kind", ["HeunDiscreteScheduler", "KDPM2DiscreteScheduler", "PNDMScheduler"])
 @torch.no_grad()
 def test_another_rounding_passes_along_a_scheduler_that_remembers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -50,6 +48,8 @@ def test_another_rounding_passes_along_a_scheduler_that_remembers(
         generate(model, scheduler)
     found = diff(tmp_path / "gpu", tmp_path / "tpu")
     assert found.verdict == "pass", found.reason
+    ratios = [d.distance.ratio for d in found.sites if d.key.site == "loop:latents.after"]
+    assert max(ratios[1:]) < 0.65, "the floor grows as the error does: 0.8 to 2 where nothing is remembered"
 
 
 class Remembers:
