@@ -142,6 +142,7 @@ class Guidance:
         Args:
             seed: of the rounding of the script's own arithmetic; None for none.
         """
+        predictions = _joined(predictions, self.guided)
         if self.weights is None:
             whole, by = (torch.cat([x.flatten() for x in given]) for given in (self.outputs, predictions))
             return resized(self.guided, whole, by)
@@ -162,6 +163,7 @@ def guidance(guided: torch.Tensor, outputs: Sequence[torch.Tensor], latents: tor
     """
     if not outputs:
         return None
+    outputs = _joined(outputs, guided)
     target = guided.to(torch.float64)
     nearest: tuple[float, Part, torch.Tensor | None] = (NEAR, lambda x: x, None)
     alike = all(x.shape == outputs[0].shape for x in outputs)
@@ -180,6 +182,12 @@ def guidance(guided: torch.Tensor, outputs: Sequence[torch.Tensor], latents: tor
                 if weights is not None and not kept and rest <= nearest[0]:
                     nearest = rest, place, weights
     return Guidance(guided=guided, outputs=outputs, place=nearest[1], weights=nearest[2], exact=False)
+
+
+def _joined(outputs: Sequence[torch.Tensor], guided: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Predictions in one, where what was taken for branches are prompts: a batch that nothing guides."""
+    prompts = len(outputs) > 1 and outputs[0].ndim and sum(x.shape[0] for x in outputs) == guided.shape[0]
+    return [torch.cat(list(outputs))] if prompts and outputs[0].shape[0] < guided.shape[0] else outputs
 
 
 def _ulp(dtype: torch.dtype) -> float:

@@ -107,6 +107,14 @@ def test_guidance_is_read_off_the_predictions(way: str) -> None:
     assert (moved - expected).norm() < 1e-3 * expected.norm()
 
 
+def test_prompts_in_a_batch_that_nothing_guides_are_no_branches() -> None:
+    found = guidance(torch.cat([COND, UNCOND]), [COND, UNCOND], torch.cat([LATENTS, LATENTS]))
+    assert found is not None
+    assert found.exact
+    moved = found.moved([SHIFT, 2 * SHIFT], torch.zeros_like(found.guided))
+    assert torch.allclose(moved, torch.cat([SHIFT, 2 * SHIFT]).double())
+
+
 def test_guidance_of_packed_predictions_is_found_where_it_is_unpacked() -> None:
     packs = [tokens(x) for x in (COND, UNCOND)]
     found = guidance(GUIDED["all but the first frame"](COND, UNCOND), packs, LATENTS)
