@@ -48,7 +48,8 @@ def read_text(path: Path, most: int) -> str:
 def replacing(path: Path, *, over: bool = True) -> Iterator[Path]:
     """A path beside `path`, to be written within it and renamed to `path` at the end; nothing is left where that fails.
 
-    Its name is known before the file is there: a signal that comes as soon as it is leaves nothing either.
+    Its name is known before the file is there: a signal that comes as soon as it is leaves nothing either. Nobody can
+    foresee it: in a folder that others write to, a link may not wait there.
 
     Args:
         over: whether a file of that name is replaced.
@@ -56,7 +57,7 @@ def replacing(path: Path, *, over: bool = True) -> Iterator[Path]:
     Raises:
         OSError: it cannot be renamed; without `over` (FileExistsError), `path` is there.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         yield temporary
         if over:

@@ -58,6 +58,14 @@ def test_a_signal_while_a_file_gets_its_name_leaves_no_temporary_file(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_temporary_file_has_a_name_that_nobody_can_foresee(tmp_path: Path) -> None:
+    with replacing(tmp_path / "a") as one, replacing(tmp_path / "a") as other:
+        assert one != other, "a link planted under it would be written through"
+        one.write_bytes(b"1")
+        other.write_bytes(b"2")
+    assert [x.name for x in tmp_path.iterdir()] == ["a"]
+
+
 def test_a_file_that_is_there_is_kept_without_over(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(FileExistsError), replacing(tmp_path / "a", over=False) as temporary:

@@ -183,7 +183,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     judge = Judge(excuses(differing), strict_sites=not (rename or port))
     renamer = Renamer(rename)
     glue = Glue((a.settings, b.settings))
-    collected, common = judge_streams(_steps(sides, renamer, say), judge, glue)
+    collected, common = judge_streams(_steps(sides, renamer, say, judge.strict_sites), judge, glue)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
     told = [*notes, *map(Note, (*renamer.unused(), *held, *glue.notes))]
     if (rename or port) and any(common.alone):
@@ -296,7 +296,7 @@ def judge_streams(
     return collected, common
 
 
-def _steps(sides: Sides, renamer: Renamer, say: Say) -> Iterator[tuple[StepRecords, StepRecords]]:
+def _steps(sides: Sides, renamer: Renamer, say: Say, strict: bool) -> Iterator[tuple[StepRecords, StepRecords]]:
     """Both sides' records in execution order: what step -1 holds of the stage after the loop comes last."""
     last: list[tuple[StepRecords, StepRecords]] = []
     say("comparing", 0, len(sides.steps))
@@ -304,7 +304,7 @@ def _steps(sides: Sides, renamer: Renamer, say: Say) -> Iterator[tuple[StepRecor
     for reference, candidate in sides.read_all():
         say("comparing", next(done), len(sides.steps))
         candidate = renamer.step(candidate)
-        if sides.in_part(reference.step):
+        if strict and sides.in_part(reference.step):
             reference, candidate = in_common(reference, candidate)
         if reference.step < 0:
             last = [(of_stage(reference, after=True), of_stage(candidate, after=True))]

@@ -26,10 +26,11 @@ from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
 from parity.recorder.branches import Branches
 from parity.recorder.compiled import eagerly
+from parity.recorder.decoding import Decoding
 from parity.recorder.floors.carried import Carried, tensors_of
 from parity.recorder.floors.draws import Drawn, same_draws
 from parity.recorder.floors.related import resized
-from parity.recorder.floors.runs import SEEDS
+from parity.recorder.floors.runs import SEEDS, seed_of
 from parity.recorder.methods import watched
 from parity.recorder.steps import OUTSIDE, STAGE, Steps
 from parity.recorder.torch_calls import Kind
@@ -41,37 +42,6 @@ NOT_CALLED = (
 )
 
 Guard = Callable[[], contextlib.AbstractContextManager[None]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decoding:
-    """A call of a VAE's `decode`.
-
-    Attributes:
-        vae: it. z: the latents. args, kwargs: what the script called it with, the latents among them.
-        name: of the latents, where they were given by name. drawn: where torch's generators stood before it.
-    """
-
-    vae: Any
-    z: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    name: str
-    drawn: Drawn
-
-    @classmethod
-    def of(cls, vae: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], drawn: Drawn) -> Decoding:
-        """A call: its latents come first, or are called z, or are the first tensor or array among what is named."""
-        name = "" if args else next((n for n in ("z", "latents", *kwargs) if hasattr(kwargs.get(n), "shape")), "")
-        z = args[0] if args else kwargs[name]
-        return cls(vae=vae, z=z, args=args, kwargs=kwargs, name=name, drawn=drawn)
-
-    def again(self, z: Any) -> Any:
-        """What the same call gives of other latents, with the same draws."""
-        args = self.args if self.name else (z, *self.args[1:])
-        kwargs = {n: z if n == self.name else same_draws(x) for n, x in self.kwargs.items()}
-        with self.drawn.again(None):
-            return type(self.vae).decode(self.vae, *args, **kwargs)
 
 
 @dataclass(kw_only=True)
@@ -219,7 +189,7 @@ class Loop:
             moved = z
             if self._latents is not None and i < len(shifts):
                 moved = (z.to(torch.float64) + resized(z, self._latents, shifts[i])).to(z.dtype)
-            with torch.no_grad(), perturbed(vae, 1_000_003 * (i + 1), z.device):
+            with torch.no_grad(), perturbed(vae, seed_of(i), z.device):
                 outside.add_beside(f"rounding {i}", records(moved, _first(decoding.again(moved))))
         if self.wrong is not None:
             for faults, made in self.wrong.decode(vae, z, decoding.again):

@@ -196,7 +196,7 @@ def _watched(
     names = [Branches(parts.guided, branches) for _ in models]
     beside = bool(kinds) and bool(models)
     runs = variants_of(next(iter(models.values())), kinds) if beside else []
-    prepared = Prepared(runs, say)
+    prepared = Prepared(runs, say, wanted.wanted)
     carried = Carried(runs, say, texts.moved, prepared) if beside else None
     if carried is not None and any(v.name == TRUTH for v in carried.variants):
         steps.truth = TRUTH
@@ -232,7 +232,8 @@ def _watched(
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
     if carried is not None:
-        found += [texts.watching(parts.pipe), prepared.watching(parts.pipe, parts.vae, list(models.values()))]
+        found.append(texts.watching(parts.pipe))
+        found.append(prepared.watching(parts.pipe, parts.vae, list(models.values()), carried.moved))
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
 
 

@@ -88,6 +88,30 @@ def test_keys_are_counted_in_an_attention_whose_rows_could_not_be_paired(tmp_pat
     assert "120.00 phantom keys on cond = its 2 padded text tokens and the 118 that fill 10" in result.causes[0].cause
 
 
+@pytest.mark.parametrize("port", [True, False])
+def test_a_half_step_is_judged_by_what_both_have_whatever_a_port_calls_it(port: bool, tmp_path: Path) -> None:
+    """A port may name an output otherwise, and then it is that output; of two like recordings the rest was not made."""
+    made = Walk(at=0)
+    made.site("blocks.0:in.hidden_states", 0.3)
+    made.site("blocks.0:out", FAR if port else 0.3)
+    made.loop("noise_pred", FAR if port else 0.3, branch="cond")
+    ours, theirs = made.steps()
+    if port:
+        theirs = renamed_ports(theirs, {"blocks.0:out": "blocks.0:out.0"})
+    else:
+        theirs = replace(theirs, records=theirs.records[:1])
+    reference = write(tmp_path / "a", REFERENCE, [ours])
+    script = replace(CANDIDATE, backend=PORT) if port else CANDIDATE
+    found = diff(reference, write(tmp_path / "b", script, [theirs], finish=False))
+    assert found.verdict == ("fail" if port else "pass"), found.reason
+    assert found.origin is None or found.origin.key.site == "blocks.0:out"
+
+
+def renamed_ports(step: StepRecords, names: dict[str, str]) -> StepRecords:
+    keyed = (replace(r, key=replace(r.key, site=names.get(r.key.site, r.key.site))) for r in step.records)
+    return replace(step, records=tuple(keyed))
+
+
 def test_without_floors_only_equality_passes(tmp_path: Path) -> None:
     reference, candidate = pair(tmp_path, floors=False)
     result = diff(reference, candidate)

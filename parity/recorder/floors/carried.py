@@ -58,9 +58,6 @@ class Carried:
     _outputs: list[torch.Tensor] = field(default_factory=list)
     _told: bool = False
 
-    def __post_init__(self) -> None:
-        self.prepared.move = self.moved
-
     def call(
         self, model: torch.nn.Module, call: Call, output: torch.Tensor, tap: Callable[[], Tap], step: int
     ) -> Iterator[tuple[str, list[Record], torch.Tensor]]:
@@ -111,7 +108,7 @@ class Carried:
 
         return mapped(move, given)
 
-    def moved(self, x: torch.Tensor, run: Variant) -> torch.Tensor:
+    def moved(self, run: Variant, x: torch.Tensor) -> torch.Tensor:
         """A tensor of the script's as a run has it by now, in its own dtype."""
         apart = self._apart(x, run) if x.is_floating_point() and x.ndim > 1 else None
         if apart is None:

@@ -10,7 +10,8 @@ scheduler is given (`parity.recorder.floors.related`), that is moved by it. Wher
 calls such a model by itself, its call is repeated, and what is drawn of the distribution that a VAE gave is drawn
 again. That holds for a ControlNet too, on the latents that each run has by then.
 
-Cost. The method again for each run: three encodes of the image. Two float copies of its results for each run are held.
+Cost. The method again for each of three runs: three encodes of the image, three forwards of a ControlNet in each step.
+Of the results of each method, or call within a step, a copy is held, and one in float64 for each run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from parity.hooks.calls import mapped
 from parity.hooks.perturb import perturbed
 from parity.recorder.compiled import eagerly, entry_of, plain
 from parity.recorder.floors.draws import Drawn, same_draws
-from parity.recorder.floors.runs import Variant
+from parity.recorder.floors.runs import Variant, seed_of
 from parity.recorder.floors.texts import ENCODERS, repeatable
 from parity.recorder.methods import replaced
 
@@ -37,6 +38,9 @@ _LEFT = (*ENCODERS, "vae", "safety_checker", "vocoder")
 """Components that are seen elsewhere, or give nothing to the loop."""
 
 _PREPARES = re.compile(r"_?(prepare|encode|get_image)_(?!.*prompt)")
+"""Methods of diffusers' pipelines that encode images, video, masks or conditions."""
+
+Move = Callable[[Variant, torch.Tensor], torch.Tensor]
 
 
 class Prepared:
@@ -44,19 +48,24 @@ class Prepared:
 
     Attributes:
         runs: beside the script's own; those that draw other rounding are made. tell: says a line to the user.
-        move: gives a tensor as a run has it, in its dtype.
+        wanted: whether anything is recorded still.
     """
 
-    def __init__(self, runs: Sequence[Variant], tell: Callable[[str], None]) -> None:
-        self.runs, self.tell = [run for run in runs if run.seed is not None], tell
-        self.move: Callable[[torch.Tensor, Variant], torch.Tensor] = lambda x, run: x.clone()
+    def __init__(self, runs: Sequence[Variant], tell: Callable[[str], None], wanted: Callable[[], bool]) -> None:
+        self.runs, self.tell, self.wanted = [run for run in runs if run.seed is not None], tell, wanted
+        self._move: Move = lambda run, x: x.clone()
         self._held: dict[tuple[str, int, int], tuple[torch.Tensor, Mapping[str, torch.Tensor]]] = {}
         self._calls: Counter[str] = Counter()
         self._within = self._encoded = False
 
     @contextlib.contextmanager
-    def watching(self, pipe: Any, vae: Any, transformers: Sequence[Any]) -> Iterator[None]:
-        """Within it, what a pipeline prepares of what it encodes is prepared again in each run."""
+    def watching(self, pipe: Any, vae: Any, transformers: Sequence[Any], move: Move) -> Iterator[None]:
+        """Within it, what a pipeline prepares of what it encodes is prepared again in each run.
+
+        Args:
+            transformers: that are watched by themselves. move: gives a tensor as a run has it, in its dtype.
+        """
+        self._move = move
         components = {"vae": vae, **_others(pipe, transformers)}
         models = {name: m for name, m in components.items() if isinstance(m, torch.nn.Module)} if self.runs else {}
         with contextlib.ExitStack() as stack:
@@ -80,9 +89,6 @@ class Prepared:
             if run in shifts:
                 yield own, shifts[run]
 
-    def _moved_by(self, run: Variant, x: torch.Tensor) -> torch.Tensor:
-        return self.move(x, run)
-
     def step(self) -> None:
         """A step ended: what a model gives in the next one takes the place of what it gave in this."""
         self._calls.clear()
@@ -101,21 +107,32 @@ class Prepared:
         @functools.wraps(own)
         def observed(*args: Any, **kwargs: Any) -> Any:
             self._encoded = self._encoded or encodes
-            if self._within or (encodes and not repeatable([args, kwargs])):
+            if self._within or not self.wanted() or (encodes and not repeatable([args, kwargs])):
                 return own(*args, **kwargs)
-            given, drawn = _copied((args, kwargs)), Drawn.now()
+            given: Any = None
+            with self._apart(name):
+                given, drawn = _copied((args, kwargs)), Drawn.now()
             self._within, self._encoded = True, encodes
             try:
                 result = own(*args, **kwargs)
             finally:
                 self._within = False
-            if self._encoded:
-                self._again(name, again, given, drawn, _tensors(result), models)
-            for posterior in _posteriors(result) if encodes else ():
-                self._drawing(posterior, lambda: again(*_copied(given)[0], **_copied(given)[1]), models)
+            with self._apart(name):
+                if self._encoded and given is not None:
+                    self._again(name, again, given, drawn, result, models)
+                for posterior in _posteriors(result) if encodes and given is not None else ():
+                    self._drawing(posterior, lambda: again(*_copied(given)[0], **_copied(given)[1]), models)
             return result
 
         return observed
+
+    @contextlib.contextmanager
+    def _apart(self, name: str) -> Iterator[None]:
+        """Parity's own work: what it raises is said, and never the script's business."""
+        try:
+            yield
+        except Exception as error:
+            self.tell(f"the rounding of {name} is not known ({summary(error)}): what it gives has no floor of it")
 
     def _drawing(self, posterior: Any, encoded: Callable[[], Any], models: Sequence[torch.nn.Module]) -> None:
         """Have what is drawn of an encoder's distribution drawn again of that of each run."""
@@ -126,9 +143,13 @@ class Prepared:
 
         @functools.wraps(own)
         def sample(*args: Any, **kwargs: Any) -> Any:
-            given, drawn = _copied((args, kwargs)), Drawn.now()
+            given: Any = None
+            with self._apart("sample"):
+                given, drawn = _copied((args, kwargs)), Drawn.now()
             result = own(*args, **kwargs)
-            self._again("sample", resample, given, drawn, [result], models)
+            with self._apart("sample"):
+                if given is not None:
+                    self._again("sample", resample, given, drawn, result, models)
             return result
 
         posterior.sample = sample
@@ -139,16 +160,16 @@ class Prepared:
         own: Callable[..., Any],
         given: Any,
         drawn: Drawn,
-        results: list[torch.Tensor],
+        result: Any,
         models: Sequence[torch.nn.Module],
     ) -> None:
         """Prepare it in each run, and hold what differs."""
-        kept = [x.detach().clone() for x in results]
+        kept = [x.detach().clone() for x in _tensors(result)]
         apart: list[dict[str, torch.Tensor]] = [{} for _ in kept]
         self._within = True
         try:
             for run in self.runs:
-                args, kwargs = _copied(given, functools.partial(self._moved_by, run))
+                args, kwargs = _copied(given, functools.partial(self._move, run))
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(torch.no_grad())
                     for model in models:
@@ -158,9 +179,6 @@ class Prepared:
                     made = _tensors(own(*args, **kwargs))
                 for held, x, again in zip(apart, kept, made, strict=True):
                     held[run.name] = again.to(torch.float64) - x.to(torch.float64)
-        except Exception as error:  # never the script's business
-            self.tell(f"the rounding of {name} is not known ({summary(error)}): what it gives has no floor of it")
-            return
         finally:
             self._within = False
         number = self._calls[name]
@@ -182,7 +200,7 @@ def _moved(model: torch.nn.Module, run: Variant) -> contextlib.AbstractContextMa
     first = next(model.parameters(), None)
     if first is None or run.seed is None:
         return contextlib.nullcontext()
-    return perturbed(model, 1_000_003 * (run.seed + 1), first.device)
+    return perturbed(model, seed_of(run.seed), first.device)
 
 
 def _copied(x: Any, tensor: Callable[[torch.Tensor], torch.Tensor] = torch.clone) -> Any:

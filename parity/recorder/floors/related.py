@@ -33,11 +33,10 @@ LOST = 1024
 loses the more the smaller sigma is: (latents - denoised) / 0.002 in float32 is off by 3e-5."""
 EACH = 8
 """Values for each weight that is fitted: fewer could be fitted by anything."""
-
 FEW = 8
-"""Values along each axis that are looked at first."""
-
+"""Values along each axis that are looked at first, before whole tensors are: at least so many, where there are."""
 _PRIME = 7919
+"""Places by which a rest is rolled for each run, so that it meets other values in each."""
 
 Part = Callable[[torch.Tensor], torch.Tensor]
 """Takes a part of a tensor."""
@@ -51,8 +50,11 @@ def displaced(x: torch.Tensor, own: torch.Tensor, shift: torch.Tensor, *, around
     """
     for seen, moved in _views(x, own, shift):
         for part in _parts(x.shape, seen.shape):
-            times = (x.shape[0] // seen.shape[0], *([1] * (seen.ndim - 1)))
-            by = _moved(part(x), seen.repeat(times), moved.to(torch.float64).repeat(times), around)
+            here, times = part(x), (x.shape[0] // seen.shape[0], *([1] * (seen.ndim - 1)))
+            few = (slice(None), *(slice(None, None, max(1, n // FEW)) for n in seen.shape[1:]))
+            if not _near(here[few], seen[few].repeat(times)):
+                continue  # most tensors have nothing to do with each other
+            by = _moved(here, seen.repeat(times), moved.to(torch.float64).repeat(times), around)
             if by is not None:
                 found = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
                 part(found).add_(by)
@@ -60,12 +62,14 @@ def displaced(x: torch.Tensor, own: torch.Tensor, shift: torch.Tensor, *, around
     return None
 
 
+def _near(x: torch.Tensor, own: torch.Tensor) -> bool:
+    """Whether by a few of their values two tensors may have to do with each other."""
+    return _factor(x, own, 3 * FITS) is not None or bool(_same(x, own).any())
+
+
 def _moved(x: torch.Tensor, own: torch.Tensor, by: torch.Tensor, around: bool) -> torch.Tensor | None:
     """What `x` moves by where `own`, of its shape, moves: as a multiple of it, beside a constant (a decoder's shift),
     or where both have the same values."""
-    few = tuple(slice(None, None, max(1, n // FEW)) for n in x.shape)
-    if x[few].numel() < x.numel() and _factor(x[few], own[few], 3 * FITS) is None and not _same(x[few], own[few]).any():
-        return None  # most tensors have nothing to do with each other: a few of their values say so
     factor = _factor(x, own, FITS)
     if factor is not None:
         return factor * by

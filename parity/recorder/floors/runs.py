@@ -16,6 +16,11 @@ SEEDS = 3
 TRUTH = "float32"
 
 
+def seed_of(run: int, step: int = 0) -> int:
+    """The seed of what a run rounds in a step; of what comes before or after the loop, in step 0."""
+    return 1_000_003 * (run + 1) + step
+
+
 @dataclass
 class Variant:
     """A run that rounds otherwise.
@@ -45,7 +50,7 @@ class Variant:
             if self.dtype is torch.float64:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             if self.seed is not None:
-                stack.enter_context(perturbed(model, 1_000_003 * (self.seed + 1) + step, device))
+                stack.enter_context(perturbed(model, seed_of(self.seed, step), device))
             yield
 
 
