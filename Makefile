@@ -1,9 +1,9 @@
 # Everything a fresh clone needs: `make run` and `make test` build the virtual environment first, once.
 #
 #   make run      one denoising step on both paths, compared (about a minute the first time)
-#   make test     the tests
+#   make test     the tests of every change
+#   make test-all all tests: processes, meshes, the TPU compiler and fuzzing too (half an hour)
 #   make lint     ruff and mypy
-#   make snapshots  the frozen commands' output against tests/snapshots/ (half an hour; after changing what is printed)
 #   make bench    what observing, goldens, diffs, floors and rounds cost (minutes)
 #   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
 #   make history  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
@@ -34,7 +34,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test lint older snapshots bench fault-bench history families full-size gpu goldens pictures schemas
+.PHONY: install run test test-all lint older bench fault-bench history families full-size gpu goldens pictures schemas
 .PHONY: reference docs price-list fuzz kills
 
 install: $(STAMP)
@@ -48,9 +48,12 @@ run: install
 	$(BIN)/parity run --steps 1
 
 # Hundreds of processes that the tests start load what the first of them has compiled, whatever the machine's habit.
-test: export PYTHONDONTWRITEBYTECODE :=
+test test-all: export PYTHONDONTWRITEBYTECODE :=
 test: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+test-all: install
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "slow or not slow" --timeout 600
 
 OLDER := .venv-older
 
@@ -60,28 +63,23 @@ $(OLDER)/.installed: pyproject.toml
 	touch $@
 
 older: $(OLDER)/.installed
-	$(OLDER)/bin/python -m pytest --numprocesses 2 tests/recorder
+	$(OLDER)/bin/python -m pytest --numprocesses 2 tests/recorder -m "slow or not slow" --timeout 600
 
 lint: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# Wordings changed on purpose are entered in tests/snapshots/words.py.
-snapshots: install
-	$(BIN)/python -m tests.snapshots goldens
-	$(BIN)/python -m tests.snapshots check
-
 FUZZ_EXAMPLES ?= 3000
 
 fuzz: install
-	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fuzz --hypothesis-show-statistics
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fuzz -m slow --timeout 0 --hypothesis-show-statistics
 
 KILLS ?= 20
 
 kills: install
 	KILLS=$(KILLS) $(BIN)/python -m pytest tests/kills tests/golden/test_kill.py tests/bisect/test_commits.py \
-	  tests/paths/test_processes.py tests/recorder/test_processes.py -k 'kill or process' --timeout 0
+	  tests/paths/test_processes.py tests/recorder/test_processes.py -m 'slow or not slow' -k 'kill or process' --timeout 0
 
 # Not all of benchmarks/: `fault_bench` and `causes` take hours, the catalogues beside them are no programs.
 BENCHES := diff golden observe reduce rounds seeds startup tameness

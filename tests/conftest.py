@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from parity.paths.inputs import Inputs
     from parity.paths.loaded import Loaded
 
+# The user's own cache is neither read nor written; a folder beside the tests keeps what is compiled for the next run.
+os.environ["PARITY_CACHE"] = str(Path(__file__).parent.parent / ".cache" / "parity")
+
 # Before torch is imported: on the tiny model two threads gain nothing, and where other processes hold the cores each of
 # thousands of small parallel regions waits for them (measured: a tenfold slower run).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,6 +28,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from parity.paths.worker.nursery import warm
+
+# A shell that starts the suite with `nohup` or `&` hands down ignored signals, and so would every process started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGHUP, signal.SIGTERM):
+    signal.signal(_number, signal.SIG_DFL)
 
 # A comparison's workers are forked from a process that has imported torch and jax; it starts with the first of them.
 warm()

@@ -14,6 +14,8 @@ import pytest
 from parity.golden import Golden
 from parity.models.spec import Case
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchax")
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 PROGRAMS = sorted(f.stem for f in FOLDER.glob("*.py") if "__main__" in f.read_text(encoding="utf-8"))

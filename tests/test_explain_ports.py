@@ -11,6 +11,8 @@ from tests.ports import PORT as TAPPED
 from tests.ports import write as write_tapped
 from tests.test_run import parity
 
+pytestmark = pytest.mark.slow
+
 
 def test_an_nnx_port_gets_a_verdict_an_origin_and_causes(tmp_path: Path) -> None:
     assert len(PORT.strip().splitlines()) < 60

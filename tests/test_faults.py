@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchax")
 
 BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HISTORY = str(Path(__file__).parents[1] / "benchmarks" / "history")
 
 

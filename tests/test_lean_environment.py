@@ -23,6 +23,8 @@ import pytest
 import parity
 from tests.compare.make_goldens import CANDIDATE, REFERENCE, walk, write
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(parity.__file__).parents[1]
 CORE = ("numpy", "platformdirs", "rich", "safetensors", "typer")
 HEAVY = ("torch", "torchax", "jax", "jaxlib", "diffusers", "transformers", "fsspec", "hypothesis", "scipy", "pandas")

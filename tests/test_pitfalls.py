@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = [str(ROOT / "benchmarks" / name) for name in ("pitfalls", "history")]
 PAGE = (ROOT / "docs" / "pitfalls.md").read_text(encoding="utf-8")

@@ -32,6 +32,8 @@ from tests.faulty import run as run_in_process
 from tests.paths.sides import inputs, tiny
 from tests.schemas import wrong
 
+pytestmark = pytest.mark.slow
+
 FIRST_ATTENTION = "transformer_blocks.0.attn.attention"
 SLACK = 3.0
 """Floors that a passing site may be apart."""

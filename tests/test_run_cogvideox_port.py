@@ -17,6 +17,8 @@ from parity.runs.compare import run  # noqa: E402
 from parity.runs.load import load_ports  # noqa: E402
 from parity.runs.request import Request  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 MODEL = "tiny-cogvideox-1.5"
 PORT = """
 from diffusers import CogVideoXTransformer3DModel

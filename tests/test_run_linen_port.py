@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.linen_port import PORT, write
 from tests.test_run import parity
 from tests.test_run_ports import compare, modules
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_port_in_linen_is_observed_layer_by_layer(tmp_path: Path) -> None:

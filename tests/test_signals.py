@@ -12,6 +12,8 @@ import pytest
 from parity.errors import Terminated
 from parity.signals import signalled, terminable
 
+pytestmark = pytest.mark.slow
+
 
 class SignalsWhenGone:
     """Sends its process a signal while it is being let go of."""

@@ -20,6 +20,8 @@ from parity.hooks.sites import split_sites
 from parity.models.stage2 import write_stage2
 from tests.schemas import wrong
 
+pytestmark = pytest.mark.slow
+
 TINY = "tiny-hunyuan-video-1.5"
 
 

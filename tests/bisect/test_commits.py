@@ -20,6 +20,8 @@ from parity.bisect.strategy import Outcome, strategy
 from parity.errors import UsageError
 from tests.bisect.make_history import Made, git, named, repository
 
+pytestmark = pytest.mark.slow
+
 SIZE = 40
 
 

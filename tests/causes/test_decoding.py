@@ -18,6 +18,8 @@ from parity.runs.load import load_ports
 from parity.runs.request import Request
 from parity.settings import parse
 
+pytestmark = pytest.mark.slow
+
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"
 CLASS = {HUNYUAN: "AutoencoderKLHunyuanVideo15", COG: "AutoencoderKLCogVideoX"}
 SHAPE = {HUNYUAN: (1, 32, 4, 2, 2), COG: (1, 16, 5, 2, 3)}

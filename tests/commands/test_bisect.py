@@ -19,6 +19,8 @@ from parity import cli
 from tests.bisect.make_history import Made, git, line, named, repository
 from tests.compare.make_goldens import pair
 
+pytestmark = pytest.mark.slow
+
 FAULT = {"broken": "yes"}
 WHOLE = "test ! -e broken"
 Bisect = Callable[..., tuple[int, str, str]]

@@ -26,6 +26,8 @@ from parity.runs.recording.record import record as record_side
 from parity.runs.request import Request
 from parity.settings import parse
 
+pytestmark = pytest.mark.slow
+
 MODEL = "tiny-hunyuan-video-1.5"
 ONE_BLOCK = "transformer_blocks.0"
 

@@ -37,6 +37,8 @@ from parity.runs.compare import run
 from parity.runs.request import Request
 from parity.settings import parse
 
+pytestmark = pytest.mark.slow
+
 PARITY = [sys.executable, "-m", "parity.cli"]
 ONE_BLOCK = ["--sites", "transformer_blocks.0"]
 """Few sites: a step in a fifth of a second, where all blocks take several."""

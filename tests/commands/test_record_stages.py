@@ -19,6 +19,8 @@ from parity.golden import Golden, GoldenWriter, StepRecords, verify
 from parity.golden.records import Record
 from parity.runs.recording.stages import Chain
 
+pytestmark = pytest.mark.slow
+
 COG = "tiny-cogvideox-1.5"
 ALL = "text,transformer,vae"
 

@@ -16,6 +16,8 @@ from parity.golden import Golden
 from parity.hooks.calls import Call
 from parity.hooks.rerun import rerun
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> str:

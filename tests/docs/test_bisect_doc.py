@@ -12,6 +12,8 @@ from documents import DOCS, blocks, shell
 
 from parity import cli
 
+pytestmark = pytest.mark.slow
+
 TEXT = (DOCS / "bisect.md").read_text()
 
 

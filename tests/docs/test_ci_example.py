@@ -13,6 +13,8 @@ from documents import DOCS, INSTALLS, ROOT, blocks, extras, shell
 
 from parity.golden import verify
 
+pytestmark = pytest.mark.slow
+
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("torchax")
 

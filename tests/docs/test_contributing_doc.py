@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from documents import DOCS, ROOT, shell
 
+pytestmark = pytest.mark.slow
+
 STEP = re.compile(r"^```(python|diff|sh)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTIONS = re.split(r"^## ", (DOCS / "contributing.md").read_text(), flags=re.MULTILINE)[1:]
 
@@ -16,7 +18,7 @@ SECTIONS = re.split(r"^## ", (DOCS / "contributing.md").read_text(), flags=re.MU
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The package and its tests, to be edited."""
-    ignored = shutil.ignore_patterns("__pycache__", "snapshots")
+    ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("parity", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     shutil.copy2(ROOT / "pyproject.toml", tmp_path)

@@ -12,6 +12,8 @@ import pytest
 from parity import cli
 from tests.docs.test_readme import ROOT, commands
 
+pytestmark = pytest.mark.slow
+
 STORY = commands((ROOT / "docs" / "explain.md").read_text())
 
 

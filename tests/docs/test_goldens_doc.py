@@ -11,6 +11,8 @@ from documents import DOCS, INSTALLS, blocks, extras, shell, working_copy
 
 from parity.golden import Golden, verify
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchax")
 
 TEXT = (DOCS / "goldens.md").read_text()

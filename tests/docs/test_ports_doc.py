@@ -12,6 +12,8 @@ from documents import DOCS, blocks
 from parity.port import Case, Port
 from tests.test_run import parity
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchax")
 
 TEXT = (DOCS / "ports.md").read_text()

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from documents import DOCS, blocks
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchax")
 
 TEXT = (DOCS / "python.md").read_text()

@@ -11,6 +11,8 @@ from documents import DOCS, blocks, shell
 
 from parity.golden.faults import kept_faults
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("diffusers")
 
 TEXT = (DOCS / "recording.md").read_text()

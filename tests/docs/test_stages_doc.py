@@ -13,6 +13,8 @@ from parity import cli
 from parity.golden import Golden
 from tests.docs.test_readme import ROOT, commands
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchax")
 
 COMMANDS = commands((ROOT / "docs" / "stages.md").read_text())

@@ -17,6 +17,8 @@ from parity.compare.diff import diff
 from parity.models.registry import DEFAULT_MODEL, resolve_model
 from tests.test_run import parity as command
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("flax")
 torchax = pytest.importorskip("torchax")
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.compare.make_goldens import pair
 from tests.fuzz.outcome import corpus, ends, fuzzed
 
+pytestmark = pytest.mark.slow
+
 LIGHT = ("diff", "inspect", "merge", "report", "models", "init", "--version", "nosuch")
 """Commands that start no side; the others' options are checked before they start one (the corpus)."""
 WORDS = st.sampled_from(

@@ -21,6 +21,8 @@ from parity.golden.disk.format import own_checksum
 from tests.compare.make_goldens import pair
 from tests.fuzz.outcome import computed, corpus, damaged, ends, fuzzed
 
+pytestmark = pytest.mark.slow
+
 ODD = st.sampled_from(
     [None, True, -1, 0, 2**31, 10**9, 2**63, 10**400, 1e308, 0.5, "", "\ud800", "\x1b[2J", "nan", "../x", "a" * 5000,
      [], {}, [[]], {"": ""}, "https://me:secret@host/m"]

@@ -13,6 +13,8 @@ from parity.paths.worker.openers import Workers
 from tests.fuzz.outcome import ODD, computed, corpus, slow
 from tests.ports import REFERENCE
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchax")
 
 SECONDS = 60

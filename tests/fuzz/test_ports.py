@@ -15,6 +15,8 @@ from parity.paths.port.load import build, load_entry
 from parity.port import Case
 from tests.fuzz.outcome import ODD, bounded, corpus, fuzzed
 
+pytestmark = pytest.mark.slow
+
 DEEDS = st.sampled_from(
     ["pass", "return None", "return 1", "return Odd()", "raise Mute", "raise KeyboardInterrupt", "raise SystemExit(0)",
      "raise GeneratorExit", "raise BaseException", "raise Mute from Mute()", "f(case)", "1 / 0", "yield",

@@ -18,6 +18,8 @@ from tests.fuzz.outcome import computed, corpus, damaged, ended, ends, slow
 from tests.fuzz.test_goldens import ODD, Step, paths_of, put
 from tests.ports import PORT, REFERENCE
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchax")
 
 SECONDS = 60

@@ -16,6 +16,8 @@ import pytest
 from tests.compare.make_goldens import pair
 from tests.hub import REPO, commit_of, serve
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("huggingface_hub")
 pytest.importorskip("fsspec")
 

@@ -16,6 +16,8 @@ import pytest
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, Provenance, StepRecords, verify
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., StepRecords]
 STEPS = (-1, 0, 1)
 

@@ -14,6 +14,8 @@ import pytest
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, Provenance, StepRecords, merge, verify
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., StepRecords]
 fsspec = pytest.importorskip("fsspec")
 

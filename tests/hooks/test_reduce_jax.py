@@ -17,6 +17,8 @@ import parity  # noqa: E402
 from parity.golden.sketch import sketch  # noqa: E402
 from parity.hooks.reduce.on_jax import reduce, to_host  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SHAPES = [
     (), (7,), (32, 64), (2049,), (1, 12288), (300, 33), (70, 1537), (2049, 3), (5000, 1), (4097, 17), (3, 700, 12),
     (2, 4096, 20), (40000, 64), (2048, 1024), (1, 3, 9, 45, 80),

@@ -22,6 +22,8 @@ from parity.hooks.reduce.on_tpu import reduce_on_mesh  # noqa: E402
 from parity.hooks.reduce.tpu_kernel import AT_ONCE, runs_of  # noqa: E402
 from parity.tpu.compiler import ENVIRONMENT  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(parity.__file__).parents[1]
 
 

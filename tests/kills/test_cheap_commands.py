@@ -26,7 +26,7 @@ from tests.compare.make_goldens import REFERENCE, pair, walk, write
 from tests.kills.forked import CODES, KILLS, SIGNALS, Ended, forked, left_of, warmed
 from tests.report.test_result_json import RESULT
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="commands are forked")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="commands are forked")]
 Files = dict[str, bytes]
 
 

@@ -22,6 +22,8 @@ from tests.kills.forked import CODES, KILLS, SIGNALS, left_of
 from tests.ports import PORT, write
 from tests.recorder.test_script import SCRIPT, model
 
+pytestmark = pytest.mark.slow
+
 WRONG = PORT.replace("1e-5)", "1e-1)")
 
 

@@ -31,6 +31,8 @@ from tests.faulty import Fault, nothing
 from tests.inputs import make_inputs
 from tests.paths.sides import apart, walk
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 """The fewest with a DPM step that extrapolates: the first has no history, at the second the extrapolation is none as
 there was nothing but noise before it, and the last never does."""

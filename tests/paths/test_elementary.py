@@ -20,6 +20,8 @@ from parity.settings import parse
 from parity.settings.elementary import CHIPS, EPS, LIMITS
 from tests.paths.sides import apart, side, walk
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Somewhere:

@@ -18,6 +18,8 @@ from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
 
+pytestmark = pytest.mark.slow
+
 SITE = Key("transformer", 0, "cond", "block:out")
 
 

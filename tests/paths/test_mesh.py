@@ -16,6 +16,8 @@ from parity.errors import UsageError
 from parity.paths.jax.mesh import AXES, RULES, Devices, make_devices, use_compilation_cache
 from parity.settings import SETTINGS, parse
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = {
     "transformer_blocks.0.attn.to_q.weight": (128, 128),
     "transformer_blocks.0.attn.to_q.bias": (128,),

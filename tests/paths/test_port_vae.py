@@ -21,6 +21,8 @@ from parity.runs.request import Request
 from parity.runs.stages.chain import run_chain
 from parity.settings import parse
 
+pytestmark = pytest.mark.slow
+
 COG = "tiny-cogvideox-1.5"
 
 RIGHT = "frames = vae.decode(latents / vae.config.scaling_factor, return_dict=False)[0]"

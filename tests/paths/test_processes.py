@@ -17,6 +17,8 @@ from parity.compare.diff import diff
 from parity.golden import Golden
 from tests.conftest import TINY
 
+pytestmark = pytest.mark.slow
+
 PIPES: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "golden" / TINY

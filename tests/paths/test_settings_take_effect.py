@@ -15,6 +15,8 @@ from parity.reached import Reached
 from parity.settings import SETTINGS, parse
 from tests.paths.sides import Outcome, apart, side, walk
 
+pytestmark = pytest.mark.slow
+
 STEPS = 2
 """The first timestep, 1000, is exact in bfloat16; the second is not."""
 

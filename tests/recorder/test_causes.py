@@ -19,6 +19,8 @@ from parity.golden.faults import kept_faults, place
 from parity.paths.worker.openers import Workers
 from tests.recorder.pipelines import drawn, tame
 
+pytestmark = pytest.mark.slow
+
 sdpa = torch.nn.functional.scaled_dot_product_attention
 TEXT, PADDED, IMAGE, WIDTH = 24, 9, 32, 32
 

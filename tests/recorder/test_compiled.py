@@ -10,6 +10,8 @@ import pytest
 
 import parity
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("diffusers")
 
 

@@ -16,6 +16,8 @@ pytest.importorskip("torchax")
 from parity.compare.diff import diff
 from parity.golden import Golden
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import sys
 import jax, numpy as np, torch, torchax

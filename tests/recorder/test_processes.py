@@ -18,6 +18,8 @@ from parity.golden import Golden
 from tests.recorder.test_script import SCRIPT as WITHOUT_EDIT
 from tests.recorder.test_script import model
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import os, signal, sys
 import torch

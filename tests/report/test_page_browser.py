@@ -20,7 +20,7 @@ pytest.importorskip("selenium", reason="the page is tested in a browser with sel
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 FIRST = 30
 """The step at which the made run begins to fail."""

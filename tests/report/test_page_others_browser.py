@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
 __all__ = ["chrome"]
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.slow, needs_chromium]
 Open = Callable[..., "Chrome"]
 
 

@@ -21,6 +21,8 @@ from tests.ports import write as write_ports
 from tests.test_run import parity
 from tests.test_run_ports import compare
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchax")
 
 SAME = f"{REFERENCE}\n\ndef build(case):\n    return Port(module=TinyDiT())\n"

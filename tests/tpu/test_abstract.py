@@ -18,6 +18,8 @@ from parity.models.spec import Case, GenerationSpec
 from parity.settings import parse
 from parity.tpu.abstract import Abstract, abstract_candidate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def configs(tiny_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -22,6 +22,8 @@ from parity.paths.port.settings import chosen
 from parity.tpu.abstract import Abstract
 from parity.tpu.ported import abstract_port
 
+pytestmark = pytest.mark.slow
+
 JAX = """
 import jax
 import jax.numpy as jnp

@@ -19,6 +19,8 @@ from parity import cli
 from parity.models.spec import Case
 from parity.tpu.compiler import ENVIRONMENT
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchax")
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "compile.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^parity (compile .*)$", DOCUMENT, re.MULTILINE)

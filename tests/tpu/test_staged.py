@@ -25,6 +25,8 @@ from parity.tpu.abstract import abstract_candidate
 from parity.tpu.staged import AbstractStage, abstract_stage
 from tests.conftest import TINY
 
+pytestmark = pytest.mark.slow
+
 MODELS = (TINY, "tiny-cogvideox-1.0")
 
 

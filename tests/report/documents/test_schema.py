@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from parity.runs.visible import Seen
 from parity.settings import parse
 from tests.compare.make_goldens import pair
 from tests.schemas import wrong
-from tests.snapshots.snapshot import DATA
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -39,29 +37,6 @@ def test_a_schema_is_that_of_its_type(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(schema(name)))
     assert schema(name) == made(name, DOCUMENTS[name]), "make schemas"
     assert {file.stem for file in FOLDER.iterdir()} == set(DOCUMENTS)
-
-
-LIVE = ("help", "report", "inspect", "doctor")
-"""Whose documents have no schema, or are reduced in their snapshot; the latter are written here, below."""
-REDUCED = ("sites", "closer")
-"""What a snapshot keeps in a form of its own."""
-
-
-def _snapshots() -> Iterator[tuple[str, str]]:
-    for file in sorted(DATA.glob("*.json")):
-        words = file.stem.split("-")
-        if words[0] not in LIVE and json.loads(file.read_text("utf-8")).get("document") is not None:
-            yield file.stem, "-".join(words[:2]) if words[0] == "bisect" else words[0]
-
-
-@pytest.mark.parametrize(("snapshot", "name"), _snapshots())
-def test_what_a_command_wrote_is_of_its_schema(snapshot: str, name: str) -> None:
-    document = json.loads((DATA / f"{snapshot}.json").read_text("utf-8"))["document"]
-    assert wrong(name, {**document, **{key: [] for key in REDUCED if key in document}}) == []
-
-
-def test_the_snapshots_are_of_many_documents() -> None:
-    assert {name for _, name in _snapshots()} >= {"run", "diff", "explain", "replay", "sweep", "bisect-steps"}
 
 
 @pytest.mark.parametrize("arguments", [["models"], ["doctor"], ["cache"]])
