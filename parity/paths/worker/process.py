@@ -5,8 +5,10 @@ process, hang or abort. In one process any of that reaches the reference, the ve
 
 How. Each role has a process of its own (`Worker`) that loads its sides and answers requests over a pipe
 (`parity.paths.worker.serve`, `wire`). Requests are queued: a stream's next step is asked for before the last one
-is looked at, so two workers compute at the same time. What a worker prints is passed on to stderr, line by line, behind
-its role's name. However it ends, that is an error of its side, with the last line of the side's own code.
+is looked at, so two workers compute at the same time. A thread reads the answers as they come: a worker that waits
+until its answer is taken does not read the next request, and a pipe holds 64 KB. What a worker prints is passed on to
+stderr, line by line, behind its role's name. However it ends, that is an error of its side, with the last line of the
+side's own code.
 
 Cost. An interpreter and the imports of a backend for each role (about 5 s each, side by side), one copy of each record.
 """
@@ -14,6 +16,7 @@ Cost. An interpreter and the imports of a backend for each role (about 5 s each,
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import re
 import signal
@@ -22,6 +25,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -87,8 +91,8 @@ class Worker:
         self.file: Path | None = None
         self._said: collections.deque[str] = collections.deque(maxlen=200)
         self._numbers = iter(range(1 << 62))
-        self._replies: dict[int, Mapping[str, Any]] = {}
-        self._end: tuple[str, str] | None = None
+        self._replies = _Replies()
+        self._let_go_of: collections.deque[int] = collections.deque()
         child_reads, we_write = os.pipe()
         we_read, child_writes = os.pipe()
         we_hear, child_prints = os.pipe()
@@ -97,12 +101,13 @@ class Worker:
         self._process = _start(role, python, there) if launch is None else launch(*there)
         for descriptor in there:
             os.close(descriptor)
-        self._to, self._from = os.fdopen(we_write, "wb"), os.fdopen(we_read, "rb")
+        self._to = os.fdopen(we_write, "wb")
         heard = (os.fdopen(we_hear, "rb"), role, self._said)
         self._listener = threading.Thread(target=_pass_on, args=heard, daemon=True)
         self._listener.start()
+        threading.Thread(target=self._replies.read, args=(os.fdopen(we_read, "rb"),), daemon=True).start()
         # A worker that nobody refers to any more, or that is left at the interpreter's end, leaves no process behind.
-        self._let_go = weakref.finalize(self, _end, self._process, (self._to, self._from))
+        self._let_go = weakref.finalize(self, _end, self._process, self._to)
 
     def port(self, option: str, text: str, timeout: float) -> PortInfo:
         """Import a port there.
@@ -136,38 +141,41 @@ class Worker:
     def open(self, spec: Spec) -> ProcessSide:
         """A side in this process; it begins to load at once."""
         number = self.number()
-        self.send("open", side=number, spec=spec)
-        return ProcessSide(self, spec, number)
+        return ProcessSide(self, spec, number, self.send("open", side=number, spec=spec))
 
     def number(self) -> int:
         """A number that was not given before."""
         return next(self._numbers)
 
-    def send(self, do: str, **args: object) -> int:
-        """Queue a request; returns its number, by which `reply` finds the answer."""
+    def send(self, do: str, **args: object) -> Future[Any]:
+        """Queue a request; `reply` waits for its answer, which is dropped where nobody keeps the future."""
+        while self._let_go_of:
+            self._send("drop", {"stream": self._let_go_of.popleft()})
+        return self._send(do, args)
+
+    def forget(self, stream: int) -> None:
+        """Let go of a stream with the next request: what is collected as garbage may be so within another request."""
+        self._let_go_of.append(stream)
+
+    def _send(self, do: str, args: Mapping[str, object]) -> Future[Any]:
         number = self.number()
+        future = self._replies.expect(number)
         try:
             wire.send(self._to, {"id": number, "do": do, "args": args})
         except wire.BrokenWireError:
             raise self._ended() from None
-        return number
+        return future
 
-    def reply(self, number: int) -> Any:
+    def reply(self, request: Future[Any]) -> Any:
         """The answer to a request; waits for it.
 
         Raises:
             ParityError: what the side raised, or that its process ended. RemoteError: something unforeseen there.
         """
-        while number not in self._replies:
-            try:
-                message = wire.receive(self._from)
-            except wire.BrokenWireError:
-                raise self._ended() from None
-            if "ended" in message:
-                self._end = (message["ended"], message["trace"])
-            else:
-                self._replies[message["id"]] = message
-        answer = self._replies.pop(number)
+        try:
+            answer = request.result()
+        except wire.BrokenWireError:
+            raise self._ended() from None
         if "error" not in answer:
             return answer["ok"]
         error = answer["error"]
@@ -201,8 +209,9 @@ class Worker:
         self._listener.join(5)
         how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         trace = "\n".join(self._said)
-        if self._end is not None:
-            call, trace = self._end
+        self._replies.over.wait(5)  # its last words come by that way
+        if self._replies.end is not None:
+            call, trace = self._replies.end
             how = f"ended by {call}"
         where = self._line(trace)
         return UsageError(f"the {self.role}'s process {how}{f' at {where}' if where else ''}: nothing was compared")
@@ -222,6 +231,50 @@ class Worker:
         return ""
 
 
+class _Replies:
+    """Answers of a worker, read by a thread that holds no reference to the worker, so that it can be collected.
+
+    Attributes:
+        end: how the process said that it ends, and its traceback. over: set once no more can come.
+    """
+
+    def __init__(self) -> None:
+        self.end: tuple[str, str] | None = None
+        self.over = threading.Event()
+        self._lock = threading.Lock()
+        self._awaited: dict[int, Future[Any]] = {}
+
+    def expect(self, number: int) -> Future[Any]:
+        """The answer to come to a request of this number; fails with `BrokenWireError` where none can come."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self.over.is_set():
+                future.set_exception(wire.BrokenWireError("the other end is gone"))
+            else:
+                self._awaited[number] = future
+        return future
+
+    def read(self, pipe: IO[bytes]) -> None:
+        """Take answers until the other end closes the pipe."""
+        broken: BaseException | None = None
+        while broken is None:
+            try:
+                message = wire.receive(pipe)  # type: ignore[arg-type]
+            except BaseException as error:
+                broken = error
+                continue
+            if "ended" in message:
+                self.end = (message["ended"], message["trace"])
+            else:
+                self._awaited.pop(message["id"]).set_result(message)
+        with self._lock:
+            self.over.set()
+        pipe.close()
+        for future in self._awaited.values():
+            future.set_exception(broken)
+        self._awaited.clear()
+
+
 def _pass_on(lines: IO[bytes], role: Role, said: collections.deque[str]) -> None:
     """What a side prints, to stderr: stdout belongs to the result."""
     quiet = False
@@ -234,12 +287,9 @@ def _pass_on(lines: IO[bytes], role: Role, said: collections.deque[str]) -> None
             print(f"{role}: {shown}", file=sys.stderr, flush=True)
 
 
-def _end(process: Process, pipes: tuple[IO[bytes], IO[bytes]]) -> None:
-    for pipe in pipes:
-        try:
-            pipe.close()
-        except OSError:
-            continue
+def _end(process: Process, pipe: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        pipe.close()
     process.kill()
 
 
@@ -260,11 +310,11 @@ class ProcessSide:
         role, can: see `parity.paths.side.Side`. spec: what it is.
     """
 
-    def __init__(self, worker: Worker, spec: Spec, number: int) -> None:
-        self.worker, self.spec, self.role, self._number = worker, spec, spec.role, number
+    def __init__(self, worker: Worker, spec: Spec, number: int, opened: Future[Any]) -> None:
+        self.worker, self.spec, self.role, self._number, self._opened = worker, spec, spec.role, number, opened
         self.can = can_of(spec)
         self._facts: Facts | None = None
-        self._asked: int | None = None
+        self._asked: Future[Any] | None = None
 
     def begin(self) -> None:
         """Have it loaded, without waiting for it."""
@@ -275,6 +325,7 @@ class ProcessSide:
         self.begin()
         if self._facts is None:
             assert self._asked is not None
+            self.worker.reply(self._opened)  # an error there is why what follows fails
             self._facts = self.worker.reply(self._asked)
         return self._facts
 
@@ -282,6 +333,7 @@ class ProcessSide:
         self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
     ) -> Iterator[StepRecords]:
         forced = start if callable(start) else None
+        self.worker.reply(self._opened)
         stream = self.worker.number()
         self.worker.ask(
             "observe",
@@ -295,6 +347,7 @@ class ProcessSide:
         return _Stream(self.worker, stream, forced, 0 if steps is None else steps[0])
 
     def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
+        self.worker.reply(self._opened)
         found: StepRecords = self.worker.ask("call", side=self._number, call=call, plan=plan)
         return found
 
@@ -313,7 +366,7 @@ class _Stream(Iterator[StepRecords]):
         self.over = False
         self.asked = None if forced is not None else self._ask()
 
-    def _ask(self) -> int:
+    def _ask(self) -> Future[Any]:
         state = None if self.forced is None else self.forced(self.step)
         given = None if state is None else (self.step, state)
         self.step += 1
@@ -343,8 +396,5 @@ class _Stream(Iterator[StepRecords]):
             self.worker.send("drop", stream=self.stream)
 
     def __del__(self) -> None:
-        if not self.over and not sys.is_finalizing():
-            try:
-                self.close()
-            except ParityError:
-                return
+        if not self.over:
+            self.worker.forget(self.stream)

@@ -1,0 +1,88 @@
+"""A worker's requests and answers, with a stand-in for the process that computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from parity.errors import UsageError
+from parity.golden.records import StepRecords
+from parity.paths.plan import Array, ModuleCall, Plan, Source, Spec
+from parity.paths.worker import process
+from parity.paths.worker.process import ProcessSide, Worker
+
+CHILD = """
+import os, sys
+import numpy as np
+from parity.golden.records import Key, Record, StepRecords
+from parity.paths.worker import wire
+requests, answers = os.fdopen(int(sys.argv[1]), "rb"), os.fdopen(int(sys.argv[2]), "wb")
+step = 0
+while True:
+    try:
+        request = wire.receive(requests)
+    except wire.BrokenWireError:
+        os._exit(0)
+    do, answer = request["do"], {"ok": None}
+    if do == "next":
+        value = np.zeros(250_000, np.float32)
+        key = Key("transformer", step, "cond", "block:out")
+        answer, step = {"ok": StepRecords(step, (Record(key, "tensor", (8,), "float32", value=value),))}, step + 1
+    elif do == "call":
+        answer = {"ok": StepRecords(0, ())}
+    elif do == "open" and request["args"]["spec"].source.model == "broken":
+        answer = {"error": {"code": 2, "text": "no such model"}}
+    elif do == "open" and request["args"]["spec"].source.model == "gone":
+        os._exit(3)
+    elif do == "facts":
+        answer = {"error": {"code": 0, "text": "KeyError: 1"}}
+    wire.send(answers, {"id": request["id"], **answer})
+"""
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    def launch(read: int, write: int, out: int) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-c", CHILD, str(read), str(write)]
+        return subprocess.Popen(words, pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+    monkeypatch.setitem(process.LAUNCHERS, "candidate", launch)
+    with Worker("candidate") as started:
+        yield started
+
+
+def opened(worker: Worker, model: str = "any") -> ProcessSide:
+    return worker.open(Spec(role="candidate", source=Source(model=model), settings={}))
+
+
+def test_large_request_while_a_large_answer_waits_is_answered(worker: Worker) -> None:
+    side = opened(worker)
+    stream = side.observe(Plan())
+    next(stream)  # the next step is asked for already: the child writes 1 MB that nobody has asked to see
+    given = Array(np.zeros(5_000_000, np.float32), "float32")
+    call = ModuleCall(module="block", step=0, number=0, branches=("cond",), args=(given,))
+    answers: list[StepRecords] = []
+    asking = threading.Thread(target=lambda: answers.append(side.call(call, Plan())), daemon=True)
+    asking.start()
+    asking.join(30)
+    assert answers == [StepRecords(0, ())]
+    assert next(stream).step == 1
+
+
+def test_error_while_a_side_opens_is_the_one_that_is_reported(worker: Worker) -> None:
+    with pytest.raises(UsageError, match="no such model"):
+        opened(worker, "broken").facts()
+    with pytest.raises(UsageError, match="no such model"):
+        opened(worker, "broken").observe(Plan())
+
+
+def test_worker_that_ends_while_a_side_opens_is_an_error_of_its_side(worker: Worker) -> None:
+    with pytest.raises(UsageError, match="the candidate's process ended with exit code 3"):
+        opened(worker, "gone").facts()
+    with pytest.raises(UsageError, match="exit code 3"):
+        opened(worker).facts()
