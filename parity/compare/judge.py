@@ -171,8 +171,10 @@ class Judge:
                 linf_ratio=linf_ratio(found, floor),
                 bins=bin_ratios(found, floor),
             )
-        if a.key.is_apart or alike:
+        if alike:
             return replace(diff, distance=Distance(0.0, 0.0, 0.0))
+        if a.key.is_apart:
+            return diff  # it never decides, and what was not compared says nothing about the whole
         if comparable_shapes(a, b):
             return self._moments_alone(diff, a, b, floor)
         note = f"shape {list(a.shape)} against {list(b.shape)}" if a.shape != b.shape else unlike(a, b)

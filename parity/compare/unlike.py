@@ -35,7 +35,13 @@ def nothing(record: Record) -> bool:
     """Whether a record is of None, or of rows that a mask lets none of through: what is behind it is nobody's."""
     if record.kind != "tensor":
         return record.kind == "none"
-    return record.rows != "" and record.moments is not None and record.moments.l2 == 0.0
+    return record.rows != "" and _is_zero(record)
+
+
+def _is_zero(record: Record) -> bool:
+    """Whether every element is zero; moments are those of finite elements alone."""
+    m = record.moments
+    return m is not None and m.l2 == 0.0 and not m.nan and not m.inf
 
 
 UNPAIRED = "rows that no mask pairs"
@@ -65,7 +71,7 @@ def absent(a: Record, b: Record) -> bool:
     if a.key.module or not a.key.is_input or {a.kind, b.kind} != {"none", "tensor"}:
         return False
     given = a if a.kind == "tensor" else b
-    return given.moments is not None and given.moments.l2 == 0.0 and not given.moments.nan and not given.moments.inf
+    return _is_zero(given)
 
 
 def given_once(a: Record, b: Record) -> bool:
