@@ -262,7 +262,7 @@ class LiveSide:
         if state is None and self._first is not None:
             loop, self._first = self._first, None
             return loop
-        loop = prepare(self.loaded)
+        loop = prepare(self.loaded.with_fresh_sampler())  # the first loop may still be walking
         if state is not None and step >= self.spec.source.steps:
             loop.take(state)  # no step is left: all that is wanted is what the loop came to
         elif state is not None:
