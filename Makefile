@@ -21,7 +21,6 @@
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
 #   make kills    every command that writes killed, where it writes and at moments between (KILLS=20 of each kind; hours)
 #   make older    the recorder's tests beside older versions of torch and jax, in an environment of their own
-#   make price-list  docs/price-list.md: error, time and memory of every setting (half an hour; goes on where it stopped)
 #   make install  only the virtual environment
 #
 # PYTHON=python3.12 make install   builds it with another Python (3.11 or later).
@@ -35,7 +34,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
 .PHONY: install run test test-all lint older bench fault-bench history families full-size gpu goldens pictures schemas
-.PHONY: reference docs price-list fuzz kills
+.PHONY: reference docs fuzz kills
 
 install: $(STAMP)
 
@@ -136,11 +135,3 @@ goldens: install $(GOLDENS:%=golden/%.embeddings.safetensors)
 
 golden/%.embeddings.safetensors: | install
 	$(BIN)/python golden/embeddings.py $* $@
-
-# Two devices on the CPU, for the rows with a mesh. `make price-list RESTART=1` forgets the rows of a stopped run.
-price-list: install
-	$(if $(RESTART),rm -f .price-list.json)
-	XLA_FLAGS=--xla_force_host_platform_device_count=2 $(BIN)/parity sweep --all --steps 4 \
-	  --model tiny-hunyuan-video-1.5 --model tiny-cogvideox-1.5 --state .price-list.json --markdown docs/price-list.md \
-	  > /dev/null
-	rm .price-list.json

@@ -40,7 +40,7 @@ Made from the docstrings by `make reference`; [python.md](python.md) and [ports.
 """
 
 FACE = (
-    "compare", "assert_parity", "record", "run", "diff", "explain", "sweep", "Result",
+    "compare", "assert_parity", "record", "run", "diff", "explain", "Result",
 )  # fmt: skip
 """Names of `parity`, in the order of docs/python.md."""
 

@@ -6,10 +6,10 @@
     parity.assert_parity(torch_block, jax_block, {"x": x})          # in a test
     with parity.record("gpu", pipe):                                # in the script that has the pipeline
         video = pipe(prompt)
-    result = parity.diff("gpu", "tpu")                              # `run`, `explain`, `sweep`: as the commands
+    result = parity.diff("gpu", "tpu")                              # `run`, `explain`: as the commands
 
 From the top: `cli` and `commands` (command line), `pytest_plugin`, `face` (these functions); `causes`, `bisect` and
-`report`; `runs` (run, record, replay, sweep); `paths` (the sides) beside `compare` (the verdict); `recorder` (in
+`report`; `runs` (run, record, replay); `paths` (the sides) beside `compare` (the verdict); `recorder` (in
 somebody's own script); `models`; `hooks`; `golden`; `settings`. A room imports only what is below it
 (`tests/test_layers.py`), and importing `parity` itself imports none of them.
 """
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from parity.face.verbs import diff as diff
     from parity.face.verbs import explain as explain
     from parity.face.verbs import run as run
-    from parity.face.verbs import sweep as sweep
     from parity.port import tap as tap
     from parity.recorder.record import record as record
 
@@ -42,7 +41,6 @@ _FACE = {
     "explain": "parity.face.verbs",
     "record": "parity.recorder.record",
     "run": "parity.face.verbs",
-    "sweep": "parity.face.verbs",
     "tap": "parity.port",
 }
 """Name -> the module that has it, imported when it is first asked for."""

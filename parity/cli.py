@@ -31,7 +31,6 @@ from parity.commands import (
     replay,
     report,
     run,
-    sweep,
     visible,
 )
 from parity.commands.ci import gate
@@ -157,7 +156,7 @@ app = typer.Typer(
     help="Compare a candidate path of a diffusion video model with a reference, module by module and step by step.",
 )
 
-for with_settings in (run.run, record.record, gate.gate, sweep.sweep, compile.compile):
+for with_settings in (run.run, record.record, gate.gate, compile.compile):
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
 for plain in (
     diff.diff, explain.explain, replay.replay, report.report, golden.inspect, golden.merge, init.init, models.models,

@@ -18,7 +18,7 @@ from parity.errors import UnjudgedError, UsageError
 from parity.report.formats import NAMES
 from tests.compare.make_goldens import pair
 
-PRINT_A_RESULT = ["run", "replay", "explain", "diff", "sweep", "inspect", "models", "doctor"]
+PRINT_A_RESULT = ["run", "replay", "explain", "diff", "inspect", "models", "doctor"]
 
 
 @pytest.fixture

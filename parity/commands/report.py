@@ -1,4 +1,4 @@
-"""`parity report`: a kept run, a golden, or the JSON of a comparison or a sweep, as one HTML page.
+"""`parity report`: a kept run, a golden, or the JSON of a comparison, as one HTML page.
 
 Two comparisons are shown beside each other.
 """
@@ -23,7 +23,6 @@ from parity.report.output import show, write
 from parity.report.page.build import Shown, Side, build
 from parity.report.page.golden import GoldenShown, build_golden, chosen
 from parity.report.page.shell import DocumentError
-from parity.report.page.sweep import build_sweep
 
 MOST_BYTES = 1 << 30
 """Of a document; a site takes about a kilobyte."""
@@ -35,8 +34,7 @@ def report(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="A folder that `parity run --out` kept; a golden; or a file that `--json` of a comparison or of "
-            "`parity sweep` wrote.",
+            help="A folder that `parity run --out` kept; a golden; or a file that `--json` of a comparison wrote.",
         ),
     ],
     other: Annotated[
@@ -46,7 +44,7 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html, else RUN.html.")
     ] = None,
 ) -> None:
-    """Write a run, a comparison, a golden or a sweep as an HTML page.
+    """Write a run, a comparison or a golden as an HTML page.
 
     One file that opens anywhere. After `parity explain RUN` it has the run's causes; a second RUN is shown beside it.
     """
@@ -71,7 +69,7 @@ def report(
 
 
 def _alone(run: Path) -> str | None:
-    """The page of a golden or of a sweep; None where it is no such thing.
+    """The page of a golden; None where it is none.
 
     Raises:
         UsageError: it is damaged.
@@ -90,13 +88,7 @@ def _alone(run: Path) -> str | None:
             ),
             _version(),
         )
-    document = read_document(run) if run.is_file() else None
-    if document is None or "sweeps" not in document:
-        return None
-    try:
-        return build_sweep(document, _version())
-    except DocumentError as error:
-        raise UsageError(f"'{run}' cannot be shown, it is damaged: {error}") from None
+    return None
 
 
 def _shown(run: Path, name: str) -> Shown:
@@ -106,12 +98,10 @@ def _shown(run: Path, name: str) -> Shown:
     if document is None:
         raise UsageError(
             f"'{run}' is no kept run: it has no result.json (`parity run --out {run}` makes one); "
-            "a golden, and a file that `parity diff --json` or `parity sweep --json` wrote, are shown as well"
+            "a golden, and a file that `parity diff --json` wrote, are shown as well"
         )
     if "verdict" not in document:
-        raise UsageError(
-            f"'{run}' cannot be shown: it is no comparison, sweep or golden; --format markdown writes others"
-        )
+        raise UsageError(f"'{run}' cannot be shown: it is no comparison or golden; --format markdown writes others")
     if alone:
         return Shown(document=document, causes=document["causes"] or None, name=name)
     explained = read_document(run / "explain.json")

@@ -1,4 +1,4 @@
-"""The commands as functions: what `parity run`, `diff`, `explain` and `sweep` do, their answer as a value.
+"""The commands as functions: what `parity run`, `diff` and `explain` do, their answer as a value.
 
 Each side runs in a process of its own, as on the command line, whose `run` calls `executed`. Progress is not shown.
 """
@@ -6,19 +6,17 @@ Each side runs in a process of its own, as on the command line, whose `run` call
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from parity.compare import result as compared
 from parity.compare.diff import Auto
 from parity.compare.diff import diff as diff_goldens
-from parity.compare.prices import PriceList
 from parity.errors import UsageError
 from parity.face.result import Result
-from parity.face.texts import Settings, text, texts
+from parity.face.texts import Settings, texts
 from parity.golden.rename import NONE, load_rename
-from parity.models.registry import DEFAULT_MODEL
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.openers import Workers
 from parity.runs.request import Request, Say
@@ -168,39 +166,6 @@ def explain(
                 prompt=prompt,
             )
         return Result.of(find_causes(request, openers, _quiet))
-
-
-def sweep(
-    sets: Mapping[str, Sequence[object]],
-    *,
-    model: str | None = None,
-    reference: Settings | None = None,
-    candidate: Settings | None = None,
-    grid: bool = True,
-    steps: int = 2,
-    seed: int = 0,
-) -> PriceList:
-    """Many candidates against one reference: `parity sweep`.
-
-    Args:
-        sets: values by setting, `{"attention.mask": ["exact", "zero_kv"]}`. grid: every combination; else one at a
-            time. candidate: settings of every row.
-
-    Raises:
-        UsageError: an unknown setting or value.
-    """
-    from parity.runs.sweep import plan
-    from parity.runs.sweep.sweep import Sweep, SweepRequest
-
-    check_extras(torchax=True)
-    given = [f"{name}={','.join(map(text, values))}" for name, values in sets.items()]
-    rows = (plan.grid if grid else plan.one_at_a_time)(plan.parse_sets(given))
-    request = SweepRequest(
-        model or DEFAULT_MODEL, tuple(texts(reference)), tuple(texts(candidate)), steps=steps, seed=seed
-    )
-    with Workers() as openers:
-        swept = Sweep(request, openers, _quiet)
-        return swept.list_of(list(swept.rows(rows, {})))
 
 
 def _path(where: Where | None) -> Path | None:

@@ -53,7 +53,6 @@ class Facts:
         input_dtypes: of `inputs` and `tensors`. tensors: a reference port's own inputs by argument, widened.
         cannot_call: why its modules cannot be called one at a time; empty where they can.
         lacks: setting -> why it has no meaning for this model.
-        interpreted: whether kernels written for a TPU are interpreted there, so that their times say nothing.
         compiled: whether a compiler makes one program of its calls, which is another where they are observed.
         trunk: the child of its module that holds the blocks; empty where the module itself does.
     """
@@ -75,6 +74,5 @@ class Facts:
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
     cannot_call: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
-    interpreted: bool = False
     compiled: bool = False
     trunk: str = ""

@@ -103,7 +103,6 @@ class LiveSide:
         self._first: Loop | None = None
         self._variants: dict[tuple[str, ...], list[Variant]] = {}
         self._modules: dict[object, Modules] = {}
-        self._timer: Loop | None = None
         self._replacing: Replacing | None = None
 
     # --- what it runs
@@ -177,7 +176,6 @@ class LiveSide:
             tensors={name: to_numpy(x) for name, x in tensors.items()},
             cannot_call=cannot_call(loaded),
             lacks=dict(family.without(loaded.case.config)),
-            interpreted=self.role == "candidate" and loaded.backend.interpreted,
             compiled=loaded.backend.eager is None and bool(loaded.settings["jit"]),
         )
 
@@ -208,8 +206,6 @@ class LiveSide:
             return planted_steps(self._at(first, None if callable(start) else start), plan, first, stop)
         if plan.profile is not None or plan.programs is not None:
             return iter([looked_into(prepare(self.loaded.with_fresh_sampler()), 0, plan)])
-        if plan.timed:
-            return self._timed(steps or (0, self.spec.source.steps))
         if plan.gives:
             plain_steps = self.observe(replace(plan, gives=()), start=start, steps=steps)
             return giving(self.loaded, plan.gives, plain_steps)
@@ -249,14 +245,6 @@ class LiveSide:
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
         variants = self._floors(plan.floors, step, state) if plan.floors else []
         yield follow(self._at(step, state), variants, step, {name: nest(x) for name, x in plan.follow.items()})
-
-    def _timed(self, steps: tuple[int, int]) -> Iterator[StepRecords]:
-        from parity.paths.jax.cost import timed_step
-
-        if self._timer is None:
-            self._timer = prepare(self.loaded.with_fresh_sampler())
-        for step in range(*steps):
-            yield timed_step(self._timer, step)
 
     def _at(self, step: int, state: State | None) -> Loop:
         if state is None and self._first is not None:
@@ -334,7 +322,7 @@ class LiveSide:
         return LiveSide(self.host, changes.of(self.spec))
 
     def close(self) -> None:
-        self._loaded = self._first = self._timer = self._replacing = None
+        self._loaded = self._first = self._replacing = None
         self._variants, self._modules = {}, {}
 
 

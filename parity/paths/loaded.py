@@ -76,9 +76,6 @@ class Backend(Caller, Protocol):
     dtype: torch.dtype
     placement: str
     """How the weights lie on the devices, in one line; empty where there is nothing to say."""
-    interpreted: bool
-    """Whether kernels written for a TPU are interpreted here, so that their times say nothing."""
-
     ran: dict[str, str]
     """Attention site -> the function that computed it, of the calls so far."""
     safe_attention: bool

@@ -127,8 +127,6 @@ class Plan:
         dtypes: input site -> dtype in which the calls' inputs are handed over, where the other side works in another.
         ends: whether the final latents follow the last step, as records of step `ENDS`: those of this side, and of the
             runs that measured its floors under their names as branches.
-        timed: whether each step's model calls are timed unobserved, in place of everything else: the loop's `SECONDS`
-            and, where known, `MEMORY`.
         profile: folder into which the calls of the step are profiled, unobserved, in place of everything else.
         programs: folder into which the texts of the programs of the step's calls are written, with these sites observed
             and with none, in place of everything else; of a candidate that is compiled.
@@ -157,7 +155,6 @@ class Plan:
     ends: bool = False
     leave: str | None = None
     stage1: str | None = None
-    timed: bool = False
     profile: str | None = None
     programs: str | None = None
     follow: Given = field(default_factory=dict)
@@ -195,9 +192,6 @@ PLANTED = "planted"
 
 UNOBSERVED, OBSERVED, FIGURES = "unobserved", "observed", "figures.json"
 """What `Plan.programs` leaves in its folder: `NAME.hlo` of each program, and their `memory` and `cost` by name."""
-
-SECONDS, MEMORY = "seconds", "memory"
-"""The loop's ports of a timed step: seconds from latents to predictions; bytes that the largest program needs."""
 
 NAMES, RAN = "names", "ran"
 """The loop's ports that follow the final latents: the modules that a side named, comma-separated; and which function

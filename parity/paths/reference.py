@@ -37,7 +37,6 @@ class TorchBackend:
 
     name = "torch"
     placement = ""
-    interpreted = False
     safe_attention = False
     seen: Set[str] | None = None
 

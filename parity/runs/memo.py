@@ -1,6 +1,6 @@
 """Sides that are measured once: what one has shown before is shown again, without running it again.
 
-For whoever judges many candidates against one reference (`parity.runs.sweep.sweep`, the fault bench): they compare as
+For whoever judges many candidates against one reference (`parity.bisect.settings`, the fault bench): they compare as
 `parity run` does, against an opener whose reference remembers its runs. A comparison that closes such a side leaves it
 open. Cost: the records of its runs are held (8 KB a site and step).
 """
@@ -56,7 +56,7 @@ class Memo:
 
     def _key(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int] | None) -> object | None:
         """By what a run is found again; None for one that is not remembered."""
-        if callable(start) or plan.timed or plan.leave is not None or (plan.calls and not self.calls):
+        if callable(start) or plan.leave is not None or (plan.calls and not self.calls):
             return None
         if steps is not None and not plan.calls:
             return None

@@ -1,4 +1,4 @@
-"""A state file: what a long search or sweep was asked, and what it finished, so that a killed one is resumed.
+"""A state file: what a long search was asked, and what it finished, so that a killed one is resumed.
 
 How. One JSON file, replaced atomically each time. It names the question in full: what was learnt is never taken for the
 answer to another question, and a mismatch is named word by word. It can be locked, so that two processes

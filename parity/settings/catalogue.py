@@ -57,7 +57,7 @@ SETTINGS: tuple[Setting, ...] = (
         meaning="TPU whose elementary functions the candidate's err as (on a CPU) and the reference's floors allow for",
         kind=Enumerated(tuple(CHIPS)), default=NO_CHIP, places=_EVERYWHERE,
         advice=Advice("exp, tanh, division and the like err as a TPU {value}'s do", "it is the chip's own error"),
-        innocent=True, around_ports=True, found=True,
+        innocent=True, around_ports=True,
     ),
     Setting(
         name="attention.kernel", meaning="implementation of the joint attention",

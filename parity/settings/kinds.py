@@ -29,10 +29,6 @@ class Enumerated:
         """The typed value of a text; None where it is not a value."""
         return text if text in self.values else None
 
-    def split(self, text: str) -> list[str]:
-        """The values of a list with commas, which may be wrong ones."""
-        return text.split(",")
-
 
 @dataclass(frozen=True, slots=True)
 class Flag(Enumerated):
@@ -84,17 +80,6 @@ class Structured(Enumerated):
 
     def read(self, text: str) -> Value | None:
         return text if self.pattern.fullmatch(text) else None
-
-    def split(self, text: str) -> list[str]:
-        values, at = [], 0
-        while at <= len(text):
-            match = self.pattern.match(text, at)
-            end = match.end() if match is not None else len(text)
-            if end < len(text) and text[end] != ",":
-                end = len(text)
-            values.append(text[at:end])
-            at = end + 1
-        return values
 
 
 MESH = re.compile(r"dp=([1-9]\d*),sp=([1-9]\d*),tp=([1-9]\d*)")

@@ -59,7 +59,6 @@ class Setting:
         needs: settings without which it does nothing, as `NAME=VALUE`.
         innocent: whether it is no known fault: it changes nothing in exact arithmetic, or preflight sees it.
         around_ports: whether parity applies it outside a port: in the loop, or in what compiles it.
-        found: whether it is what a side is found on, not how it is written: no sweep tries it.
     """
 
     name: str
@@ -78,7 +77,6 @@ class Setting:
     needs: tuple[str, ...] = ()
     innocent: bool = False
     around_ports: bool = False
-    found: bool = False
 
     @property
     def keyword(self) -> str:

@@ -112,7 +112,6 @@ def nothing(folder: Path) -> None:
 RUN = ["run", "--rounds", "structure", "--reference-path", "model.py:reference", "--candidate-path", "port.py:build"]
 RECORD = ["record", "golden", "--side", "candidate", "--model", "tiny-cogvideox-1.0", "--steps", "3"]
 SETTINGS = ["bisect", "settings", "--rounds", "structure", "--candidate", "attention.mask=none", "--state", "s.json"]
-SWEEP = ["sweep", "--set", "attention.mask=exact,none", "--steps", "1", "--state", "s.json", "--markdown", "table.md"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +152,6 @@ COMMANDS = {
     "bisect steps": Command(words=STEPS, again=STEPS, make=nothing, check=steps_searched, done=steps_searched),
     "gate": Command(words=GATE, again=[*GATE, "--overwrite"], make=recorded, check=gated, done=gated, code=1),
     "replay": Command(words=REPLAY, again=REPLAY, make=recorded, check=a_whole_golden, done=a_whole_golden),
-    "sweep": Command(words=SWEEP, again=SWEEP, make=nothing, check=whole_json("s.json"), done=whole_json("s.json")),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The pages of goldens and sweeps in headless Chromium. Skipped where there is no Chromium."""
+"""The pages of goldens in headless Chromium. Skipped where there is no Chromium."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import pytest
 
 from parity.golden.records import StepRecords
 from parity.report.page.golden import build_golden
-from parity.report.page.sweep import build_sweep
-from parity.report.prices import Prices
 from tests.report.browser import chrome, needs_chromium, one, require_quiet, seen, show, wait_until_ready
 from tests.report.test_page_golden import STEPS, shown, tensor
-from tests.report.test_page_sweep import LIST
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -72,18 +69,7 @@ def test_one_nan_among_thousands_is_seen_and_chosen(opened: Open) -> None:
     assert "1 of 3000 sites" in seen(chrome, "#map-note")
 
 
-@pytest.mark.parametrize("page", [build_golden(shown(STEPS)), build_sweep(Prices([LIST]).json())])
-def test_a_phone_sees_all_of_it(opened: Open, page: str) -> None:
-    chrome = opened(page, width=390, script="dataset.ready" in page)
+def test_a_phone_sees_all_of_it(opened: Open) -> None:
+    chrome = opened(build_golden(shown(STEPS)), width=390)
     width = "const d = document.documentElement; return [d.scrollWidth - d.clientWidth, innerWidth]"
     assert chrome.execute_script(width) == [0, 390]
-
-
-def test_a_sweep_s_picture_is_drawn_without_a_script(opened: Open) -> None:
-    chrome = opened(build_sweep(Prices([LIST]).json()), script=False)
-    box = one(chrome, "svg.pareto").rect
-    assert box["width"] > 300
-    dots = [dot.rect for dot in chrome.find_elements("css selector", ".dot circle")]
-    assert len(dots) == 4
-    assert all(box["x"] < dot["x"] < box["x"] + box["width"] for dot in dots)
-    assert one(chrome, "tr.best").is_displayed()

@@ -29,7 +29,6 @@ from parity.compare.result import (
 )
 from parity.compare.unlike import LAID_OUT
 from parity.golden.records import Key
-from parity.report import prices
 from parity.report.comparison import Comparison, shown_step
 from parity.report.document import Facts, Section, Table, lines
 from parity.report.formats.text import in_order, laid_out
@@ -291,7 +290,7 @@ def test_a_pipe_gets_every_row() -> None:
 def test_every_table_has_a_legend_of_one_line() -> None:
     tables = [section for result in ALL.values() for section in sections(result) if isinstance(section, Table)]
     assert all(table.legend for table in tables)
-    assert all(len(legend) <= 80 for legend in (*LEGENDS, *prices.LEGENDS))
+    assert all(len(legend) <= 80 for legend in LEGENDS)
 
 
 def test_the_legend_tells_the_limit_that_is_judged_by() -> None:

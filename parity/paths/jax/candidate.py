@@ -72,7 +72,6 @@ class TorchaxBackend:
         settings = reached.settings
         self.env = torchax.default_env()
         self.model, self.reached, self.devices = model, reached, devices
-        self.interpreted = devices.platform != "tpu"
         self.dtype = DTYPES[settings.text("dtype")]
         self.jit = bool(settings["jit"])
         every = tuple(branch for group in family.batches for branch in group)
@@ -212,17 +211,6 @@ class TorchaxBackend:
 
     def names(self, call: Callable[[], object]) -> Set[str] | None:
         return None
-
-    def unobserved_memory(self) -> int | None:
-        """Bytes that the largest program without observers needs on a device; None where XLA does not tell."""
-        programs = [p.compiled for ((_, plan), _), p in self.programs.kept.items() if plan is None]
-        stats: list[Any] = [program.memory_analysis() for program in programs]
-        if not stats or any(s is None for s in stats):
-            return None
-        return max(
-            s.argument_size_in_bytes + s.output_size_in_bytes + s.temp_size_in_bytes - s.alias_size_in_bytes
-            for s in stats
-        )
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():

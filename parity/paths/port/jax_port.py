@@ -61,7 +61,6 @@ class JaxPort(TorchaxBackend):
         self.port, self.family, self.reached = port, family, reached
         self.env, self.devices = torchax.default_env(), port_devices(settings)
         self.model = torch.nn.Module()
-        self.interpreted = jax.default_backend() != "tpu"
         self.dtype = DTYPES[settings.text("dtype")]
         self.jit = bool(settings["jit"])
         self.groups = family.batches

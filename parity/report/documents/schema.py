@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from parity.errors import UsageError
-from parity.report.documents import comparison, compiled, goldens, kept, machine, prices, searches
+from parity.report.documents import comparison, compiled, goldens, kept, machine, searches
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,6 @@ DOCUMENTS: Mapping[str, Described] = {
     "golden": Described(goldens.Golden, "golden.json of a golden"),
     "inspect": Described(goldens.Inspected, "inspect --json"),
     "rename": Described(goldens.Rename, "a file of renames (diff --map)"),
-    "sweep": Described(prices.Prices, "sweep --json"),
     "bisect-commits": Described(searches.Commits, "bisect commits --json"),
     "bisect-settings": Described(searches.Settings, "bisect settings --json"),
     "bisect-modules": Described(searches.Modules, "bisect modules --json"),

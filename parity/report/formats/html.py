@@ -1,4 +1,4 @@
-"""A comparison, or a sweep, as one HTML page, readable from a mail attachment: see `parity.report.page`."""
+"""A comparison as one HTML page, readable from a mail attachment: see `parity.report.page`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from parity.report.comparison import Comparison
 from parity.report.document import Document
 from parity.report.formats import report_format
 from parity.report.page.build import Shown, build
-from parity.report.page.sweep import build_sweep
-from parity.report.prices import Prices
 from parity.report.result_json import to_json
 
 
 @report_format("html")
 def html(document: Document) -> str:
-    """The page of a comparison, without pictures (`parity report` shows those of a kept run), or of a sweep.
+    """The page of a comparison, without pictures (`parity report` shows those of a kept run).
 
     Raises:
         UsageError: another document; jinja2 is missing.
     """
-    if isinstance(document, Prices):
-        return build_sweep(document.json())
     if not isinstance(document, Comparison):
-        raise UsageError("--format html shows a comparison or a sweep; --format markdown shows any document")
+        raise UsageError("--format html shows a comparison; --format markdown shows any document")
     found = to_json(document.result)
     return build([Shown(document=found, causes=found["causes"] if document.explained else None)])

@@ -1,1 +1,0 @@
-"""`parity sweep`: many candidates against one reference, what each costs."""
