@@ -37,7 +37,6 @@ from parity.commands.ci import gate
 from parity.commands.help import EXAMPLES, Grouped, help_
 from parity.commands.parts.options import SETTINGS_HELP
 from parity.commands.parts.running import running
-from parity.commands.track import log
 from parity.errors import ParityError, Terminated, UsageError
 from parity.redact import without_secrets
 from parity.report.output import show, tell
@@ -160,7 +159,7 @@ for with_settings in (run.run, record.record, gate.gate, compile.compile):
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
 for plain in (
     diff.diff, explain.explain, replay.replay, report.report, golden.inspect, golden.merge, init.init, models.models,
-    doctor.doctor, cache.cache, visible.visible, log.log,
+    doctor.doctor, cache.cache, visible.visible,
 ):  # fmt: skip
     app.command()(_exits(plain))
 app.command("help")(_exits(help_))

@@ -36,7 +36,7 @@ from parity.report.documents import machine
 
 DISTRIBUTION = "tpu-parity"
 EXTRAS = (
-    "torch", "torchax", "tpu", "aot", "remote", "report", "tensorboard", "wandb", "mlflow", "docs", "test", "older",
+    "torch", "torchax", "tpu", "aot", "remote", "report", "docs", "test", "older",
 )  # fmt: skip
 NEEDED_TO_RUN = ("torch", "torchax")
 """The extras without which `parity run` cannot work."""

@@ -17,7 +17,7 @@ from parity.report.output import show
 from parity.report.words import WORDS
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Compare", ("run", "explain", "report", "log")),
+    ("Compare", ("run", "explain", "report")),
     ("Two machines and CI", ("record", "diff", "gate", "replay", "inspect", "merge")),
     ("Search and measure", ("bisect", "compile", "visible")),
     ("Begin", ("init", "models", "doctor", "cache", "help")),

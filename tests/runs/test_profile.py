@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from parity.cli import app
 
 pytest.importorskip("torchax")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "trackers.md"
 
 
 def invoke(*arguments: object) -> Any:
@@ -39,7 +38,3 @@ def test_what_cannot_be_profiled_is_told_before_the_run(tmp_path: Path) -> None:
     assert "loading" not in done.stderr
     done = invoke("run", "--stages", "vae", "--stage2", "latents.safetensors", "--profile", tmp_path / "trace")
     assert (done.exit_code, "--profile is of the transformer" in done.stderr) == (2, True)
-
-
-def test_the_document_s_command_is_that() -> None:
-    assert "parity run --steps 1 --profile trace" in DOCUMENT.read_text("utf-8")

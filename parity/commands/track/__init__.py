@@ -1,1 +1,0 @@
-"""Results handed to the tools that a team has already."""
