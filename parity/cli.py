@@ -31,7 +31,6 @@ from parity.commands import (
     replay,
     report,
     run,
-    visible,
 )
 from parity.commands.ci import gate
 from parity.commands.help import EXAMPLES, Grouped, help_
@@ -159,7 +158,7 @@ for with_settings in (run.run, record.record, gate.gate, compile.compile):
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
 for plain in (
     diff.diff, explain.explain, replay.replay, report.report, golden.inspect, golden.merge, init.init, models.models,
-    doctor.doctor, cache.cache, visible.visible,
+    doctor.doctor, cache.cache,
 ):  # fmt: skip
     app.command()(_exits(plain))
 app.command("help")(_exits(help_))

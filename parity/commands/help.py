@@ -19,7 +19,7 @@ from parity.report.words import WORDS
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Compare", ("run", "explain", "report")),
     ("Two machines and CI", ("record", "diff", "gate", "replay", "inspect", "merge")),
-    ("Search and measure", ("bisect", "compile", "visible")),
+    ("Search and measure", ("bisect", "compile")),
     ("Begin", ("init", "models", "doctor", "cache", "help")),
 )
 """Commands in the order in which a person needs them."""

@@ -24,7 +24,6 @@ from parity.models.spec import Case
 from parity.paths.closer.follow import follow
 from parity.paths.closer.local import Rows, local_calls
 from parity.paths.closer.modules import Modules, cannot_call, local_modules, operations_of
-from parity.paths.closer.plant import planted_steps
 from parity.paths.closer.replaced import Replacing, giving
 from parity.paths.ends import ends, leave
 from parity.paths.facts import gather
@@ -201,9 +200,6 @@ class LiveSide:
             assert steps is not None
             assert not callable(start)
             return self._follow(plan, start, steps[0])
-        if plan.plant:
-            first, stop = steps or (0, self.spec.source.steps)
-            return planted_steps(self._at(first, None if callable(start) else start), plan, first, stop)
         if plan.profile is not None or plan.programs is not None:
             return iter([looked_into(prepare(self.loaded.with_fresh_sampler()), 0, plan)])
         if plan.gives:

@@ -143,8 +143,6 @@ class Plan:
             and what its own output lacks is kept; the modules that cannot be replaced follow, as `LEFT_OUT`.
         replaced: modules that are given what was found lacking, the others run as they are; None for none, in the
             program that is not made for it.
-        plant: the kind of fault (`parity.hooks.plant.KINDS`) that the model's calls have, of a reference; the loop's
-            `PLANTED` of the same step says how often it changed something.
     """
 
     sites: SitePlan | None = None
@@ -163,7 +161,6 @@ class Plan:
     gives: tuple[str, ...] = ()
     taught: tuple[Record, ...] = ()
     replaced: tuple[str, ...] | None = None
-    plant: str = ""
 
 
 STAGES_STEP = -1
@@ -186,9 +183,6 @@ LEFT_OUT = "left out"
 
 BESIDE = "beside "
 """Before the name of a run: what a stage outside the loop makes of that run's inputs (`Spec.beside`)."""
-
-PLANTED = "planted"
-"""The loop's port of a step with a planted fault: how many arguments, calls or numbers it changed."""
 
 UNOBSERVED, OBSERVED, FIGURES = "unobserved", "observed", "figures.json"
 """What `Plan.programs` leaves in its folder: `NAME.hlo` of each program, and their `memory` and `cost` by name."""

@@ -1,10 +1,8 @@
-"""What is here and what there is: the documents of `parity doctor`, `cache`, `models` and `visible`."""
+"""What is here and what there is: the documents of `parity doctor`, `cache` and `models`."""
 
 from __future__ import annotations
 
 from typing import Literal, TypedDict
-
-from parity.report.documents.comparison import Apart
 
 
 class Probe(TypedDict):
@@ -95,22 +93,3 @@ class Models(TypedDict):
     models: list[Model]
     families: list[Family]
     settings: list[KnownSetting]
-
-
-class Sight(TypedDict):
-    """A kind of fault, planted into the reference. site: the first output beyond its floor; empty for none."""
-
-    kind: str
-    meaning: str
-    sight: Literal["shown", "hidden", "absent"]
-    changed: int
-    noise_pred: Apart
-    site: str
-
-
-class Visible(TypedDict):
-    """`parity visible --json`."""
-
-    format: Literal[1]
-    model: str
-    kinds: list[Sight]

@@ -35,7 +35,6 @@ DOCUMENTS: Mapping[str, Described] = {
     "bisect-modules": Described(searches.Modules, "bisect modules --json"),
     "bisect-steps": Described(searches.Steps, "bisect steps --json"),
     "compile": Described(compiled.Compiled, "compile --json"),
-    "visible": Described(machine.Visible, "visible --json"),
     "models": Described(machine.Models, "models --json"),
     "doctor": Described(machine.Doctor, "doctor --json"),
     "cache": Described(machine.Cache, "cache --json"),

@@ -14,9 +14,7 @@ from typer.testing import CliRunner
 
 from benchmarks.schemas import FOLDER, made
 from parity.cli import app
-from parity.commands import visible
 from parity.commands.parts.keep import KeepRun
-from parity.compare.reason import Distance
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.disk.format import decode_manifest, own_checksum
@@ -26,7 +24,6 @@ from parity.golden.strict import MalformedError
 from parity.paths.side import Pair
 from parity.report.documents.schema import DOCUMENTS, schema
 from parity.runs.request import Request
-from parity.runs.visible import Seen
 from parity.settings import parse
 from tests.compare.make_goldens import pair
 from tests.schemas import wrong
@@ -97,22 +94,13 @@ def test_request_of_a_kept_run(tmp_path: Path) -> None:
     assert wrong("request.json", json.loads((tmp_path / "run" / "request.json").read_text("utf-8"))) == []
 
 
-def test_renames_and_kinds() -> None:
+def test_renames() -> None:
     rules = {"format": 1, "rules": [{"from": "a", "to": "b"}], "ports": [{"from": "in", "to": "out"}]}
     assert isinstance(decode_rename(rules), Rename)
     assert wrong("rename", decode_rename(rules).document()) == []
     with pytest.raises(MalformedError):
         decode_rename({**rules, "format": 2})
     assert wrong("rename", {**rules, "format": 2}) != []
-    seen = Seen(
-        kind="mask",
-        meaning="no mask",
-        sight="shown",
-        changed=3,
-        noise_pred=Distance(0.1, float("nan"), float("inf")),
-        site="x:out",
-    )
-    assert wrong("visible", json.loads(json.dumps(visible.document("tiny", [seen])))) == []
 
 
 def test_every_command_that_writes_json_has_a_schema() -> None:
@@ -121,7 +109,7 @@ def test_every_command_that_writes_json_has_a_schema() -> None:
     searches = commands.pop("bisect").commands
     commands |= {f"bisect-{name}": command for name, command in searches.items()}
     writing = [name for name, command in commands.items() if any("--json" in p.opts for p in command.params)]
-    assert len(writing) > 12
+    assert len(writing) > 10
     for name in writing:
         assert json.loads(schema(name))["title"].startswith("parity: ")
 
