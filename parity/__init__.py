@@ -9,7 +9,7 @@
     result = parity.diff("gpu", "tpu")                              # `run`, `explain`: as the commands
 
 From the top: `cli` and `commands` (command line), `pytest_plugin`, `face` (these functions); `causes`, `bisect` and
-`report`; `runs` (run, record, replay); `paths` (the sides) beside `compare` (the verdict); `recorder` (in
+`report`; `runs` (run, record); `paths` (the sides) beside `compare` (the verdict); `recorder` (in
 somebody's own script); `models`; `hooks`; `golden`; `settings`. A room imports only what is below it
 (`tests/test_layers.py`), and importing `parity` itself imports none of them.
 """

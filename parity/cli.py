@@ -28,7 +28,6 @@ from parity.commands import (
     init,
     models,
     record,
-    replay,
     report,
     run,
 )
@@ -157,7 +156,7 @@ app = typer.Typer(
 for with_settings in (run.run, record.record, gate.gate, compile.compile):
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
 for plain in (
-    diff.diff, explain.explain, replay.replay, report.report, golden.inspect, golden.merge, init.init, models.models,
+    diff.diff, explain.explain, report.report, golden.inspect, golden.merge, init.init, models.models,
     doctor.doctor, cache.cache,
 ):  # fmt: skip
     app.command()(_exits(plain))

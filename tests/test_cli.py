@@ -18,7 +18,7 @@ from parity.errors import UnjudgedError, UsageError
 from parity.report.formats import NAMES
 from tests.compare.make_goldens import pair
 
-PRINT_A_RESULT = ["run", "replay", "explain", "diff", "inspect", "models", "doctor"]
+PRINT_A_RESULT = ["run", "explain", "diff", "inspect", "models", "doctor"]
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_every_command_that_prints_a_result_takes_every_format(command: str) -> 
     help_text = " ".join(CliRunner().invoke(cli.app, [command, "-h"]).stdout.split())
     assert "--format html|json|junit|markdown|text" in help_text
     assert "--json" in help_text
-    done = CliRunner().invoke(cli.app, [command, *["x"] * (command in ("replay", "explain", "diff", "inspect")),
+    done = CliRunner().invoke(cli.app, [command, *["x"] * (command in ("explain", "diff", "inspect")),
                                         "--format", "pdf"])  # fmt: skip
     assert done.exit_code == 2
     assert f"--format takes {', '.join(NAMES)}" in done.stderr

@@ -147,9 +147,9 @@ def test_what_keeps_the_layers_is_let_through(module: str, source: str) -> None:
 
 PARENT = (
     "parity", "parity.cli", "parity.golden", "parity.compare", "parity.report.comparison", "parity.commands.run",
-    "parity.commands.replay", "parity.commands.explain", "parity.commands.ci.gate",
+    "parity.commands.explain", "parity.commands.ci.gate",
     "parity.runs.compare",
-    "parity.face.verbs", "parity.runs.replay.replay", "parity.runs.closer.suspects",
+    "parity.face.verbs", "parity.runs.closer.suspects",
     "parity.runs.memo", "parity.runs.sides", "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan",
     "parity.paths.side", "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.recording.record",
     "parity.tpu.compiled",

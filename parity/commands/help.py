@@ -18,7 +18,7 @@ from parity.report.words import WORDS
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Compare", ("run", "explain", "report")),
-    ("Two machines and CI", ("record", "diff", "gate", "replay", "inspect", "merge")),
+    ("Two machines and CI", ("record", "diff", "gate", "inspect", "merge")),
     ("Search and measure", ("bisect", "compile")),
     ("Begin", ("init", "models", "doctor", "cache", "help")),
 )

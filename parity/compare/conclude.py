@@ -16,7 +16,7 @@ from parity.compare.collected import Collected
 from parity.compare.detect.findings import Grid, findings
 from parity.compare.judge import L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
 from parity.compare.many.sites import BORN, FAILED, INTRODUCED, Place, among, count
-from parity.compare.reason import Fed, Note, Output, Reason, worst_of
+from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (
     NAN,
     Birth,
@@ -234,14 +234,12 @@ def divergence(
     *,
     outputs_match: bool = False,
     sites: Sequence[SiteDiff] = (),
-    fed: Fed = "reference",
 ) -> Reason:
     """The reason of a comparison that a site decides.
 
     Args:
         birth: how the divergence starts there. outputs_match: whether noise_pred and latents match all the same.
         sites: those that were judged, by which it is known what comes before it.
-        fed: whose inputs its module was run on, where its local error is known.
     """
     alone = math.isnan(at.distance.rel_l2) and not math.isnan(at.local.rel_l2)
     local = alone or not math.isnan(at.local.ratio)
@@ -258,7 +256,7 @@ def divergence(
         element=element,
         part=peak(at) if within_norm and math.isnan(element) else NAN,
         note=at.note,
-        fed=fed if local else "own",
+        fed="reference" if local else "own",
         outputs_match=outputs_match,
     )
 

@@ -19,7 +19,7 @@ NAN = float("nan")
 
 Birth = Literal["input", "module", "amplified"]
 Kind = Literal["agrees", "preflight", "first_divergence", "output", "unjudged"]
-Fed = Literal["own", "reference", "recorded", "candidate"]
+Fed = Literal["own", "reference", "candidate"]
 Problem = Literal[
     "other",
     "no_tensor",
@@ -160,10 +160,6 @@ def sentence(reason: Reason) -> str:
 def _agrees(reason: Reason) -> str:
     if not reason.sites:
         return reason.detail
-    if reason.fed == "recorded":
-        return (
-            f"{reason.sites} outputs agree on the recorded inputs; at most {reason.distance.ratio:.1f}x the local floor"
-        )
     if reason.stage and reason.output is None:
         return f"{reason.stage}: within its floors at {reason.sites} sites"
     return (f"{reason.stage}: " if reason.stage else "") + _agreement(reason)
@@ -182,7 +178,6 @@ def _first_divergence(reason: Reason) -> str:
     inputs = {
         "own": "inputs match",
         "reference": "on the reference's inputs",
-        "recorded": "on the recorded inputs",
         "candidate": "on the candidate's own values before it",
     }
     unpaired = f" but for {', '.join(reason.not_compared)} (not compared)" if reason.not_compared else ""

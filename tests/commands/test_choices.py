@@ -44,7 +44,6 @@ def completed(line: str) -> list[str]:
         ("parity run --stages text,t", ["text,transformer"]),
         ("parity diff a b --format m", ["markdown"]),
         ("parity run --sites b", ["blocks"]),
-        ("parity replay gpu --side c", ["candidate"]),
         ("parity inspect gpu --format", ["--format"]),
     ],
 )

@@ -35,10 +35,6 @@ FRAMES = Reason(kind="output", stage="vae", output=Output("frames", Distance(1e-
         (replace(AGREES, precision=True), "structure agrees; precision: 12 sites of 2 steps agree"),
         (ENCODED, "text: 7 sites agree within their floors; states relative L2 1.00e-07, floor 2.00e-07"),
         (replace(ENCODED, output=None), "text: within its floors at 7 sites"),
-        (
-            replace(AGREES, fed="recorded", distance=Distance(1.0, 1.0, 1.04)),
-            "agree on the recorded inputs; at most 1.0x the",
-        ),
         (Reason(kind="preflight", check="weights", detail="two differ"), "preflight: weights: two differ"),
         (Reason(kind="preflight", stage="vae", check="frames", detail="9 of 10"), "frames: 9 of 10"),
         (FRAMES, "the frames of the whole chain differ by 1.00e-02 relative L2, 1,000x the rounding floor"),
@@ -67,7 +63,6 @@ def test_each_kind_has_its_words(reason: Reason, words: str) -> None:
         ({"birth": "amplified"}, "grown from smaller differences before it, this value differs by"),
         ({"note": "None against a tensor"}, "output differs (None against a tensor)"),
         ({"fed": "reference"}, "on the reference's inputs, output differs by 4.05e-01 relative L2"),
-        ({"fed": "recorded"}, "on the recorded inputs, output differs by"),
         ({"distance": Distance(1.0, 1.0, 1.2), "element": 7.0}, "1.2x the rounding floor; its largest element 7x"),
         ({"distance": Distance(1.0, 1.0, 1.2), "part": 8.0}, "1.2x the rounding floor; one part of its rows 8x"),
         ({"distance": UNKNOWN}, "output differs: NaN or infinite on one side"),

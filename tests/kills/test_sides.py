@@ -135,7 +135,6 @@ MODULES = ["bisect", "modules", "--candidate", "attention.mask=none", "--state",
 STEPS = ["bisect", "steps", "--steps", "2", "--candidate", "attention.mask=none", "--state", "s.json"]
 RECORD_PORT = ["record", "golden", "--reference-path", "model.py:reference", "--values", "blocks.?:in"]
 GATE = ["gate", "port.py:build", "--golden", "golden", "--reference-path", "model.py:reference", "--out", "kept"]
-REPLAY = ["replay", "golden", "--side", "reference", "--reference-path", "model.py:reference"]
 RECORD_SCRIPT = ["record", "golden", "--script", "script.py", "--floors", "none"]
 COMMANDS = {
     "run": Command(words=[*RUN, "--out", "run"], again=[*RUN, "--out", "run", "--overwrite"], make=ports,
@@ -151,7 +150,6 @@ COMMANDS = {
                               done=whole_json("s.json")),
     "bisect steps": Command(words=STEPS, again=STEPS, make=nothing, check=steps_searched, done=steps_searched),
     "gate": Command(words=GATE, again=[*GATE, "--overwrite"], make=recorded, check=gated, done=gated, code=1),
-    "replay": Command(words=REPLAY, again=REPLAY, make=recorded, check=a_whole_golden, done=a_whole_golden),
 }  # fmt: skip
 
 

@@ -244,13 +244,6 @@ class OneSide:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OtherSide(OneSide):
-    """`OneSide`, by default the candidate."""
-
-    side: SideName = "candidate"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Search:
     """Where a search keeps its state.
 

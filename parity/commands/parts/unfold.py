@@ -7,9 +7,9 @@ How. A group is a frozen dataclass whose fields carry Typer's annotations. `comm
 the signature that Typer reads, with each group replaced by its fields, and builds the groups when it is called:
 
     @command
-    def replay(golden: Golden, output: Output) -> int: ...
+    def inspect(golden: Golden, output: Output) -> int: ...
 
-    replay(golden="folder", as_json=True)    # as Typer calls it, and a test: options by name, defaults where left out
+    inspect(golden="folder", as_json=True)    # as Typer calls it, and a test: options by name, defaults where left out
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The document of a comparison: of `parity run`, `diff`, `gate`, `replay`, `explain`; of a kept run's files."""
+"""The document of a comparison: of `parity run`, `diff`, `gate`, `explain`; of a kept run's files."""
 
 from __future__ import annotations
 

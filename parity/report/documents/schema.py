@@ -24,7 +24,7 @@ class Described:
 
 DOCUMENTS: Mapping[str, Described] = {
     "comparison": Described(
-        comparison.Comparison, "run, diff, gate, replay and explain --json; result.json and explain.json of a kept run"
+        comparison.Comparison, "run, diff, gate and explain --json; result.json and explain.json of a kept run"
     ),
     "request": Described(kept.KeptRequest, "request.json of a kept run"),
     "golden": Described(goldens.Golden, "golden.json of a golden"),
@@ -41,7 +41,7 @@ DOCUMENTS: Mapping[str, Described] = {
 }
 """Every document that parity writes or reads as JSON for others, by the name of its schema."""
 
-_ALSO = {"run": "comparison", "diff": "comparison", "gate": "comparison", "replay": "comparison"} | {
+_ALSO = {"run": "comparison", "diff": "comparison", "gate": "comparison"} | {
     name: "comparison" for name in ("explain", "result.json", "explain.json")
 }
 

@@ -12,7 +12,7 @@ recorded.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +22,11 @@ from parity.golden import Golden
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, CallRecords, Plan, Role, Spec, State
+from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, Plan, Role, Spec, State
 from parity.paths.side import Side
 from parity.paths.worker.openers import Openers, Workers
 from parity.runs.like import carry
 from parity.runs.recording.writer import Silent, Writer, require_alike, writer_of
-from parity.runs.replay.inputs import recorded_calls
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own, arrays, like_of, reference_spec, source_of
 from parity.runs.stream import Ends, exhaust, state_of, until_end
@@ -123,8 +122,6 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
             return 0  # it is the last to be written
         done = len(writer.steps_done)
         for step in _steps(request, side, plan, done, ends, say):
-            if request.floors and request.side == "reference":
-                step = _with_local_floors(side, step, provenance.modules, request.run.steps, say)
             if step.step == done > 0 and (held := _like(request.settings.deep_cache, done)) is not None:
                 require_alike(request.where, Golden.open(request.where).read_step(held), step)
             written += _write(writer, step, done)
@@ -179,22 +176,6 @@ def _state_after(where: str, step: int) -> State:
     if "latents" not in state:
         raise UnjudgedError(f"'{where}' holds no latents of step {step}: record it anew")
     return state
-
-
-def _with_local_floors(side: Side, step: StepRecords, modules: Collection[str], total: int, say: Say) -> StepRecords:
-    """The step with local floors at the outputs of the modules whose inputs it holds whole, for `parity replay`."""
-    targets = tuple(sorted({call.module for call, _ in recorded_calls(step, modules)}))
-    if not targets:
-        return step
-    say("local floors", step.step, total)
-    floors = dict(step.floors)
-    calls = side.observe(Plan(calls=targets), start=state_of(step, "before"), steps=(step.step, step.step + 1))
-    for call in calls:
-        assert isinstance(call, CallRecords)
-        for key, local in call.floors.items():
-            if key in floors:
-                floors[key] = replace(floors[key], local_l2=local.l2)
-    return StepRecords(step.step, step.records, floors)
 
 
 def check_floors(text: str, side: str) -> tuple[str, ...]:

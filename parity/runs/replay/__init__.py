@@ -1,1 +1,0 @@
-"""`parity replay`: a golden's modules run again here, on their recorded inputs."""
