@@ -1,4 +1,4 @@
-"""`parity gate`: in a repository of somebody's own, by the action's steps and by the hook; and what it is told."""
+"""`parity gate`: in a repository of somebody's own, by the action's steps; and what it is told."""
 
 from __future__ import annotations
 
@@ -146,13 +146,11 @@ def test_a_comment_that_is_refused_leaves_the_verdict(machine: Step, tmp_path: P
     assert (done.returncode, done.stdout.startswith("::warning title=parity::")) == (0, True)
 
 
-def test_the_hook_fails_a_broken_port_and_json_stays_one_document(machine: Step, repository: Path) -> None:
-    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    assert (hook["language"], hook["pass_filenames"]) == ("system", False)
+def test_a_broken_port_is_annotated_and_json_stays_one_document(machine: Step, repository: Path) -> None:
     within = repository / "within"
     within.mkdir(exist_ok=True)
     arguments = "../broken.py:build --golden ../golden --reference-path ../model.py:reference --json"
-    done = machine(f"{hook['entry']} {arguments}", within)
+    done = machine(f"parity gate {arguments}", within)
     assert done.returncode == 1
     assert (json.loads(done.stdout)["verdict"], json.loads(done.stdout)["origin"]["site"]) == ("fail", "blocks.0:out")
     assert f"\n::error file=broken.py,line={LINE}," in done.stderr, "GitHub names files from the repository's root"

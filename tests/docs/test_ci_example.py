@@ -1,4 +1,4 @@
-"""docs/ci.md: its commands run in order in a repository of somebody's own; what it says of the action and the hook."""
+"""docs/ci.md: its commands run in order in a repository of somebody's own; what it says of the action."""
 
 from __future__ import annotations
 
@@ -83,14 +83,6 @@ def test_what_is_uploaded_is_there_and_kept_after_a_failure(repository: Path, st
     (upload,) = [step for step in steps if "upload-artifact" in step["uses"]]
     assert upload["if"] == "always()"
     assert (repository / upload["with"]["path"]).exists()
-
-
-def test_the_hook_that_is_named_exists_and_gates_as_the_command_does() -> None:
-    (one,) = yaml.safe_load(blocks(TEXT, "yaml")[1])["repos"]
-    (used,) = one["hooks"]
-    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    assert used["id"] == hook["id"]
-    assert [*shlex.split(hook["entry"]), *used["args"]] == shlex.split(COMMANDS[-1])[:5]
 
 
 def test_what_installs_names_an_extra_that_exists() -> None:
