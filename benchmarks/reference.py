@@ -17,7 +17,7 @@ import typer.main
 from typer.core import TyperGroup
 
 import parity
-from parity import port, pytest_plugin
+from parity import port
 from parity.cli import app
 from parity.commands.help import EXAMPLES, GROUPS
 from parity.compare import result
@@ -111,7 +111,6 @@ def api() -> str:
     made.insert(2, _entry("parity.compare", _compare()))
     made += [_docstring(result.Result) + "\n", "## parity.port\n", _entry("parity.tap", port.tap)]
     made += [_entry(f"parity.port.{kind.__name__}", kind) for kind in (port.Port, port.Case, port.Scheduler)]
-    made += ["## The pytest fixture golden\n", _entry("golden.check", pytest_plugin.Goldens.check)]
     made += [
         "## Errors\n",
         *(_entry(f"parity.errors.{e.__name__}", e) for e in (ParityError, UsageError, UnjudgedError)),

@@ -8,7 +8,7 @@
         video = pipe(prompt)
     result = parity.diff("gpu", "tpu")                              # `run`, `explain`: as the commands
 
-From the top: `cli` and `commands` (command line), `pytest_plugin`, `face` (these functions); `causes`, `bisect` and
+From the top: `cli` and `commands` (command line), `face` (these functions); `causes`, `bisect` and
 `report`; `runs` (run, record); `paths` (the sides) beside `compare` (the verdict); `recorder` (in
 somebody's own script); `models`; `hooks`; `golden`; `settings`. A room imports only what is below it
 (`tests/test_layers.py`), and importing `parity` itself imports none of them.

@@ -39,7 +39,7 @@ BELOW: dict[str, set[str]] = {
 }
 """Layer -> what it may import beside itself. The commands stand on top and may import everything."""
 
-TOP = {"", "face", "cli", "commands", "__main__", "pytest_plugin"}
+TOP = {"", "face", "cli", "commands", "__main__"}
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
 WITHOUT_HEAVY = {"errors", "cache", "redact", "files", "port", "settings", "reached", "golden", "compare", "report"}
 REPORT_READS = (

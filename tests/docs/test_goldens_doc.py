@@ -22,12 +22,6 @@ TEXT = (DOCS / "goldens.md").read_text()
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """The folder in which everything was run, and the commands."""
     folder = working_copy(tmp_path_factory.mktemp("goldens"))
-    (example,) = blocks(TEXT, "python")
-    (folder / "test_rotation.py").write_text(example)
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    before = shell("pytest test_rotation.py", folder)
-    assert before.returncode == 1
-    assert "pytest test_rotation.py::test_rotation --golden-update" in before.stdout
     commands = [line for block in blocks(TEXT, "sh") for line in block.splitlines()]
     for command in commands:
         done = shell(command, folder)
@@ -45,8 +39,6 @@ def test_the_commands_are_all_there(ran: tuple[Path, list[str]]) -> None:
         "parity diff",
         "parity diff",
         "make goldens",
-        "pytest test_rotation.py",
-        "pytest test_rotation.py",
     ]
 
 
@@ -56,7 +48,6 @@ def test_what_they_leave_is_what_the_text_says(ran: tuple[Path, list[str]]) -> N
     assert json.loads((folder / "diff.json").read_text())["verdict"] == "pass"
     assert Golden.open(folder / "reference").read_step(0).floors
     assert verify(folder / "golden" / "tiny-hunyuan-video-1.5") == []
-    assert verify(folder / "golden" / "test_rotation" / "test_rotation") == []
 
 
 def test_what_installs_names_an_extra_that_exists() -> None:
