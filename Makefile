@@ -14,7 +14,6 @@
 #                 stopped; needs 8 GB of memory)
 #   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
-#   make schemas  parity/report/documents/schemas: the JSON schemas of the documents, from their types
 #   make reference  docs/commands.md and docs/api.md: from the help of the commands and from docstrings
 #   make docs     the documents as a site, in build/site (needs the extra docs, which it installs)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
@@ -33,7 +32,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test test-all lint older bench fault-bench history families full-size gpu goldens pictures schemas
+.PHONY: install run test test-all lint older bench fault-bench history families full-size gpu goldens pictures
 .PHONY: reference docs fuzz kills
 
 install: $(STAMP)
@@ -114,9 +113,6 @@ gpu: install
 
 pictures: install
 	$(BIN)/python benchmarks/pictures.py --out docs/pictures
-
-schemas: install
-	$(BIN)/python benchmarks/schemas.py
 
 reference: install
 	$(BIN)/python benchmarks/reference.py

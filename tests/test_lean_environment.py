@@ -96,7 +96,7 @@ COMMANDS = [
     (["diff", "reference", "candidate", "--json", "--junit", "x.xml", "--markdown", "x.md", "--map", "auto"], 1),
     (["inspect", "reference", "--verify", "--step", "0"], 0),
     (["merge", "merged", "part0", "part1"], 0),
-    (["help", "schema", "inspect"], 0),
+    (["help", "words"], 0),
     (["bisect", "--help"], 0),
     (["bisect", "commits", "--good", "HEAD", "--run", "true", "--repo", "reference"], 2),  # no repository
 ]

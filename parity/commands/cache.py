@@ -13,7 +13,6 @@ from parity.commands.parts.options import Output
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.report.document import Facts, Listing, Table
-from parity.report.documents import machine
 from parity.report.output import tell
 
 PARTS = {
@@ -46,7 +45,7 @@ def cache(
             _delete(folder / name)
     found = {name: _size(folder / name) for name in PARTS}
     rows = tuple((name, f"{size / 2**20:.1f} MiB", PARTS[name]) for name, size in found.items())
-    document: machine.Cache = {"format": 1, "folder": str(folder), "bytes": found}
+    document = {"format": 1, "folder": str(folder), "bytes": found}
     table = Table("Cache", "part", ("part", "size", "holds"), rows)
     output.show(Listing(document, (table, Facts((("folder", str(folder)),)))))
 

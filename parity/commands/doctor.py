@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -32,7 +32,6 @@ from parity.cache import cache_dir
 from parity.commands.parts.options import Output
 from parity.commands.parts.unfold import command
 from parity.report.document import Facts, Listing, Section
-from parity.report.documents import machine
 
 DISTRIBUTION = "tpu-parity"
 EXTRAS = (
@@ -282,9 +281,9 @@ def _answer(process: subprocess.Popen[str], deadline: float, limit_s: float) -> 
         return Probe(False, error="gave no answer")
 
 
-def document(findings: Findings) -> machine.Doctor:
+def document(findings: Findings) -> dict[str, Any]:
     """What `parity doctor --json` prints."""
-    probes = {name: machine.Probe(imports=p.imports, devices=[*p.devices], error=p.error)
+    probes = {name: {"imports": p.imports, "devices": [*p.devices], "error": p.error}
               for name, p in findings.probes.items()}  # fmt: skip
     return {
         "format": 1,
@@ -298,8 +297,8 @@ def document(findings: Findings) -> machine.Doctor:
     }
 
 
-def _extra(extra: Extra) -> machine.Extra:
-    other = [machine.Disagreement(package=d[0], installed=d[1], wanted=d[2]) for d in extra.disagrees]
+def _extra(extra: Extra) -> dict[str, Any]:
+    other = [{"package": d[0], "installed": d[1], "wanted": d[2]} for d in extra.disagrees]
     return {"extra": extra.extra, "lacks": [*extra.lacks], "disagrees": other, "command": extra.command,
             "complete": extra.complete}  # fmt: skip
 

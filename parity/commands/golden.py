@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -18,7 +18,6 @@ from parity.golden import Golden, Problem, Record, StepRecords, fingerprint_byte
 from parity.golden import merge as merge_goldens
 from parity.golden.strict import number
 from parity.report.document import Cells, Facts, Listing, Section, Table
-from parity.report.documents import goldens
 from parity.report.output import tell
 
 
@@ -55,7 +54,7 @@ def merge(
     tell(f"{out}: {len(parts)} merged, {_steps(merged)}, {_size(merged.bytes)}")
 
 
-def document(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> goldens.Inspected:
+def document(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> dict[str, Any]:
     """What `parity inspect --json` prints; numbers that JSON cannot write are strings such as "nan"."""
     parts = [{"step": part.step, "file": part.file, "bytes": part.bytes, "records": part.records, "sha256": part.sha256}
              for part in golden.manifest.parts]  # fmt: skip
@@ -71,7 +70,7 @@ def document(golden: Golden, problems: list[Problem] | None, records: StepRecord
     }
     if records is not None:
         result["records"] = [_record_document(records, record) for record in records.records]
-    return cast(goldens.Inspected, result)
+    return result
 
 
 def _record_document(step: StepRecords, record: Record) -> dict[str, Any]:

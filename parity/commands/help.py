@@ -10,8 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from parity.errors import UsageError
-from parity.report.document import Facts, Listing, Table
-from parity.report.documents.schema import DOCUMENTS, schema
+from parity.report.document import Facts, Listing
 from parity.report.formats import render
 from parity.report.output import show
 from parity.report.words import WORDS
@@ -57,22 +56,9 @@ class Grouped(TyperGroup):
 
 def help_(
     context: typer.Context,
-    topic: Annotated[
-        str | None, typer.Argument(metavar="[COMMAND|words|schema]", help="A command, or: words, schema.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Of a JSON document: its schema; none: their names.")
-    ] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="[COMMAND|words]", help="A command, or: words.")] = None,
 ) -> None:
-    """Show the help of a command, the words of reports, or schemas.
-
-    `parity help words` says what the words of the reports mean, `parity help schema` lists the JSON documents.
-    """
-    if topic == "schema":
-        show(schema(name) if name is not None else render(_schemas(), "text"))
-        return
-    if name is not None:
-        raise UsageError(f"'{name}': only parity help schema takes a name")
+    """Show the help of a command, or the words of reports."""
     if topic == "words":
         document = {"format": 1, "words": [{"word": word, "meaning": meaning} for word, meaning in WORDS]}
         show(render(Listing(document, (Facts(WORDS),)), "text"))
@@ -86,9 +72,3 @@ def help_(
     if found is None:
         raise UsageError(f"there is no command '{topic}': parity help lists them; parity help words has the words")
     show(found.get_help(typer.Context(found, info_name=topic, parent=root)))
-
-
-def _schemas() -> Listing:
-    rows = tuple((name, described.of) for name, described in DOCUMENTS.items())
-    legend = "parity help schema NAME prints a document's JSON schema; a command's or a file's name will do too"
-    return Listing({}, (Table("JSON documents", "document", ("name", "where"), rows, ("where",), 0, legend),))

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from parity.cache import cache_dir
 from parity.commands.parts.options import Output
 from parity.commands.parts.unfold import command
 from parity.models.registry import DEFAULT_MODEL, families, tiny_names
 from parity.report.document import Listing, Section, Table
-from parity.report.documents import machine
 from parity.settings import SETTINGS, Backend, Setting, render
 
 FAMILIES = {family.title: family.transformer for family in families() if family.transformer}
@@ -37,7 +36,7 @@ def models(output: Output) -> None:
     output.show(Listing(document(), _sections()))
 
 
-def document() -> machine.Models:
+def document() -> dict[str, Any]:
     """What `parity models --json` prints."""
     return {
         "format": 1,
@@ -58,7 +57,7 @@ def _versioned(path: Path, name: str) -> bool:
     return stem == name and version.isdecimal()
 
 
-def _model(name: str) -> machine.Model:
+def _model(name: str) -> dict[str, Any]:
     folder = cached_folder(name)
     return {
         "model": name,
@@ -69,7 +68,7 @@ def _model(name: str) -> machine.Model:
     }
 
 
-def _setting(setting: Setting) -> machine.KnownSetting:
+def _setting(setting: Setting) -> dict[str, Any]:
     """A setting; `takes` lists what a backend takes today, or says in words what form a value has."""
     return {
         "setting": setting.name,
@@ -99,7 +98,7 @@ def _sections() -> tuple[Section, ...]:
     )
 
 
-def _cached(model: machine.Model) -> str:
+def _cached(model: Mapping[str, Any]) -> str:
     return "yes" if model["cached"] else "no: made by the first run"
 
 

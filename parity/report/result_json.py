@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from parity.compare.result import Cause, Distance, FrameDiff, Note, Origin, Result, Round, SiteDiff, StageDiff, StepDiff
 from parity.golden.records import Key
 from parity.golden.strict import number
-from parity.report.documents import comparison as document
 
 FORMAT = 1
 """Version of the document; raised when a key changes its meaning or goes."""
@@ -28,9 +27,9 @@ KEYS = (
 """Of a `Result`, in their order."""
 
 
-def to_json(result: Result) -> document.Comparison:
+def to_json(result: Result) -> dict[str, Any]:
     """The document as plain dicts, lists, strings and finite numbers."""
-    return cast(document.Comparison, {"format": FORMAT, **{key: _plain(getattr(result, key)) for key in KEYS}})
+    return {"format": FORMAT, **{key: _plain(getattr(result, key)) for key in KEYS}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from parity.paths.plan import LOOP_STAGE
 from parity.report.document import Facts, Listing, Section, Table
-from parity.report.documents import compiled
 from parity.tpu.compiled import Compiled, Made
 from parity.tpu.effect import Effect
 from parity.tpu.figures import Figures
@@ -19,7 +19,7 @@ def listing(made: Compiled) -> Listing:
     return Listing(_document(made), _sections(made))
 
 
-def _document(made: Compiled) -> compiled.Compiled:
+def _document(made: Compiled) -> dict[str, Any]:
     request, answer = made.plain.request, made.plain.answer
     return {
         "format": 1,
@@ -39,8 +39,8 @@ def _document(made: Compiled) -> compiled.Compiled:
     }
 
 
-def _named(made: Compiled) -> list[tuple[compiled.Name, Made]]:
-    named: list[tuple[compiled.Name, Made | None]] = [
+def _named(made: Compiled) -> list[tuple[str, Made]]:
+    named: list[tuple[str, Made | None]] = [
         ("unobserved", made.plain),
         ("observed", made.observed),
         ("against", made.against),
@@ -48,9 +48,9 @@ def _named(made: Compiled) -> list[tuple[compiled.Name, Made]]:
     return [(name, one) for name, one in named if one is not None]
 
 
-def _program(made: Made, name: compiled.Name) -> compiled.Program:
+def _program(made: Made, name: str) -> dict[str, Any]:
     found, refusal = made.figures, made.refusal
-    common: compiled.Program = {
+    common: dict[str, Any] = {
         "program": name,
         "sites": made.request.sites,
         "candidate": list(made.request.candidate),
@@ -106,7 +106,7 @@ def _program(made: Made, name: compiled.Name) -> compiled.Program:
     }
 
 
-def _compared(effect: Effect | None, before: Made, after: Made | None) -> compiled.Effect | None:
+def _compared(effect: Effect | None, before: Made, after: Made | None) -> dict[str, Any] | None:
     if effect is None or before.figures is None or after is None or after.figures is None:
         return None
     ours, theirs = before.figures, after.figures
