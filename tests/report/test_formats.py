@@ -1,10 +1,8 @@
-"""Formats are found, not listed: a file in the folder is a format of every command."""
+"""Each format shows what it can, and refuses the rest."""
 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -39,16 +37,3 @@ def test_a_listing_has_those_that_are_not_of_a_comparison() -> None:
 def test_an_unknown_format_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="takes html, json, junit, markdown, text; found 'pdf'"):
         formats.render(LISTING, "pdf")
-
-
-def test_a_new_file_is_a_new_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "count.py").write_text(
-        "from parity.report.formats import report_format\n"
-        "@report_format('count')\n"
-        "def count(document):\n"
-        "    return f'{len(document.sections())}\\n'\n"
-    )
-    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-    monkeypatch.setattr(formats, "NAMES", (*formats.NAMES, "count"))
-    assert formats.render(LISTING, "count") == "1\n"
-    monkeypatch.delitem(sys.modules, "parity.report.formats.count")

@@ -5,12 +5,10 @@ from __future__ import annotations
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
 from parity.report.document import Document
-from parity.report.formats import report_format
 from parity.report.page.build import Shown, build
 from parity.report.result_json import to_json
 
 
-@report_format("html")
 def html(document: Document) -> str:
     """The page of a comparison, without pictures (`parity report` shows those of a kept run).
 

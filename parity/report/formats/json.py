@@ -10,10 +10,8 @@ import json as library
 from collections.abc import Iterator, Sequence
 
 from parity.report.document import Document, Json
-from parity.report.formats import report_format
 
 
-@report_format("json")
 def json(document: Document) -> Iterator[str]:
     return pieces(document.json())
 

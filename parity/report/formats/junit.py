@@ -23,7 +23,6 @@ from parity.errors import UsageError
 from parity.report.cells import distance_cells
 from parity.report.comparison import Comparison
 from parity.report.document import Document
-from parity.report.formats import report_format
 from parity.report.tables import block_of, remarks
 
 MOST_SITES = 20
@@ -34,7 +33,6 @@ Group = tuple[str, int, str, str]
 _NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@report_format("junit")
 def junit(document: Document) -> str:
     """The XML document; ends with a newline.
 

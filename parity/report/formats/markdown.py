@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 
 from parity.report.document import Document, Facts, Section
-from parity.report.formats import report_format
 
 MOST_ROWS = 100
 """Rows of a table; GitHub cuts a long comment."""
@@ -24,7 +23,6 @@ _SPACE = re.compile(r"\s+")
 _TICKS = re.compile(r"`+")
 
 
-@report_format("markdown")
 def markdown(document: Document) -> str:
     parts = [document.heading, *map(_section, (*document.conclusion(), *document.sections()))]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -18,7 +18,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from parity.report.document import Cells, Document, Facts, Section, Table, begun, lines
-from parity.report.formats import report_format
 from parity.report.output import consoles, printable
 
 _STYLES = {
@@ -31,7 +30,6 @@ _FOLD = 16
 """A column that may fold needs this many columns of the terminal at most."""
 
 
-@report_format("text")
 def text(document: Document) -> str:
     return laid_out(in_order(document), consoles()[0])
 
