@@ -1,4 +1,4 @@
-"""Where parity keeps what it makes once and uses again: tiny checkpoints, compiled programs, durations.
+"""Where parity keeps what it makes once and uses again: tiny checkpoints, compiled programs.
 
 One folder for all of it, so that a user can look at it, move it (`PARITY_CACHE`) or delete it at any time (`parity
 cache`): everything in it is made anew when it is missing. Nothing is created here.

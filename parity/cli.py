@@ -65,7 +65,7 @@ def _exits(function: Callable[..., int | None]) -> Callable[..., None]:
         typed = [name for name in options if _is_typed(context, name)]
         options |= {_CONTEXT: context} if asks else {}
         try:
-            with running(function.__name__, options, typed):
+            with running(typed):
                 code = function(**options)
         except typer.Exit:
             raise

@@ -21,7 +21,6 @@ PARTS = {
     "compiled": "programs for TPUs that are not here, of parity compile",
     "known_faults": "runs of the known faults, for parity explain",
     "bisect": "states of searches, which are resumed",
-    "timings": "how long runs took, for progress",
 }
 """Folder in the cache -> what it holds. Nothing else in the cache is ever deleted."""
 

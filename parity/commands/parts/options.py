@@ -17,7 +17,6 @@ import typer
 from parity.commands.parts import choices
 from parity.commands.parts.checks import at_revision, check_range, check_seconds, check_text, choose
 from parity.commands.parts.choices import SIDES, model, one_of, settings_of
-from parity.commands.parts.running import COMMAND
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_extras, require_one_process
@@ -295,7 +294,7 @@ class Output:
         """Report progress on stderr while the block runs, whatever the format; `stage` begins; `quiet`: none."""
         from parity.report.progress import progress
 
-        with progress(consoles()[1], quiet=quiet, command=COMMAND.get()) as say:
+        with progress(consoles()[1], quiet=quiet) as say:
             say(stage)
             yield say
 
