@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 
 from parity.bisect.strategy import Outcome
-from parity.bisect.transplant import noise_of, told
 from parity.compare.judge import Judge, beyond, severity
 from parity.compare.reason import FLOORS
+from parity.compare.result import SiteDiff
 from parity.errors import UnjudgedError, UsageError
 from parity.files import replacing
 from parity.golden import Golden
 from parity.golden.disk.format import MANIFEST
 from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
-from parity.golden.records import StepRecords
+from parity.golden.records import LOOP, StepRecords
 from parity.paths.plan import Plan, Source, Spec, State
 from parity.paths.side import Side
 from parity.paths.worker.openers import Openers
@@ -94,6 +94,18 @@ class StepsJudge:
             )
         found = Judge().step(truth, noise_of(made))
         return ("bad" if any(map(beyond, found)) else "good"), told(max(found, key=severity))
+
+
+def told(d: SiteDiff) -> str:
+    """A noise prediction against its floor, in a line."""
+    at = f"{d.key.port}{f' ({d.key.branch})' if d.key.branch else ''}"
+    return d.note or f"{at}: relative L2 {d.distance.rel_l2:.2e}, {d.distance.ratio:.1f} x its floor"
+
+
+def noise_of(step: StepRecords) -> StepRecords:
+    """The noise predictions of a step alone, of each branch and guided, with their floors."""
+    records = tuple(r for r in step.records if r.key.module == LOOP and r.key.port == "noise_pred")
+    return StepRecords(step.step, records, step.floors)
 
 
 LATENTS = "latents"

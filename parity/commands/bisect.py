@@ -29,7 +29,7 @@ from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_extras, require_one_process
 from parity.report.document import Facts, Listing
 from parity.report.output import consoles, tell
-from parity.settings import LAYOUT, Settings
+from parity.settings import Settings
 
 if TYPE_CHECKING:
     from parity.bisect.commits import Judge
@@ -154,55 +154,6 @@ def settings(
         return subject.report(search(subject, strategy("ddmin_unless_none"), state, listen))
 
     return _search("settings", question, find, kept, output)
-
-
-@app.command()
-@command
-def modules(
-    *,
-    generation: Generation,
-    sides: Sides,
-    step: Annotated[int, typer.Option(help="Step to probe, from the reference's latents.")] = 0,
-    within: Annotated[
-        str, typer.Option(metavar="MODULE", help="Search this module's children, not the top module's.")
-    ] = "",
-    kept: Search,
-    output: Output,
-) -> int:
-    """Find the fewest modules that have to be replaced.
-
-    By the reference's, for noise_pred to be within its floor. The state file holds outcomes of today's code and
-    weights: --restart after changing them.
-    """
-    from parity.bisect.modules import Modules
-    from parity.bisect.question import ports_by_content
-    from parity.bisect.search import search
-    from parity.bisect.strategy import strategy
-
-    quieten()
-    ports, reference, candidate = sides.load(generation.model)
-    generation = replace(generation, model=str(sides.reference_path)) if ports.alone else generation
-    steps = generation.steps
-    if not 0 <= step < steps:
-        raise UsageError(f"--step must be from 0 to {steps - 1} (--steps {steps}), found {step}")
-    question = {**_question(generation, reference, candidate), "step": str(step), "within": within}
-    if ports.any:
-        question["ports"] = ports_by_content(ports.reference, ports.candidate)
-
-    def find(state: State, listen: _Listener) -> Report:
-        aligned = [name for name in LAYOUT if reference[name] != candidate[name]]
-        if aligned:
-            tell(f"the reference's in every run: {', '.join(aligned)}")
-        listen.load()
-        from parity.bisect.transplant import transplant
-        from parity.paths.worker.openers import Workers
-
-        request = replace(_request(generation, reference, candidate), ports=ports)
-        with Workers() as workers, transplant(request, step, within, ports.openers or workers, listen.say) as pair:
-            subject = Modules(pair.modules, pair.judge, pair.outside)
-            return subject.report(search(subject, strategy("fewest"), state, listen), pair.left_out, aligned)
-
-    return _search("modules", question, find, kept, output)
 
 
 @app.command()

@@ -24,7 +24,6 @@ from parity.models.spec import Case
 from parity.paths.closer.follow import follow
 from parity.paths.closer.local import Rows, local_calls
 from parity.paths.closer.modules import Modules, cannot_call, local_modules, operations_of
-from parity.paths.closer.replaced import Replacing, giving
 from parity.paths.ends import ends, leave
 from parity.paths.facts import gather
 from parity.paths.families import base_of, candidate_of, reference_of, with_names
@@ -102,7 +101,6 @@ class LiveSide:
         self._first: Loop | None = None
         self._variants: dict[tuple[str, ...], list[Variant]] = {}
         self._modules: dict[object, Modules] = {}
-        self._replacing: Replacing | None = None
 
     # --- what it runs
 
@@ -112,13 +110,6 @@ class LiveSide:
         if self._loaded is None:
             self._loaded = self._load()
         return self._loaded
-
-    @property
-    def replacing(self) -> Replacing:
-        """What calls it with modules replaced."""
-        if self._replacing is None:
-            self._replacing = Replacing(self.loaded)
-        return self._replacing
 
     def _load(self) -> Loaded:
         spec, source = self.spec, self.spec.source
@@ -202,12 +193,6 @@ class LiveSide:
             return self._follow(plan, start, steps[0])
         if plan.profile is not None or plan.programs is not None:
             return iter([looked_into(prepare(self.loaded.with_fresh_sampler()), 0, plan)])
-        if plan.gives:
-            plain_steps = self.observe(replace(plan, gives=()), start=start, steps=steps)
-            return giving(self.loaded, plan.gives, plain_steps)
-        if plan.taught or plan.replaced is not None:
-            first, stop = steps or (0, self.spec.source.steps)
-            return self.replacing.steps(plan, self._at(first, None if callable(start) else start), first, stop)
         return self._steps(plan, start, steps or (0, self.spec.source.steps))
 
     def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[StepRecords]:
@@ -318,7 +303,7 @@ class LiveSide:
         return LiveSide(self.host, changes.of(self.spec))
 
     def close(self) -> None:
-        self._loaded = self._first = self._replacing = None
+        self._loaded = self._first = None
         self._variants, self._modules = {}, {}
 
 

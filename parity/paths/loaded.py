@@ -57,19 +57,7 @@ class StepCalls:
         return batched([self.branches[b] for b in group], self.shared)
 
 
-class Caller(Protocol):
-    """Calls the transformer."""
-
-    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
-        """Make the calls of one step.
-
-        Args:
-            plan: what to observe; None for nothing.
-        """
-        ...
-
-
-class Backend(Caller, Protocol):
+class Backend(Protocol):
     """Where tensors live and how the transformer is called."""
 
     name: str
@@ -80,6 +68,14 @@ class Backend(Caller, Protocol):
     """Attention site -> the function that computed it, of the calls so far."""
     safe_attention: bool
     """Whether parity's attention stands in for torchax's own, which gives NaN in rows without a key."""
+
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
+        """Make the transformer's calls of one step.
+
+        Args:
+            plan: what to observe; None for nothing.
+        """
+        ...
 
     @property
     def named(self) -> Callable[[str], str]:
@@ -177,7 +173,6 @@ class Loaded:
         role: `reference` or `candidate`. family, case, settings, inputs: what it runs.
         backend: where. sampler: diffusers' own scheduler and guidance, of this side alone.
         reached: proof that settings took effect. modules: module path -> parent's path.
-        caller: what calls the transformer in the backend's place; None for the backend itself.
     """
 
     role: str
@@ -189,7 +184,6 @@ class Loaded:
     sampler: Sampler
     reached: Reached
     modules: Mapping[str, str]
-    caller: Caller | None = None
 
     def with_fresh_sampler(self) -> Loaded:
         """The same path with a sampler of its own, which keeps state."""

@@ -180,7 +180,7 @@ def call_model(loop: Loop, step: int, plan: SitePlan | None) -> Predicted:
         side.reached.mark("timestep_dtype")
     shared = side.family.model_arguments(side.case, side.settings, latents, timestep, side.backend.dtype)
     calls = StepCalls(branches=_conditions(side), shared=shared, step=step, features=loop.features)
-    return (side.caller or side.backend).call(calls, plan)
+    return side.backend.call(calls, plan)
 
 
 def state_of(step: StepRecords, when: str) -> State:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from parity.golden.records import Key, Record, Scalar, StepRecords
+from parity.golden.records import Key, Scalar, StepRecords
 from parity.hooks.sites import SitePlan
 
 LOOP_STAGE = "transformer"
@@ -138,11 +138,6 @@ class Plan:
         operations: whether a call is observed operation by operation, at `MODULE:op.NUMBER.NAME`; a reference adds what
             they give in float64 and perturbed, as the branches of `OTHERS`.
         eager: whether a module's call is made operation by operation, where this side would compile it.
-        gives: modules whose outputs follow the last step, as records of step `GIVEN`.
-        taught: such records of another side: in the steps of this plan each of those modules gives what is held there,
-            and what its own output lacks is kept; the modules that cannot be replaced follow, as `LEFT_OUT`.
-        replaced: modules that are given what was found lacking, the others run as they are; None for none, in the
-            program that is not made for it.
     """
 
     sites: SitePlan | None = None
@@ -158,9 +153,6 @@ class Plan:
     follow: Given = field(default_factory=dict)
     operations: bool = False
     eager: bool = False
-    gives: tuple[str, ...] = ()
-    taught: tuple[Record, ...] = ()
-    replaced: tuple[str, ...] | None = None
 
 
 STAGES_STEP = -1
@@ -174,12 +166,6 @@ DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 ENDS = -2
 """The step of records of what a side came to, by the name of the run as branch: final latents [B, C, T, H, W], or the
 outputs of a stage outside the loop. They are no part of a golden."""
-
-GIVEN = -3
-"""The step of records of what modules gave whole, `MODULE:NUMBER` of the tensor in the output. No part of a golden."""
-
-LEFT_OUT = "left out"
-"""The loop's port, of step `GIVEN`, of modules that cannot be replaced and why, `MODULE=REASON` line by line."""
 
 BESIDE = "beside "
 """Before the name of a run: what a stage outside the loop makes of that run's inputs (`Spec.beside`)."""

@@ -1,11 +1,9 @@
-"""`parity bisect modules` and `steps` as commands: what is printed, resumed and refused; the judges are fake."""
+"""`parity bisect steps` as a command: what is printed, resumed and refused; the judge is fake."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,11 @@ from parity.golden import GoldenWriter, Provenance, StepRecords
 pytest.importorskip("torchax")
 
 Call = Callable[..., tuple[int, str, str]]
-NAMES = tuple(f"blocks.{i}" for i in range(4))
 
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """`call("modules", ...)`: exit code, stdout, stderr, with the state in `tmp_path / "s"`."""
+    """`call("steps", ...)`: exit code, stdout, stderr, with the state in `tmp_path / "s"`."""
     monkeypatch.setattr("parity.commands.bisect.quieten", lambda: None)
 
     def made(*arguments: str) -> tuple[int, str, str]:
@@ -35,55 +32,6 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         return code if isinstance(code, int) else 0, captured.out, captured.err
 
     return made
-
-
-@dataclass
-class Modules:
-    faults: set[str]
-    modules: tuple[str, ...] = NAMES
-    left_out: dict[str, str] = field(default_factory=lambda: {"head": "its output is [1], the reference's [2]"})
-    outside: str = ""
-    asked: int = 0
-
-    def judge(self, replaced: tuple[str, ...]) -> tuple[Outcome, str]:
-        self.asked += 1
-        return ("good", "0.5 x") if self.faults <= set(replaced) else ("bad", "40 x")
-
-
-def test_modules(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, seen = Modules({"blocks.2"}), list[Any]()
-    monkeypatch.setattr(
-        "parity.bisect.transplant.transplant", lambda *given: seen.append(given) or contextlib.nullcontext(made)
-    )
-    words = ("modules", "--candidate", "text.reorder=concatenate", "--steps", "3", "--step", "2", "--within", "blocks")
-    code, out, err = call(*words)
-    assert code == 0
-    assert out.splitlines() == [
-        "good: blocks.0 to blocks.3 (4) replaced",
-        "good: blocks.0 to blocks.2 (3) replaced",
-        "good: blocks.2 replaced",
-        "bad: none replaced",
-        "bad: blocks.0 to blocks.1 (2) replaced",
-        "the reference's in every run: text.reorder",
-        "cannot be replaced: head: its output is [1], the reference's [2]",
-        "replacing blocks.2 restores parity (5 probes of 4 modules)",
-    ]
-    assert err.splitlines()[0] == f"state: {tmp_path}/s"
-    assert "blocks.0 to blocks.2 (3) replaced: good (0.5 x); 3 modules left" in err.splitlines()
-    assert "blocks.2 replaced: good (0.5 x); 1 module left" in err.splitlines()
-    assert seen[0][1:3] == (2, "blocks")
-    code, out, _ = call(*words, "--json")
-    document = json.loads(out)
-    assert (code, made.asked) == (0, 5)  # nothing was run again
-    assert (document["culprits"], document["searched"]) == (["blocks.2"], list(NAMES))
-    assert document["bad"] == [[], ["blocks.0", "blocks.1"]]
-    assert (document["aligned"], document["left_out"][0]["module"]) == (["text.reorder"], "head")
-    assert "another question: step is '2' there and '1' here" in call(*words, "--step", "1")[2]
-    assert call("modules", "--step", "1")[0] == 2
-    made.faults = {"the loop"}
-    code, out, err = call(*words, "--restart")
-    assert (code, out) == (125, "")
-    assert "does not restore parity (40 x)" in err
 
 
 class Steps:

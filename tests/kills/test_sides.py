@@ -131,7 +131,6 @@ class Command:
     code: int = 0
 
 
-MODULES = ["bisect", "modules", "--candidate", "attention.mask=none", "--state", "s.json"]
 STEPS = ["bisect", "steps", "--steps", "2", "--candidate", "attention.mask=none", "--state", "s.json"]
 RECORD_PORT = ["record", "golden", "--reference-path", "model.py:reference", "--values", "blocks.?:in"]
 GATE = ["gate", "port.py:build", "--golden", "golden", "--reference-path", "model.py:reference", "--out", "kept"]
@@ -146,8 +145,6 @@ COMMANDS = {
                        check=whole_json("run/explain.json", "run/result.json"), done=kept_run, code=1),
     "bisect settings": Command(words=SETTINGS, again=SETTINGS, make=nothing, check=whole_json("s.json"),
                                done=whole_json("s.json")),
-    "bisect modules": Command(words=MODULES, again=MODULES, make=nothing, check=whole_json("s.json"),
-                              done=whole_json("s.json")),
     "bisect steps": Command(words=STEPS, again=STEPS, make=nothing, check=steps_searched, done=steps_searched),
     "gate": Command(words=GATE, again=[*GATE, "--overwrite"], make=recorded, check=gated, done=gated, code=1),
 }  # fmt: skip

@@ -229,10 +229,6 @@ class TorchaxBackend:
         """A call's arguments where the program takes them."""
         return {k: None if x is None else self._place_input(array_of(x)) for k, x in arguments.items()}
 
-    def activation(self, x: torch.Tensor) -> jax.Array:
-        """A CPU tensor [batch, tokens, ...] where activations lie."""
-        return self.devices.put(to_jax(x), self.devices.tokens(tuple(x.shape)))
-
 
 def load_candidate(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     """Load the candidate path.
