@@ -14,19 +14,15 @@ import typer
 
 from parity.commands.parts.choices import FORCINGS, ROUNDS, one_of
 from parity.commands.parts.options import (
-    Chosen,
     Generation,
-    GoldensModel,
     Output,
-    Prompt,
     Search,
     Sides,
-    Stage1,
     choose,
 )
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
-from parity.paths.worker.extras import check_extras, quieten, require_extras, require_one_process
+from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing
 from parity.report.output import consoles, tell
 from parity.settings import Settings
@@ -37,9 +33,6 @@ if TYPE_CHECKING:
     from parity.bisect.state import State
     from parity.report.progress import Say
     from parity.runs.request import Request
-
-STEPS = 50
-"""Steps of a run for `steps` without --steps."""
 
 app = typer.Typer(
     no_args_is_help=True, help="Find what brought a difference. An interrupted search is resumed where it was stopped."
@@ -58,11 +51,6 @@ class _Listener:
     def judged(self, text: str, details: list[str]) -> None:
         for line in (text, *(f"    {line}" for line in details)):
             tell(line)
-
-    def load(self) -> None:
-        """Check that the models' packages are there; they take seconds to import."""
-        self.say("loading torch and diffusers")
-        require_extras()
 
 
 def _search(
@@ -154,77 +142,6 @@ def settings(
         return subject.report(search(subject, strategy("ddmin_unless_none"), state, listen))
 
     return _search("settings", question, find, kept, output)
-
-
-@app.command()
-@command
-def steps(
-    *,
-    golden: Annotated[
-        str | None,
-        typer.Option(metavar="GOLDEN", help="Golden of the reference, with floors; default: one is recorded."),
-    ] = None,
-    model: GoldensModel = None,
-    steps: Annotated[int | None, typer.Option(help=f"Number of steps; default: the golden's, or {STEPS}.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the initial noise; default: the golden's, or 0.")] = None,
-    sides: Chosen,
-    every: Annotated[bool, typer.Option("--all", help="Run every step from the reference's latents.")] = False,
-    free: Annotated[bool, typer.Option("--free/--no-free", help="Walk the free run too.")] = True,
-    stage1: Stage1 = None,
-    prompt: Prompt = None,
-    kept: Search,
-    output: Output,
-) -> int:
-    """Find the first step whose noise_pred is beyond its floor.
-
-    Each step starts from the reference's own latents. Then the first step of the free run that is. The state file
-    holds outcomes of today's code and weights: --restart after changing them.
-    """
-    from parity.bisect.question import golden_by_content
-    from parity.bisect.report import plural
-    from parity.bisect.steps import search_steps
-    from parity.golden import Golden
-
-    reference, candidate = sides.settings()
-    if golden is not None:
-        for option, value in (("--steps", steps), ("--seed", seed), ("--reference", sides.reference or None)):
-            if value is not None:
-                raise UsageError(f"{option} and --golden exclude each other: the golden has its own")
-    recorded = None if golden is None else Golden.open(golden)
-    generation = Generation(
-        model=model or (None if recorded is None else recorded.provenance.model),
-        steps=STEPS if steps is None else steps,
-        seed=seed or 0,
-        stage1=stage1,
-        prompt=prompt,
-    )
-    question = _question(generation, reference, candidate)
-    if recorded is not None:
-        question = {name: question[name] for name in ("model", "inputs", "candidate")}
-        question["golden"] = golden_by_content(recorded)
-
-    def find(state: State, listen: _Listener) -> Report:
-        listen.load()
-        from parity.bisect import steps_judge as judging
-        from parity.paths.worker.openers import Workers
-
-        beside = state.path.with_name
-        where = beside(f"{state.path.name}.golden")
-        wanted = _request(generation, reference, candidate)
-        truth = recorded or judging.record_reference(where, wanted, kept.restart, listen.say)
-        total = judging.steps_of(truth)
-        if not truth.complete:
-            tell(f"'{truth.name}' is not complete: {plural(total, 'step')} of it")
-        listen.say("loading the candidate")
-        carried = judging.Carried(beside(f"{state.path.name}.latents"))
-        with Workers() as openers:
-            side = judging.open_against(truth, generation.name, candidate, stage1, prompt, openers)
-            judge = judging.StepsJudge(truth, side, carried)
-            found = search_steps(total, judge, state, listen, every=every, free=free)
-        carried.forget()
-        return found.report()
-
-    return _search("steps", question, find, kept, output)
 
 
 @app.command()

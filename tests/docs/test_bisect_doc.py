@@ -37,7 +37,7 @@ def test_the_example_finds_the_commit(folder: Path) -> None:
 def test_the_options_that_are_named_exist() -> None:
     commands = re.findall(r"^    (parity bisect .*)$", TEXT.replace("\\\n", ""), re.MULTILINE)
     bisect = typer.main.get_command(cli.app).commands["bisect"]  # type: ignore[attr-defined]
-    assert len(commands) == 4
+    assert len(commands) == 2
     for command in commands:
         _, _, name, *words = shlex.split(command)
         with bisect.commands[name].make_context(name, words) as parsed:

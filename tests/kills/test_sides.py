@@ -87,12 +87,6 @@ def a_whole_golden(folder: Path) -> None:
     assert verify(folder / "golden") == []
 
 
-def steps_searched(folder: Path) -> None:
-    """The state, and the reference that the search recorded beside it."""
-    whole_json("s.json")(folder)
-    a_golden(folder, "s.json.golden")
-
-
 def recorded(folder: Path) -> None:
     """A golden of the port's reference, with its modules' inputs."""
     ports(folder)
@@ -131,7 +125,6 @@ class Command:
     code: int = 0
 
 
-STEPS = ["bisect", "steps", "--steps", "2", "--candidate", "attention.mask=none", "--state", "s.json"]
 RECORD_PORT = ["record", "golden", "--reference-path", "model.py:reference", "--values", "blocks.?:in"]
 GATE = ["gate", "port.py:build", "--golden", "golden", "--reference-path", "model.py:reference", "--out", "kept"]
 RECORD_SCRIPT = ["record", "golden", "--script", "script.py", "--floors", "none"]
@@ -145,7 +138,6 @@ COMMANDS = {
                        check=whole_json("run/explain.json", "run/result.json"), done=kept_run, code=1),
     "bisect settings": Command(words=SETTINGS, again=SETTINGS, make=nothing, check=whole_json("s.json"),
                                done=whole_json("s.json")),
-    "bisect steps": Command(words=STEPS, again=STEPS, make=nothing, check=steps_searched, done=steps_searched),
     "gate": Command(words=GATE, again=[*GATE, "--overwrite"], make=recorded, check=gated, done=gated, code=1),
 }  # fmt: skip
 

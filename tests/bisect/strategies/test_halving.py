@@ -7,8 +7,7 @@ import math
 import pytest
 
 from parity.bisect.strategies.halving import halving
-from parity.bisect.strategies.in_turn import each, until_bad
-from parity.bisect.strategy import Order, Outcome, Question, solve
+from parity.bisect.strategy import Order, Outcome, solve
 
 
 class Line:
@@ -43,11 +42,3 @@ def test_items_that_cannot_be_judged_are_gone_round_or_left() -> None:
     line = Line(33, range(30, 36))
     assert solve(halving(Order(tuple(range(65)), True)), line) == tuple(range(30, 37))
     assert len(set(line.asked)) == len(line.asked)
-
-
-def test_in_turn() -> None:
-    until, every = Line(3), Line(3)
-    assert (solve(until_bad(Order(tuple(range(9)))), until), until.asked) == ((3,), [0, 1, 2, 3])
-    assert (solve(each(Order(tuple(range(9)))), every), len(every.asked)) == ((3,), 9)
-    assert (solve(until_bad(Order((0,))), Line(9)), solve(each(Order((0,))), Line(9))) == ((), ())
-    assert next(until_bad(Order((4, 5)))) == Question((4,), 2)
