@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,75 +15,11 @@ from parity.commands.parts.options import Generation, InputsFile, Observed, OneS
 from parity.commands.parts.unfold import command
 from parity.commands.run import parse_stages
 from parity.errors import UsageError
-from parity.redact import HIDDEN, without_secrets
+from parity.redact import without_secrets
 from parity.report.output import tell
 
 if TYPE_CHECKING:
-    from parity.paths.worker.openers import Openers
-    from parity.report.progress import Say
     from parity.runs.like import Like
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Several processes that record one golden.
-
-    Attributes:
-        processes: how many, or `auto`; None for this one alone. process: the index of this one.
-        coordinator: host and port where process 0 listens. process_timeout: in seconds.
-
-    Raises:
-        UsageError: a number of processes that is none, or the others without it.
-    """
-
-    processes: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Number of processes that record one golden together; auto: as JAX finds them."),
-    ] = None
-    process: Annotated[int | None, typer.Option(metavar="I", help="Index of this process, from 0.")] = None
-    coordinator: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address of process 0; or JAX_COORDINATOR_ADDRESS.")
-    ] = None
-    process_timeout: Annotated[float, typer.Option(help="Seconds to wait for another process.")] = 120.0
-
-    def __post_init__(self) -> None:
-        count = self.processes
-        if count is None and (self.process is not None or self.coordinator is not None):
-            raise UsageError("--process and --coordinator go with --processes N")
-        if count not in (None, "auto") and not (count.isdigit() and int(count) > 0):
-            raise UsageError(f"--processes takes auto or a number, found '{count}'")
-
-    def supervise(self) -> None:
-        """Go on in a child where there are several: JAX may abort this one, and then something must be said."""
-        if self.processes is not None:
-            from parity.paths.worker.supervise import supervised
-
-            supervised()
-
-    @contextlib.contextmanager
-    def joined(self, say: Say) -> Iterator[None]:
-        """Work as one of them while the block runs."""
-        if self.processes is None:
-            yield
-            return
-        from parity.paths.worker.processes import Processes, together
-
-        say("waiting for the other processes")
-        count = None if self.processes == "auto" else int(self.processes)
-        with together(Processes(count, self.process, self.coordinator, self.process_timeout)):
-            yield
-
-    def openers(self) -> Openers | None:
-        """Who loads the side: each of several processes itself; None for a process of the side's own."""
-        if self.processes is None:
-            return None
-        from parity.paths.live import InProcess
-
-        return InProcess()
-
-
-ALONE = Group()
-"""One process."""
 
 
 @command
@@ -101,7 +34,6 @@ def record(
     one: OneSide,
     generation: Generation,
     observed: Observed,
-    group: Group,
     floors: Annotated[
         str,
         typer.Option(
@@ -132,8 +64,8 @@ def record(
     `parity diff REFERENCE CANDIDATE` compares two.
     """
     if script is not None:
-        theirs = (generation, one, group, stages, stage1_out, inputs, like, resume)
-        if theirs != (Generation(), OneSide(), Group(), None, None, None, None, False):
+        theirs = (generation, one, stages, stage1_out, inputs, like, resume)
+        if theirs != (Generation(), OneSide(), None, None, None, None, False):
             raise UsageError(
                 "--script runs a script that has its own model, settings and steps: beside it only --sites, --values, "
                 "--floors, --causes and --overwrite are taken, and the script's own arguments behind --"
@@ -147,8 +79,6 @@ def record(
         raise UsageError("--resume and --overwrite exclude each other")
     generation.require_one_input()
     generation, alike_to = alike(like, generation, {"--inputs": inputs})
-    if group.processes is not None and one.side != "candidate":
-        raise UsageError("--processes records a candidate (--side candidate): the reference runs in one process")
     if one.candidate_path is not None and one.side == "reference":
         raise UsageError("--candidate-path is recorded with --side candidate")
     chosen = parse_stages(stages, None)
@@ -158,14 +88,11 @@ def record(
         raise UsageError("with text among the --stages the prompt is encoded here: leave --stage1 or text out")
     if "text" in chosen and like is not None:
         raise UsageError("with text among the --stages the prompt is encoded here: leave --like or text out")
-    if group.processes is not None and chosen != ("transformer",):
-        raise UsageError("several processes record the loop alone: leave --stages or --processes out")
     written = recorded(
         where,
         one,
         generation,
         observed,
-        group=group,
         floors=floors,
         stages=chosen,
         stage1_out=stage1_out,
@@ -174,8 +101,7 @@ def record(
         resume=resume,
         overwrite=overwrite,
     )
-    if written or group.processes is None:
-        tell(f"{written} step{'s' * (written != 1)} written to {where}")
+    tell(f"{written} step{'s' * (written != 1)} written to {where}")
 
 
 def recorded(
@@ -184,7 +110,6 @@ def recorded(
     generation: Generation,
     observed: Observed,
     *,
-    group: Group = ALONE,
     floors: str = "default",
     stages: tuple[str, ...] = ("transformer",),
     stage1_out: Path | None = None,
@@ -201,14 +126,12 @@ def recorded(
     Raises:
         ParityError: see `OneSide.load` and `parity.runs.recording.record.record`.
     """
-    group.supervise()  # before anything is shown or a backend is imported: threads do not survive a fork
-    with Output().sides(torchax=one.side == "candidate" and not one.pythons) as say, group.joined(say):
+    with Output().sides(torchax=one.side == "candidate" and not one.pythons) as say:
         from parity.runs.recording.record import RecordRequest, check_floors
         from parity.runs.recording.record import record as record_side
         from parity.runs.request import Request
 
-        openers = group.openers()
-        ports, reference, candidate = one.load(generation.model, openers)
+        ports, reference, candidate = one.load(generation.model)
         run = Request(
             model=str(one.reference_path) if ports.alone else generation.name,
             reference=reference,
@@ -235,7 +158,7 @@ def recorded(
             stage1_out=stage1_out,
         )
         request.settings.require_stages(stages)
-        return record_side(request, say, openers)
+        return record_side(request, say)
 
 
 def _script(
@@ -257,20 +180,10 @@ def _script(
     )
 
 
-_HIDDEN = ("--coordinator",)
-"""Options whose values are addresses of machines: nobody who reads a golden needs them."""
-
-
 def command_line() -> str:
-    """The command without folders of this machine (a path that leads to one keeps its last part), without secrets of
-    URLs and without addresses."""
-    words = [_without_folders(word) for word in sys.argv[1:]]
-    for i, word in enumerate(words):
-        option, equals, _ = word.partition("=")
-        if option in _HIDDEN and equals:
-            words[i] = f"{option}={HIDDEN}"
-        elif i and words[i - 1] in _HIDDEN:
-            words[i] = HIDDEN
+    """The command without folders of this machine (a path that leads to one keeps its last part) and without secrets
+    of URLs."""
+    words = map(_without_folders, sys.argv[1:])
     return shlex.join(["parity", *map(without_secrets, words)])
 
 

@@ -148,9 +148,6 @@ def test_nothing_of_this_machine_is_in_a_recording(folder: Path, reference: Path
         (["record", "../../me/run-7", "--model", "~/me/hunyuan"], "parity record run-7 --model hunyuan"),
         (["record", "gs://bucket/run-7"], "parity record gs://bucket/run-7"),
         (["record", "s3://me:pw@host/run-7?token=x"], "parity record 's3://***@host/run-7?***'"),
-        (["record", "r", "--processes", "2", "--coordinator", "tpu-1.corp:1234"],
-         "parity record r --processes 2 --coordinator '***'"),
-        (["record", "r", "--coordinator=tpu-1.corp:1234"], "parity record r '--coordinator=***'"),
         (["record", "runs/7", "--prompt", "a cat / a dog"], "parity record runs/7 --prompt 'a cat / a dog'"),
     ],
 )  # fmt: skip

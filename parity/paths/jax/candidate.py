@@ -113,12 +113,11 @@ class TorchaxBackend:
         return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
 
     def host(self, x: torch.Tensor) -> np.ndarray:
-        return widen16(np.asarray(self.devices.whole(array_of(x))))
+        return widen16(np.asarray(array_of(x)))
 
     def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
         drawn = jax.random.normal(jax.random.key(seed), shape, jnp.float32)
-        several = len(self.devices.processes) > 1
-        return interop.torch_view(self.devices.put(drawn, self.devices.replicated) if several else drawn)
+        return interop.torch_view(drawn)
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         predictions: dict[str, torch.Tensor] = {}
@@ -138,7 +137,7 @@ class TorchaxBackend:
             for i, branch in enumerate(group):
                 predictions[branch] = interop.torch_view(out[i : i + 1])
             entries = entries if len(group) > 1 else tuple(replace(e, branch=group[0]) for e in entries)
-            records += jax_records(entries, self.devices.whole(reduced), calls.step)
+            records += jax_records(entries, reduced, calls.step)
         return predictions, records
 
     def _place_input(self, x: jax.Array) -> jax.Array:
@@ -214,7 +213,7 @@ class TorchaxBackend:
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
-            yield name, str(x.dtype), widen16(np.asarray(self.devices.whole(x)))
+            yield name, str(x.dtype), widen16(np.asarray(x))
 
     def to_torch(self, x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(np.array(self.host(x))).to(mappings.j2t_dtype(array_of(x).dtype))

@@ -7,16 +7,14 @@ A dimension that a mesh axis does not divide is replicated instead.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from parity.cache import cache_dir
@@ -163,33 +161,17 @@ class Devices:
         """Of its devices, in JAX's words: `TPU v6 lite`."""
         return str(self.mesh.devices.flat[0].device_kind)
 
-    @property
-    def processes(self) -> tuple[int, ...]:
-        """The processes whose devices these are; more than one where several run a path together."""
-        return tuple(sorted({d.process_index for d in self.mesh.devices.flatten()}))
-
     def describe(self) -> tuple[str, ...]:
-        """The devices by process, for people: `TPU v5 lite x 4`."""
-        devices = self.mesh.devices.flatten()
-        own = ([d for d in devices if d.process_index == i] for i in self.processes)
-        return tuple(f"{found[0].device_kind} x {len(found)}" for found in own)
+        """The devices, for people: `TPU v5 lite x 4`."""
+        return (f"{self.kind} x {self.size}",)
 
     def put(self, x: jax.Array, sharding: NamedSharding) -> jax.Array:
-        """An array of this process (the same in each), or one that is spread out already, placed."""
-        if len(self.processes) == 1 or not x.is_fully_addressable:
-            return jax.device_put(x, sharding)
-        held = np.asarray(x)  # each process cuts out what is its own; device_put would compare them all first
-        return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
+        """An array, placed."""
+        return jax.device_put(x, sharding)
 
     def place(self, name: str, x: jax.Array) -> jax.Array:
         """A parameter, where the rules say."""
         return self.put(x, self.weight(name, tuple(x.shape)))
-
-    def whole(self, tree: Any) -> Any:
-        """Arrays as every process can read them; with one process as they are."""
-        if all(x.is_fully_addressable or x.is_fully_replicated for x in jax.tree.leaves(tree)):
-            return tree
-        return _replicating(self.replicated)(tree)
 
     @property
     def replicated(self) -> NamedSharding:
@@ -203,12 +185,6 @@ class Devices:
         """Into how many parts a dimension falls."""
         names = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
         return math.prod(int(self.mesh.shape[name]) for name in names)
-
-
-@functools.cache
-def _replicating(sharding: NamedSharding) -> Callable[[Any], Any]:
-    """The program that hands every device the whole: one function, so that each shape is compiled once."""
-    return jax.jit(lambda arrays: arrays, out_shardings=sharding)
 
 
 def make_devices(settings: Settings) -> Devices:
@@ -225,11 +201,6 @@ def make_devices(settings: Settings) -> Devices:
         raise UsageError(
             f"mesh={settings.text('mesh')} needs {need} devices, and there "
             f"{'is' if have == 1 else 'are'} {have} ({platform}){hint if platform == 'cpu' else ''}"
-        )
-    if need < have and jax.process_count() > 1:
-        raise UsageError(
-            f"mesh={settings.text('mesh')} has {need} devices, and {jax.process_count()} processes have {have}: each "
-            "process must have a part of the mesh; make it as large as all devices"
         )
     return Devices(make_mesh(settings, jax.devices()[:need]), rules_of(settings))
 

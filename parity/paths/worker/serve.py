@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from parity.errors import ParityError, UsageError, summary
 from parity.paths.worker import wire
-from parity.paths.worker.extras import quieten, require_extras
-from parity.paths.worker.supervise import end_with_parent
+from parity.paths.worker.extras import end_with_parent, quieten, require_extras
 
 if TYPE_CHECKING:
     from parity.golden.records import StepRecords

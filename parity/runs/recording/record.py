@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from parity.errors import UnjudgedError, UsageError
-from parity.golden import Golden
+from parity.golden import Golden, GoldenWriter
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
@@ -26,7 +28,6 @@ from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, Pla
 from parity.paths.side import Side
 from parity.paths.worker.openers import Openers, Workers
 from parity.runs.like import carry
-from parity.runs.recording.writer import Silent, Writer, require_alike, writer_of
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own, arrays, like_of, reference_spec, source_of
 from parity.runs.stream import Ends, exhaust, state_of, until_end
@@ -64,8 +65,6 @@ class RecordRequest:
 
 def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> int:
     """Record one path; returns the number of steps written now.
-
-    Of several processes that run the path together (`paths.worker.processes`) each calls this, and the first writes.
 
     Args:
         openers: who loads the side; by default a process of its own.
@@ -117,17 +116,20 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
     weights = dict(facts.provenance.weights) | ({} if chain is None else chain.weights)
     provenance = replace(facts.provenance, command=request.command, weights=weights)
     written, carried, ends = 0, False, Ends()
-    with writer_of(request.where, provenance, resume=request.resume, overwrite=request.overwrite) as writer:
+    with GoldenWriter(request.where, provenance, resume=request.resume, overwrite=request.overwrite) as writer:
         if STAGES_STEP in writer.steps_done:
             return 0  # it is the last to be written
         done = len(writer.steps_done)
         for step in _steps(request, side, plan, done, ends, say):
             if step.step == done > 0 and (held := _like(request.settings.deep_cache, done)) is not None:
-                require_alike(request.where, Golden.open(request.where).read_step(held), step)
-            written += _write(writer, step, done)
-            if step.step >= done and not carried and not isinstance(writer, Silent):
+                _require_alike(request.where, Golden.open(request.where).read_step(held), step)
+            if step.step < done:
+                continue
+            writer.write_step(step)
+            written += 1
+            if not carried:
                 carried = carry(request.where, facts, provenance, resumed=done > 0)
-        if not carried and not isinstance(writer, Silent):  # it may have been killed before it could
+        if not carried:  # it may have been killed before it could
             carry(request.where, facts, provenance, resumed=done > 0)
         if chain is not None and "vae" in request.run.stages:
             chain.decode(ends, say)
@@ -136,12 +138,26 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
     return written
 
 
-def _write(writer: Writer, step: StepRecords, done: int) -> int:
-    """Write a step that is not written yet; 1 where this process did."""
-    if step.step < done:
-        return 0
-    writer.write_step(step)
-    return 0 if isinstance(writer, Silent) else 1
+def _require_alike(where: str, held: StepRecords, new: StepRecords) -> None:
+    """Refuse to go on with other sites, values or floors, which the provenance does not hold.
+
+    Raises:
+        UsageError: naming the option that must be as it was.
+    """
+
+    def having(step: StepRecords, what: str) -> set[tuple[str, str, int]]:
+        records = (r for r in step.records if what == "sites" or isinstance(r.value, np.ndarray))
+        keys = step.floors if what == "floors" else (r.key for r in records)
+        return {(key.branch, key.site, key.call) for key in keys}
+
+    for what in ("sites", "values", "floors"):
+        ours, theirs = having(held, what), having(new, what)
+        if ours != theirs:
+            first = min(ours ^ theirs)[1]
+            raise UsageError(
+                f"{where}: cannot resume, this is another run: its steps hold {len(ours)} {what}, those of this run "
+                f"{len(theirs)}, first difference at '{first}'; give --{what} as it was"
+            )
 
 
 def _like(cache: DeepCache | None, step: int) -> int | None:
