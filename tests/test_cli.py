@@ -16,7 +16,7 @@ from parity import cli
 from parity.commands import models
 from parity.errors import UnjudgedError, UsageError
 from parity.report.formats import NAMES
-from tests.compare.make_goldens import pair
+from tests.support.made import pair
 
 PRINT_A_RESULT = ["run", "explain", "diff", "inspect", "models", "doctor"]
 

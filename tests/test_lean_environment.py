@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import parity
-from tests.compare.make_goldens import CANDIDATE, REFERENCE, walk, write
+from tests.support.made import CANDIDATE, REFERENCE, walk, write
 
 pytestmark = pytest.mark.slow
 

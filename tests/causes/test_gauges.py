@@ -14,8 +14,7 @@ from parity.causes.witnesses.values_reordered import values_reordered
 from parity.compare.result import Cause
 from parity.golden import Key, Record
 from parity.golden.records import PORT
-from tests.causes.make_evidence import ORIGIN, evidence
-from tests.compare.make_records import tensor
+from tests.support.made import ORIGIN, evidence, tensor
 
 X = np.random.default_rng(0).standard_normal((1, 96, 64))
 

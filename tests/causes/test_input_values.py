@@ -13,8 +13,7 @@ from parity.causes.witnesses.input_values import arguments_alone, input_values
 from parity.compare.detect.held import bfloat16
 from parity.golden import Key, Record
 from parity.golden.records import PORT
-from tests.causes.make_evidence import evidence
-from tests.compare.make_records import tensor
+from tests.support.made import evidence, tensor
 
 TIMES = np.array([751.12, 600.9, 3.0])
 SITE = ":in.timestep"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from parity.causes.regress import common_keys, error_vector, fit, noise_norm, search
 from parity.golden import Floor, Key, StepRecords
-from tests.compare.make_records import tensor
+from tests.support.made import tensor
 
 N = 4096
 

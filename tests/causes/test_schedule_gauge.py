@@ -11,8 +11,7 @@ from parity.causes.witnesses.schedule import bfloat16, schedule
 from parity.causes.witnesses.scheduler_step import scheduler_step
 from parity.compare.result import Cause, Distance, StepDiff
 from parity.golden import StepRecords
-from tests.causes.make_evidence import evidence
-from tests.compare.make_records import tensor
+from tests.support.made import evidence, tensor
 
 SIGMAS = np.array([1.0, 0.9375, 0.8333, 0.625, 0.0])
 NONE = Distance(0.0, 0.0, 0.0)

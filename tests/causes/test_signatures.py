@@ -14,8 +14,7 @@ from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.golden import Record, StepRecords
 from parity.settings import parse
-from tests.causes.make_evidence import evidence
-from tests.compare.make_records import floor_of, noise, tensor
+from tests.support.made import evidence, floor_of, noise, tensor
 
 SITES = [f"blocks.{i}:out" for i in range(8)]
 KNOWN = (

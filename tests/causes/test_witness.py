@@ -16,8 +16,7 @@ from parity.causes.witness import KINDS, witness, witnesses
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.paths.worker.openers import Workers
-from tests.causes.make_evidence import evidence
-from tests.compare.make_goldens import CANDIDATE, REFERENCE, walk, write
+from tests.support.made import CANDIDATE, REFERENCE, evidence, walk, write
 
 
 @pytest.fixture

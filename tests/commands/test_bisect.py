@@ -17,7 +17,7 @@ import pytest
 
 from parity import cli
 from tests.bisect.make_history import Made, git, line, named, repository
-from tests.compare.make_goldens import pair
+from tests.support.made import pair
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from parity.commands.diff import diff
 from parity.errors import ParityError
 from parity.golden.disk.format import own_checksum
-from tests.compare.make_goldens import CANDIDATE, REFERENCE, pair, renamed, walk, write
+from tests.support.made import CANDIDATE, REFERENCE, pair, renamed, walk, write
 
 FAR = 1e4
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -18,8 +18,7 @@ from parity import cli
 from parity.commands.explain import _following
 from parity.compare.result import NAN, Cause, Result, Witness
 from parity.golden import Record, StepRecords
-from tests.compare.make_goldens import CANDIDATE, REFERENCE, pair, walk, write
-from tests.compare.make_records import because
+from tests.support.made import CANDIDATE, REFERENCE, because, pair, walk, write
 
 FAR = 1e4
 Explain = Callable[..., tuple[int, dict[str, Any], str]]

@@ -14,7 +14,7 @@ from parity.commands.report import report
 from parity.errors import UsageError
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
-from tests.report.test_result_json import RESULT
+from tests.support.made import RESULT
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(16)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from parity.commands.run import _following
 from parity.compare.result import UNKNOWN, Origin, Result, StageDiff
 from parity.golden.records import Key
-from tests.compare.make_records import because
+from tests.support.made import because
 
 KEPT = Path("my run")
 PREFLIGHT = Result("fail", "preflight", because("timesteps repeat"))

@@ -10,7 +10,7 @@ import pytest
 from parity.compare.automap import propose
 from parity.golden import Record, StepRecords
 from parity.golden.rename import Renamer, decode_rename
-from tests.compare.make_records import moved, noise, none, tensor
+from tests.support.made import moved, noise, none, tensor
 
 NAMES = {"blocks": "layers", "attn": "mixer", "in.hidden_states": "in.x", "norm_out": "final"}
 

@@ -12,7 +12,7 @@ from parity.compare.comparable import Side, comparable, settings_differences
 from parity.compare.result import Check
 from parity.golden import Provenance
 from parity.settings import Difference
-from tests.compare.make_goldens import CANDIDATE, REFERENCE
+from tests.support.made import CANDIDATE, REFERENCE
 
 STEPS = (0, 1)
 

@@ -17,7 +17,7 @@ from parity.golden import PADDING, Record, StepRecords
 from parity.report.card import card
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
-from tests.compare.make_records import Walk, moved, noise, none, scalar, tensor
+from tests.support.made import Walk, moved, noise, none, scalar, tensor
 
 FAR = 1e5
 NAN = float("nan")

@@ -19,8 +19,7 @@ from parity.golden import Golden, StepRecords
 from parity.golden.disk.table import Parts, Table
 from parity.golden.records import PORT
 from parity.golden.rename import decode_rename
-from tests.compare.make_goldens import CANDIDATE, REFERENCE, pair, renamed, walk, write
-from tests.compare.make_records import Walk, noise, none, tensor
+from tests.support.made import CANDIDATE, REFERENCE, Walk, noise, none, pair, renamed, tensor, walk, write
 
 FAR = 1e4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from parity.compare.judge import Judge, excused, excuses
 from parity.golden import Key, StepRecords
 from parity.settings import Difference
-from tests.compare.make_records import Walk, noise, tensor
+from tests.support.made import Walk, noise, tensor
 
 CACHE = excuses([Difference("cache", "off", "deepcache:1,3,2")])
 

@@ -13,7 +13,7 @@ from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import UNREAD
 from parity.golden import PADDING, Floor, Key, Record, StepRecords
 from parity.golden.records import READ
-from tests.compare.make_records import FLOOR, Walk, births, measured_floor, moved, noise, none, scalar, step, tensor
+from tests.support.made import FLOOR, Walk, births, measured_floor, moved, noise, none, scalar, step, tensor
 
 INF = float("inf")
 FAR = 1e5

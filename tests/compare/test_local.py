@@ -20,7 +20,7 @@ from parity.compare.local import (
 )
 from parity.compare.result import Distance, SiteDiff
 from parity.golden import Floor, Key, Record, StepRecords
-from tests.compare.make_records import tensor
+from tests.support.made import tensor
 
 KEY = Key("transformer", 0, "cond", "m:out")
 X = np.random.default_rng(0).standard_normal((1, 96, 64))

@@ -7,7 +7,7 @@ import pytest
 
 from parity.compare.detect.masks import mask_cause
 from parity.compare.detect.phantoms import mask_causes
-from tests.compare.make_records import tensor
+from tests.support.made import tensor
 
 MODULE = "blocks.0.attn2.attention"
 ROWS, KEYS, HEADS, DIM = 48, 24, 3, 16

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parity.compare.metrics import Measure, bin_ratios, distance, measure, ratio
 from parity.golden import Floor, Record
 from parity.golden.records import AFTER
-from tests.compare.make_records import floor_of, moved, noise, tensor
+from tests.support.made import floor_of, moved, noise, tensor
 
 NAN, INF = float("nan"), float("inf")
 SHAPES = st.sampled_from([(1, 4, 8), (1, 96, 40), (2, 50, 64), (700, 7), (5000,), (3, 5, 7, 40)])

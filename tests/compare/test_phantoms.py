@@ -9,7 +9,7 @@ import pytest
 
 from parity.compare.detect.phantoms import count_phantoms
 from parity.golden import Record
-from tests.compare.make_records import tensor
+from tests.support.made import tensor
 
 MODULE = "blocks.0.attn.attention"
 IMAGE, TEXT, HEADS, DIM = 40, 24, 3, 16

@@ -12,7 +12,7 @@ from parity.compare.pairs.align import Pair
 from parity.compare.result import SiteDiff
 from parity.compare.unlike import COUNTS, GIVEN_ONCE, REPEATED, UNPAIRED, repeated_sites
 from parity.golden.records import Record
-from tests.compare.make_records import tensor
+from tests.support.made import tensor
 
 ROW = np.random.default_rng(0).normal(size=(1, 6, 8)).astype(np.float32)
 MANY = np.repeat(ROW[:, None], 5, axis=1)

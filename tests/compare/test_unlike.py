@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.compare.unlike import same_mask
-from tests.compare.make_records import Walk, births, tensor
+from tests.support.made import Walk, births, tensor
 
 NAN, INF = float("nan"), float("inf")
 KEYS = np.arange(64) < 38

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from documents import DOCS, ROOT
 
-from tests.compare.make_goldens import pair
+from tests.support.made import pair
 
 MOST_BYTES = 300_000
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.compare.make_goldens import pair
 from tests.fuzz.outcome import corpus, ends, fuzzed
+from tests.support.made import pair
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parity.golden.disk.format import own_checksum
-from tests.compare.make_goldens import pair
 from tests.fuzz.outcome import computed, corpus, damaged, ends, fuzzed
+from tests.support.made import pair
 
 pytestmark = pytest.mark.slow
 

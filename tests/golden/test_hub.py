@@ -13,8 +13,8 @@ from typing import Protocol
 
 import pytest
 
-from tests.compare.make_goldens import pair
 from tests.hub import REPO, commit_of, serve
+from tests.support.made import pair
 
 pytestmark = pytest.mark.slow
 

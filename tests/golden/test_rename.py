@@ -16,7 +16,7 @@ from parity.golden import Key, StepRecords
 from parity.golden.patterns import MAX_OPEN
 from parity.golden.rename import MAX_PATH, Rename, Renamer, decode_rename, load_rename
 from parity.golden.strict import MalformedError
-from tests.compare.make_records import none
+from tests.support.made import none
 
 
 def rules(*pairs: tuple[str, str], ports: tuple[tuple[str, str], ...] = ()) -> Rename:

@@ -22,9 +22,8 @@ from parity.golden import Golden
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
 from tests.bisect.make_history import Made, repository
-from tests.compare.make_goldens import REFERENCE, pair, walk, write
 from tests.kills.forked import CODES, KILLS, SIGNALS, Ended, forked, left_of, warmed
-from tests.report.test_result_json import RESULT
+from tests.support.made import REFERENCE, RESULT, pair, walk, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="commands are forked")]
 Files = dict[str, bytes]

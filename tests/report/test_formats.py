@@ -11,7 +11,7 @@ from parity.errors import UsageError
 from parity.report import formats
 from parity.report.comparison import Comparison
 from parity.report.document import Facts, Listing
-from tests.compare.make_records import because
+from tests.support.made import because
 
 LISTING = Listing({"format": 1, "tools": [{"tool": "a"}, {"tool": "b"}]}, (Facts((("tool", "a"), ("tool", "b"))),))
 COMPARISON = Comparison(Result("pass", None, because("all agree"), "tiny"))

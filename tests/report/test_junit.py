@@ -13,7 +13,7 @@ from parity.compare.result import NAN, Birth, Check, Distance, Origin, Result, S
 from parity.golden.records import Key
 from parity.report.comparison import Comparison
 from parity.report.formats.junit import MOST_SITES, junit
-from tests.compare.make_records import because
+from tests.support.made import because
 
 FAR = Distance(0.405, 6.3e-6, 64384.0)
 

@@ -24,7 +24,7 @@ from parity.report.comparison import Comparison
 from parity.report.document import Facts, Listing
 from parity.report.formats.markdown import MOST_ROWS, code, markdown, text
 from parity.report.tables import MOST_SITES
-from tests.compare.make_records import because
+from tests.support.made import because
 
 FAR = Distance(0.405, 6.3e-6, 64384.0)
 

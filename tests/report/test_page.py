@@ -20,8 +20,7 @@ from parity.golden.records import Key
 from parity.report.page.build import LIMIT, MOST_LISTED, DocumentError, Picture, Shown, Side, build
 from parity.report.page.shell import HERE
 from parity.report.result_json import to_json
-from tests.compare.make_records import because
-from tests.report.test_result_json import RESULT
+from tests.support.made import RESULT, because
 
 pytest.importorskip("jinja2")
 

@@ -13,8 +13,8 @@ import pytest
 
 from parity.golden.records import Key, Moments, Provenance, Record, StepRecords
 from parity.report.page.golden import MOST_CELLS, GoldenShown, build_golden, chosen, rms
-from tests.compare.make_goldens import REFERENCE, walk
 from tests.report.test_page import Read
+from tests.support.made import REFERENCE, walk
 
 pytest.importorskip("jinja2")
 

@@ -7,56 +7,11 @@ from typing import Any
 
 import pytest
 
-from parity.compare.reason import Note
-from parity.compare.result import (
-    NAN,
-    Cause,
-    Check,
-    Distance,
-    Origin,
-    Result,
-    SettingDifference,
-    SiteDiff,
-    StepDiff,
-    Witness,
-)
-from parity.golden.records import Key
+from parity.compare.result import Result
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
-from tests.compare.make_records import because
+from tests.support.made import RESULT, RESULT_KEY, because
 
-KEY = Key("transformer", 0, "cond", "transformer_blocks.0.attn.attention:out", 1)
-DISTANCE = Distance(6.7e-2, 1 / 3, float("inf"))
-SITE = SiteDiff(
-    KEY,
-    DISTANCE,
-    cosine=0.5,
-    max_abs=float("-inf"),
-    shapes=((1, 2), (1, 3)),
-    dtypes=("float32", "bfloat16"),
-    nonfinite=(0, 2),
-    bins=(1.0, NAN),
-    birth="module",
-    verdict="fail",
-    note="q, k, v agree",
-)
-RESULT = Result(
-    "fail",
-    "structure",
-    because("attention parts first"),
-    model="tiny",
-    differing_settings=(SettingDifference("attention.mask", "exact", "none"),),
-    preflight=(Check("weights", "pass", "812 tensors"),),
-    steps=(
-        StepDiff(
-            0, (999.0, 1000.0), (1.0, 0.9), (-0.1, NAN), DISTANCE, Distance(1.0, 2.0, 0.5), DISTANCE, {"cond": DISTANCE}
-        ),
-    ),
-    sites=(SITE, SiteDiff(Key("text", -1, "", "a:out"), Distance(0.0, NAN, NAN), bins=(1.0,))),
-    origin=Origin(KEY, "module"),
-    causes=(Cause("mask", "attention.mask", "exact", "none", 0.98, (Witness("gauge", 64.0, "phantom keys"),)),),
-    notes=(Note("one"), Note("two")),
-)
 FAR = {"rel_l2": 6.7e-2, "floor": 1 / 3, "ratio": "inf"}
 
 
@@ -95,7 +50,7 @@ def test_a_step() -> None:
 def test_a_site() -> None:
     first, second = document()["sites"]
     assert first == {
-        "stage": "transformer", "step": 0, "branch": "cond", "site": KEY.site, "call": 1, **FAR,
+        "stage": "transformer", "step": 0, "branch": "cond", "site": RESULT_KEY.site, "call": 1, **FAR,
         "local_rel_l2": "nan", "local_floor": "nan", "local_ratio": "nan",
         "cosine": 0.5, "max_abs": "-inf", "linf_ratio": "nan", "shapes": [[1, 2], [1, 3]],
         "dtypes": ["float32", "bfloat16"], "nonfinite": [0, 2], "birth": "module", "verdict": "fail",
@@ -107,7 +62,7 @@ def test_a_site() -> None:
 
 def test_origin_and_causes() -> None:
     found = document()
-    place = {"stage": "transformer", "step": 0, "branch": "cond", "site": KEY.site, "call": 1}
+    place = {"stage": "transformer", "step": 0, "branch": "cond", "site": RESULT_KEY.site, "call": 1}
     assert found["origin"] == {**place, "birth": "module"}
     assert found["causes"] == [
         {
@@ -133,5 +88,5 @@ def test_it_is_strict_json_and_deterministic() -> None:
 
 
 def test_each_item_of_a_list_has_a_line_of_its_own() -> None:
-    held = [line for line in dumps(to_json(RESULT)).splitlines() if KEY.site in line and '"cosine"' in line]
-    assert [json.loads(line.rstrip(","))["site"] for line in held] == [KEY.site]
+    held = [line for line in dumps(to_json(RESULT)).splitlines() if RESULT_KEY.site in line and '"cosine"' in line]
+    assert [json.loads(line.rstrip(","))["site"] for line in held] == [RESULT_KEY.site]

@@ -35,7 +35,7 @@ from parity.report.formats.text import in_order, laid_out
 from parity.report.output import consoles
 from parity.report.progress import progress
 from parity.report.tables import BLOCKS_LEGEND, LEGEND, LEGENDS, blocks_table
-from tests.compare.make_records import because
+from tests.support.made import because
 
 INF = float("inf")
 GOOD = Distance(2.8e-6, 3.5e-6, 0.8)

@@ -19,8 +19,7 @@ from parity.golden import Floor, Golden, GoldenWriter, Key, Record, StepRecords
 from parity.golden.disk.table import Parts, Table
 from parity.golden.records import LOOP
 from parity.golden.sketch import bin_norms, geometry
-from tests.compare.make_goldens import REFERENCE
-from tests.golden.conftest import tensor_record
+from tests.support.made import REFERENCE, tensor_record
 
 SHAPES = ((2, 3), (4, 40, 24), (5,), ())
 PORTS = (

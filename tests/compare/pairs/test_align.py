@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parity.compare.judge import excused
 from parity.compare.pairs.align import Pair, align
 from parity.golden import Key, Record
-from tests.compare.make_records import noise, none, scalar, tensor
+from tests.support.made import noise, none, scalar, tensor
 
 SMALL = (1, 2, 3)
 

@@ -12,7 +12,7 @@ from parity.compare.pairs.lone import lone_ports
 from parity.compare.result import SiteDiff
 from parity.compare.unlike import is_unpaired
 from parity.golden import Record
-from tests.compare.make_records import Walk, births, moved, noise, none, scalar, step, tensor
+from tests.support.made import Walk, births, moved, noise, none, scalar, step, tensor
 
 X = noise(0)
 SMALL = noise(1, (1, 4, 8))

@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.compare.pairs.parts import in_common, of_stage
 from parity.golden import Floor, StepRecords
-from tests.compare.make_records import tensor
+from tests.support.made import tensor
 
 
 def test_what_only_one_side_has_is_left_out_with_its_floor() -> None:

@@ -21,8 +21,8 @@ from parity.runs.closer import observing as module
 from parity.runs.closer.observing import observing, on_tpu
 from parity.runs.request import Request
 from parity.settings import parse
-from tests.compare.make_records import because
 from tests.ports import write
+from tests.support.made import because
 
 PASSED = Result("pass", None, because(""))
 REQUEST = Request("tiny", parse("torch"), parse("torchax"))

@@ -16,7 +16,7 @@ from parity.hooks.sites import SitePlan
 from parity.paths.plan import CallRecords, ModuleCall, Plan
 from parity.paths.side import Pair
 from parity.runs.closer.suspects import LocalPass, block_of_origin, children_plan
-from tests.compare.make_records import FLOOR, because, floor_of, moved, noise, tensor
+from tests.support.made import FLOOR, because, floor_of, moved, noise, tensor
 
 MODULES = ("", "proj", "blocks.0", "blocks.0.attn", "blocks.0.attn.to_q", "blocks.1", "blocks.10", "blocks.10.ff")
 

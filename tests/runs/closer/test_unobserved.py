@@ -21,7 +21,7 @@ from parity.paths.side import Pair
 from parity.runs.closer.unobserved import NOTE, unobserved
 from parity.runs.request import Request
 from parity.settings import parse
-from tests.compare.make_records import because, moved, noise, step, tensor
+from tests.support.made import because, moved, noise, step, tensor
 
 LATENTS, PREDICTED = noise(1), noise(2)
 PASSED = Result("pass", None, because(""))
