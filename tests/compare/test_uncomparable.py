@@ -9,7 +9,7 @@ import pytest
 
 from parity.compare.judge import Judge
 from parity.golden.records import READ
-from tests.compare.make_records import Walk, births, noise, none, tensor
+from tests.support.made import Walk, births, noise, none, tensor
 
 
 @pytest.mark.parametrize("strict", [True, False])
