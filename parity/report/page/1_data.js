@@ -28,9 +28,9 @@ function placesOf(text, count) {
   return at;
 }
 
-// A run's table: `cell(line, column)` is the index of a site in `rel_l2`, `floor`, `ratio`, `state`, or -1.
-function unpack(run) {
-  const packed = run.sites, width = packed.steps.length;
+// The run's table: `cell(line, column)` is the index of a site in `rel_l2`, `floor`, `ratio`, `state`, or -1.
+function unpack(packed) {
+  const width = packed.steps.length;
   const state = bytesOf(packed.state), count = state.length;
   const table = new Int32Array(packed.lines.length * width).fill(-1);
   const at = placesOf(packed.at, count);
@@ -44,7 +44,7 @@ function unpack(run) {
   });
   const binBytes = bytesOf(packed.bins.bytes);
   const bins = new Map(packed.bins.of.map(([cell, from, n]) => [cell, binBytes.subarray(from, from + n)]));
-  const unpacked = { ...run, lines, steps: packed.steps, width, state, table, at, bins, binsLeft: packed.bins.left,
+  const unpacked = { drift: page.drift, lines, steps: packed.steps, width, state, table, at, bins, binsLeft: packed.bins.left,
     notes: packed.notes, ...numbers,
     cell: (line, column) => table[line * width + column],
     verdict: (i) => state[i] & 7, birth: (i) => BIRTHS[state[i] >> 3],
@@ -52,22 +52,22 @@ function unpack(run) {
   for (let i = 0; i < count; i++) {
     const line = lines[Math.floor(at[i] / width)], column = at[i] % width;
     if ((state[i] & 7) === APART) continue;
-    const far = heat(unpacked, i);
+    const far = heat(i, unpacked);
     if (far > line.worst) line.worst = far;
     if ((state[i] & 7) === FAIL) { line.fails++; if (line.first < 0) line.first = column; }
   }
   return unpacked;
 }
 
-// How far a site is beyond its floor, for its colour: the ratio; where a run only measured the module alone, that one.
-function heat(run, i) {
-  let far = run.ratio[i];
-  if (Number.isNaN(far) && run.local_ratio) far = run.local_ratio[i];
-  if (Number.isNaN(far)) return (run.state[i] & 7) === FAIL ? Infinity : 0;
+// How far a site is beyond its floor, for its colour: the ratio; where only the module alone was measured, that one.
+function heat(i, table = run) {
+  let far = table.ratio[i];
+  if (Number.isNaN(far) && table.local_ratio) far = table.local_ratio[i];
+  if (Number.isNaN(far)) return (table.state[i] & 7) === FAIL ? Infinity : 0;
   return far;
 }
 
-const runs = page.runs.map(unpack);
+const run = unpack(page.sites);
 
 // Numbers as the terminal writes them.
 const sci = (x) => Number.isNaN(x) ? "–" : x === Infinity ? "∞" : x === 0 ? "0" : x.toExponential(2).replace(/e([+-])(\d)$/, "e$10$2");

@@ -35,12 +35,12 @@ function rawColour(ratio, colours) {
   return mix(colours.beyond, Math.log10(ratio / LIMIT) / 4.5);
 }
 
-function siteColour(run, i, colours = ramp()) {
+function siteColour(i, colours = ramp()) {
   const verdict = VERDICTS[run.verdict(i)];
   if (verdict === "apart") return colours.apart;
   if (verdict === "harmless") return colours.harmless;
   if (verdict === "unjudged") return colours.none;
-  return ratioColour(heat(run, i), colours);
+  return ratioColour(heat(i), colours);
 }
 
 // A canvas of the size it has on the page, sharp on a dense screen; returns what draws on it.

@@ -2,7 +2,7 @@
 const heatMap = { canvas: byId("heat"), rows: [], gutter: 0, rowHeight: 0, cellWidth: 0, top: 16 };
 
 function drawHeat() {
-  const { canvas } = heatMap, run = now.run, colours = ramp();
+  const { canvas } = heatMap, colours = ramp();
   const width = Math.max(200, canvas.parentElement.clientWidth), lines = heatMap.rows = shownLines();
   const rowHeight = heatMap.rowHeight = Math.min(18, Math.max(520 / Math.max(lines.length, 1), 0.01));
   const plot = Math.max(60, Math.ceil(rowHeight * lines.length)), top = heatMap.top;
@@ -10,21 +10,20 @@ function drawHeat() {
   const cellWidth = heatMap.cellWidth = Math.min((width - gutter) / Math.max(run.width, 1), 120);
   const pen = sharp(canvas, width, plot + top + 4);
   pen.clearRect(0, 0, width, plot + top + 4);
-  const other = now.against;
   const bad = [];
   lines.forEach((line, row) => {
     const y = top + row * rowHeight;
     for (let column = 0; column < run.width; column++) {
       const i = run.cell(line.index, column);
       if (i < 0) continue;
-      if (run.verdict(i) === FAIL && !other) { bad.push([heat(run, i), column, y, i]); continue; }
-      pen.fillStyle = other ? changeColour(line, column, i, colours) : siteColour(run, i, colours);
+      if (run.verdict(i) === FAIL) { bad.push([heat(i), column, y, i]); continue; }
+      pen.fillStyle = siteColour(i, colours);
       pen.fillRect(gutter + column * cellWidth, y, Math.max(cellWidth - (cellWidth > 6 ? 1 : 0), 0.6), Math.max(rowHeight - (rowHeight > 6 ? 1 : 0), 0.6));
     }
   });
   bad.sort((a, b) => a[0] - b[0]);  // the worst on top; two pixels high, so that one among thousands is seen
   for (const [, column, y, i] of bad) {
-    pen.fillStyle = siteColour(run, i, colours);
+    pen.fillStyle = siteColour(i, colours);
     pen.fillRect(gutter + column * cellWidth, y, Math.max(cellWidth - (cellWidth > 6 ? 1 : 0), 1), Math.max(rowHeight - (rowHeight > 6 ? 1 : 0), 2));
   }
   drawLabels(pen, lines, colours, plot, width);
@@ -34,7 +33,7 @@ function drawHeat() {
 }
 
 function drawLabels(pen, lines, colours, plot, width) {
-  const { gutter, rowHeight, cellWidth, top } = heatMap, run = now.run;
+  const { gutter, rowHeight, cellWidth, top } = heatMap;
   pen.fillStyle = colours.dim;
   pen.font = "11px ui-monospace, monospace";
   pen.textBaseline = "middle";
@@ -74,33 +73,17 @@ function drawMark(pen, colours) {
   pen.fill();
 }
 
-// Of two runs: how much farther from its floor the site is in the other one.
-function changeColour(line, column, i, colours) {
-  const there = twin(now.against, line, now.run.steps[column]);
-  if (there < 0) return colours.none;
-  const change = Math.log10((heat(now.against, there) + 1e-6) / (heat(now.run, i) + 1e-6));
-  if (Math.abs(change) < 0.3) return colours.apart;
-  return change > 0 ? mix(colours.beyond, change / 4) : mix(colours.within, 0.4 - change / 4);
-}
-
-// The site of another run at the same place.
-function twin(run, line, step) {
-  run.byName ||= new Map(run.lines.map((l) => [[l.stage, l.branch, l.site, l.call].join("\0"), l]));
-  const found = run.byName.get([line.stage, line.branch, line.site, line.call].join("\0")), column = run.steps.indexOf(step);
-  return found && column >= 0 ? run.cell(found.index, column) : -1;
-}
-
 // The site under the pointer; where lines share a pixel, the worst of them.
 function siteAt(event) {
   const box = heatMap.canvas.getBoundingClientRect();
-  const y = event.clientY - box.top - heatMap.top, run = now.run;
+  const y = event.clientY - box.top - heatMap.top;
   const column = Math.min(Math.max(Math.floor((event.clientX - box.left - heatMap.gutter) / heatMap.cellWidth), 0), run.width - 1);
   const reach = heatMap.rowHeight >= 4 ? 0 : 2;
   const from = Math.max(0, Math.floor((y - reach) / heatMap.rowHeight)), to = Math.min(heatMap.rows.length - 1, Math.floor((y + reach) / heatMap.rowHeight));
   let best = null;
   for (let row = from; row <= to; row++) {
     const i = run.cell(heatMap.rows[row].index, column);
-    const far = i < 0 ? -1 : heat(run, i) + (run.verdict(i) === FAIL ? 1e6 : 0);
+    const far = i < 0 ? -1 : heat(i) + (run.verdict(i) === FAIL ? 1e6 : 0);
     if (!best || far > best.far) best = { line: heatMap.rows[row], column, far, i };
   }
   return best && best.i >= 0 ? best : null;
@@ -113,12 +96,12 @@ function heatKey(event) {
   if (!jump || !rows.length) return;
   event.preventDefault();
   const line = rows[Math.min(Math.max(row + jump[0], 0), rows.length - 1)];
-  select(line, Math.min(Math.max(now.column + jump[1], 0), now.run.width - 1));
+  select(line, Math.min(Math.max(now.column + jump[1], 0), run.width - 1));
 }
 
 heatMap.canvas.addEventListener("click", (event) => { const found = siteAt(event); if (found) select(found.line, found.column); });
 heatMap.canvas.addEventListener("keydown", heatKey);
 heatMap.canvas.addEventListener("mousemove", (event) => {
   const found = siteAt(event);
-  heatMap.canvas.title = found ? `${place(found.line)} ${found.line.branch} ${stepName(now.run.steps[found.column])}: ${times(now.run.ratio[found.i])} its floor, ${VERDICTS[now.run.verdict(found.i)]}` : "";
+  heatMap.canvas.title = found ? `${place(found.line)} ${found.line.branch} ${stepName(run.steps[found.column])}: ${times(run.ratio[found.i])} its floor, ${VERDICTS[run.verdict(found.i)]}` : "";
 });

@@ -3,7 +3,7 @@ const filter = { text: "", branch: "", stage: "", failing: false, under: "" };
 
 function shownLines() {
   const words = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
-  return now.run.lines.filter((line) =>
+  return run.lines.filter((line) =>
     (!filter.branch || line.branch === filter.branch) && (!filter.stage || line.stage === filter.stage) &&
     (!filter.failing || line.fails) && (!filter.under || within(line, filter.under)) &&
     words.every((word) => (line.site + " " + line.branch + " " + line.stage).toLowerCase().includes(word)));
@@ -87,9 +87,9 @@ function leaf(line, level) {
 
 function worstColumn(line) {
   let best = 0, far = -1;
-  for (let column = 0; column < now.run.width; column++) {
-    const i = now.run.cell(line.index, column);
-    if (i >= 0 && heat(now.run, i) > far) [best, far] = [column, heat(now.run, i)];
+  for (let column = 0; column < run.width; column++) {
+    const i = run.cell(line.index, column);
+    if (i >= 0 && heat(i) > far) [best, far] = [column, heat(i)];
   }
   return best;
 }
@@ -119,7 +119,7 @@ byId("tree").addEventListener("keydown", (event) => {
 
 function offerFilters() {
   for (const name of ["branch", "stage"]) {
-    const values = [...new Set(now.run.lines.map((line) => line[name]))].filter(Boolean), box = byId("filter-" + name);
+    const values = [...new Set(run.lines.map((line) => line[name]))].filter(Boolean), box = byId("filter-" + name);
     box.replaceChildren(make("option", { value: "" }, `every ${name}`), ...values.map((value) => make("option", { value }, value)));
     box.value = values.includes(filter[name]) ? filter[name] : filter[name] = "";
     box.hidden = values.length < 2;

@@ -36,20 +36,18 @@ function measured(values, floors, labels = "") {
 }
 
 function drawSteps() {
-  const run = now.run, box = byId("steps-chart"), steps = run.drift.steps;
+  const box = byId("steps-chart"), steps = run.drift.steps;
   byId("steps-section").hidden = !steps.length;
   if (!steps.length) return;
   const what = byId("steps-what").value, found = run.drift[what];
   const lines = measured(found.rel_l2, found.floor);
-  const beside = now.against || runs.find((other) => other !== run);
-  if (beside && beside.drift.steps.join() === steps.join()) lines.push({ label: `difference (${beside.name})`, values: positive(beside.drift[what].rel_l2), role: "other", dash: [2, 3] });
   if (what === "sigma" || what === "timestep") chart(box, steps, [{ label: "reference", values: run.drift[what].reference, role: "good" }, { label: "candidate", values: run.drift[what].candidate, role: "bad", dash: [6, 4] }], { log: false });
   else chart(box, steps, lines, { onpick: (index) => { const column = run.steps.indexOf(steps[index]); if (now.line && column >= 0) select(now.line, column); } });
 }
 
 // Error along depth: every site of the chosen step in execution order, of the filter's lines.
 function drawDepth() {
-  const run = now.run, column = now.column, lines = heatMap.rows.filter((line) => run.cell(line.index, column) >= 0 && run.verdict(run.cell(line.index, column)) !== APART);
+  const column = now.column, lines = heatMap.rows.filter((line) => run.cell(line.index, column) >= 0 && run.verdict(run.cell(line.index, column)) !== APART);
   const pick = (name) => lines.map((line) => run[name][run.cell(line.index, column)]);
   byId("depth-what").textContent = run.width ? stepName(run.steps[column]) : "";
   chart(byId("depth-chart"), lines.map((_, i) => i), measured(pick("rel_l2"), pick("floor")), { label: "site", onpick: (index) => select(lines[index], column) });

@@ -1,6 +1,6 @@
 // One site: its numbers, its steps, and where in its rows it differs.
 function drawSite() {
-  const box = byId("site"), run = now.run, line = now.line;
+  const box = byId("site"), line = now.line;
   box.hidden = !line;
   if (!line) return;
   const column = now.column, i = run.cell(line.index, column), step = run.steps[column];
@@ -23,23 +23,20 @@ function drawSite() {
   const shape = (s) => "[" + s.join(", ") + "]";
   add("shape", line.shapes.map(shape).join(" against "));
   add("dtype", line.dtypes[0] === line.dtypes[1] ? line.dtypes[0] : line.dtypes.join(" against "));
-  const beside = now.against;
-  if (beside) { const j = twin(beside, line, step); add(beside.name, j < 0 ? "not observed" : `${sci(beside.rel_l2[j])}, ${times(beside.ratio[j])} its floor, ${VERDICTS[beside.verdict(j)]}`); }
-  drawBins(run, line, column, i);
+  drawBins(line, column, i);
   const columns = run.steps.map((_, c) => c).filter((c) => run.cell(line.index, c) >= 0);
   const pick = (name) => columns.map((c) => run[name][run.cell(line.index, c)]);
   byId("site-steps").hidden = columns.length < 2;
   if (columns.length > 1) {
     const lines = measured(pick("rel_l2"), pick("floor"));
     if (run.local_rel_l2) lines.push({ label: "module alone", values: positive(pick("local_rel_l2")), role: "other", dash: [2, 3] });
-    if (beside) lines.push({ label: `difference (${beside.name})`, values: positive(columns.map((c) => { const j = twin(beside, line, run.steps[c]); return j < 0 ? NaN : beside.rel_l2[j]; })), role: "other", dash: [2, 3] });
     chart(byId("site-chart"), columns.map((c) => run.steps[c]), lines, { onpick: (index) => select(line, columns[index]) });
   }
 }
 
 const ratioOfBin = (code) => code === 255 ? NaN : code === 0 ? 0 : code === 254 ? Infinity : 10 ** ((code - 1) / 20 - 4);
 
-function drawBins(run, line, column, i) {
+function drawBins(line, column, i) {
   const bins = run.bins.get(line.index * run.width + column), box = byId("bins"), text = byId("bins-text");
   box.hidden = !bins;
   byId("bins-head").hidden = i < 0 || run.verdict(i) !== FAIL;
@@ -59,7 +56,7 @@ function drawBins(run, line, column, i) {
 }
 
 // Failures in execution order: by step, then by line; `p` and `n` walk those where something was introduced.
-function failures(run) {
+function failures() {
   if (run.failing) return run.failing;
   const found = [], introduced = [];
   for (let column = 0; column < run.width; column++) for (const line of run.lines) {
@@ -72,9 +69,9 @@ function failures(run) {
 }
 
 function nextFailure(way) {
-  const list = failures(now.run);
+  const list = failures();
   if (!list.length) return;
-  const at = now.line ? now.column * now.run.lines.length + now.line.index : -1, order = ([line, column]) => column * now.run.lines.length + line.index;
+  const at = now.line ? now.column * run.lines.length + now.line.index : -1, order = ([line, column]) => column * run.lines.length + line.index;
   const next = way > 0 ? list.find((f) => order(f) > at) || list[0] : [...list].reverse().find((f) => order(f) < at) || list[list.length - 1];
   select(...next);
 }

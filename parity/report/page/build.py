@@ -36,7 +36,6 @@ MOST_STEPS = 500
 SIGNS = {"pass": "✓", "fail": "✗", "unjudged": "?", "explained": "~", "harmless": "~"}
 BIRTH_WORDS = {"input": "the input", "module": "the module", "amplified": "nothing: carried over"}
 SITE_WORDS = {"input": "its input", "module": "this module", "amplified": "nothing here: it is carried over"}
-SCRIPTS = ("1_data", "2_colours", "3_heat", "4_tree", "5_charts", "6_site", "7_frames", "8_main")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +70,21 @@ class Shown:
     """A comparison and what is kept beside it.
 
     Attributes:
-        document: of `--json`. causes: of `parity explain --json`; None where it was not asked. name: of the run.
+        document: of `--json`. causes: of `parity explain --json`; None where it was not asked.
         pictures: the frames that differ most. pictures_are: what they are. pictures_missing: why there are none.
         sides: what each side was made with.
     """
 
     document: Json
     causes: Sequence[Json] | None = None
-    name: str = "run"
     pictures: Sequence[Picture] = ()
     pictures_are: str = ""
     pictures_missing: str = ""
     sides: Sequence[Side] = field(default=())
 
 
-def build(shown: Sequence[Shown], version: str = "") -> str:
-    """The page of one comparison, or of two beside each other.
+def build(shown: Shown, version: str = "") -> str:
+    """The page of a comparison.
 
     Args:
         version: of parity.
@@ -95,21 +93,19 @@ def build(shown: Sequence[Shown], version: str = "") -> str:
         DocumentError: something the page shows is missing or is no such thing. UsageError: jinja2 is missing.
     """
     try:
-        runs = [_view(one) for one in shown]
+        run = _view(shown)
     except BROKEN as error:
         raise DocumentError(f"not a document of --json: {error}") from None
     return page(
-        "page.html.jinja",
-        SCRIPTS,
         {
             "limit": LIMIT,
             "verdicts": VERDICTS,
             "births": BIRTHS,
             "words": SITE_WORDS,
-            "runs": [r["data"] for r in runs],
+            **run["data"],
         },
         version,
-        runs=runs,
+        run=run,
         signs=SIGNS,
         words=BIRTH_WORDS,
         limit=LIMIT,
@@ -133,7 +129,6 @@ def _view(shown: Shown) -> dict[str, Any]:
         names.update(dict.fromkeys(side.settings))
     return {
         "document": document,
-        "name": shown.name,
         "causes": shown.causes,
         "pictures": shown.pictures,
         "pictures_are": shown.pictures_are,
@@ -147,7 +142,7 @@ def _view(shown: Shown) -> dict[str, Any]:
         "dtypes": _dtypes(packed),
         "sides": shown.sides,
         "setting_names": sorted(names),
-        "data": {"name": shown.name, "origin": origin, "sites": packed, "drift": _drift(document["steps"])},
+        "data": {"origin": origin, "sites": packed, "drift": _drift(document["steps"])},
     }
 
 

@@ -1,4 +1,4 @@
-"""What every page has: the frame of HTML, its policy, style and script, and what a text on it may hold.
+"""The file around a comparison: its policy, style and script, and what a text on it may hold.
 
 Documents come from other machines: every text is escaped, the script writes text and never markup, and the page's
 policy lets nothing run but its own script, by its hash, and nothing load. Needs jinja2 (extra `report`).
@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from parity.errors import UsageError
@@ -20,6 +19,7 @@ from parity.report.page.packing import number
 from parity.report.words import WORDS
 
 HERE = Path(__file__).parent
+SCRIPTS = ("1_data", "2_colours", "3_heat", "4_tree", "5_charts", "6_site", "7_frames", "8_main")
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """What a terminal obeys, should somebody print a page; no page needs it."""
@@ -33,12 +33,11 @@ BROKEN = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowE
 """What reading a document raises that is none."""
 
 
-def page(template: str, scripts: Sequence[str], data: Json, version: str = "", **shown: object) -> str:
+def page(data: Json, version: str = "", **shown: object) -> str:
     """A page.
 
     Args:
-        template: its file. scripts: names of its own scripts, in order; none for a page without. data: what they read.
-        version: of parity. shown: what the template reads.
+        data: what the script reads. version: of parity. shown: what the template reads.
 
     Raises:
         DocumentError: something the page shows is missing or is no such thing. UsageError: jinja2 is missing.
@@ -59,14 +58,14 @@ def page(template: str, scripts: Sequence[str], data: Json, version: str = "", *
     environment.filters.update(
         sci=_sci, times=_times, percent=_percent, decibels=_decibels, similar=_similar, plain=_plain
     )
-    style, script = _style(), _script(scripts) if scripts else ""
+    style, script = _style(), _script()
     try:
-        text: str = environment.get_template(template).render(
+        text: str = environment.get_template("page.html.jinja").render(
             **shown,
             style=Markup(style),
             style_hash=f"'{_hash(style)}'",
             script=Markup(script),
-            script_hash=f"'{_hash(script)}'" if script else "'none'",
+            script_hash=f"'{_hash(script)}'",
             data=Markup(_data(data)),
             glossary=WORDS,
             version=version,
@@ -82,9 +81,9 @@ def _data(document: Json) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _script(names: Sequence[str]) -> str:
+def _script() -> str:
     """The page's script in one function, so that nothing of it is global but the library's name."""
-    own = "".join((HERE / f"{name}.js").read_text(encoding="utf-8") for name in names)
+    own = "".join((HERE / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     licence = (HERE / "uplot" / "LICENSE").read_text(encoding="utf-8")
     library = (HERE / "uplot" / "uPlot.iife.min.js").read_text(encoding="utf-8")
     return f'/* uPlot\n{licence}*/\n{library}\n(() => {{\n"use strict";\n{own}}})();\n'
