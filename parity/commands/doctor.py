@@ -34,9 +34,9 @@ from parity.commands.parts.unfold import command
 from parity.report.document import Facts, Listing, Section
 
 DISTRIBUTION = "tpu-parity"
-EXTRAS = (
-    "torch", "torchax", "tpu", "aot", "remote", "report", "docs", "test", "older",
-)  # fmt: skip
+EXTRAS = ("torch", "torchax", "tpu", "aot", "remote", "report")
+"""Those for users: not those that parity is developed with."""
+
 NEEDED_TO_RUN = ("torch", "torchax")
 """The extras without which `parity run` cannot work."""
 
@@ -92,6 +92,12 @@ class Disagreement(NamedTuple):
     installed: str
     wanted: str
 
+    @property
+    def is_newer(self) -> bool:
+        """Whether a wanted version would be a downgrade."""
+        have = _release(self.installed.partition("+")[0])
+        return all(have > _release(version) for _, version in _CLAUSE.findall(self.wanted))
+
 
 @dataclass(frozen=True, slots=True)
 class Extra:
@@ -107,7 +113,9 @@ class Extra:
 
     @property
     def command(self) -> str:
-        """Installs what it lacks."""
+        """Installs what it lacks; empty where that would downgrade a package."""
+        if any(d.is_newer for d in self.disagrees):
+            return ""
         return f"pip install '{DISTRIBUTION}[{self.extra}]'"
 
     @property
@@ -337,4 +345,9 @@ def _state(extra: Extra) -> str:
         return "complete"
     wrong = [f"lacks {', '.join(extra.lacks)}"] if extra.lacks else []
     wrong += [f"{d.package} is {d.installed}, wanted {d.wanted}" for d in extra.disagrees]
-    return f"incomplete: {'; '.join(wrong)}; add it with: {extra.command}"
+    advice = (
+        f"add it with: {extra.command}"
+        if extra.command
+        else "installing it would downgrade these; try it in an environment of its own"
+    )
+    return f"incomplete: {'; '.join(wrong)}; {advice}"

@@ -154,7 +154,7 @@ def test_requirements(text: str, expected: tuple[Requirement, str | None]) -> No
 
 
 def test_every_extra_and_every_pin_of_the_project_is_understood() -> None:
-    assert set(EXTRAS) == set(EXTRAS_WRITTEN)
+    assert set(EXTRAS) == set(EXTRAS_WRITTEN) - {"docs", "test", "older"}
     for extra, texts in EXTRAS_WRITTEN.items():
         for text in texts:
             requirement, asked_by = parse_requirement(f'{text}; extra == "{extra}"')
@@ -244,3 +244,17 @@ def test_a_checkout_that_was_never_installed_says_so(finds: Callable[[Findings],
     finds(bare)
     told = CliRunner().invoke(app, ["doctor"])
     assert "extras: unknown: tpu-parity is not installed, run `pip install -e .`" in told.stdout
+
+
+def test_no_install_that_downgrades_or_that_is_for_developers_is_advised(
+    metadata: dict[str, str], finds: Callable[[Findings], None]
+) -> None:
+    metadata.update({"torch": "2.14.0+cpu", "jax": "0.9.0"})
+    newer, older = check_extra("torch"), check_extra("tpu")
+    assert (newer.command, older.command) == ("", "")  # jax could be upgraded, torch would be downgraded
+    finds(replace(COMPLETE, extras=(newer, older)))
+    told = CliRunner().invoke(app, ["doctor"]).stdout
+    assert "torch is 2.14.0+cpu, wanted ==2.13.0" in told
+    assert "would downgrade" in told
+    assert "pip install" not in told
+    assert not {"docs", "test", "older"} & set(EXTRAS)
