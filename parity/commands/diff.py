@@ -39,11 +39,11 @@ def diff(
     run = shlex.quote(reference)
     if candidate is None:
         reference, candidate = both_sides(reference)
-    result = compared(reference, candidate, renames, output)
+    result, proposed = compared(reference, candidate, renames, output)
     pair = shlex.join([reference, candidate])
     page = f"parity report {run}" if kept else f"parity diff {pair} --format html > diff.html"
-    reported(result, (f"parity explain {run if kept else pair}   # why", f"{page}   # the page"), output, reports)
-    return result.exit_code
+    following = (f"parity explain {run if kept else pair}   # why", f"{page}   # the page")
+    return reported(result, proposed, following, output, renames, reports)
 
 
 def both_sides(run: str) -> tuple[str, str]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parity.commands.parts.judged import saved
 from parity.commands.parts.options import CandidatePath, GoldensModel, Judgement, Prompt, ReferencePath, Stage1
 from parity.commands.parts.unfold import command
 from parity.paths.worker.openers import Workers
 from parity.report.comparison import Comparison
 from parity.report.formats import render
-from parity.report.output import write
 
 if TYPE_CHECKING:
     from parity.compare.result import Result
@@ -45,10 +45,11 @@ def explain(
             request = ExplainRequest(reference=first, candidate=second, model=model, stage1=stage1, prompt=prompt)
         result = find_causes(request, openers, say)
     document = Comparison(result, explained=True, following=_following(result, first, second), details=output.details)
-    if second is None:  # beside the run, for `parity report`
-        write(Path(first) / "explain.json", render(document, "json"), "RUN")
     output.show(document)
-    return document.result.exit_code
+    if second is not None:
+        return result.exit_code
+    # Beside the run, for `parity report`.
+    return saved(result.exit_code, Path(first) / "explain.json", lambda: render(document, "json"), "RUN")
 
 
 def _following(result: Result, first: str, second: str | None) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from parity.commands.parts.unfold import command
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
+from parity.report.output import tell
 
 
 @command
@@ -73,10 +74,11 @@ def run(
     if stage2 is not None and (generation.stage1 is not None or generation.prompt is not None):
         raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
     with output.sides(torchax=not sides.pythons) as say:
-        from parity.face.verbs import executed
+        from parity.commands.parts.keep import KeepRun
         from parity.runs.profile import folders
         from parity.runs.profile import profile as write_profiles
         from parity.runs.request import Request
+        from parity.runs.stages.run import run_stages
 
         ports, reference, candidate = sides.load(generation.model)
         for settings in (reference, candidate):
@@ -101,11 +103,20 @@ def run(
         )
         if profile is not None:
             folders(profile)  # what cannot be written is told before the run
-        result = executed(request, say, out, overwrite)
+        kept = None if out is None else KeepRun(out, request, overwrite)
+        result = run_stages(request, say, kept)
+        if kept is not None:
+            result = result.noted(*kept.notes)
         if profile is not None:
             write_profiles(request, say, profile)
     output.show(Comparison(result, following=_following(result, out), details=output.details))
-    return result.exit_code
+    code = result.exit_code
+    if kept is not None:
+        kept.result(result)
+        for problem in kept.problems:
+            tell(f"parity: {problem}")
+            code = code or UsageError.exit_code
+    return code
 
 
 def _following(result: Result, out: Path | None) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The commands as functions: what `parity run`, `diff` and `explain` do, their answer as a value.
 
-Each side runs in a process of its own, as on the command line, whose `run` calls `executed`. Progress is not shown.
+Each side runs in a process of its own, as on the command line. Progress is not shown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from parity.compare import result as compared
 from parity.compare.diff import Auto
 from parity.compare.diff import diff as diff_goldens
 from parity.errors import UsageError
@@ -19,33 +18,13 @@ from parity.face.texts import Settings, texts
 from parity.golden.rename import NONE, load_rename
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.openers import Workers
-from parity.runs.request import Request, Say
+from parity.runs.request import Request
 
 Where = str | os.PathLike[str]
 
 
 def _quiet(text: str, done: int | None = None, total: int | None = None) -> None:
     del text, done, total
-
-
-def executed(request: Request, say: Say, out: Path | None = None, overwrite: bool = False) -> compared.Result:
-    """Run what was asked for, all of its stages, and keep it where a folder is given.
-
-    Args:
-        overwrite: replace the run that is kept there.
-
-    Raises:
-        UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting was ignored.
-    """
-    from parity.commands.parts.keep import KeepRun
-    from parity.runs.stages.run import run_stages
-
-    kept = None if out is None else KeepRun(out, request, overwrite)
-    result = run_stages(request, say, kept)
-    if kept is not None:
-        result = result.noted(*kept.notes)
-        kept.result(result)
-    return result
 
 
 def run(
@@ -80,10 +59,12 @@ def run(
     Raises:
         UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting was ignored.
     """
+    from parity.commands.parts.keep import KeepRun
     from parity.commands.parts.like import alike
     from parity.commands.parts.options import Generation
     from parity.runs.load import load_ports
     from parity.runs.request import Ports
+    from parity.runs.stages.run import run_stages
 
     check_extras(torchax=True)
     generation = Generation(model=model, steps=steps, seed=seed, prompt=prompt, stage1=_path(stage1))
@@ -115,7 +96,13 @@ def run(
             stages=tuple(stages),
             like=alike_to,
         )
-        return Result.of(executed(request, _quiet, _path(out), overwrite))
+        kept = None if out is None else KeepRun(Path(out), request, overwrite)
+        result = run_stages(request, _quiet, kept)
+        if kept is not None:
+            result = result.noted(*kept.notes)
+            kept.result(result)
+            result = result.noted(*kept.problems)
+        return Result.of(result)
 
 
 def diff(reference: Where, candidate: Where, *, rename: Where | Literal["auto"] | None = None) -> Result:

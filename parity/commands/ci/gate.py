@@ -108,11 +108,10 @@ def gate(
         generation, like = _of_golden(golden, ported)
         with _folder(out) as candidate:
             recorded(candidate, ported.side(port), generation, observed, like=like, overwrite=overwrite)
-            result = compared(golden, candidate, renames, output)
+            result, proposed = compared(golden, candidate, renames, output)
             if wanted(annotate) and result.verdict != "pass":
                 tell(error_line(place, _title(result), f"{result.reason} (golden: {golden})"))
-            reported(result, _following(golden, out), output, reports)
-    return result.exit_code
+            return reported(result, proposed, _following(golden, out), output, renames, reports)
 
 
 def _same(one: str, other: str) -> bool:

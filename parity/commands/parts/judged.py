@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -61,8 +61,8 @@ class Reports:
     ] = None
 
 
-def compared(reference: str, candidate: str, renames: Renames, output: Output) -> Result:
-    """Compare two goldens; rules that were proposed are saved or told.
+def compared(reference: str, candidate: str, renames: Renames, output: Output) -> tuple[Result, str]:
+    """Compare two goldens; returns also the rules that were proposed, as a file's text, where they are to be saved.
 
     Raises:
         ParityError: see `parity.compare.diff.diff` and `parity.golden.rename.load_rename`.
@@ -75,30 +75,55 @@ def compared(reference: str, candidate: str, renames: Renames, output: Output) -
     rename = Auto() if rules == AUTO else NONE if rules is None else load_rename(rules)
     with output.working("reading the goldens", quiet=output.quiet or not sys.stderr.isatty()) as say:
         result = diff_goldens(reference, candidate, rename=rename, say=say)
-    if isinstance(rename, Auto) and rename.proposal is not None:
-        proposed = rename.proposal.rename
-        if renames.map_out is not None:
-            write(renames.map_out, proposed.dumps, "--map-out")
-        elif proposed:
-            for line in proposed.dumps().splitlines():
-                tell(line)
-    return result
+    if not isinstance(rename, Auto) or rename.proposal is None:
+        return result, ""
+    proposed = rename.proposal.rename
+    if renames.map_out is not None:
+        return result, proposed.dumps()
+    for line in proposed.dumps().splitlines() if proposed else ():
+        tell(line)
+    return result, ""
 
 
-def reported(result: Result, following: Sequence[str], output: Judgement, reports: Reports) -> None:
-    """Write the reports and print the result.
+def reported(
+    result: Result, proposed: str, following: Sequence[str], output: Judgement, renames: Renames, reports: Reports
+) -> int:
+    """Print the result, then write the files beside it; returns the exit code.
 
     Args:
-        following: commands to go on with, where there are causes to find.
-
-    Raises:
-        UsageError: a report cannot be written.
+        proposed: of `compared`. following: commands to go on with, where there are causes to find.
     """
     from parity.report.comparison import Comparison
 
     following = tuple(following) if result.has_causes_to_find else ()
     document = Comparison(result, following=following, details=output.details)
-    for name, path in (("junit", reports.junit), ("markdown", reports.markdown)):
-        if path is not None:
-            write(path, render(document, name), f"--{name}")
-    output.show(document)
+    files: list[tuple[str, Path | None, Callable[[], str]]] = [
+        ("--junit", reports.junit, lambda: render(document, "junit")),
+        ("--markdown", reports.markdown, lambda: render(document, "markdown")),
+        ("--map-out", renames.map_out if proposed else None, lambda: proposed),
+    ]
+    code = result.exit_code
+    try:
+        output.show(document)
+    finally:
+        for option, path, text in files:
+            if path is not None:
+                code = saved(code, path, text, option)
+    return code
+
+
+def saved(code: int, path: Path, text: Callable[[], str], option: str) -> int:
+    """Write a file beside a result that was shown; a failure is told.
+
+    Args:
+        code: the exit code of the verdict. option: that named the file.
+
+    Returns:
+        The same code; of a pass whose file could not be written, 2.
+    """
+    try:
+        write(path, text, option)
+    except UsageError as error:
+        tell(f"parity: {error}")
+        return code or UsageError.exit_code
+    return code

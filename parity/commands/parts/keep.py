@@ -15,8 +15,10 @@ a killed run leaves what it had finished.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +52,7 @@ class KeepRun:
         overwrite: replace a run that is kept there; it stays until both sides are loaded.
 
     Attributes:
-        notes: what could not be kept.
+        notes: what was not kept, and why. problems: what could not be written once both sides had run.
 
     Raises:
         UsageError: on making it, if the folder holds a run already, or with `overwrite` anything that is no run's.
@@ -66,6 +68,7 @@ class KeepRun:
         self.out, self.where, self.request = out, out, request
         self.writers: dict[str, GoldenWriter] = {}
         self.notes: list[str] = []
+        self.problems: list[str] = []
         self._begun = False
 
     def _make(self, where: Path) -> None:
@@ -96,18 +99,30 @@ class KeepRun:
 
     def finish(self, ends: Pair[Ends]) -> None:
         for writer in self.writers.values():
-            writer.finish()
+            with self._told():
+                writer.finish()
 
     def frames(self, name: str, frames: np.ndarray) -> None:
-        self._make(self.out)
-        note = write_frames(self.out / "frames" / name, frames)
+        note = ""
+        with self._told():
+            self._make(self.out)
+            note = write_frames(self.out / "frames" / name, frames)
         if note and note not in self.notes:
             self.notes.append(note)
 
     def result(self, result: Result) -> None:
         """Write result.json; a run that ended in preflight has no records to keep."""
-        self._make(self.out)
-        write(self.out / "result.json", render(Comparison(result), "json"), "--out")
+        with self._told():
+            self._make(self.out)
+            write(self.out / "result.json", render(Comparison(result), "json"), "--out")
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """A file that cannot be written at the end of a run is a problem of its own, and no end of the verdict."""
+        try:
+            yield
+        except UsageError as error:
+            self.problems.append(str(error))
 
 
 def _require_run(out: Path, request: Request) -> None:
