@@ -76,8 +76,8 @@ fuzz: install
 KILLS ?= 20
 
 kills: install
-	KILLS=$(KILLS) $(BIN)/python -m pytest tests/kills tests/golden/test_kill.py tests/bisect/test_commits.py \
-	  tests/recorder/test_processes.py -m 'slow or not slow' -k 'kill or process' --timeout 0
+	KILLS=$(KILLS) $(BIN)/python -m pytest tests/kills tests/golden/test_kill.py tests/recorder/test_processes.py \
+	  -m 'slow or not slow' -k 'kill or process' --timeout 0
 
 # Not all of benchmarks/: `fault_bench` and `causes` take hours, the catalogues beside them are no programs.
 BENCHES := diff golden observe reduce rounds seeds startup tameness

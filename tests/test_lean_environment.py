@@ -98,7 +98,7 @@ COMMANDS = [
     (["merge", "merged", "part0", "part1"], 0),
     (["help", "words"], 0),
     (["bisect", "--help"], 0),
-    (["bisect", "commits", "--good", "HEAD", "--run", "true", "--repo", "reference"], 2),  # no repository
+    (["bisect", "commits", "HEAD~1", "HEAD", "--", "true"], 2),  # no repository
 ]
 
 

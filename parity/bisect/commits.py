@@ -1,181 +1,165 @@
-"""Which commit of a repository brought a difference, with any command as the judge.
+"""The first bad commit of a repository, found by `git bisect run` in a temporary worktree.
 
-How. Halving on the graph of commits, in git's own order (`git rev-list --bisect-all`): a good commit clears all that
-it contains, a bad one blames itself or something it contains. `git bisect run` itself is not used, since its log is in
-the worktree, which a machine that goes away takes with it; it has neither evidence nor seconds, and the first probe
-already records a verdict of a command that is not there at all. Here 126 and 127 count once the good end is good.
-
-Cost. ceil(log2 n) probes of n commits on a line, about as many on a graph; more where commits cannot be judged. The
-two ends are believed, unless they are asked to be checked: that adds two probes.
+The user's checkout, index and branches are not touched. The command counts as good with exit code 0 and bad with 1;
+with any other code, or killed by a signal, its commit is skipped. `git bisect run` alone takes 2 to 127 for bad, and so
+would convict a commit for a wrong option.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import math
 import os
-from collections.abc import Collection, Iterator
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from parity.bisect.report import CANNOT_BE_TOLD, Report, by_outcome, listing, plural
-from parity.bisect.repository import Commit, Repository, Worktree
-from parity.bisect.search import Answer, Found, Subject
-from parity.bisect.state import Probe, State
-from parity.bisect.strategy import Order, Outcome
-from parity.errors import ParityError, UsageError
+from parity.errors import UnjudgedError, UsageError
 
-TAIL_LINES, TAIL_BYTES = 10, 8192
+JUDGE = """\
+unset $(git rev-parse --local-env-vars)
+( {command} )
+code=$?
+git reset --quiet --hard && git clean --quiet -ffdx
+case $code in 0|1) exit $code;; esac
+echo $(git rev-parse HEAD) $code >> {skipped}
+exit 125
+"""
+"""Runs the command at a commit, restores the checkout, and maps the exit code for `git bisect run`."""
+
+GRACE = 3.0
+"""Seconds between SIGTERM and SIGKILL for an interrupted command."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What a judge concludes about one commit.
+class Commit:
+    """A commit: its full hash and the first line of its message."""
+
+    sha: str
+    subject: str
+
+    def __str__(self) -> str:
+        return f"{self.sha[:12]} '{self.subject}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The end of a search.
 
     Attributes:
-        outcome: good, bad or unresolved. evidence: one line that says why.
-        doubtful: whether the question may be at fault, not the commit: the command is not there, say.
+        candidates: the first bad commit; several, oldest first, if skipped commits hide it.
+        skipped: hash of each skipped commit -> why.
     """
 
-    outcome: Outcome
-    evidence: str
-    doubtful: bool = False
+    candidates: tuple[Commit, ...]
+    skipped: dict[str, str]
 
 
-class Judge(Protocol):
-    """Judges what is checked out in a folder."""
+def first_bad(good: str, bad: str, command: Sequence[str]) -> Found:
+    """Search between two revisions of the repository in the current folder.
 
-    def __call__(self, tree: Path, log: Path) -> Judged:
-        """Judge `tree`; what is printed meanwhile goes to the file `log`.
-
-        Raises:
-            UnjudgedError: the search must stop here.
-        """
-
-
-def ends(repository: Repository, good: str, bad: str) -> tuple[Commit, Commit]:
-    """The two ends of a search.
+    Args:
+        command: its words; runs at the top of each checkout.
 
     Raises:
-        UsageError: an unknown revision, or the bad one does not contain the good one.
+        UsageError: no repository, an unknown revision, or an end at which the command does not say what it should.
+        UnjudgedError: git could not finish the search.
     """
-    old, new = repository.commit(good, "--good"), repository.commit(bad, "--bad")
+    if shutil.which("git") is None:
+        raise UsageError("git is not on PATH. Install it")
+    _git("rev-parse", "--git-dir")
+    old, new = _commit("GOOD", good), _commit("BAD", bad)
     if old == new:
-        raise UsageError(f"--good and --bad are the same commit, {old}")
-    if not repository.is_ancestor(old, new):
-        hint = "they seem to be exchanged" if repository.is_ancestor(new, old) else "`git merge-base` has their fork"
-        raise UsageError(f"--good {old} is not an ancestor of --bad {new}: {hint}")
-    return old, new
+        raise UsageError(f"GOOD and BAD are the same commit: {old}")
+    if _git("merge-base", old.sha, new.sha, check=False).strip() != old.sha:
+        raise UsageError(f"GOOD {old} is not an ancestor of BAD {new}. `git merge-base` finds their common ancestor")
+    scratch = Path(tempfile.mkdtemp(prefix="parity-bisect-"))
+    tree, judge, skipped = scratch / "tree", scratch / "judge", scratch / "skipped"
+    judge.write_text(JUDGE.format(command=shlex.join(command), skipped=shlex.quote(str(skipped))))
+    try:
+        _git("worktree", "add", "--quiet", "--detach", str(tree), old.sha)
+        for name, commit, expected in (("GOOD", old, 0), ("BAD", new, 1)):
+            _git("checkout", "--quiet", "--detach", commit.sha, folder=tree)
+            if (code := _run(["sh", str(judge)], tree)) != expected:
+                why = _skipped(skipped).get(commit.sha, f"exit code {code}")
+                raise UsageError(
+                    f"{name} {commit} is not {name.lower()}: the command ended with {why}, expected {expected}. "
+                    "A checkout holds committed files only"
+                )
+        # Checks out the commit to try first; the search is over if there is none between the two.
+        _git("bisect", "start", new.sha, old.sha, folder=tree)
+        if not (found := _candidates(tree)):
+            _run([*GIT, "bisect", "run", "sh", str(judge)], tree)
+            found = _candidates(tree)
+        if not found:
+            raise UnjudgedError("git bisect stopped before it found a commit; its messages are above")
+        return Found(candidates=tuple(_commit(sha, sha) for sha in found), skipped=_skipped(skipped))
+    finally:
+        _git("worktree", "remove", "--force", "--force", str(tree), check=False)  # twice: it may still be locked
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class Graph(Order[Commit]):
-    """Commits, the good end first and the bad one last; what contains a bad one is bad.
-
-    Attributes:
-        repository: of the commits.
-    """
-
-    repository: Repository | None = None
-
-    def suspects(self, goods: Collection[Commit], bads: Collection[Commit]) -> tuple[Commit, ...]:
-        assert self.repository is not None
-        *_, smallest = bads  # each is contained in the one before
-        by_sha = {commit.sha: commit for commit in self.items}
-        return tuple(by_sha[sha] for sha in self.repository.by_use(smallest.sha, [good.sha for good in goods]))
+GIT = ("git", "-c", "core.hooksPath=/dev/null")
+"""The user's hooks are for their own checkout."""
 
 
-class Commits(Subject[Commit]):
-    """The commits between two, each judged in a temporary checkout."""
-
-    noun, phrase = "commit", "commit {}"
-
-    def __init__(self, order: Graph, judge: Judge, tree: Worktree, logs: Path, checked: bool) -> None:
-        """Args:
-        order: the commits. logs: folder for what judging prints. checked: whether the two ends are tried first.
-        """
-        self.order, self.checked = order, checked
-        self.presumed = {order.items[:1]: "good", order.items[-1:]: "bad"}
-        self._judge, self._tree, self._logs = judge, tree, logs
-        self._by_sha = {commit.sha: commit for commit in order.items}
-
-    def key(self, items: tuple[Commit, ...]) -> tuple[str, ...]:
-        return tuple(commit.sha for commit in items)
-
-    def words(self, key: tuple[str, ...]) -> str:
-        return str(self._by_sha[key[0]])
-
-    def probe(self, items: tuple[Commit, ...]) -> Answer[Commit]:
-        (commit,) = items
-        self._logs.mkdir(parents=True, exist_ok=True)
-        self._tree.checkout(commit.sha)
-        judged = self._judge(self._tree.path, self._log(commit.sha))
-        # As git does: a command that is not even there at the good commit would make every commit bad.
-        return Answer(judged.outcome, judged.evidence, self.order.items[:1] if judged.doubtful else ())
-
-    def refusal(self, items: tuple[Commit, ...], outcome: Outcome, evidence: str) -> ParityError:
-        return UsageError(
-            f"--{self.presumed[items]} {items[0]} is {outcome}: {evidence}; a checkout holds committed files alone, so "
-            f"a script that is not committed needs its full path; the log is {self._log(items[0].sha)}"
-        )
-
-    def progress(self, left: int) -> str:
-        probes = plural(math.ceil(math.log2(left)), "probe")
-        return f"{left} of {len(self.order.items) - 1} left, about {probes}" if left > 1 else "found"
-
-    def details(self, probe: Probe) -> list[str]:
-        return tail(self._log(probe.subject[0])) if probe.outcome == "bad" else []
-
-    def _log(self, sha: str) -> Path:
-        return self._logs / f"{sha[:12]}.log"
-
-    def report(self, found: Found[Commit]) -> Report:
-        """The first bad commit, or the commits that may be it, oldest first."""
-        first = found.answer[0] if len(found.answer) == 1 else None
-        age = {commit.sha: i for i, commit in enumerate(self.order.items)}
-        oldest_first = sorted(found.probes, key=lambda p: age[p.subject[0]])
-        searched = len(self.order.items) - 1
-        probes = f"({plural(len(found.probes), 'probe')} of {plural(searched, 'commit')})"
-        answer = [("first bad commit", f"{first} {probes}")]
-        if first is None:
-            answer = [("", f"cannot be told {probes}: only skipped commits are left; the first bad one is one of")]
-            answer += [("candidate", str(commit)) for commit in found.answer]
-        return Report(
-            kind="commits",
-            answer={
-                "first_bad": None if first is None else first.sha,
-                "subject": None if first is None else first.subject,
-                "candidates": [commit.sha for commit in found.answer],
-                "searched": searched,
-            },
-            probes=tuple(({"commit": p.subject[0]}, p) for p in found.probes),
-            sorted_out=by_outcome(oldest_first, lambda p: p.subject[0]),
-            facts=(*listing(oldest_first, self.words), *answer),
-            exit_code=0 if first else CANNOT_BE_TOLD,
-        )
-
-
-@contextlib.contextmanager
-def checked_out(
-    repository: Repository, good: Commit, bad: Commit, judge: Judge, state: State, checked: bool = False
-) -> Iterator[Commits]:
-    """The commits from `good` to `bad` as `ends` returns them, with a worktree that is removed in the end.
+def _git(*arguments: str, folder: Path | None = None, check: bool = True) -> str:
+    """What git prints.
 
     Raises:
-        UsageError: the state file has other commits.
+        UsageError: it fails, with `check`.
     """
-    order = Graph((good, *repository.between(good, bad)), believed=True, repository=repository)
-    if {p.subject for p in state.probes} - {(commit.sha,) for commit in order.items}:
-        raise UsageError(f"{state.path}: a probe in it is of no commit between the two; see --restart")
-    mark = "parity-bisect-" + hashlib.sha256(str(state.path).encode()).hexdigest()[:16]
-    with repository.worktree(mark) as tree:
-        yield Commits(order, judge, tree, state.path.with_name(state.path.name + ".logs"), checked)
+    words, environment = [*GIT, *arguments], _environment()
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, errors="replace")
+    if check and done.returncode:
+        raise UsageError(f"git {arguments[0]}: {(done.stderr.strip().splitlines() or ['failed'])[0]}")
+    return done.stdout
 
 
-def tail(log: Path) -> list[str]:
-    """The last lines of a log."""
-    with log.open("rb") as opened:
-        opened.seek(max(0, os.path.getsize(log) - TAIL_BYTES))
-        return opened.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:]
+def _environment() -> dict[str, str]:
+    """This process's environment without what would lead git to another repository, as within a hook."""
+    local = subprocess.run(["git", "rev-parse", "--local-env-vars"], capture_output=True, text=True).stdout.split()
+    return {name: value for name, value in os.environ.items() if name not in local}
+
+
+def _commit(end: str, revision: str) -> Commit:
+    sha = _git("rev-parse", "--verify", "--quiet", "--end-of-options", revision, check=False).strip()
+    shown = _git("log", "--no-walk", "--no-show-signature", "--format=%H %s", sha, check=False) if sha else ""
+    if not shown:
+        raise UsageError(f"{end}: there is no commit '{revision}'. `git log` lists them")
+    sha, _, subject = shown.rstrip("\n").partition(" ")
+    return Commit(sha, subject)
+
+
+def _candidates(tree: Path) -> list[str]:
+    """The first bad commit by git's own log, or the commits that may be it, oldest first; none during a search."""
+    log = _git("bisect", "log", folder=tree)
+    return re.findall(r"^# (?:possible )?first bad commit: \[(\w+)\]", log, re.MULTILINE)[::-1]
+
+
+def _skipped(notes: Path) -> dict[str, str]:
+    lines = notes.read_text().splitlines() if notes.exists() else []
+    codes = {sha: int(code) for sha, code in map(str.split, lines)}
+    return {sha: f"signal {code - 128}" if code > 128 else f"exit code {code}" for sha, code in codes.items()}
+
+
+def _run(words: Sequence[str], folder: Path) -> int:
+    """Run with both outputs on stderr, in a process group of its own, which is ended if parity is interrupted."""
+    process = subprocess.Popen(
+        words, cwd=folder, env=_environment(), stdin=subprocess.DEVNULL, stdout=2, process_group=0
+    )
+    try:
+        return process.wait()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            os.killpg(process.pid, signal.SIGKILL)  # what the command started may ignore SIGTERM
+        process.wait()
+        raise

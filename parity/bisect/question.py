@@ -13,7 +13,6 @@ from parity.errors import UsageError
 from parity.settings import Settings
 
 if TYPE_CHECKING:
-    from parity.golden import Golden
     from parity.paths.port.settings import PortInfo
 
 
@@ -35,11 +34,6 @@ def inputs_by_content(stage1: Path | None, prompt: str | None) -> str:
 def ports_by_content(*entries: PortInfo | None) -> str:
     """The ports: their functions and what their files hold now."""
     return "; ".join(f"{e.option} {e.text.rpartition(':')[2]} {e.digest}" for e in entries if e is not None)
-
-
-def golden_by_content(golden: Golden) -> str:
-    """A golden: the checksums of its parts."""
-    return hashlib.sha256("".join(part.sha256 for part in golden.manifest.parts).encode()).hexdigest()[:16]
 
 
 def settings_in_words(chosen: Settings) -> str:

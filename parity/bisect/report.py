@@ -27,7 +27,7 @@ class Report:
     """What is printed of a search.
 
     Attributes:
-        kind: of what was searched: commits or settings.
+        kind: of what was searched.
         answer: the keys of the JSON document that come first. probes: what each probe tried, by JSON name.
         sorted_out: what was tried by outcome, as JSON. facts: (label, text) for a person. exit_code: of the command.
     """

@@ -5,13 +5,14 @@ Exit codes: 0 found, 125 it cannot be told, 2 wrong usage. Progress goes to stde
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parity.bisect.report import CANNOT_BE_TOLD, FORMAT, plural
 from parity.commands.parts.choices import FORCINGS, ROUNDS, one_of
 from parity.commands.parts.options import (
     Generation,
@@ -21,14 +22,12 @@ from parity.commands.parts.options import (
     choose,
 )
 from parity.commands.parts.unfold import command
-from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing
 from parity.report.output import consoles, tell
 from parity.settings import Settings
 
 if TYPE_CHECKING:
-    from parity.bisect.commits import Judge
     from parity.bisect.report import Report
     from parity.bisect.state import State
     from parity.report.progress import Say
@@ -57,7 +56,6 @@ def _search(
     kind: str, question: Mapping[str, str], find: Callable[[State, _Listener], Report], kept: Search, output: Output
 ) -> int:
     """Open the state file, search, print the answer."""
-    from parity.bisect.report import plural
     from parity.bisect.state import State
     from parity.report.progress import progress
 
@@ -148,64 +146,36 @@ def settings(
 @command
 def commits(
     *,
-    good: Annotated[str, typer.Option(metavar="REV", help="A commit that is good.")],
-    bad: Annotated[str, typer.Option(metavar="REV", help="A later one that is bad.")] = "HEAD",
-    run: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CMD", help="Command to judge a checkout, as for `git bisect run`: 0 good, 125 skip, 1-127 bad."
-        ),
-    ] = None,
-    golden: Annotated[
-        str | None, typer.Option(metavar="REFERENCE", help="Golden that judges what --record writes.")
-    ] = None,
-    record: Annotated[
-        str | None, typer.Option(metavar="CMD", help="Command to record a checkout's golden to the folder $PARITY_OUT.")
-    ] = None,
-    repo: Annotated[Path, typer.Option(metavar="DIR", help="Any folder of the repository.")] = Path("."),
-    check_ends: Annotated[
-        bool, typer.Option("--check-ends", help="Try --good and --bad first: two more probes.")
-    ] = False,
-    kept: Search,
+    good: Annotated[str, typer.Argument(metavar="GOOD", help="A commit at which the command succeeds.")],
+    bad: Annotated[str, typer.Argument(metavar="BAD", help="A later commit at which it fails.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="After --. Exit code 0: good, 1: bad, any other: skip.")
+    ],
     output: Output,
 ) -> int:
-    """Find the first bad commit, judged by any command or a golden.
+    """Find the first bad commit with `git bisect run`.
 
-    Commands run by /bin/sh at the top of a temporary checkout; your working tree is not touched.
+    The command runs at the top of a temporary checkout; your own is not touched.
     """
-    from parity.bisect.commits import checked_out, ends
-    from parity.bisect.repository import Repository
-    from parity.bisect.search import search
-    from parity.bisect.strategy import strategy
+    from parity.bisect.commits import first_bad
 
-    judge, judged_by = _judge(run, golden, record)
-    repository = Repository(repo)
-    first, last = ends(repository, good, bad)
-    question = {"repository": repository.name, "good": first.sha, "bad": last.sha, **judged_by}
-
-    def find(state: State, listen: _Listener) -> Report:
-        with checked_out(repository, first, last, judge, state, check_ends) as subject:
-            return subject.report(search(subject, strategy("halving"), state, listen))
-
-    return _search("commits", question, find, kept, output)
-
-
-def _judge(run: str | None, golden: str | None, record: str | None) -> tuple[Judge, dict[str, str]]:
-    """The judge of a commit, and what of it belongs to the question.
-
-    Raises:
-        UsageError: options that do not fit together; the golden cannot be read.
-    """
-    from parity.bisect.oracles import ByCommand, ByGolden
-    from parity.bisect.question import golden_by_content
-    from parity.golden import Golden
-
-    if run is not None and (golden is not None or record is not None):
-        raise UsageError("--run judges by an exit code, --golden with --record by a golden: give one of the two")
-    if (golden is None) != (record is None):
-        raise UsageError("--golden REFERENCE needs --record CMD, which writes a checkout's golden to $PARITY_OUT")
-    if not (run or record or "").strip():
-        raise UsageError("give --run CMD, or --golden REFERENCE with --record CMD")
-    if golden is not None and record is not None:
-        return ByGolden(golden, record), {"golden": golden_by_content(Golden.open(golden)), "record": record}
-    return ByCommand(str(run)), {"run": str(run)}
+    found = first_bad(good, bad, words)
+    first = found.candidates[0] if len(found.candidates) == 1 else None
+    reasons = Counter(found.skipped.values())
+    told = ", ".join(f"{count} x {why}" for why, count in reasons.items())
+    skipped = f"; {plural(reasons.total(), 'commit')} skipped ({told})" * bool(reasons)
+    if first is None:
+        facts = [("candidate", str(commit)) for commit in found.candidates]
+        facts.append(("", f"cannot be told: skipped commits hide the first bad one among these{skipped}"))
+    else:
+        facts = [("first bad commit", f"{first}{skipped}")]
+    document = {
+        "format": FORMAT,
+        "bisected": "commits",
+        "first_bad": None if first is None else first.sha,
+        "subject": None if first is None else first.subject,
+        "candidates": [commit.sha for commit in found.candidates],
+        "skipped": [{"commit": sha, "why": why} for sha, why in found.skipped.items()],
+    }
+    output.show(Listing(document, (Facts(tuple(facts)),)))
+    return 0 if first else CANNOT_BE_TOLD

@@ -1,145 +1,190 @@
-"""The search on tangled histories, against what is known by construction: what contains a faulty commit is faulty."""
+"""`parity bisect commits` on real repositories: what it finds, what it refuses, and what it leaves behind: nothing."""
 
 from __future__ import annotations
 
-import random
+import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from parity.bisect.commits import Judged, checked_out, ends
-from parity.bisect.repository import Commit, Repository
-from parity.bisect.search import Found, search
-from parity.bisect.state import Probe, State
-from parity.bisect.strategy import Outcome, strategy
-from parity.errors import UsageError
-from tests.bisect.make_history import Made, git, named, repository
+from parity import cli
 
-pytestmark = pytest.mark.slow
-
-SIZE = 40
+Bisect = Callable[..., tuple[int, str, str]]
+HERE = "n=$(cat number); test $n -lt 5"
 
 
-class Tangle:
-    """A history of 40 commits with branches and merges by lot, all of them merged in the end."""
-
-    def __init__(self, folder: Path) -> None:
-        lot = random.Random(3)
-        parents: list[list[int]] = [[]]
-        for i in range(1, SIZE - 1):
-            parents.append(sorted({lot.randint(max(0, i - 6), i - 1) for _ in range(lot.choice([1, 2, 2]))}))
-        parents.append([i for i in range(SIZE - 1) if not any(i in p for p in parents)])
-        assert max(map(len, parents)) > 2
-        self.inside = [{i} for i in range(SIZE)]
-        for i, direct in enumerate(parents):
-            self.inside[i] |= set[int]().union(*(self.inside[p] for p in direct))
-        commits = [Made(f"c{i}", {}, tuple(f"c{p}" for p in direct)) for i, direct in enumerate(parents)]
-        self.folder = repository(folder, commits)
-        self.number = {sha: int(subject[1:]) for subject, sha in named(self.folder).items()}
-
-    def search(self, state: Path, fault: int, skipped: frozenset[int] = frozenset()) -> Found[Commit]:
-        def judge(tree: Path, log: Path) -> Judged:
-            log.touch()
-            here = int((tree / "number").read_text()) - 1
-            outcome: Outcome = "unresolved" if here in skipped else "bad" if fault in self.inside[here] else "good"
-            return Judged(outcome, "by construction")
-
-        found = Repository(self.folder)
-        good, bad = ends(found, ":/^c0$", "main")
-        with State.open(state, "commits", {}) as opened, checked_out(found, good, bad, judge, opened) as subject:
-            assert len(subject.order.items) == SIZE
-            return search(subject, strategy("halving"), opened)
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.fixture(scope="module")
-def tangle(tmp_path_factory: pytest.TempPathFactory) -> Tangle:
-    return Tangle(tmp_path_factory.mktemp("tangle") / "repo")
+def line(folder: Path, size: int) -> Path:
+    """A repository with `commit 0` to `commit SIZE` on `main`, each with its number in the file `number`."""
+    subprocess.run(["git", "init", "--quiet", "--initial-branch=main", str(folder)], check=True)
+    stream = ""
+    for i in range(size + 1):
+        stream += (
+            f"commit refs/heads/main\nmark :{i + 1}\ncommitter n <e> {10**9 + i} +0000\ndata <<END\ncommit {i}\nEND\n"
+        )
+        stream += f"from :{i}\n" * (i > 0) + f"M 100644 inline number\ndata <<END\n{i}\nEND\n"
+    subprocess.run(["git", "-C", str(folder), "fast-import", "--quiet"], input=stream.encode(), check=True)
+    git(folder, "checkout", "--quiet", "main")
+    return folder
 
 
-def probes_of_git(tangle: Tangle, fault: int) -> int:
-    """How many commits `git bisect run` itself tries."""
-    bad = [str(i + 1) for i, inside in enumerate(tangle.inside) if fault in inside]
-    judge = f"case $(cat number) in {'|'.join(bad)}) exit 1;; esac"
-    git(tangle.folder, "bisect", "start", "main", named(tangle.folder)["c0"])
-    said = git(tangle.folder, "bisect", "run", "sh", "-c", judge)
-    git(tangle.folder, "bisect", "reset")
-    return said.count("running ")
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worktrees go where the test can see what is left of them."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
 
 
-def test_every_seventh_fault_is_found_as_fast_as_git_finds_it(tangle: Tangle, tmp_path: Path) -> None:
-    ours = gits = 0
-    for fault in range(1, SIZE, 7):
-        found = tangle.search(tmp_path / str(fault), fault)
-        assert [tangle.number[commit.sha] for commit in found.answer] == [fault]
-        assert len({p.subject for p in found.probes}) == len(found.probes)
-        ours, gits = ours + len(found.probes), gits + probes_of_git(tangle, fault)
-    # In all, not one by one: of commits that tell as much git chooses others, and a graph cannot always be halved.
-    assert ours <= gits + 3
+@pytest.fixture
+def bisect(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Bisect:
+    """`bisect(repo, GOOD, BAD, "--", ...)`: exit code, stdout and stderr."""
+
+    def call(repo: Path, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.chdir(repo)
+        monkeypatch.setattr("sys.argv", ["parity", "bisect", "commits", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capfd.readouterr()
+        return ended.value.code if isinstance(ended.value.code, int) else 0, out, err
+
+    return call
 
 
-def test_with_commits_that_cannot_be_judged_the_fault_is_found_or_among_the_candidates(
-    tangle: Tangle, tmp_path: Path
-) -> None:
-    told = 0
-    for fault in range(2, SIZE, 7):
-        skipped = frozenset(random.Random(fault).sample(range(1, SIZE - 1), SIZE // 3))
-        found = tangle.search(tmp_path / str(fault), fault, skipped)
-        candidates = {tangle.number[c.sha] for c in found.answer}
-        assert fault in candidates
-        assert sum(c not in skipped for c in candidates) == 1, "but for one that is bad, all could not be judged"
-        told += len(candidates) == 1
-    assert 0 < told < len(range(2, SIZE, 7))
+def left_over(repo: Path) -> list[str]:
+    """What a search must not leave: worktrees, its own references, temporary files."""
+    worktrees = git(repo, "worktree", "list").splitlines()[1:]
+    return worktrees + git(repo, "for-each-ref", "refs/bisect").splitlines() + os.listdir(repo.parent / "tmp")
 
 
-def test_a_state_file_that_tells_of_other_commits_is_refused(tangle: Tangle, tmp_path: Path) -> None:
-    with State.open(tmp_path / "s", "commits", {}) as state:
-        state.add(Probe(subject=("f" * 40,), outcome="bad", evidence="", seconds=0.0))
-    with pytest.raises(UsageError, match="a probe in it is of no commit between the two"):
-        tangle.search(tmp_path / "s", 5)
-    assert len(git(tangle.folder, "worktree", "list").splitlines()) == 1
+@pytest.mark.parametrize(
+    ("size", "command", "said"),
+    [
+        (8, HERE, "first bad commit: {5}"),
+        (64, HERE, "first bad commit: {5}"),
+        (1, "test $(cat number) = 0", "first bad commit: {1}"),
+        (8, f"{HERE} && exit 0; test $n != 6 || exit 2; exit 1", "first bad commit: {5}"),
+        (8, f"test $(cat number) != 4 || exit 2; {HERE}", "{4}, {5}"),
+        (8, f"test $(cat number) != 2 || kill -9 $$; {HERE}", "first bad commit: {5}"),
+        (8, f"test $(cat number) != 3 || no-such-command; {HERE}", "first bad commit: {5}"),
+        # A command that changes its checkout: the next commit is judged as committed.
+        (8, f"test ! -e left || exit 1; touch left; {HERE}; code=$?; echo 9 > number; exit $code", "commit: {5}"),
+        (8, f"case $(cat number) in [3-7]) exit 125;; esac; {HERE}", "{3}, {4}, {5}, {6}, {7}, {8}"),
+    ],
+)
+def test_what_is_found(size: int, command: str, said: str, tmp_path: Path, bisect: Bisect) -> None:
+    repo = line(tmp_path / "repo", size)
+    shas = git(repo, "log", "--reverse", "--format=%H").split()
+    code, out, _ = bisect(repo, "main~" + str(size), "main", "--", "sh", "-c", command)
+    named = [f"{sha[:12]} 'commit {i}'" for i, sha in enumerate(shas)]
+    if said.startswith("{"):
+        candidates = [line.removeprefix("candidate: ") for line in out.splitlines()[:-1]]
+        assert (code, ", ".join(candidates)) == (125, said.format(*named))
+        assert "skipped commits hide the first bad one" in out.splitlines()[-1]
+    else:
+        assert (code, said.format(*named) in out.splitlines()[-1]) == (0, True)
+    assert left_over(repo) == []
 
 
-def test_what_a_killed_search_left_behind_is_cleaned_up(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "repo", [Made("one"), Made("two")])
-    code = (
-        "import sys; from pathlib import Path; from parity.bisect.repository import Repository; "
-        "from parity.bisect.shell import run\n"
-        "with Repository(Path(sys.argv[1])).worktree('parity-bisect-other') as tree:\n"
-        "    tree.checkout('HEAD'); run('echo $$ > ../pid; exec sleep 600', tree.path, Path(sys.argv[2]), {})\n"
+@pytest.mark.parametrize(
+    ("how", "why"), [("exit 2", "exit code 2"), ("kill -9 $$", "signal 9"), ("x-x", "exit code 127")]
+)
+def test_skipped_commits_are_counted_and_convict_nobody(how: str, why: str, tmp_path: Path, bisect: Bisect) -> None:
+    """Exit code 2 is parity's for a wrong option: `git bisect run` alone would call such a commit bad."""
+    repo = line(tmp_path / "repo", 8)
+    words = ("--", "sh", "-c", f"case $(cat number) in 4) {how}; exit;; esac; test $(cat number) -lt 7")
+    code, out, _ = bisect(repo, "main~8", "main", *words)
+    assert (code, out.splitlines()[-1].endswith(f"'commit 7'; 1 commit skipped (1 x {why})")) == (0, True)
+    document = json.loads(bisect(repo, "main~8", "main", "--json", *words)[1])
+    assert document["first_bad"] == git(repo, "rev-parse", "main~1").strip()
+    assert document["skipped"] == [{"commit": git(repo, "rev-parse", "main~4").strip(), "why": why}]
+
+
+def test_the_users_checkout_is_not_touched(tmp_path: Path, bisect: Bisect, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = line(tmp_path / "repo", 8)
+    (repo / "number").write_text("uncommitted")
+    (repo / "staged").write_text("staged")
+    git(repo, "add", "staged")
+    (repo / "untracked").write_text("untracked")
+    hook = repo / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hooked\n")
+    hook.chmod(0o755)
+
+    def users() -> list[object]:
+        files = {p.name: p.read_text() for p in repo.iterdir() if p.is_file()}
+        return [files, *(git(repo, *words) for words in (["status", "--porcelain"], ["reflog"], ["branch", "-a"]))]
+
+    before = users()
+    with monkeypatch.context() as hooks:  # as inside a hook
+        hooks.setenv("GIT_DIR", "/nowhere")
+        hooks.setenv("GIT_INDEX_FILE", "/nowhere")
+        code, out, err = bisect(repo, "main~8", "main", "--", "sh", "-c", HERE)
+    assert (code, "'commit 5'" in out) == (0, True), err
+    assert users() == before
+    assert not (tmp_path / "hooked").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["v9", "main", "--", "true"], "GOOD: there is no commit 'v9'"),
+        (["main~1", "main^{tree}", "--", "true"], "BAD: there is no commit 'main^{tree}'"),
+        (["--", "--output=x", "main", "true"], "GOOD: there is no commit '--output=x'"),
+        (["main", "main~0", "--", "true"], "are the same commit"),
+        (["main", "main~1", "--", "true"], "is not an ancestor of BAD"),
+        (["orphan", "main", "--", "true"], "is not an ancestor of BAD"),
+        (["main~2", "main", "--", "false"], "'commit 1' is not good: the command ended with exit code 1, expected 0"),
+        (["main~2", "main", "--", "true"], "'commit 3' is not bad: the command ended with exit code 0, expected 1"),
+        (["main~2", "main", "--", "no-such-command"], "'commit 1' is not good: the command ended with exit code 127"),
+        (["main~2", "main", "--", "sh", "-c", "exit $(cat number)"], "'commit 1' is not good: the command ended with"),
+        (["main~3", "main", "--", "sh", "-c", "exit $(cat number)"], "'commit 3' is not bad: the command ended with"),
+        (["main~2", "main"], "Missing argument"),
+    ],
+)  # fmt: skip
+def test_wrong_usage(arguments: list[str], why: str, tmp_path: Path, bisect: Bisect) -> None:
+    repo = line(tmp_path / "repo", 3)
+    git(repo, "tag", "orphan", git(repo, "commit-tree", "HEAD^{tree}", "-m", "unrelated").strip())
+    code, out, err = bisect(repo, *arguments)
+    assert (code, out) == (2, "")
+    assert why in err
+    assert left_over(repo) == []
+
+
+def test_outside_a_repository(tmp_path: Path, bisect: Bisect) -> None:
+    code, _, err = bisect(tmp_path, "main~2", "main", "--", "true")
+    assert (code, "not a git repository" in err) == (2, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_search_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """Also not the command's children, one of which ignores SIGTERM; within `git bisect run`, at commit 4 of 8."""
+    repo = line(tmp_path / "repo", 8)
+    deaf = f"sh -c 'trap \"\" TERM; echo $$ > {tmp_path}/pid; exec sleep 60'"
+    words = ["main~8", "main", "--", "sh", "-c", f"test $(cat number) != 4 || {deaf}; {HERE}"]
+    parity = subprocess.Popen(
+        [sys.executable, "-m", "parity", "bisect", "commits", *words], cwd=repo, stderr=subprocess.PIPE, text=True
     )
-    search = subprocess.Popen([sys.executable, "-c", code, str(folder), str(tmp_path / "log")])
-    try:
-        left = wait_for(lambda: [t for t in worktrees(folder) if (t.parent / "running").exists()])
-        pid = int(wait_for(lambda: (left[0].parent / "pid").read_text() if (left[0].parent / "pid").exists() else ""))
-        with Repository(folder).worktree("parity-bisect-this"):
-            assert left[0].exists(), "it is still in use"
-    finally:
-        search.kill()
-        search.wait()
-    assert left[0].exists()
-    with Repository(folder).worktree("parity-bisect-this"):
-        assert not left[0].parent.exists()
-    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text())
-    assert worktrees(folder) == []
-
-
-def worktrees(folder: Path) -> list[Path]:
-    listed = git(folder, "worktree", "list", "--porcelain").split("\n\n")
-    return [Path(entry.split("\n")[0].partition(" ")[2]) for entry in listed if "\nlocked parity-bisect-" in entry]
-
-
-T = TypeVar("T")
-
-
-def wait_for(found: Callable[[], T]) -> T:
-    for _ in range(1200):
-        value = found()
-        if value:
-            return value
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    raise AssertionError("it did not happen")
+    assert len(left_over(repo)) > 1
+    parity.send_signal(number)
+    _, err = parity.communicate(timeout=60)
+    assert parity.returncode == 128 + number
+    assert err.splitlines()[-1] == f"parity: {'interrupted' if number == signal.SIGINT else 'terminated'}"
+    assert left_over(repo) == []
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text()

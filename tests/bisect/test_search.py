@@ -108,8 +108,8 @@ def test_a_doubtful_answer_counts_once_its_control_is_judged(tmp_path: Path) -> 
 
 
 def test_strategies_are_found_by_their_names() -> None:
-    assert {"ddmin", "halving"} <= set(strategies())
-    with pytest.raises(UsageError, match=r"no search strategy 'guess'; there are .*halving"):
+    assert {"ddmin", "ddmin_unless_none"} <= set(strategies())
+    with pytest.raises(UsageError, match=r"no search strategy 'guess'; there are .*ddmin"):
         strategy("guess")
     with pytest.raises(ValueError, match="two strategies are registered as 'ddmin'"):
-        register("ddmin")(strategy("halving"))
+        register("ddmin")(strategy("ddmin_unless_none"))

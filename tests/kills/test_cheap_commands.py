@@ -21,7 +21,6 @@ from parity.errors import UsageError
 from parity.golden import Golden
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
-from tests.bisect.make_history import Made, repository
 from tests.kills.forked import CODES, KILLS, SIGNALS, Ended, forked, left_of, warmed
 from tests.support.made import REFERENCE, RESULT, pair, walk, write
 
@@ -73,16 +72,6 @@ def kept(folder: Path) -> None:
     (folder / "run" / "result.json").write_text(dumps(to_json(RESULT)))
 
 
-def history(folder: Path) -> None:
-    """Eight commits, the sixth of them bad."""
-    repository(folder / "repo", [Made(f"c{i}", {"state": "bad" if i > 5 else f"good {i}"}) for i in range(8)])
-
-
-def no_worktrees(folder: Path) -> None:
-    """What a killed search left in the repository's books is cleaned up by the next; nothing else is there."""
-    assert (folder / "repo" / "state").read_text() == "bad"
-
-
 COMMANDS = {
     "diff reports": Command(
         words=["diff", "reference", "candidate", "--junit", "out/j.xml", "--markdown", "m.md"],
@@ -97,13 +86,6 @@ COMMANDS = {
     "init": Command(words=["init", "port.py"], writes=["port.py"]),
     "init script": Command(words=["init", "port.py", "--script"], writes=["port.py"]),
     "merge": Command(words=["merge", "out", "first", "second"], make=halves, golden="out"),
-    "bisect commits": Command(
-        words=["bisect", "commits", "--repo", "repo", "--good", ":/c0", "--state", "state.json", "--run",
-               "grep -q good state"],
-        make=history,
-        writes=[],
-        check=no_worktrees,
-    ),
 }  # fmt: skip
 
 
@@ -157,7 +139,7 @@ class Trial:
         now = {name: content for name, content in files(folder).items() if not _hidden(name)}
         expected = {name: content for name, content in self.whole.items() if not _hidden(name)}
         assert now.keys() == expected.keys()
-        assert all(now[name] == expected[name] for name in now if not _timed(name))
+        assert now == expected
 
     def _is_whole(self, folder: Path) -> bool:
         now = files(folder)
@@ -168,8 +150,7 @@ class Trial:
         assert killed.code in (*CODES[signal.Signals(number)], command.code), killed.said
         assert "Traceback" not in killed.said
         assert "defect" not in killed.said
-        if number != signal.SIGKILL or command.words[0] != "bisect":  # what that leaves, the next search ends
-            assert left_of(killed.group) == []
+        assert left_of(killed.group) == []
         now = files(folder)
         if number != signal.SIGKILL:
             # A lock that nobody holds counts for nothing: a signal may come between taking it and the `try` behind it.
@@ -186,11 +167,6 @@ class Trial:
 
 def _hidden(name: str) -> bool:
     return any(part.startswith(".") for part in Path(name).parts)
-
-
-def _timed(name: str) -> bool:
-    """A search's state holds how long its probes took."""
-    return name == "state.json"
 
 
 def _unfinished_or_whole(golden: Path, whole: bool) -> None:
