@@ -26,7 +26,7 @@ def test_an_nnx_port_gets_a_verdict_an_origin_and_causes(tmp_path: Path) -> None
     assert (failed.code, failed.json["verdict"]) == (1, "fail")
     assert failed.json["origin"]["site"] == "blocks.0:in.keep", "the mask is no longer handed down"
 
-    told = parity("explain", "--json", str(tmp_path / "run"))
+    told = parity("explain", "--json", str(tmp_path / "run"), *paths)
     assert told.code == 1, told.err
     cause = told.json["causes"][0]
     assert (cause["setting"], cause["reference"], cause["candidate"]) == ("attention.mask", "exact", "none")
@@ -42,14 +42,14 @@ def test_a_fault_that_is_no_setting_is_gauged(tmp_path: Path) -> None:
     reference, candidate = write_tapped(tmp_path, faulty)
     options = ["--reference-path", reference, "--candidate-path", candidate, "--sites", "all"]
     assert parity("run", "--json", *options, "--out", str(tmp_path / "run")).code == 1
-    told = parity("explain", "--json", str(tmp_path / "run"))
+    told = parity("explain", "--json", str(tmp_path / "run"), *options[:4])
     assert told.json["origin"]["site"] == "blocks.1.qkv:out"
     (cause,) = told.json["causes"]
     assert cause["cause"].startswith("blocks.1.qkv:out is the reference's times 1.25")
     port = tmp_path / "port.py"
     port.write_text(port.read_text() + "# mended\n")
-    other = parity("explain", str(tmp_path / "run"))
-    assert (other.code, "is no longer the port that was run" in other.err) == (2, True)
+    other = parity("explain", str(tmp_path / "run"), *options[:4])
+    assert (other.code, "was edited since" in other.err) == (2, True)
     assert any("the paths differ in no setting that the port knows" in note for note in told.json["notes"])
 
 

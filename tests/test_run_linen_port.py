@@ -78,6 +78,6 @@ def test_what_a_dense_is_given_is_explained_as_it_was_compared(tmp_path: Path) -
     paths = ["--reference-path", reference, "--candidate-path", candidate, "--steps", "1", "--sites", "all"]
     ran = parity("run", "--json", *paths, "--out", str(tmp_path / "run"))
     assert ran.json["origin"]["site"] == "blocks.0.lin:in.input", ran.json["reason"]
-    told = parity("explain", "--json", str(tmp_path / "run"))
+    told = parity("explain", "--json", str(tmp_path / "run"), *paths[:4])
     (cause,) = told.json["causes"]
     assert cause["cause"].startswith("blocks.0.lin:in.input is the reference's times 1.25")

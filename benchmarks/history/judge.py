@@ -54,15 +54,15 @@ def judged(change: Change, where: Path) -> tuple[Result, Result | None]:
     if change.script is not None:
         return _recorded(change, where)
     openers = Here()
-    paths = (f"{PORTS}:{change.name}_{version}" for version in ("after", "before"))
-    ports = load_ports(*paths, None, 60.0, openers)
-    request = Request(f"{PORTS}:{change.name}_after", *ports.settings([], []), ports=ports)
+    after, before = (f"{PORTS}:{change.name}_{version}" for version in ("after", "before"))
+    ports = load_ports(after, before, None, 60.0, openers)
+    request = Request(after, *ports.settings([], []), ports=ports)
     kept = KeepRun(where, request)
     result = compare.run(request, quiet, kept, openers=openers)
     kept.result(result)
     if result.verdict != "fail" or result.failed == "preflight":
         return result, None
-    return result, explain(of_run(where, openers), openers, quiet)
+    return result, explain(of_run(where, openers, {"reference": after, "candidate": before}), openers, quiet)
 
 
 def _recorded(change: Change, where: Path) -> tuple[Result, Result | None]:

@@ -77,11 +77,13 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     """The request for a kept run (`parity run --out DIR`): its last round.
 
     Args:
-        openers: who imports its ports, once they are seen to be those that ran. named: ports that the command names.
+        openers: who imports its ports. named: its ports, `FILE:FUNCTION` by role; a run's folder does not decide what
+            is executed.
 
     Raises:
-        UsageError: the folder is no kept run.
+        UsageError: the folder is no kept run, or a port of it is not named.
     """
+    named = named or {}
     try:
         told = json.loads(read_text(where / "request.json", _MOST_BYTES))
         stage1, prompt = told["stage1"], told["prompt"]

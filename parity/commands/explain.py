@@ -32,8 +32,7 @@ def explain(
 ) -> int:
     """Name the causes of a difference, with shares and evidence.
 
-    Of a kept run, or of two goldens. Exit codes as of `parity diff`. The ports of a run that was kept elsewhere must be
-    named.
+    Of a kept run, or of two goldens. Exit codes as of `parity diff`. Name the ports of a kept run again.
     """
     with output.sides(torchax=second is None) as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run

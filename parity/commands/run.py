@@ -109,7 +109,7 @@ def run(
             result = result.noted(*kept.notes)
         if profile is not None:
             write_profiles(request, say, profile)
-    output.show(Comparison(result, following=_following(result, out), details=output.details))
+    output.show(Comparison(result, following=_following(result, out, sides), details=output.details))
     code = result.exit_code
     if kept is not None:
         kept.result(result)
@@ -119,14 +119,16 @@ def run(
     return code
 
 
-def _following(result: Result, out: Path | None) -> tuple[str, ...]:
+def _following(result: Result, out: Path | None, sides: Sides) -> tuple[str, ...]:
     """What to type after a run that differs."""
     where = None if out is None else shlex.quote(str(out))
     if not result.has_causes_to_find:
         return (f"parity report {where}   # the page",) if where and result.verdict == "fail" else ()
     if where is None:
         return ("this command with --out RUN, which keeps it; then: parity explain RUN",)
-    return (f"parity explain {where}   # why", f"parity report {where}   # the page")
+    named = {"--reference-path": sides.reference_path, "--candidate-path": sides.candidate_path}
+    ports = "".join(f" {option} {shlex.quote(path)}" for option, path in named.items() if path is not None)
+    return (f"parity explain {where}{ports}   # why", f"parity report {where}   # the page")
 
 
 def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:

@@ -125,13 +125,15 @@ def explain(
     model: str | None = None,
     stage1: Where | None = None,
     prompt: str | None = None,
+    reference_path: str | None = None,
+    candidate_path: str | None = None,
 ) -> Result:
     """The causes of a difference, as `result.causes`: `parity explain`.
 
     Args:
         run_or_reference: a run that was kept (`run(..., out=DIR)`), or the reference golden with `candidate` beside it.
         model: of two goldens, None for theirs. stage1, prompt: what they were recorded with, where it was not the
-            model's example prompt.
+            model's example prompt. reference_path, candidate_path: the ports of a kept run, named again.
 
     Raises:
         UsageError: no such run or golden.
@@ -143,7 +145,9 @@ def explain(
         raise UsageError("a kept run holds its own model, stage1 and prompt: leave them out")
     with Workers() as openers:
         if candidate is None:
-            request = of_run(Path(run_or_reference), openers)
+            request = of_run(
+                Path(run_or_reference), openers, {"reference": reference_path, "candidate": candidate_path}
+            )
         else:
             request = ExplainRequest(
                 reference=str(run_or_reference),

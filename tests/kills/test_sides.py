@@ -103,7 +103,8 @@ def nothing(folder: Path) -> None:
     del folder
 
 
-RUN = ["run", "--rounds", "structure", "--reference-path", "model.py:reference", "--candidate-path", "port.py:build"]
+PATHS = ["--reference-path", "model.py:reference", "--candidate-path", "port.py:build"]
+RUN = ["run", "--rounds", "structure", *PATHS]
 RECORD = ["record", "golden", "--side", "candidate", "--model", "tiny-cogvideox-1.0", "--steps", "3"]
 SETTINGS = ["bisect", "settings", "--rounds", "structure", "--candidate", "attention.mask=none", "--state", "s.json"]
 
@@ -126,6 +127,7 @@ class Command:
 
 
 RECORD_PORT = ["record", "golden", "--reference-path", "model.py:reference", "--values", "blocks.?:in"]
+EXPLAIN = ["explain", "run", *PATHS]
 GATE = ["gate", "port.py:build", "--golden", "golden", "--reference-path", "model.py:reference", "--out", "kept"]
 RECORD_SCRIPT = ["record", "golden", "--script", "script.py", "--floors", "none"]
 COMMANDS = {
@@ -134,7 +136,7 @@ COMMANDS = {
     "record": Command(words=RECORD, again=[*RECORD, "--resume"], make=nothing, check=a_golden, done=a_whole_golden),
     "record --script": Command(words=RECORD_SCRIPT, again=[*RECORD_SCRIPT, "--overwrite"], make=script,
                                check=a_golden, done=a_whole_golden),
-    "explain": Command(words=["explain", "run"], again=["explain", "run"], make=explained,
+    "explain": Command(words=EXPLAIN, again=EXPLAIN, make=explained,
                        check=whole_json("run/explain.json", "run/result.json"), done=kept_run, code=1),
     "bisect settings": Command(words=SETTINGS, again=SETTINGS, make=nothing, check=whole_json("s.json"),
                                done=whole_json("s.json")),

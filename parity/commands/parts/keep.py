@@ -34,7 +34,6 @@ from parity.paths.side import Pair
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import write
-from parity.runs.kept import SEAL, seal
 from parity.runs.like import carry
 from parity.runs.request import Request
 from parity.runs.stream import Ends
@@ -81,7 +80,7 @@ class KeepRun:
             raise UsageError(f"--out: cannot make '{where}': {error.strerror}") from None
         if not self._begun:
             request = _request(self.request, self.out)
-            write(self.out / "request.json", json.dumps({**request, SEAL: seal(request)}) + "\n", "--out")
+            write(self.out / "request.json", json.dumps(request) + "\n", "--out")
         self._begun = True
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
