@@ -50,10 +50,6 @@ def run(
     like: LikeOption = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run in this folder.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out keeps.")] = False,
-    profile: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Profile a step of each side here, by torch's and JAX's profiler."),
-    ] = None,
 ) -> int:
     """Run both sides here: same or not, and where they first diverge.
 
@@ -62,8 +58,6 @@ def run(
     if overwrite and out is None:
         raise UsageError("--overwrite replaces a kept run: give its folder with --out")
     chosen = parse_stages(stages, stage2)
-    if profile is not None and "transformer" not in chosen:
-        raise UsageError("--profile is of the transformer: name it among the --stages, or leave --profile out")
     if "text" not in chosen:  # which judges the embeddings against the prompt's
         generation.require_one_input()
     generation, alike_to = alike(like, generation, {"--inputs": inputs, "--stage2": stage2})
@@ -75,8 +69,6 @@ def run(
         raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
     with output.sides(torchax=not sides.pythons) as say:
         from parity.commands.parts.keep import KeepRun
-        from parity.runs.profile import folders
-        from parity.runs.profile import profile as write_profiles
         from parity.runs.request import Request
         from parity.runs.stages.run import run_stages
 
@@ -101,14 +93,10 @@ def run(
             stage2=stage2,
             like=alike_to,
         )
-        if profile is not None:
-            folders(profile)  # what cannot be written is told before the run
         kept = None if out is None else KeepRun(out, request, overwrite)
         result = run_stages(request, say, kept)
         if kept is not None:
             result = result.noted(*kept.notes)
-        if profile is not None:
-            write_profiles(request, say, profile)
     output.show(Comparison(result, following=_following(result, out, sides), details=output.details))
     code = result.exit_code
     if kept is not None:

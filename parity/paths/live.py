@@ -46,7 +46,6 @@ from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import Entry
 from parity.paths.port.replaced import checks as own_checks
 from parity.paths.port.settings import typed
-from parity.paths.profiled import looked_into
 from parity.paths.provenance import provenance
 from parity.paths.shared import Shared
 from parity.paths.side import can_of
@@ -191,8 +190,6 @@ class LiveSide:
             assert steps is not None
             assert not callable(start)
             return self._follow(plan, start, steps[0])
-        if plan.profile is not None or plan.programs is not None:
-            return iter([looked_into(prepare(self.loaded.with_fresh_sampler()), 0, plan)])
         return self._steps(plan, start, steps or (0, self.spec.source.steps))
 
     def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[StepRecords]:

@@ -127,9 +127,6 @@ class Plan:
         dtypes: input site -> dtype in which the calls' inputs are handed over, where the other side works in another.
         ends: whether the final latents follow the last step, as records of step `ENDS`: those of this side, and of the
             runs that measured its floors under their names as branches.
-        profile: folder into which the calls of the step are profiled, unobserved, in place of everything else.
-        programs: folder into which the texts of the programs of the step's calls are written, with these sites observed
-            and with none, in place of everything else; of a candidate that is compiled.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         stage1: file to which the side writes its embeddings as a port's first stage does, before its first step.
         follow: outputs of the other side by `name_of` their keys: every output of this side, a reference, gives way to
@@ -148,8 +145,6 @@ class Plan:
     ends: bool = False
     leave: str | None = None
     stage1: str | None = None
-    profile: str | None = None
-    programs: str | None = None
     follow: Given = field(default_factory=dict)
     operations: bool = False
     eager: bool = False
@@ -170,8 +165,6 @@ outputs of a stage outside the loop. They are no part of a golden."""
 BESIDE = "beside "
 """Before the name of a run: what a stage outside the loop makes of that run's inputs (`Spec.beside`)."""
 
-UNOBSERVED, OBSERVED, FIGURES = "unobserved", "observed", "figures.json"
-"""What `Plan.programs` leaves in its folder: `NAME.hlo` of each program, and their `memory` and `cost` by name."""
 
 NAMES, RAN = "names", "ran"
 """The loop's ports that follow the final latents: the modules that a side named, comma-separated; and which function

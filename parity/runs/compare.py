@@ -25,7 +25,6 @@ from parity.compare.result import Check, Result, Round
 from parity.errors import UsageError
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers, Workers
-from parity.runs.closer.observing import observing
 from parity.runs.closer.unobserved import unobserved
 from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
@@ -111,26 +110,23 @@ def _compared(
         if exact == request:
             result, truth = structure(pair, request, sink, say)
             result = unobserved(result, pair, truth.steps[0], request, say)
-            result = observing(result, pair, request, say)
             if request.rounds == "precision":
                 result = replace(result, failed="precision" if result.failed else None)
             return _with_rounds(result, checks, request.rounds), problem
         if request.rounds == "precision":
             truth = truth_alone(pair, request, say)
-            result = observing(precision(pair, request, truth, sink, say), pair, request, say)
+            result = precision(pair, request, truth, sink, say)
             return _with_rounds(result, checks, "precision"), problem
     # The pair as given makes room for the exact one, and is loaded again: weights can be large.
     with ready(exact, openers, say, own.get("structure")) as pair:
         first, truth = structure(pair, request, sink, say)
         if request.rounds == "structure":
             first = unobserved(first, pair, truth.steps[0], request, say)
-        if request.rounds == "structure" or first.verdict != "pass":
-            first = observing(first, pair, request, say)
     first = replace(first, differing_settings=differing)
     if request.rounds == "structure" or first.verdict != "pass":
         return _with_rounds(first, checks, "structure"), problem
     with ready(request, openers, say, own.get("precision")) as pair:
-        second = observing(precision(pair, request, truth, sink, say), pair, request, say)
+        second = precision(pair, request, truth, sink, say)
     return _with_rounds(second, checks, "precision", first), problem
 
 
