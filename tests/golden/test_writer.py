@@ -1,155 +1,122 @@
-"""Recording: what may be written where, resuming, stable bytes, and memory that does not grow."""
+"""Recording: what may be written where, resuming after a kill or a full disk, stable bytes, bounded memory."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import statistics
+import errno
+import os
+import pickle
+import subprocess
+import sys
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from parity.errors import UsageError
-from parity.golden import Golden, GoldenWriter, Key, Moments, Provenance, Record, StepRecords
+from parity.golden import Golden, GoldenWriter, StepRecords, verify
 from parity.golden.sketch import EXACT
+from tests.support.made import PROVENANCE, assert_same, mixed_step, noise, tensor, write
 
-Make = Callable[..., StepRecords]
+STEPS = (-1, 0, 1)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def record(folder: Path, provenance: Provenance, make_step: Make, steps: tuple[int, ...] = (-1, 0, 1)) -> None:
-    with GoldenWriter(folder, provenance) as writer:
-        for step in steps:
-            writer.write_step(make_step(step))
+def record(folder: Path, steps: tuple[int, ...] = STEPS) -> dict[str, bytes]:
+    write(folder, PROVENANCE, [mixed_step(step) for step in steps])
+    return contents(folder)
 
 
-def test_the_same_run_recorded_twice_gives_the_same_bytes(
-    tmp_path: Path, provenance: Provenance, make_step: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record(tmp_path / "a", provenance, make_step)
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the folder's name, the working directory and the order of the steps."""
+    first = record(tmp_path / "a")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    record(Path("another name"), provenance, make_step)
-    assert contents(tmp_path / "a") == contents(tmp_path / "elsewhere" / "another name")
+    assert record(Path("another name"), (1, -1, 0)) == first
+    assert not any(str(tmp_path).encode() in content for content in first.values())
 
 
-def test_the_order_of_steps_does_not_matter(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:
-    record(tmp_path / "a", provenance, make_step, (-1, 0, 1))
-    record(tmp_path / "b", provenance, make_step, (1, -1, 0))
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-
-
-def test_nothing_of_the_machine_is_in_the_files(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:
-    record(tmp_path / "a", provenance, make_step)
-    for content in contents(tmp_path / "a").values():
-        assert str(tmp_path).encode() not in content
-
-
-def test_a_golden_that_is_there_is_not_touched(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:
-    record(tmp_path, provenance, make_step)
-    before = contents(tmp_path)
-    with pytest.raises(UsageError, match=r"there is a golden here already.*--resume.*--overwrite"):
-        GoldenWriter(tmp_path, provenance)
-    with pytest.raises(UsageError, match="choose one"):
-        GoldenWriter(tmp_path, provenance, resume=True, overwrite=True)
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({}, "there is a golden here already.*--resume.*--overwrite"),
+        ({"resume": True, "overwrite": True}, "choose one"),
+    ],
+)
+def test_an_existing_golden_is_refused_and_left_alone(tmp_path: Path, options: dict[str, bool], word: str) -> None:
+    before = record(tmp_path)
+    with pytest.raises(UsageError, match=word):
+        GoldenWriter(tmp_path, PROVENANCE, **options)
     assert contents(tmp_path) == before
 
 
-def test_overwriting_leaves_nothing_of_the_old_golden_and_nothing_else_out(
-    tmp_path: Path, provenance: Provenance, make_step: Make
-) -> None:
-    record(tmp_path / "a", provenance, make_step, (-1, 0, 1, 12345))
-    (tmp_path / "a" / "notes.txt").write_text("mine")
-    (tmp_path / "a" / ".step-0003.safetensors.tmp").write_text("of a killed run")
-    with GoldenWriter(tmp_path / "a", provenance, overwrite=True) as writer:
+def test_overwriting_removes_the_old_golden_and_nothing_else(tmp_path: Path) -> None:
+    record(tmp_path, (-1, 0, 1, 12345))
+    (tmp_path / "notes.txt").write_text("the user's own")
+    (tmp_path / ".step-0003.safetensors.tmp").write_text("of a killed run")
+    with GoldenWriter(tmp_path, PROVENANCE, overwrite=True) as writer:
         assert writer.steps_done == ()
-        writer.write_step(make_step(0))
-        assert sorted(contents(tmp_path / "a")) == ["golden.json", "notes.txt", "step-0000.safetensors"]
-    assert Golden.open(tmp_path / "a").steps == (0,)
+        writer.write_step(mixed_step(0))
+    assert contents(tmp_path).keys() == {"golden.json", "step-0000.safetensors", "notes.txt"}
+    assert Golden.open(tmp_path).steps == (0,)
+    (tmp_path / "golden.json").write_text("{")  # a damaged one can be overwritten too
+    with GoldenWriter(tmp_path, PROVENANCE, overwrite=True) as writer:
+        writer.write_step(mixed_step(0))
+    assert verify(tmp_path) == []
 
 
-def test_a_run_that_fails_before_its_first_step_overwrites_nothing(
-    tmp_path: Path, provenance: Provenance, make_step: Make
-) -> None:
-    record(tmp_path, provenance, make_step)
-    before = contents(tmp_path)
-    with pytest.raises(RuntimeError), GoldenWriter(tmp_path, provenance, overwrite=True):
+def test_overwriting_touches_nothing_before_the_first_step(tmp_path: Path) -> None:
+    before = record(tmp_path)
+    with pytest.raises(RuntimeError), GoldenWriter(tmp_path, PROVENANCE, overwrite=True):
         raise RuntimeError("the model does not load")
     assert contents(tmp_path) == before
 
 
-def test_overwriting_a_damaged_golden(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:
-    (tmp_path / "golden.json").write_text("{")
-    with GoldenWriter(tmp_path, provenance, overwrite=True) as writer:
-        writer.write_step(make_step(0))
-    assert Golden.open(tmp_path).read_step(0).records
-
-
-def test_a_folder_with_other_things_is_left_alone(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:
-    (tmp_path / "step-0009.safetensors").write_text("not listed anywhere, but not ours to remove")
-    record(tmp_path, provenance, make_step)
-    assert (tmp_path / "step-0009.safetensors").exists()
-    assert Golden.open(tmp_path).steps == (-1, 0, 1)
-
-
-def test_a_step_is_written_once(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:
-    writer = GoldenWriter(tmp_path, provenance)
-    writer.write_step(make_step(0))
+def test_a_step_is_written_once(tmp_path: Path) -> None:
+    writer = GoldenWriter(tmp_path, PROVENANCE)
+    writer.write_step(mixed_step(0))
     with pytest.raises(UsageError, match="step 0 is recorded already"):
-        writer.write_step(make_step(0))
+        writer.write_step(mixed_step(0))
 
 
-def test_an_exception_leaves_an_incomplete_golden_that_can_be_resumed(
-    tmp_path: Path, provenance: Provenance, make_step: Make
-) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_interrupted_recording_resumes_to_the_same_bytes(tmp_path: Path, error: type[BaseException]) -> None:
     def interrupted() -> None:
-        with GoldenWriter(tmp_path / "a", provenance) as writer:
-            writer.write_step(make_step(-1))
-            raise KeyboardInterrupt
+        with GoldenWriter(tmp_path / "a", PROVENANCE) as writer:
+            writer.write_step(mixed_step(-1))
+            raise error
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         interrupted()
     golden = Golden.open(tmp_path / "a")
     assert (golden.complete, golden.steps) == (False, (-1,))
-    resumed = dataclasses.replace(provenance, command="parity record --resume")
+    resumed = dataclasses.replace(PROVENANCE, command="parity record --resume")
     with GoldenWriter(tmp_path / "a", resumed, resume=True) as writer:
         assert writer.steps_done == (-1,)
-        writer.write_step(make_step(0))
-        writer.write_step(make_step(1))
-    record(tmp_path / "b", provenance, make_step)
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+        for step in (0, 1):
+            writer.write_step(mixed_step(step))
+    assert contents(tmp_path / "a") == record(tmp_path / "b")
 
 
-def test_resuming_where_nothing_is_begins(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:
-    with GoldenWriter(tmp_path / "a", provenance, resume=True) as writer:
-        writer.write_step(make_step(0))
-    assert Golden.open(tmp_path / "a").complete
-
-
-def test_a_finished_golden_stays_finished_until_a_step_is_added(
-    tmp_path: Path, provenance: Provenance, make_step: Make
-) -> None:
-    record(tmp_path, provenance, make_step)
-    writer = GoldenWriter(tmp_path, provenance, resume=True)
+def test_a_finished_golden_is_complete_until_a_step_is_added(tmp_path: Path) -> None:
+    with GoldenWriter(tmp_path, PROVENANCE, resume=True) as writer:  # nothing to resume: a new recording
+        writer.write_step(mixed_step(0))
+    writer = GoldenWriter(tmp_path, PROVENANCE, resume=True)
     assert Golden.open(tmp_path).complete
-    writer.write_step(make_step(2))
+    writer.write_step(mixed_step(2))
     assert not Golden.open(tmp_path).complete
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "word"),
     [
-        (
-            {"settings": {"dtype": "bfloat16", "attention.mask": "exact"}},
-            r"settings\[dtype\]: 'float32' and 'bfloat16'",
-        ),
-        ({"settings": {"dtype": "float32"}}, r"settings\[attention.mask\]: 'exact' and None"),
+        ({"settings": {"dtype": "bfloat16", "attention.mask": "exact"}}, r"settings\[dtype\].*float32.*bfloat16"),
+        ({"settings": {"dtype": "float32"}}, r"settings\[attention.mask\]"),
         ({"weights": {"proj.weight": "0" * 16}}, r"weights\[proj.weight\]"),
         ({"inputs": {}}, r"inputs\[latents\]"),
         ({"seed": 8}, "seed: 7 and 8"),
@@ -158,71 +125,147 @@ def test_a_finished_golden_stays_finished_until_a_step_is_added(
         ({"shard": (1, 2)}, "shard"),
     ],
 )
-def test_another_run_cannot_resume(
-    tmp_path: Path, provenance: Provenance, make_step: Make, change: dict[str, object], said: str
-) -> None:
-    record(tmp_path, provenance, make_step)
-    with pytest.raises(UsageError, match=f"another run.*{said}"):
-        GoldenWriter(tmp_path, dataclasses.replace(provenance, **change), resume=True)  # type: ignore[arg-type]
+def test_a_different_run_cannot_resume(tmp_path: Path, change: dict[str, Any], word: str) -> None:
+    GoldenWriter(tmp_path, PROVENANCE)
+    with pytest.raises(UsageError, match=f"another run.*{word}"):
+        GoldenWriter(tmp_path, dataclasses.replace(PROVENANCE, **change), resume=True)
 
 
-def test_a_damaged_part_is_noticed_when_resuming(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:
-    record(tmp_path, provenance, make_step)
+def test_resuming_a_damaged_part_is_refused(tmp_path: Path) -> None:
+    record(tmp_path)
     part = tmp_path / "step-0000.safetensors"
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     with pytest.raises(UsageError, match=r"step-0000.safetensors.*checksum"):
-        GoldenWriter(tmp_path, provenance, resume=True)
+        GoldenWriter(tmp_path, PROVENANCE, resume=True)
 
 
-def test_provenance_that_cannot_be_read_again_is_not_written(tmp_path: Path, provenance: Provenance) -> None:
-    with pytest.raises(UsageError, match=r"golden.json: cannot be written: provenance.seed"):
-        GoldenWriter(tmp_path, dataclasses.replace(provenance, seed=1.5))  # type: ignore[arg-type]
+def test_what_cannot_be_read_again_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"golden.json.*provenance.seed"):
+        GoldenWriter(tmp_path, dataclasses.replace(PROVENANCE, seed=1.5))  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
-
-
-def test_a_place_that_is_no_folder_is_an_error_that_says_so(tmp_path: Path, provenance: Provenance) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="file: it is a file, and a golden is a folder"):
-        GoldenWriter(tmp_path / "file", provenance)
+    with pytest.raises(UsageError, match="it is a file"):
+        GoldenWriter(tmp_path / "file", PROVENANCE)
 
 
-def test_memory_does_not_grow_with_steps(tmp_path: Path, provenance: Provenance) -> None:
-    """2,000 sites a step; what the writer itself takes is measured, and the same sketch serves all of them."""
-    held = np.random.default_rng(0).standard_normal(EXACT).astype(np.float32)
-    value = np.zeros((512, 1024), np.float32)
-    moments = Moments(8192, 0, 0, -1.0, 1.0, 0.0, 90.0)
-
-    def records(step: int) -> StepRecords:
-        sites = [
-            Record(Key("transformer", step, "cond", f"b.{i}:out"), "tensor", (64, 128), "float32", "", (64, 128),
-                   moments, held)
-            for i in range(2000)
-        ]  # fmt: skip
-        sites.append(
-            Record(Key("transformer", step, "", "v"), "tensor", value.shape, "float32", value=value.T.copy().T)
-        )
-        return StepRecords(step, tuple(sites))
-
-    peaks, left = [], []
-    with GoldenWriter(tmp_path, provenance) as writer:
-        for index in range(5):
-            step = records(index)
-            tracemalloc.start()
-            writer.write_step(step)
-            after, peak = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            peaks.append(peak)
-            left.append(after)
-    megabyte = 2**20
-    part = (tmp_path / "step-0000.safetensors").stat().st_size
-    assert part > 17 * megabyte
-    assert peaks[0] < part / 2  # the part itself is never held: names and one block are
-    # Other threads of the test session may allocate meanwhile, hence the megabyte and the median.
-    assert max(peaks[1:]) < peaks[0] + megabyte
-    assert statistics.median(left) < 0.1 * megabyte
+def test_a_part_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    site = dataclasses.replace(tensor("a", np.zeros((64, 128), np.float32)), sketch=noise(0, (EXACT,)))
+    sites = [dataclasses.replace(site, key=dataclasses.replace(site.key, site=f"b.{i}:out")) for i in range(1000)]
+    writer = GoldenWriter(tmp_path, PROVENANCE)
+    tracemalloc.start()
+    writer.write_step(StepRecords(0, tuple(sites)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < (tmp_path / "step-0000.safetensors").stat().st_size / 2
 
 
-def test_the_manifest_grows_by_parts_only(tmp_path: Path, provenance: Provenance, make_step: Make) -> None:
-    record(tmp_path, provenance, lambda step: make_step(step, sites=50), (0, 1, 2))
-    parts = json.loads((tmp_path / "golden.json").read_text())["parts"]
-    assert [len(json.dumps(part)) < 300 for part in parts] == [True] * 3
+# --- killed and out of space -----------------------------------------------------------------------------------
+
+# The recording is killed before each call that changes the disk, and in the middle of writes. A child a kill.
+KILLED = """
+import os, pickle, signal, sys
+import parity.golden
+folder, (provenance, steps) = sys.argv[1], pickle.loads(sys.stdin.buffer.read())
+
+def record(where, killed_at):
+    calls = 0
+    def counted(function, partial=None):
+        def call(*args):
+            nonlocal calls
+            calls += 1
+            if calls == killed_at:
+                if partial:
+                    partial(*args)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args)
+        return call
+    write, sync, rename = os.write, os.fsync, os.replace
+    done = os.open(where + ".done", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write = counted(write, lambda file, data: write(file, data[: len(data) // 2]))
+    os.fsync, os.replace = counted(sync), counted(rename)
+    writer = parity.golden.GoldenWriter(where, provenance)
+    for step in steps:
+        writer.write_step(step)
+        write(done, b"s")
+    writer.finish()
+    write(done, b"f")
+
+killed_at = 0
+while True:
+    killed_at += 1
+    child = os.fork()
+    if not child:
+        record(f"{folder}/{killed_at:04d}", killed_at)
+        os._exit(0)
+    if os.WIFEXITED(os.waitpid(child, 0)[1]):
+        break
+print(killed_at)
+"""
+
+
+def test_a_recording_killed_at_any_moment_keeps_whole_steps_and_resumes(tmp_path: Path) -> None:
+    steps = [mixed_step(step, sites=2) for step in STEPS]
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    ran = subprocess.run(command, input=pickle.dumps((PROVENANCE, steps)), capture_output=True, check=True, timeout=100)
+    points = int(ran.stdout)
+    assert points > 40
+    whole = contents(tmp_path / f"{points:04d}")
+    assert len(whole) == 4
+    for point in range(1, points):
+        folder, done = tmp_path / f"{point:04d}", (tmp_path / f"{point:04d}.done").read_text()
+        if not (folder / "golden.json").exists():
+            assert done == ""
+            with pytest.raises(UsageError, match="no golden here"):
+                Golden.open(folder)
+        else:
+            golden = Golden.open(folder)
+            assert golden.steps == STEPS[: len(golden.steps)]
+            assert len(golden.steps) - done.count("s") in (0, 1)  # killed after the rename, before it returned
+            assert not golden.complete or done.count("s") == len(STEPS)
+            assert golden.complete >= ("f" in done)
+            for index in golden.steps:
+                assert_same(steps[index + 1], golden.read_step(index))
+            assert [problem.file for problem in verify(folder)] == ([] if golden.complete else ["golden.json"])
+        with GoldenWriter(folder, PROVENANCE, resume=True) as writer:
+            for step in steps:
+                if step.step not in writer.steps_done:
+                    writer.write_step(step)
+        assert {name: data for name, data in contents(folder).items() if name[0] != "."} == whole
+
+
+def test_a_disk_full_at_any_write_keeps_whole_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, write = [mixed_step(step, sites=1) for step in STEPS], os.write
+    left = 0
+
+    def failing(descriptor: int, data: bytes) -> int:
+        nonlocal left
+        if left == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left -= 1
+        return write(descriptor, data)
+
+    for writes in range(1000):
+        left, done = writes, 0
+        folder = tmp_path / str(writes)
+        monkeypatch.setattr(os, "write", failing)
+        try:
+            with GoldenWriter(folder, PROVENANCE) as writer:
+                for step in steps:
+                    writer.write_step(step)
+                    done += 1
+        except UsageError as error:
+            refusal = str(error)
+        else:
+            break
+        finally:
+            monkeypatch.undo()
+        assert refusal.startswith(f"{folder}/")
+        assert "no space left" in refusal
+        assert "--resume" in refusal
+        assert not list(folder.glob(".*"))  # nothing half written takes up space
+        if writes:
+            golden = Golden.open(folder)
+            assert (golden.steps, golden.complete) == (STEPS[:done], False)
+            for index in golden.steps:
+                golden.read_step(index)
+    assert writes > 20
