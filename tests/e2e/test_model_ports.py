@@ -1,0 +1,343 @@
+"""Ports of full models: with attention, schedule and loop of their own, in strangers' code; any diffusers class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import pytest
+import safetensors.torch
+import torch
+
+from parity.compare.result import Result
+from parity.errors import UsageError
+from parity.paths.live import InProcess
+from parity.paths.port.ported import _accepted
+from parity.port import Port
+from parity.runs.request import Request
+from parity.settings import parse
+from tests import strangers
+from tests.support.lab import run
+from tests.support.models import CONFIGS, NANO, checkpoint
+from tests.support.ports import check, compare, origin, port
+
+pytest.importorskip("torchax")
+
+COG = "tiny-cogvideox-1.0"
+ATTENTION = "transformer_blocks.0.attn.attention:out@image"
+
+# --- attention that a torchax port installs
+
+KERNEL = """
+import functools
+import torch
+import torchax
+from diffusers import CogVideoXTransformer3DModel
+from torchax.ops import ops_registry
+from parity.port import Port
+
+SDPA = torch.nn.functional.scaled_dot_product_attention
+env = torchax.default_env()
+
+
+def kernel(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, env=None):
+    weights = torch.softmax(query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5, dim=-1)
+    return FACTOR * (weights @ value)
+
+
+def build(case):
+    net = CogVideoXTransformer3DModel.from_pretrained(case.folder / "transformer")
+    INSTALL
+    return Port(module=net, runs="torchax")
+"""
+TABLE = """env._ops[SDPA] = ops_registry.Operator(
+        SDPA, functools.partial(kernel, env=env), is_jax_function=False, is_user_defined=True, needs_env=False,
+        is_view_op=False,
+    )"""
+OVERRIDE = "env.override_op_definition(SDPA, kernel)"
+COMPILED = """
+    with env:
+        net.load_state_dict(env.to_xla(net.state_dict()), assign=True)
+        net = torchax.compile(net, torchax.CompileOptions(jax_jit_kwargs={"static_argnames": ("return_dict",)}))"""
+
+
+@pytest.mark.parametrize(
+    ("install", "factor", "site", "whose"),
+    [
+        (TABLE, "0.0", "transformer_blocks.0.attn1.attention:out", "the port's own function kernel (port.py:13)"),
+        pytest.param(OVERRIDE, "0.0", "transformer_blocks.0.attn1.attention:out", "kernel", marks=pytest.mark.slow),
+        pytest.param(TABLE + COMPILED, "1.0", None, "the port's own function kernel", marks=pytest.mark.slow),
+        ("pass", "1.0", None, "torchax's own"),
+    ],
+    ids=["zeros", "zeros by override", "right, compiled", "none"],
+)  # fmt: skip
+def test_attention_of_a_torchax_port_is_the_one_that_runs(
+    install: str, factor: str, site: str | None, whose: str, tmp_path: Path
+) -> None:
+    text = KERNEL.replace("INSTALL", install).replace("FACTOR", factor)
+    result = compare(None, port(tmp_path, text), model=COG)
+    verdict, found = origin(result)
+    assert (verdict, found and found.partition("@")[0]) == ("pass" if site is None else "fail", site), result.reason
+    (note,) = (n.text for n in result.notes if "attention of" in n.text)
+    assert whose in note
+    assert "(4 modules)" in note
+    if install == "pass":
+        assert check(result, "candidate: replaced by parity").detail == "nothing: its code runs as it is"
+
+
+# --- ports that trace for themselves
+
+TRACES = """
+import functools
+import jax
+import torch
+from diffusers import CogVideoXTransformer3DModel
+from torchax import interop
+from parity.port import Case, Port
+
+FACTOR = {factor}
+
+
+class Remembering(CogVideoXTransformer3DModel):
+    @functools.lru_cache(maxsize=None)
+    def scale(self, tokens, device):
+        return torch.ones(tokens, device=device) * FACTOR
+
+    def forward(self, hidden_states, *args, **kwargs):
+        scale = self.scale(hidden_states.shape[-1], hidden_states.device)
+        return super().forward(hidden_states * scale, *args, **kwargs)
+
+
+def checkpointed(block):
+    own = block.forward
+
+    def forward(hidden_states, encoder_hidden_states, temb, image_rotary_emb=None, **kwargs):
+        def run(*given):
+            image, text = own(*given, image_rotary_emb=image_rotary_emb, **kwargs)
+            return image * FACTOR, text
+
+        run = interop.jax_view(run)
+        return interop.call_jax(jax.checkpoint(run), hidden_states, encoder_hidden_states, temb)
+
+    block.forward = forward
+
+
+def remembering(case: Case) -> Port:
+    return Port(module=Remembering.from_pretrained(case.folder / "transformer"), runs="torchax")
+
+
+def rematerialised(case: Case) -> Port:
+    model = CogVideoXTransformer3DModel.from_pretrained(case.folder / "transformer")
+    for block in model.transformer_blocks:
+        checkpointed(block)
+    return Port(module=model, runs="torchax")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["remembering", "rematerialised"])
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.01, "fail")])
+def test_port_that_traces_for_itself_is_judged(function: str, factor: float, verdict: str, tmp_path: Path) -> None:
+    """A closer look makes a second program of a module; what the first one's trace left behind is no value there."""
+    result = compare(None, port(tmp_path, TRACES.replace("{factor}", str(factor)), function), model=COG)
+    assert result.verdict == verdict, result.reason
+    if result.origin is not None:
+        assert result.origin.key.module.split(".")[0] in ("transformer_blocks", "patch_embed")
+
+
+# --- schedule and loop of a port's own
+
+SCHEDULE = """
+import numpy as np
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideo15Transformer3DModel
+from parity.port import Port
+
+
+def schedule(steps):
+    made = FlowMatchEulerDiscreteScheduler(shift=7.0)
+    made.set_timesteps(sigmas=np.linspace(1.0, 0.0, steps + 1)[:-1])
+    CHANGE
+    return made
+
+
+def loop(predictions, latents, step, scheduler):
+    cond, uncond = predictions["cond"], predictions["uncond"]
+    guided = uncond + SCALE * (cond - uncond)
+    return guided, scheduler.step(guided, scheduler.timesteps[step], latents, return_dict=False)[0]
+
+
+def build(case):
+    net = HunyuanVideo15Transformer3DModel.from_pretrained(case.folder / "transformer")
+    return Port(module=net, schedule=schedule, loop=loop)
+"""
+
+
+def with_schedule(folder: Path, change: str = "pass", scale: str = "6.0", steps: int = 2) -> Result:
+    text = port(folder, SCHEDULE.replace("CHANGE", change).replace("SCALE", scale))
+    return compare(None, text, model=str(checkpoint(NANO)), openers=InProcess(), steps=steps, timeout=300.0)
+
+
+def test_schedule_and_loop_of_a_port_pass_if_they_are_right(tmp_path: Path) -> None:
+    result = with_schedule(tmp_path)
+    assert result.verdict == "pass", result.reason
+    assert [s.noise_pred.ratio < 3 for s in result.steps] == [True, True]
+
+
+def test_wrong_guidance_scale_of_a_ports_loop_fails_at_noise_pred(tmp_path: Path) -> None:
+    assert origin(with_schedule(tmp_path, scale="5.0", steps=1)) == ("fail", "loop:noise_pred")
+
+
+@pytest.mark.parametrize(
+    ("change", "steps", "said"),
+    [
+        (
+            "made.timesteps = (made.timesteps * 1.02).clamp(max=1000).to(torch.bfloat16)",
+            50,
+            {
+                "candidate schedule": "timesteps repeat: 1000 (steps 0, 1",
+                "scheduler state": "the candidate's scheduler already stands at step 1 before step 0: its first ",
+            },
+        ),
+        (
+            "x = torch.zeros(1); [made.step(x, t, x) for t in made.timesteps[:2]]",
+            4,
+            {"scheduler state": "the candidate's scheduler already stands at step 2 before step 0: warm-up calls"},
+        ),
+    ],
+    ids=["repeats in bfloat16", "warm-up"],
+)
+def test_wrong_schedule_of_a_port_fails_before_a_forward(
+    change: str, steps: int, said: dict[str, str], tmp_path: Path
+) -> None:
+    result = with_schedule(tmp_path, change, steps=steps)
+    assert (result.verdict, result.failed, result.steps) == ("fail", "preflight", ())
+    for name, detail in said.items():
+        assert check(result, name).detail.startswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [("return 3", "returned an object of type int without `timesteps`"), ("raise ValueError('no')", "ValueError: no")],
+)
+def test_schedule_that_is_none_is_an_error_of_one_line(change: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        with_schedule(tmp_path, change)
+
+
+# --- strangers' ports
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "site"),
+    [({"order": "interleaved"}, None), ({"order": "valid_first", "attend": "zeroed"}, ATTENTION)],
+    ids=["another order", "zeroed keys"],
+)
+def test_port_with_other_names_and_another_order_of_text(how: dict[str, str], site: str | None, tmp_path: Path) -> None:
+    text = strangers.write(tmp_path, **how)
+    result = compare(None, text, model=strangers.MODEL, openers=InProcess(), timeout=300.0)
+    assert origin(result) == ("pass" if site is None else "fail", site), result.reason
+    assert result.differing_settings == ()
+    if site is None:  # the reference has vision tokens, which are padding
+        named = {d.key.site: d for d in result.sites if d.key.branch == "cond" and d.verdict == "pass"}
+        ours, theirs = named["transformer_blocks.0:in.encoder_hidden_states"].shapes
+        assert ours[1] > theirs[1]
+        assert "transformer_blocks.0:in.attention_mask" in named, "arguments are renamed as modules are"
+
+
+@pytest.mark.slow
+def test_port_of_diffusers_own_class_is_given_what_the_pipeline_computes(tmp_path: Path) -> None:
+    lines = (
+        "from diffusers import CogVideoXTransformer3DModel as Model\nfrom parity.port import Port\n",
+        "def build(case):\n    return Port(module=Model.from_pretrained(case.folder / 'transformer'))\n",
+    )
+    result = compare(None, port(tmp_path, "\n".join(lines)), model="tiny-cogvideox-1.5", timeout=60.0)
+    assert result.verdict == "pass", result.reason
+
+
+class _Takes(torch.nn.Module):
+    def forward(self, hidden_states: Any, image_rotary_emb: Any = None) -> Any: ...
+
+
+class _Computes(torch.nn.Module):
+    def forward(self, hidden_states: Any) -> Any: ...
+
+
+class _Passes(torch.nn.Module):
+    def forward(self, **inputs: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("made", "taken"),
+    [
+        (Port(module=_Takes()), True),
+        (Port(module=_Passes()), True),
+        (Port(module=_Computes()), False),
+        (Port(module=_Computes(), call=lambda inputs: None), True),
+    ],
+)
+def test_module_that_computes_rotary_tables_itself_is_not_given_them(made: Port, taken: bool) -> None:
+    assert ("image_rotary_emb" in _accepted(made, {"image_rotary_emb": 0})) == taken
+
+
+# --- transformers of no family, by class and config
+
+
+def request(folder: Path, **options: Any) -> Request:
+    return Request(str(folder), parse("torch"), parse("torchax"), **options)
+
+
+def test_transformer_saved_alone_runs_with_its_own_weights_and_given_inputs(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = {k: v for k, v in CONFIGS["flux"].items() if k != "_class_name"}
+    diffusers.FluxTransformer2DModel(**config).save_pretrained(tmp_path / "model")
+    given = {
+        "hidden_states": torch.randn(1, 12, 16),
+        "img_ids": torch.arange(36).reshape(12, 3),
+        "encoder_hidden_states": torch.randn(1, 5, 32),
+        "txt_ids": torch.zeros(5, 3, dtype=torch.int64),
+        "timestep": torch.tensor([0.7, 0.2]),
+    }
+    safetensors.torch.save_file(given, tmp_path / "inputs.safetensors")
+    result = run(request(tmp_path / "model", inputs=tmp_path / "inputs.safetensors", steps=2))
+    assert result.verdict == "pass", result.reason
+    assert [s.timestep[0] for s in result.steps] == pytest.approx([0.7, 0.2])
+    said = check(result, "inputs").detail
+    assert "weights drawn" not in said
+    assert "made for FluxTransformer2DModel: pooled_projections;" in said
+    shapes = {d.key.site: d.shapes[0] for d in result.sites if d.shapes and d.key.module == ""}
+    assert (shapes[":in.hidden_states"], shapes[":in.encoder_hidden_states"]) == ((1, 12, 16), (1, 5, 32))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "changes", "message"),
+    [
+        ({"nothing": torch.zeros(1)}, {}, "'nothing' is no argument of LTXVideoTransformer3DModel.forward"),
+        ({"hidden_states": torch.zeros(2, 48, 8)}, {}, "must have a batch of one"),
+        ({"encoder_hidden_states": torch.full((1, 4, 16), torch.nan)}, {}, "'encoder_hidden_states' is not finite"),
+        ({"encoder_hidden_states": torch.zeros(1, 16, 9)}, {}, "called with the inputs of --inputs and those made"),
+        ({"timestep": torch.tensor([1.0, 0.5])}, {}, "--inputs gives 2 timesteps for --steps 1"),
+        ({}, {"_class_name": "AceStepTransformer1DModel"}, "'hidden_states'|cannot make the argument|takes no"),
+        ({}, {"_class_name": "AutoencoderKLWan"}, "whose forward takes no 'hidden_states'"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(
+    tensors: dict[str, torch.Tensor], changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    from benchmarks.tiny_families import make
+
+    folder = make(tmp_path / "model", "ltx", **changes)
+    safetensors.torch.save_file(tensors, tmp_path / "inputs.safetensors")
+    with pytest.raises(UsageError, match=message):
+        run(request(folder, inputs=tmp_path / "inputs.safetensors" if tensors else None))
+
+
+def test_pipeline_without_its_weights_is_no_config_alone(tmp_path: Path) -> None:
+    from benchmarks.tiny_families import make
+
+    make(tmp_path / "transformer", "wan")
+    (tmp_path / "model_index.json").write_text("{}")
+    with pytest.raises(UsageError, match="cannot load"):
+        run(request(tmp_path))

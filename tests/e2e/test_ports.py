@@ -1,0 +1,440 @@
+"""Ports of models that parity has never seen, in each form that a port can take; and ports that misbehave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from parity.compare.result import Result
+from parity.errors import UnjudgedError, UsageError
+from parity.hooks.sites import plan_sites
+from parity.paths.plan import Plan
+from parity.paths.worker.openers import Workers
+from parity.runs.load import load_ports
+from parity.runs.request import Request
+from parity.runs.sides import ready
+from tests import linen_port, nnx_port
+from tests.ports import PORT, REFERENCE, write
+from tests.support.cli import cli
+from tests.support.lab import quiet
+from tests.support.ports import check, compare, modules, origin
+
+pytest.importorskip("torchax")
+
+
+def edited(text: str, *changes: tuple[str, str]) -> str:
+    for before, after in changes:
+        assert before in text, before
+        text = text.replace(before, after)
+    return text
+
+
+QKV = 'linear(w, name + ".qkv", h)'
+OUT = 'return linear(w, "out", x).reshape(1, *grid, -1)'
+TORCH = (
+    REFERENCE
+    + r"""
+
+class Other(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = TinyDiT()
+
+
+def build(case):
+    other = Other()
+    other.net.blocks[1].proj.weight.data *= FACTOR
+    return Port(module=other, call=lambda i: other.net(**i), runs="RUNS", rename={r"net\.(.+)": r"\1"})
+"""
+)
+OBJECTS = '''
+import jax.numpy as jnp
+from model import TinyDiT
+
+from parity.port import Port
+
+
+class Linear:
+    def __init__(self, w, name):
+        self.weight, self.bias = w[name + ".weight"], w[name + ".bias"]
+
+    def __call__(self, x):
+        return x @ self.weight.T + self.bias
+
+
+class Net:
+    """As Flax NNX has it: callable objects in attributes and lists, without hooks."""
+
+    def __init__(self, w):
+        self.time = Linear(w, "time")
+        self.rest = [Linear(w, "out")]
+
+    def __call__(self, hidden_states, timestep):
+        temb = self.time(timestep[:, None])
+        return hidden_states + 0 * self.rest[0](temb)[:, :, None, None]
+
+
+def build(case):
+    w = {k: jnp.asarray(v.numpy()) for k, v in TinyDiT().state_dict().items()}
+    return Port(module=Net(w), rename={"rest.0": "other"})
+'''
+JITTED = edited(
+    PORT,
+    ("def block(w, name", "import functools\n\n\n@functools.partial(jax.jit, static_argnums=1)\ndef block(w, name"),
+)
+MISNAMED = edited(
+    PORT,
+    ("# LAYER NORM", "* 1.01"),
+    (r'rename = {r"layers', r'rename = {r"layer'),
+    ('return linear(w, "out", x)', 'x = tap("out", linear(w, "out", x)); return x'),
+)
+LINEN_FAULT = (
+    "    net, weights =",
+    '    layers["lin"]["bias"] = layers["lin"]["bias"].at[1].add(0.01)\n    net, weights =',
+)
+
+# --- verdicts
+
+
+@pytest.mark.parametrize(
+    ("text", "site"),
+    [
+        (PORT, None),
+        (edited(PORT, (QKV, f'{QKV} * (1.01 if name == "layers.1" else 1)')), "blocks.1.qkv:out"),
+        (JITTED, None),
+        (edited(TORCH, ("FACTOR", "1.0"), ("RUNS", "torch")), None),
+        (edited(TORCH, ("FACTOR", "1.01"), ("RUNS", "torch")), "blocks.1.proj:out"),
+        pytest.param(edited(TORCH, ("FACTOR", "1.0"), ("RUNS", "torchax")), None, marks=pytest.mark.slow),
+        pytest.param(
+            edited(TORCH, ("FACTOR", "1.01"), ("RUNS", "torchax")), "blocks.1.proj:out", marks=pytest.mark.slow
+        ),
+        (OBJECTS, ":out"),
+    ],
+    ids=["jax", "jax fault", "own jit", "torch", "torch fault", "torchax", "torchax fault", "objects"],
+)
+def test_port_verdict(text: str, site: str | None, tmp_path: Path) -> None:
+    result = compare(*write(tmp_path, text))
+    assert origin(result) == ("pass" if site is None else "fail", site), result.reason
+    if text != OBJECTS:
+        assert {"blocks.0", "blocks.1"} <= modules(result)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "settings", "site"),
+    [
+        ((nnx_port, nnx_port.PORT), ("attention.mask=exact",), None),
+        ((nnx_port, nnx_port.PORT), (), "blocks.0:in.keep"),
+        ((linen_port, linen_port.PORT), (), None),
+        ((linen_port, edited(linen_port.PORT, LINEN_FAULT)), (), "blocks.1.lin:out"),
+    ],
+    ids=["nnx", "nnx without its mask", "linen", "linen fault"],
+)
+def test_flax_port_is_observed_by_its_own_names(
+    candidate: tuple[object, str], settings: tuple[str, ...], site: str | None, tmp_path: Path
+) -> None:
+    model, text = candidate
+    result = compare(*model.write(tmp_path, text), *settings, sites="all")  # type: ignore[attr-defined]
+    assert origin(result) == ("pass" if site is None else "fail", site), result.reason
+    layers = {f"blocks.{i}{at}" for i in range(3) for at in ("", ".norm")}
+    assert layers <= modules(result)
+    if model is linen_port and site is not None:
+        assert "inputs match (in.inputs in the candidate), output differs" in result.reason
+
+
+def test_port_that_agrees_says_what_was_compared(tmp_path: Path) -> None:
+    result = compare(*write(tmp_path))
+    assert (result.verdict, result.notes) == ("pass", ())
+    assert check(result, "candidate port").verdict == "pass"
+    assert check(result, "weights").detail == "6 parameters of the same names equal; 24 on one side only"
+    embed = next(d for d in result.sites if d.key.site == "embed:out")
+    assert embed.shapes == ((1, 16, 6, 8), (1, 16, 6, 8)), "channels are moved to where the reference has them"
+
+
+def test_reference_alone_is_compiled_by_torchax(tmp_path: Path) -> None:
+    result = compare(write(tmp_path)[0], None)
+    assert result.verdict == "pass"
+    assert "blocks.1" in modules(result)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "said"),
+    [
+        (
+            edited(PORT, ("rename=rename", "rename={}"), ('"embed"', '"e"'), ('tap("time"', 'tap("t"')),
+            "unjudged",
+            "no site in common",
+        ),
+        (edited(PORT, ("import Port, tap", "import Port\n\ntap = lambda name, x: x")), "pass", "names no site"),
+        (
+            MISNAMED,
+            "fail",
+            "6 of the port's 9 names meet no module of the reference",
+        ),
+    ],
+    ids=["no names", "no taps", "some names"],
+)
+def test_port_whose_names_meet_nothing_is_told_so(text: str, verdict: str, said: str, tmp_path: Path) -> None:
+    result = compare(*write(tmp_path, text))
+    assert result.verdict == verdict
+    assert said in " ".join([result.reason, *(n.text for n in result.notes)])
+    if verdict == "fail":
+        assert "its own inputs were not compared" in result.reason
+        assert not result.inputs_compared
+
+
+@pytest.mark.parametrize("text", [PORT, OBJECTS], ids=["taps", "objects"])
+def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
+    with Workers() as workers:
+        ports = load_ports(*write(tmp_path, text), None, 30.0, workers)
+        request = Request("model", *ports.settings([], []), ports=ports)
+        with ready(request, workers, quiet) as pair:
+            plan = plan_sites(["", *pair.modules], "all")
+
+            def predicted(observed: Plan) -> object:
+                (step,) = pair.sides.candidate.observe(observed)
+                return next(r.value for r in step.records if r.key.site == "loop:noise_pred" and r.key.branch == "")
+
+            np.testing.assert_array_equal(predicted(Plan(sites=plan)), predicted(Plan()))
+
+
+# --- modules run alone, recordings, explanations, searches
+
+
+def test_modules_of_a_torch_port_are_run_on_the_references_inputs(tmp_path: Path) -> None:
+    text = edited(
+        TORCH,
+        ("FACTOR", "1.01"),
+        ("RUNS", "torch"),
+        ("    other.net", "    other.net.blocks[0].mod.weight.data *= 1.01\n    other.net"),
+    )
+    result = compare(*write(tmp_path, text), forcing="module", sites="all")
+    local = {d.key.site: d.local for d in result.sites if d.local is not None and d.local.ratio == d.local.ratio}
+    beyond = {site for site, error in local.items() if error.ratio > 3}
+    assert beyond == {"blocks.0:out", "blocks.1:out", "blocks.0.mod:out", "blocks.1.proj:out"}, "each by its own error"
+    assert "out:out" in local, "an inherited error is no local one"
+    assert origin(result)[1] == "blocks.0.mod:out"
+
+
+def test_modules_of_a_jax_port_cannot_be_run_alone(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"port.py:build is a port in JAX: its names are of values, not of modules"):
+        compare(*write(tmp_path), forcing="module")
+
+
+def test_goldens_of_ports_are_diffed(tmp_path: Path) -> None:
+    reference, candidate = write(tmp_path)
+    _, broken = write(tmp_path, edited(PORT, (QKV, f'{QKV} * (1.01 if "1" in name else 1)')), "broken.py")
+    where = {name: tmp_path / name for name in ("reference", "candidate", "broken")}
+    cli("record", where["reference"], "--reference-path", reference, "--sites", "all", code=0)
+    for name, port in (("candidate", candidate), ("broken", broken)):
+        words = ("--side", "candidate", "--reference-path", reference, "--candidate-path", port, "--sites", "all")
+        cli("record", where[name], *words, code=0)
+    same = cli("diff", "--json", where["reference"], where["candidate"], code=0)
+    assert "blocks.1.qkv:out" in {s["site"] for s in same.json["sites"]}
+    other = cli("diff", "--json", where["reference"], where["broken"], code=1)
+    assert other.json["origin"]["site"] == "blocks.1.qkv:out"
+    alone = cli("record", tmp_path / "golden", "--candidate-path", candidate, code=2)
+    assert "--side candidate" in alone.said
+
+
+@pytest.mark.slow
+def test_setting_of_a_port_is_the_cause(tmp_path: Path) -> None:
+    reference, candidate = nnx_port.write(tmp_path)
+    paths = ("--reference-path", reference, "--candidate-path", candidate)
+    cli("run", "--json", *paths, "--out", tmp_path / "run", code=1)
+    cause = cli("explain", "--json", tmp_path / "run", *paths, code=1).json["causes"][0]
+    assert (cause["setting"], cause["reference"], cause["candidate"]) == ("attention.mask", "exact", "none")
+    assert cause["share"] == pytest.approx(1.0, abs=1e-3)
+    found = cli("bisect", "settings", "--json", *paths, "--state", tmp_path / "state.json", code=0)
+    assert [c["setting"] for c in found.json["culprits"]] == ["attention.mask"]
+
+
+@pytest.mark.slow
+def test_fault_that_is_no_setting_is_measured(tmp_path: Path) -> None:
+    reference, candidate = write(tmp_path, edited(PORT, (QKV, f'{QKV} * (1.25 if "1" in name else 1)')))
+    paths = ("--reference-path", reference, "--candidate-path", candidate)
+    cli("run", "--json", *paths, "--sites", "all", "--out", tmp_path / "run", code=1)
+    told = cli("explain", "--json", tmp_path / "run", *paths, code=1)
+    assert told.json["origin"]["site"] == "blocks.1.qkv:out"
+    assert told.json["causes"][0]["cause"].startswith("blocks.1.qkv:out is the reference's times 1.25")
+    port = tmp_path / "port.py"
+    port.write_text(port.read_text() + "# mended\n")
+    changed = cli("explain", tmp_path / "run", *paths, code=2)
+    assert "is not the port that was run" in changed.said
+
+
+@pytest.mark.slow
+def test_template_runs_as_it_is_and_is_never_overwritten(tmp_path: Path) -> None:
+    where = tmp_path / "mine.py"
+    cli("init", where, code=0)
+    run = ("run", "--json", "--reference-path", f"{where}:reference", "--candidate-path", f"{where}:build")
+    assert cli(*run, code=0).json["verdict"] == "pass"
+    assert "exists" in cli("init", where, code=2).said
+    where.write_text(edited(where.read_text(), ("jnp.tanh(x @", "jnp.tanh(1.01 * x @")))
+    assert cli(*run, code=1).json["origin"]["site"] == "blocks.0:out"
+
+
+# --- settings and state
+
+CACHED = "deepcache:0,2,2"
+CACHE_REFERENCE = edited(
+    REFERENCE,
+    (
+        "def forward(self, hidden_states, timestep):",
+        "def forward(\n        self, hidden_states, timestep, kept=None, keeps=False\n    ):",
+    ),
+    (
+        "        for block in self.blocks:",
+        "        before = x\n        for block in self.blocks if kept is None else ():",
+    ),
+    (
+        "        return self.out(x).transpose(1, 2).unflatten(2, grid)",
+        "        kept = (x - before,) if kept is None else kept\n"
+        "        out = self.out(before + kept[0]).transpose(1, 2).unflatten(2, grid)\n"
+        "        return (out, kept) if keeps else out",
+    ),
+    (
+        "def reference(case):\n    return Port(module=TinyDiT(), inputs=inputs())",
+        'SETTINGS = {"cache": "CACHE"}\n\n\ndef reference(case):\n'
+        '    net, keeps = TinyDiT(), case.settings["cache"] != "off"\n'
+        "    call = lambda inputs, kept=None: net(**inputs, kept=kept, keeps=keeps)\n"
+        "    return Port(module=net, call=call, inputs=inputs())",
+    ),
+    ("torch.tensor([0.7])", "torch.linspace(0.9, 0.3, 3)"),
+)
+CACHE_PORT = edited(
+    PORT,
+    ("def forward(w, inputs):", "def forward(w, inputs, kept=None, keeps=False):"),
+    ("    for i in range(2):", "    before = x\n    for i in range(2 if kept is None else 0):"),
+    (
+        OUT,
+        "kept = (x - before,) if kept is None else kept\n"
+        '    out = linear(w, "out", before + kept[0]).reshape(1, *grid, -1)\n'
+        "    return (out, kept) if keeps else out",
+    ),
+    ("SETTINGS = {", 'SETTINGS = {"cache": "CACHE", '),
+    ("call=forward", 'call=partial(forward, keeps=True) if case.settings["cache"] != "off" else forward'),
+    ("import jax\n", "from functools import partial\n\nimport jax\n"),
+)
+
+
+def with_cache(folder: Path, ours: str, theirs: str, port: str = CACHE_PORT) -> Result:
+    (folder / "model.py").write_text(CACHE_REFERENCE.replace("CACHE", ours))
+    (folder / "port.py").write_text(port.replace("CACHE", theirs))
+    return compare(f"{folder / 'model.py'}:reference", f"{folder / 'port.py'}:build", steps=3)
+
+
+def test_feature_cache_of_both_sides_skips_at_the_same_steps(tmp_path: Path) -> None:
+    same = with_cache(tmp_path, CACHED, CACHED)
+    assert same.verdict == "pass", same.reason
+    assert {d.key.step for d in same.sites if d.key.module == "blocks.0"} == {0, 2}
+
+
+def test_feature_cache_of_one_side_differs_where_it_skips(tmp_path: Path) -> None:
+    other = with_cache(tmp_path, "off", CACHED)
+    assert ([d.setting for d in other.differing_settings], other.verdict) == (["cache"], "fail")
+    assert other.steps[0].noise_pred.ratio < 3 < other.steps[1].noise_pred.ratio
+
+
+def test_feature_cache_that_is_not_returned_is_an_error(tmp_path: Path) -> None:
+    text = edited(CACHE_PORT, ("return (out, kept) if keeps else out", "return out"))
+    with pytest.raises(UsageError, match=r"with a cache `call\(..., kept\)` returns \(prediction, kept\)"):
+        with_cache(tmp_path, "off", CACHED, text)
+
+
+def test_settings_of_a_port_must_be_declared_and_read(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    with pytest.raises(UsageError, match=r"does not know the setting 'rope'; it knows attention.softmax_dtype"):
+        compare(*paths, "rope=cached")
+    with pytest.raises(UnjudgedError, match="never reached the code"):
+        compare(*paths, "attention.softmax_dtype=bfloat16", rounds="precision")
+
+
+@pytest.mark.parametrize(
+    ("lines", "noted"),
+    [
+        (
+            "import jax, torch\ntorch.set_default_dtype(torch.bfloat16)\ntorch.set_float32_matmul_precision('medium')\n"
+            "torch.nn.modules.module.register_module_forward_hook(lambda m, a, o: None)\n",
+            ("torch's default dtype from torch.float32 to torch.bfloat16", "_global_forward_hooks"),
+        ),
+        ("import jax, torchax\ntorchax.enable_globally()\n", ("turned torchax on",)),
+    ],
+    ids=["import", "modes"],
+)
+def test_what_a_port_changes_for_its_process_is_noted(lines: str, noted: tuple[str, ...], tmp_path: Path) -> None:
+    result = compare(*write(tmp_path, edited(PORT, ("import jax\n", lines))))
+    assert result.verdict == "pass", "the sides run clean"
+    found = check(result, "candidate port")
+    assert found.verdict == "explained"
+    assert all(part in found.detail for part in noted)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_port_takes_no_module_of_the_other_sides_folder(tmp_path: Path) -> None:
+    for side in ("a", "b"):
+        (tmp_path / side).mkdir()
+    reference, _ = write(tmp_path / "a")
+    text = edited(TORCH, ("FACTOR", "1.0"), ("RUNS", "torch"), (REFERENCE, "from model import *\n"))
+    _, candidate = write(tmp_path / "b", text)
+    (tmp_path / "b" / "model.py").write_text(edited(REFERENCE, ("F.silu(temb)", "F.silu(2 * temb)")))
+    assert compare(reference, candidate).verdict == "fail"
+
+
+# --- ports that misbehave
+
+NO_KERNEL = "__import__('jax.experimental.pallas').experimental.pallas.pallas_call(print, out_shape=x)"
+"""A kernel for TPUs, which no CPU compiles: JAX says so after the port's own code has returned."""
+RETURN = "return Port(call=forward"
+IMPORT = "import jax\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (RETURN, "return None and Port(call=forward", "build(case) returned None; return a parity.port.Port"),
+        (RETURN, "return 3 and 'a port' or Port(call=forward", "build(case) returned of type str"),
+        (RETURN, "return Port(call=None and forward", "`call` is missing"),
+        (OUT, "return None", "`call` returned None; return the prediction, a jax array"),
+        (OUT, "return x.astype(int)", "`call` returned int32 values"),
+        (
+            OUT,
+            "raise ValueError('no such thing\\nand more')",
+            "raised at port.py:35: ValueError: no such thing (PARITY_DEBUG",
+        ),
+        (
+            OUT,
+            f"return {NO_KERNEL}(x)",
+            "compiling what `call` computes raised at port.py: ValueError: Only interpret mode",
+        ),
+        ("def build(case):", "def build(case):\n    raise KeyError('gone')", "raised at port.py:39: KeyError: 'gone'"),
+        ("SETTINGS = {", "SETTINGS = {'nothing': 1, ", "'nothing', which is no setting"),
+        (
+            IMPORT,
+            "import jax\nraise RuntimeError('at import')\n",
+            "'port.py' raised at port.py:3: RuntimeError: at import",
+        ),
+        (IMPORT, "import jax\nthis is no python\n", "raised at port.py:3: SyntaxError"),
+        (IMPORT, "import jax\nimport sys; sys.exit(0)\n", "raised at port.py:3: SystemExit"),
+        ("def build(", "def built(", "has no 'build'; functions in it: linear, block, forward, built"),
+        ('tap("embed", x @', 'jax.vmap(lambda y: tap("embed", y))(x @', "tap('embed') is inside a jax transformation"),
+        (
+            "    grid = x.shape[1:3]",
+            "    import torch; torch.set_default_dtype(torch.float64)\n    grid = x.shape[1:3]",
+            "`call` changed torch's default dtype from",
+        ),
+    ],
+)
+def test_port_that_misbehaves_is_an_error_of_one_line(before: str, after: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as told:
+        compare(*write(tmp_path, edited(PORT, (before, after))))
+    assert said in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_port_that_hangs_at_import_ends_at_the_limit(tmp_path: Path) -> None:
+    hanging = "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except Exception:\n        pass\n" + PORT
+    with pytest.raises(UsageError, match=r"did not end within 0.5 s, at port.py:4; .*--path-timeout"):
+        compare(*write(tmp_path, hanging), timeout=0.5)
