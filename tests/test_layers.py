@@ -119,10 +119,10 @@ def test_the_package_is_there_to_be_looked_at() -> None:
         ("parity.hooks.tap", "import parity.models.family"),
         ("parity.models.family", "from parity.paths import loop"),
         ("parity.paths.loop", "from parity.compare.result import Result"),
-        ("parity.bisect.state", "from parity.report import terminal"),
+        ("parity.bisect.commits", "from parity.report import terminal"),
         ("parity.report.comparison", "from parity.compare.metrics import distance"),
         ("parity.report.comparison", "from parity.golden import sketch"),
-        ("parity.bisect.state", "from parity.commands import run"),
+        ("parity.bisect.commits", "from parity.commands import run"),
         ("parity.settings", "from parity.reached import Reached"),
     ],
 )

@@ -26,8 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.bisect.strategies.ddmin import ddmin
-from parity.bisect.strategy import Order, solve
+from parity.bisect.ddmin import ddmin
 from parity.bisect.swaps import Plan, Swap
 from parity.causes.decompose import shapley, subsets
 from parity.compare.judge import L2_LIMIT
@@ -84,7 +83,7 @@ def shares(plan: Plan, run: Run, noise: float) -> tuple[Share, ...]:
     guilty = {n for n in names if fails((n,))}
     rest = tuple(n for n in names if n not in guilty)
     if len(rest) > 1 and fails(rest):  # each harmless alone, not together
-        guilty |= set(solve(ddmin(Order(rest)), lambda subset: "bad" if fails(subset) else "good"))
+        guilty |= set(ddmin(rest, fails))
     found = []
     every = frozenset(guilty)
     for swap in plan.swaps:

@@ -20,7 +20,6 @@ PARTS = {
     "jax": "compiled programs; without them the next run compiles again",
     "compiled": "programs for TPUs that are not here, of parity compile",
     "known_faults": "runs of the known faults, for parity explain",
-    "bisect": "states of searches, which are resumed",
 }
 """Folder in the cache -> what it holds. Nothing else in the cache is ever deleted."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,7 @@ from typing import Any
 import pytest
 
 from parity import cli
-from parity.bisect.search import Found, search
-from parity.bisect.settings import DifferingSettings, Judge
-from parity.bisect.state import State
-from parity.bisect.strategy import Outcome, strategy
+from parity.bisect.settings import Judge, Outcome, State, fewest
 from parity.bisect.swaps import Plan, Swap, plan
 from parity.errors import UnjudgedError, UsageError
 from parity.settings import Settings, parse, render
@@ -36,9 +34,15 @@ class Failing:
         return ("bad", "fail: apart") if bad else ("good", "pass")
 
 
-def found_by(path: Path, searched: Plan, judge: Judge) -> Found[str]:
-    with State.open(path, "settings", {}) as state:
-        return search(DifferingSettings(searched, judge), strategy("ddmin_unless_none"), state)
+def search(judge: Judge, searched: Plan, path: Path | None = None) -> list[str]:
+    return [swap.setting for swap in fewest(searched, judge, State.open(path, {}))]
+
+
+def eight() -> Plan:
+    """Of `MANY`, those that differ: jit is off on both sides."""
+    searched = plan(parse("torch", ["dtype=float16"]), parse("torchax", MANY))
+    assert len(searched.swaps) == 8
+    return searched
 
 
 def test_a_plan_takes_the_references_value_where_the_candidates_backend_can() -> None:
@@ -88,36 +92,32 @@ def test_a_fault_of_blocks_brings_the_kernel_that_has_them_and_their_size_goes_w
     assert tried("attention.kernel", "attention.block_kv") == [given[0], given[2]]
 
 
-@pytest.mark.parametrize("faults", [{"attention.mask": "none"}, {"scheduler.warmup_steps": 2}])
-def test_one_setting_among_eight(tmp_path: Path, faults: dict[str, Any]) -> None:
-    searched = plan(parse("torch", ["dtype=float16"]), parse("torchax", MANY))
-    judge = Failing(faults)
-    found = found_by(tmp_path / "s", searched, judge)
-    assert list(found.answer) == list(faults)
-    assert len(searched.swaps) == 8  # jit is off on both sides
-    assert len(judge.asked) <= 2 + 2 * 3
-    assert len(found.probes) == len(judge.asked)
+@pytest.mark.parametrize(
+    ("faults", "refuses", "probes"),
+    [
+        ({"attention.mask": "none"}, False, 8),
+        ({"scheduler.warmup_steps": 2}, False, 8),
+        ({"attention.mask": "none", "rope": "cached"}, False, 40),
+        ({"attention.mask": "none", "rope": "cached"}, True, 40),  # some combinations cannot be run
+        ({}, False, 2),  # the run fails without any of them
+    ],
+)
+def test_culprits_among_eight(faults: dict[str, Any], refuses: bool, probes: int) -> None:
+    judge = Failing(faults, lambda s: refuses and s["vision_states"] == "none" and s["refiner.mask"] == "exact")
+    assert search(judge, eight()) == list(faults)
+    assert len(judge.asked) <= probes
 
 
-def test_where_the_run_fails_without_any_no_setting_is_at_fault(tmp_path: Path) -> None:
-    judge = Failing({"jit": False})
-    found = found_by(tmp_path / "s", plan(parse("torch"), parse("torchax", MANY)), judge)
-    assert (found.answer, len(judge.asked)) == ((), 2)
+def test_a_run_that_does_not_fail_or_cannot_be_run_has_nothing_to_find() -> None:
+    with pytest.raises(UsageError, match="the run does not fail: pass"):
+        search(Failing({"dtype": "float16"}), eight())
+    with pytest.raises(UnjudgedError, match="not reached"):
+        search(Failing({}, lambda _: True), eight())
 
 
-def test_two_that_act_together_and_combinations_that_cannot_run(tmp_path: Path) -> None:
-    searched = plan(parse("torch"), parse("torchax", MANY))
-    faults = {"attention.mask": "none", "rope": "cached"}
-    judge = Failing(faults, lambda s: s["vision_states"] == "none" and s["refiner.mask"] == "exact")
-    found = found_by(tmp_path / "s", searched, judge)
-    assert list(found.answer) == list(faults)
-    assert {p.evidence for p in found.probes if p.outcome == "unresolved"} == {"not reached"}
-
-
-def test_it_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    searched = plan(parse("torch"), parse("torchax", MANY))
+def test_a_stopped_search_is_resumed(tmp_path: Path) -> None:
     whole = Failing({"attention.mask": "none", "vision_states": "none"})
-    answer = found_by(tmp_path / "whole", searched, whole)
+    answer = search(whole, eight())
     stopped = Failing(whole.faults)
     for done in range(len(whole.asked)):
 
@@ -127,17 +127,27 @@ def test_it_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
             return stopped(candidate)
 
         with pytest.raises(KeyboardInterrupt):
-            found_by(tmp_path / "s", searched, until)
-    assert found_by(tmp_path / "s", searched, stopped).answer == answer.answer
+            search(until, eight(), tmp_path / "s")
+    assert search(stopped, eight(), tmp_path / "s") == answer
     assert stopped.asked == whole.asked
 
 
-def test_a_run_that_does_not_fail_or_cannot_be_run_has_nothing_to_found_by(tmp_path: Path) -> None:
-    searched = plan(parse("torch"), parse("torchax", MANY))
-    with pytest.raises(UsageError, match="the run does not fail: pass"):
-        found_by(tmp_path / "s", searched, Failing({"dtype": "float16"}))
-    with pytest.raises(UnjudgedError, match="not reached"):
-        found_by(tmp_path / "t", searched, Failing({}, lambda _: True))
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('{"question": {"steps": "2"}, "probes": []}', "different search (steps: '2' in the file, '3' now)"),
+        ('{"question": {}, "probes": []}', "different search (steps: None in the file, '3' now)"),
+        ('{"question": {"steps": "3"}, "probes": [{"settings": [], "outcome": 1}]}', "is not a state file"),
+        ('{"question": {"steps": "3"}}', "is not a state file"),
+        ("[]", "is not a state file"),
+        ("{", "is not a state file"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_this_searchs_is_refused(content: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "s").write_text(content)
+    with pytest.raises(UsageError, match=re.escape(why)):
+        State.open(tmp_path / "s", {"steps": "3"})
+    assert (tmp_path / "s").read_text() == content
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,19 +171,20 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         "good: none of the settings",
         "bad: attention.mask, vision_states",
         "bad: attention.mask",
-        "the run fails with attention.mask: exact -> none (3 probes of 2 settings)",
+        "the run fails with attention.mask: exact -> none",
     ]
-    assert "with attention.mask: bad (fail: apart); 1 setting left" in err.splitlines()
+    assert "with attention.mask: bad (fail: apart)" in err.splitlines()
     code, out, _ = call("--json")
     document = json.loads(out)
     assert (code, len(judge.asked)) == (0, 3)  # nothing was run again
     assert document["culprits"] == [{"setting": "attention.mask", "without": "exact", "candidate": "none"}]
-    assert document["bad"] == [["attention.mask", "vision_states"], ["attention.mask"]]
-    assert call("--steps", "2")[0] == 2
-    assert call("--steps", "0")[0] == 2
-    assert call("--rounds", "three")[2].startswith("parity: --rounds takes both, structure, precision")
-    assert call("--candidate", "rope=cached")[2].startswith(f"parity: {tmp_path}/s: this state file belongs to another")
-    judge.faults = {"attention.mask": "zero_kv"}
-    code, _, err = call("--restart")
-    assert code == 2
-    assert "the run does not fail: pass" in err
+    assert [probe["outcome"] for probe in document["probes"]] == ["bad", "good", "bad"]
+    for wrong, why in (
+        (["--steps", "2"], "steps: '1' in the file, '2' now"),
+        (["--candidate", "rope=cached"], "is from a different search (candidate:"),
+        (["--steps", "0"], "--steps"),
+        (["--rounds", "three"], "--rounds takes both, structure, precision"),
+        (["--stage1", "nowhere", "--prompt", "a cat"], "--stage1 and --prompt exclude each other"),
+    ):
+        code, out, err = call(*wrong)
+        assert (code, out, why in err) == (2, "", True), err

@@ -243,20 +243,6 @@ class OneSide:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """Where a search keeps its state.
-
-    Attributes:
-        state: file; None for one in the cache. restart: ignore what it holds.
-    """
-
-    state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="State file; default: one for this search in parity's cache.")
-    ] = None
-    restart: Annotated[bool, typer.Option("--restart", help="Ignore and replace what the state file holds.")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Output:
     """How a result is printed.
 

@@ -12,7 +12,7 @@ Cost: five to eight runs of each target module; memory of one module's weights a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -147,8 +147,3 @@ def observe(backend: Ordered, call: Call, output: Any, step: int, stage: str = S
     tap = Tap(plan, TorchReducer(), backend.rules[call.branches[0]], call.branches, backend.frames)
     tap.see(call.module, call.number, "out", single_output(output))
     return torch_records(tap.entries, stage, step)
-
-
-def targets_of(plan: SitePlan, modules: Sequence[str]) -> Iterator[str]:
-    """The planned modules that can be run alone: all but the top one."""
-    return (m for m in modules if m and m in plan.modules)

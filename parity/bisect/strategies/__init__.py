@@ -1,1 +1,0 @@
-"""Search strategies, one file each; `parity.bisect.strategy` registers and finds them."""
