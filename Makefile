@@ -10,8 +10,6 @@
 #                 stopped)
 #   make families docs/families.md: diffusers' transformers that parity has no line for, each as it is (an hour or two; goes
 #                 on where it stopped)
-#   make full-size  docs/full-size.md: models of full size compiled for TPUs that are not here (hours; goes on where it
-#                 stopped; needs 8 GB of memory)
 #   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
 #   make reference  docs/commands.md and docs/api.md: from the help of the commands and from docstrings
@@ -32,7 +30,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test test-all lint older bench fault-bench history families full-size gpu goldens pictures
+.PHONY: install run test test-all lint older bench fault-bench history families gpu goldens pictures
 .PHONY: reference docs fuzz kills
 
 install: $(STAMP)
@@ -102,11 +100,6 @@ families: install
 	$(if $(RESTART),rm -f .families.json)
 	$(BIN)/python benchmarks/families.py --state .families.json --markdown docs/families.md
 	rm .families.json
-
-# What was compiled is kept in the repository: all rows take a day. `make full-size RESTART=1` forgets them.
-full-size: install
-	$(if $(RESTART),rm -f benchmarks/full_size.json)
-	$(BIN)/python benchmarks/full_size.py --state benchmarks/full_size.json --markdown docs/full-size.md
 
 gpu: install
 	$(BIN)/python benchmarks/gpu.py --markdown docs/gpu.md

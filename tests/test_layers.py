@@ -152,7 +152,7 @@ PARENT = (
     "parity.face.verbs", "parity.runs.closer.suspects",
     "parity.runs.memo", "parity.runs.sides", "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan",
     "parity.paths.side", "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.recording.record",
-    "parity.tpu.compiled",
+    "parity.tpu.compiler",
 )  # fmt: skip
 """What a command's own process runs: torch and jax are its sides' alone."""
 

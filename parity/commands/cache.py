@@ -18,7 +18,6 @@ from parity.report.output import tell
 PARTS = {
     "models": "tiny checkpoints, made where they are missing",
     "jax": "compiled programs; without them the next run compiles again",
-    "compiled": "programs for TPUs that are not here, of parity compile",
     "known_faults": "runs of the known faults, for parity explain",
 }
 """Folder in the cache -> what it holds. Nothing else in the cache is ever deleted."""

@@ -8,25 +8,23 @@ from typing import Annotated
 import typer
 
 from parity.commands.parts.checks import check_seconds
-from parity.commands.parts.compiled import listing
 from parity.commands.parts.options import Candidate, CandidatePath, Model, Output, PathTimeout
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
-from parity.paths.plan import LOOP_STAGE
-from parity.paths.port.settings import PortInfo
 from parity.paths.worker.extras import check_extras
-from parity.paths.worker.openers import Workers
-from parity.tpu.compiled import compile_candidate
-from parity.tpu.request import Request
+from parity.report.document import Facts, Listing, Section, Table
+from parity.settings import parse
+from parity.tpu.chips import topology
+from parity.tpu.compiler import Answer, Request, compile_candidate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is compiled, and for what; see `parity.tpu.request.Request`.
+    """What is compiled, and for what; see `parity.tpu.compiler.Request`.
 
     Raises:
-        UsageError: a size below one.
+        UsageError: a size below one, or a setting that the candidate does not take.
     """
 
     topology: Annotated[str, typer.Option(metavar="CHIP:AxB", help="TPU topology: v6e:2x4, v5e:2x2, v5p:2x2x1, ...")]
@@ -34,26 +32,17 @@ class Target:
     candidate: Candidate = field(default_factory=list)
     candidate_path: CandidatePath = None
     path_timeout: PathTimeout = 60.0
-    stage: Annotated[
-        str, typer.Option(help="Part to compile: transformer, vae (its decoder), or the folder of a text encoder.")
-    ] = LOOP_STAGE
     height: Annotated[int | None, typer.Option(help="Height of the video, pixels; default: the model's.")] = None
     width: Annotated[int | None, typer.Option(help="Width of the video, pixels; default: the model's.")] = None
     frames: Annotated[int | None, typer.Option(help="Frames of the video; default: the model's.")] = None
-    sites: Annotated[
-        str,
-        typer.Option(help="Sites of the observed program beside it: blocks, all, a glob; none for no such program."),
-    ] = "blocks"
 
     def __post_init__(self) -> None:
         for name, value in (("height", self.height), ("width", self.width), ("frames", self.frames)):
             if value is not None and value < 1:
                 raise UsageError(f"--{name} must be at least 1, found {value}")
         check_seconds("--path-timeout", self.path_timeout)
-        if self.stage != LOOP_STAGE and self.candidate_path is not None:
-            raise UsageError(
-                f"--stage {self.stage} goes without --candidate-path: of a port its transformer is compiled"
-            )
+        if self.candidate_path is None:  # a port's settings are known once its file is imported
+            parse("torchax", self.candidate)
 
     @property
     def request(self) -> Request:
@@ -61,41 +50,69 @@ class Target:
             model=self.model or DEFAULT_MODEL,
             topology=self.topology,
             candidate=tuple(self.candidate),
-            sites=self.sites,
             height=self.height,
             width=self.width,
             frames=self.frames,
             port=self.candidate_path,
             path_timeout=self.path_timeout,
-            stage=self.stage,
         )
-
-    def port(self) -> PortInfo | None:
-        """What is known of the port, which a process of its own imports for it."""
-        if self.candidate_path is None:
-            return None
-        with Workers() as workers:
-            return workers.of("candidate").port("--candidate-path", self.candidate_path, self.path_timeout)
 
 
 @command
 def compile(
     target: Target,
     output: Output,
-    against: Annotated[
-        list[str], typer.Option(metavar="K=V", help="Setting of a second program to compare with; repeatable.")
-    ] = [],  # noqa: B006  (typer copies it)
-    timeout: Annotated[float, typer.Option(help="Seconds that the compiler may take for a program.")] = 1800.0,
+    timeout: Annotated[float, typer.Option(help="Seconds that the compiler may take.")] = 1800.0,
 ) -> int:
     """Compile the candidate for a TPU that is not here: does it fit?
 
-    Also told: how it multiplies, what it exchanges, what observing costs. From configs alone; no weights are read. Exit
-    code 0: it compiles, 1: the compiler refuses it, 2: bad input, 125: it could not be told.
+    Also told: how exactly it multiplies. From configs alone; no weights are read. Exit code 0: it compiles, 1: the
+    compiler refuses it, 2: bad input, 125: it could not be told.
     """
     if not timeout > 0:
         raise UsageError(f"--timeout must be above 0, found {timeout:g}")
     check_extras()
-    with output.working("asking the TPU compiler") as say:
-        made = compile_candidate(target.request, against, timeout, say, target.port())
-    output.show(listing(made))
-    return made.exit_code
+    with output.working(f"compiling for {target.topology}"):
+        answer = compile_candidate(target.request, timeout)
+    output.show(listing(target.request, answer))
+    return int(bool(answer.refusal))
+
+
+def listing(request: Request, answer: Answer) -> Listing:
+    """The document of `parity compile`."""
+    limit = topology(request.topology).memory
+    document = {
+        "format": 1,
+        "compiles": not answer.refusal,
+        "refusal": answer.refusal,
+        "model": request.model,
+        "port": request.port,
+        "topology": request.topology,
+        "devices": answer.devices,
+        "device": answer.kind,
+        "versions": dict(answer.versions),
+        "settings": dict(answer.settings),
+        "seconds": answer.seconds,
+        "memory": {**answer.memory, "total": answer.total, "limit": limit},
+        "products": [{"module": m, "precision": p, "count": n} for m, p, n in answer.products],
+        "kernels": [{"kernel": name, "count": count} for name, count in answer.kernels.items()],
+    }
+    said = [("the compiler", line) for line in answer.refusal.splitlines()]
+    where = [
+        ("model", request.port or request.model),
+        ("for", f"{request.topology}, {answer.devices} x {answer.kind}"),
+        ("settings", ", ".join(f"{n}={v}" for n, v in answer.settings.items()) or "the candidate's defaults"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in answer.versions.items())),
+    ]
+    verdict = "fail: the compiler refuses it" if answer.refusal else "yes"
+    sections: list[Section] = [Facts((("compiles", verdict), *said)), Facts(tuple(where))]
+    if answer.memory:
+        parts = {**answer.memory, "together": answer.total, "of the chip's": limit}
+        rows = tuple((name, f"{count / 2**20:,.1f} MiB") for name, count in parts.items())
+        sections.append(Table("Memory of a device", "part", ("part", "bytes"), rows))
+        found = tuple((module or "(no module)", precision, str(n)) for module, precision, n in answer.products)
+        sections.append(Table("Products", "module", ("module", "precision", "products"), found))
+    if answer.kernels:
+        calls = tuple((name, str(count)) for name, count in answer.kernels.items())
+        sections.append(Table("Kernels", "kernel", ("kernel", "calls"), calls))
+    return Listing(document, tuple(sections))

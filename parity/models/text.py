@@ -257,19 +257,14 @@ def load_encoder(
     *,
     dtype: torch.dtype | None = None,
     traced: bool = False,
-    bare: bool = False,
 ) -> PromptEncoder:
     """Load an encoder; see `parity.paths.stages.stage.Load`.
-
-    Args:
-        bare: of its config alone: without weights, on torch's meta device.
 
     Raises:
         UsageError: the folder lacks it, or it cannot be loaded.
     """
     given = encoder.stream.dtype(settings)
-    load = bare_component if bare else load_component
-    model = load(encoder.kind, case.folder, encoder.part, dtype=given).eval().requires_grad_(False)
+    model = load_component(encoder.kind, case.folder, encoder.part, dtype=given).eval().requires_grad_(False)
     model = model if dtype is None else model.to(dtype)
     reached.mark("dtype")
     if encoder.byt5:

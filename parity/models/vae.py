@@ -15,8 +15,8 @@ import torch
 
 from parity.hooks.faults.decoder import KNOWN, MODEL, wrong_from_here_on
 from parity.hooks.rows import WHOLE, Part
-from parity.models.folder import load_part, skeleton
-from parity.models.patches import DTYPES, as_loaded
+from parity.models.folder import load_part
+from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.vae_config import DIVIDES, vae_config
 from parity.reached import Reached
@@ -68,22 +68,18 @@ def load_decoder(
     *,
     dtype: torch.dtype | None = None,
     traced: bool = False,
-    bare: bool = False,
 ) -> LatentDecoder:
     """Load a checkpoint's VAE and realise its settings.
 
     Args:
         dtype: in place of the settings' dtype: float64 for the floor. traced: whether its decoder runs under jax.jit.
-        bare: of its config alone: without weights, on torch's meta device.
 
     Raises:
         UsageError: the VAE's class is not known.
     """
     vae_config(case.folder)
     given = DTYPES[settings.text("dtype")]
-    vae: Any = (
-        as_loaded(skeleton(case.folder, "vae"), given) if bare else load_part(case.folder, "vae", torch_dtype=given)
-    )
+    vae: Any = load_part(case.folder, "vae", torch_dtype=given)
     vae = (vae if dtype is None else vae.to(dtype)).eval().requires_grad_(False)
     reached.mark("dtype")
     if settings["vae.slicing"]:

@@ -4,7 +4,7 @@ Problem. A program is compiled from shapes, dtypes and places, and a full-size c
 
 How. The transformer is made of its config on torch's meta device; on a mesh of devices that are not here every array
 is a `ShapeDtypeStruct` with its sharding (`AbstractDevices.put`). Everything else is the candidate's own code: the
-settings' patches, the sharding rules, the observers. Inputs are zeros of the sizes that the configs say.
+settings' patches and the sharding rules. Inputs are zeros of the sizes that the configs say.
 
 Cost. The trace: seconds for a small model, a minute for 54 blocks. No weight is made or read.
 """
@@ -15,7 +15,7 @@ import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,6 @@ from jax.sharding import NamedSharding
 
 from parity.errors import UsageError
 from parity.hooks.attach import callable_modules
-from parity.hooks.sites import plan_sites
 from parity.models.family import Family, require_meaning
 from parity.models.folder import skeleton
 from parity.models.patches import DTYPES, as_loaded, setting_dtype
@@ -43,29 +42,6 @@ _OF_DEVICES = ("mesh", "sharding")
 """Settings that say where any program lies."""
 
 
-class Compilable(Protocol):
-    """What can be lowered and not run."""
-
-    @property
-    def modules(self) -> frozenset[str]:
-        """Paths of those that can be observed."""
-        ...
-
-    @property
-    def devices(self) -> int:
-        """How many the program is for."""
-        ...
-
-    @property
-    def calls(self) -> int:
-        """How many calls of this program or a smaller one are made for one output."""
-        ...
-
-    def lowered(self, sites: str) -> jax.stages.Lowered:
-        """The program of a call in which these sites are observed; `none`: it is the unobserved one."""
-        ...
-
-
 class AbstractDevices(Devices):
     """Devices that are not here: what is put on them is a shape, a dtype and a place."""
 
@@ -79,9 +55,8 @@ class Abstract:
 
     Attributes:
         backend: the candidate's own. arguments: of one call, abstract. frames: by the names of the batch.
-        names: of the branches in the call's batch; `("",)` for one of any.
-        modules: paths of those that can be observed. scoped: the module whose operations are to say whose they are,
-            where the backend does not see to it.
+        names: of the branches in the call's batch; `("",)` for one of any. modules: paths of the model's.
+        scoped: the module whose operations are to say whose they are, if the backend does not see to it.
     """
 
     backend: TorchaxBackend
@@ -96,38 +71,26 @@ class Abstract:
         """How many the program is for."""
         return self.backend.devices.size
 
-    @property
-    def calls(self) -> int:
-        return 1
-
-    def lowered(self, sites: str) -> jax.stages.Lowered:
-        """See `Compilable`.
-
-        Raises:
-            UsageError: a glob names no module.
-        """
+    def lowered(self) -> jax.stages.Lowered:
+        """The program of a call."""
         backend = self.backend
-        plan = None if sites == "none" else plan_sites(self.modules, sites)
         rule = backend.rules[backend.groups[0][0]]
         with backend.scope(), contextlib.nullcontext() if self.scoped is None else scoped(self.scoped):
-            forward = backend.forward(self.names, rule, plan)
+            forward = backend.forward(self.names, rule, None)
             found, _ = backend.programs.lowered(forward, backend.params, self.arguments, self.frames, None)
         return found
 
 
-def require_place(settings: Settings, stage: str, place: str) -> None:
-    """Refuse settings that change nothing in what is compiled.
-
-    Args:
-        stage: for people. place: of `parity.reached.Reached`.
+def _require_program(settings: Settings) -> None:
+    """Refuse settings that change nothing in the transformer's program.
 
     Raises:
         UsageError: there are some.
     """
-    idle = [s.name for s in SETTINGS if settings.changed(s.name) and not s.applies_in(place)]
+    idle = [s.name for s in SETTINGS if settings.changed(s.name) and not s.applies_in(LOOP_STAGE)]
     idle = [name for name in idle if name not in _OF_DEVICES]
     if idle:
-        raise UsageError(f"{', '.join(idle)} changes nothing in the {stage}'s program: leave it out, or see --stage")
+        raise UsageError(f"{', '.join(idle)} changes nothing in the transformer's program: leave it out")
 
 
 def abstract_candidate(family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]) -> Abstract:
@@ -137,7 +100,7 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
         UsageError: a setting has no meaning for the model, or nothing is compiled with it.
     """
     require_meaning(family, case, settings)
-    require_place(settings, LOOP_STAGE, LOOP_STAGE)
+    _require_program(settings)
     placed = abstract_devices(settings, devices)
     dtype = DTYPES[settings.text("dtype")]
     reached = Reached(settings)

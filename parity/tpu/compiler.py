@@ -1,33 +1,21 @@
-"""Runs the compiling process with a time limit, and reads its answer. Imports neither torch nor jax.
-
-Several programs are compiled at once, each in a process of its own: a program and its observed twin cost the time of
-the longer one. Each process and what it started ends with this one.
-"""
+"""What a compile is asked for, and the process that does it: the TPU compiler takes a machine-wide lock, prints what it
+likes and may not end. Imports neither torch nor jax."""
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import importlib.util
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
 
 import parity
 from parity.errors import UnjudgedError, UsageError
-from parity.tpu.child import ANSWER, PROGRAM
 from parity.tpu.chips import topology
-from parity.tpu.request import Answer, Request
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.tpu.child import main; main()"
 
@@ -41,10 +29,51 @@ ENVIRONMENT = {
 """What lets libtpu compile on a machine without a TPU."""
 
 
-class Say(Protocol):
-    """Names the stage that begins."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One program to compile.
 
-    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
+    Attributes:
+        model: built-in name, folder or hub name. topology: `v6e:2x4`. candidate: `NAME=VALUE` of the candidate.
+        height, width, frames: of the video; None for the model's own. port: `FILE:FUNCTION` in the candidate's place.
+        path_timeout: seconds that importing its file may take.
+    """
+
+    model: str
+    topology: str
+    candidate: tuple[str, ...] = ()
+    height: int | None = None
+    width: int | None = None
+    frames: int | None = None
+    port: str | None = None
+    path_timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the compiler made of a program.
+
+    Attributes:
+        refusal: the compiler's first lines; empty if it compiles. settings: of the candidate that are changed.
+        versions: of packages. devices: of the mesh. kind: of a device. seconds: that the compiler took.
+        memory: bytes of a device: `arguments`, `temporaries`, `output`, `code`, `aliased`.
+        products: [module, precision, how many]. kernels: how many calls of each Pallas kernel, by name.
+    """
+
+    refusal: str
+    settings: Mapping[str, str]
+    versions: Mapping[str, str]
+    devices: int
+    kind: str
+    seconds: float = 0.0
+    memory: Mapping[str, int] = field(default_factory=dict)
+    products: tuple[tuple[str, str, int], ...] = ()
+    kernels: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Bytes that a call holds at once on a device, at most."""
+        return sum(-count if name == "aliased" else count for name, count in self.memory.items())
 
 
 def require_compiler() -> None:
@@ -62,111 +91,39 @@ def require_compiler() -> None:
         raise UsageError("parity compile needs libtpu, the TPU compiler (213 MB): pip install 'tpu-parity[aot]'")
 
 
-def compile_all(requests: Sequence[Request], limit: float, say: Say) -> list[Answer]:
-    """Compile these programs side by side.
+def compile_candidate(request: Request, limit: float) -> Answer:
+    """Compile a candidate in a process of its own.
 
     Args:
-        limit: seconds for each.
+        limit: seconds that it may take.
 
     Raises:
-        UsageError: a request that cannot be met. UnjudgedError: the compiler took longer than `limit`, or died.
+        UsageError: what the request names does not exist or does not go together, or there is no compiler here.
+        UnjudgedError: the compiler took longer, or died.
     """
-    running = [_Compiling(request, say) for request in requests]
+    chips = topology(request.topology)
+    require_compiler()
+    # A port that asks JAX for devices finds as many CPUs as the topology has chips.
+    cpus = {} if request.port is None else {"JAX_NUM_CPU_DEVICES": str(chips.devices)}
+    program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
     try:
-        with ThreadPoolExecutor(len(running)) as pool:
-            try:
-                return list(pool.map(lambda one: one.answer(limit), running))
-            finally:
-                for one in running:
-                    one.end()  # before the pool waits for its threads: the first error ends all
-    finally:
-        for one in running:
-            one.errors.close()
-
-
-def _cpus(request: Request) -> Mapping[str, str]:
-    """A port that asks JAX for devices finds as many CPUs as the topology has chips."""
-    return {} if request.port is None else {"JAX_NUM_CPU_DEVICES": str(topology(request.topology).devices)}
-
-
-class _Compiling:
-    """One compiling process."""
-
-    def __init__(self, request: Request, say: Say) -> None:
-        self.request, self.say = request, say
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `compile_all`)
-        self.cached = True
-        self.late = threading.Event()
-        program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
-        self.process = subprocess.Popen(
+        done = subprocess.run(
             [sys.executable, "-P", "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            env={**os.environ, **ENVIRONMENT, **_cpus(request)},
-            start_new_session=True,  # so that it ends with all that it started
+            input=json.dumps(asdict(request)),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, **ENVIRONMENT, **cpus},
+            timeout=limit,
         )
-
-    def answer(self, limit: float) -> Answer:
-        """Wait for the answer; see `compile_all`."""
-        timer = threading.Timer(limit, self._give_up)
-        timer.start()
-        try:
-            assert self.process.stdin is not None
-            with contextlib.suppress(BrokenPipeError), self.process.stdin as there:
-                there.write(json.dumps(asdict(self.request)).encode())
-            assert self.process.stdout is not None
-            last = self._heard(self.process.stdout)
-            code = self.process.wait()
-        finally:
-            timer.cancel()
-        if self.late.is_set():
-            raise UnjudgedError(
-                f"the TPU compiler did not end within {limit:g} s ({self._what}): give it longer with --timeout, or "
-                "compile fewer blocks"
-            )
-        if "error" in last:
-            raise (UsageError if last["code"] == UsageError.exit_code else UnjudgedError)(last["error"])
-        if code or "answer" not in last:
-            raise UnjudgedError(
-                f"the compiling process ended with exit code {code} ({self._what}): {self._last_words()}"
-            )
-        return replace(self._read(Path(last["answer"])), calls=last["calls"])
-
-    def end(self) -> None:
-        """End the process, if it has not ended."""
-        if self.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-    def _give_up(self) -> None:
-        self.late.set()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def _heard(self, lines: IO[bytes]) -> Mapping[str, Any]:
-        """The last message; what comes before it is progress."""
-        last: Mapping[str, Any] = {}
-        for line in lines:
-            last = json.loads(line)
-            if "say" in last:
-                self.cached &= not str(last["say"]).startswith("compiling")
-                self.say(f"{last['say']} ({self._what})")
-        return last
-
-    def _read(self, folder: Path) -> Answer:
-        place = folder / ANSWER
-        kept = place if place.is_file() else folder / f"once-{ANSWER}"
-        answer = json.loads(kept.read_text(encoding="utf-8"))
-        text = gzip.decompress((folder / PROGRAM).read_bytes()).decode()
-        return replace(Answer.of(answer, text), cached=self.cached and kept == place)
-
-    @property
-    def _what(self) -> str:
-        return "unobserved" if self.request.sites == "none" else f"--sites {self.request.sites}"
-
-    def _last_words(self) -> str:
-        self.errors.seek(0)
-        lines = [line.strip() for line in self.errors.read().decode(errors="replace").splitlines() if line.strip()]
-        return lines[-1][:300] if lines else "it said nothing"
+    except subprocess.TimeoutExpired:
+        raise UnjudgedError(
+            f"the TPU compiler did not end within {limit:g} s: give it longer with --timeout, or compile fewer blocks"
+        ) from None
+    if done.returncode or not done.stdout:
+        words = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise UnjudgedError(f"the compiling process ended with exit code {done.returncode}: {words[-1][:300]}")
+    answer = json.loads(done.stdout)
+    if "error" in answer:
+        raise (UsageError if answer["code"] == UsageError.exit_code else UnjudgedError)(answer["error"])
+    return Answer(**answer)

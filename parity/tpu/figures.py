@@ -1,123 +1,60 @@
-"""The figures of a compiled program: memory, products, kernels, collectives, and a time by the roofline.
+"""What a compiled program multiplies, and how exactly: read from the text of the optimised program.
 
-Pure: from the compiler's answer alone. Everything is of one device.
+On a TPU a product of float32 operands is made of bfloat16 passes: one if no precision is asked for (the operands are
+rounded to bfloat16), three for `high`, six for `highest`. The optimised program says which in `operand_precision`.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from dataclasses import dataclass
 
-from parity.tpu.chips import Topology
-from parity.tpu.collectives import Collective, collectives
-from parity.tpu.hlo import Program, parse
-from parity.tpu.products import PRODUCTS, Kernel, Product, kernels, products
-from parity.tpu.request import Answer
+_LINE = re.compile(
+    r"\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = \(?(?P<dtype>\w+)\[.*? (?P<opcode>[a-z][\w\-]*)\((?P<operands>[^)]*)\)"
+)
+PRODUCTS = ("convolution", "dot", "ragged-dot")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes on a device.
-
-    Attributes:
-        arguments: weights and inputs. temporaries, output, code: as named. aliased: of the output, that reuse an
-            argument. limit: of the chip.
-    """
-
-    arguments: int
-    temporaries: int
-    output: int
-    code: int
-    aliased: int
-    limit: int
-
-    @property
-    def total(self) -> int:
-        """All that a call holds at once, at most."""
-        return self.arguments + self.temporaries + self.output + self.code - self.aliased
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roofline:
-    """Least seconds of a call, each by one of the chip's rates; an estimate: no program reaches all of them.
-
-    Attributes:
-        products: bfloat16 passes over the peak. memory: bytes accessed over the bandwidth. links: bytes of the
-            collectives over the links.
-    """
-
-    products: float
-    memory: float
-    links: float
-
-    @property
-    def seconds(self) -> float:
-        """The longest of them."""
-        return max(self.products, self.memory, self.links)
-
-    @property
-    def bound(self) -> str:
-        """Which it is."""
-        named = {"products": self.products, "memory": self.memory, "links": self.links}
-        return max(named, key=lambda name: named[name])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """The figures of one program.
-
-    Attributes:
-        sites: observed in it. program: parsed. memory, products, kernels, collectives, roofline: see there.
-        flops: of its products and kernels, each pass counted once. accessed: bytes read and written, by the compiler's
-            count. fusions: number of them, and of those with a product.
-    """
-
-    sites: str
-    program: Program
-    memory: Memory
-    products: tuple[Product, ...]
-    kernels: tuple[Kernel, ...]
-    collectives: tuple[Collective, ...]
-    flops: int
-    accessed: int
-    fusions: tuple[int, int]
-    roofline: Roofline
-
-
-def figures(sites: str, answer: Answer, topology: Topology) -> Figures:
-    """Read a program's figures.
+def products(text: str, modules: frozenset[str]) -> Counter[tuple[str, str]]:
+    """How many products there are of each (module, precision); a module's indices are left open (`blocks.*.proj`).
 
     Args:
-        sites: that are observed in it. answer: not refused.
-
-    Raises:
-        HloError: its text cannot be read.
+        text: of the optimised program. modules: paths of the model's.
     """
-    program, modules = parse(answer.text), frozenset(answer.modules)
-    found, calls, sent = products(program, modules), kernels(program, modules), collectives(program)
-    chip, share = topology.chip, topology.chip.cores
-    passes = sum(p.flops * p.passes for p in found) + sum(k.flops for k in calls)
-    accessed = round(answer.cost["bytes"])
-    return Figures(
-        sites=sites,
-        program=program,
-        memory=Memory(**answer.memory, limit=chip.memory // share),
-        products=found,
-        kernels=calls,
-        collectives=sent,
-        flops=sum(p.flops for p in found) + sum(k.flops for k in calls),
-        accessed=accessed,
-        fusions=_fusions(program),
-        roofline=Roofline(
-            products=passes / (chip.flops / share),
-            memory=accessed / (chip.bandwidth / share),
-            links=sum(c.bytes for c in sent) / (chip.links / share),
-        ),
-    )
+    dtypes: dict[str, str] = {}
+    found: Counter[tuple[str, str]] = Counter()
+    for line in text.splitlines():
+        at = _LINE.match(line)
+        if at is None:
+            continue
+        dtypes[at["name"]] = at["dtype"]
+        if at["opcode"] in PRODUCTS:
+            operands = {dtypes.get(name, "") for name in re.findall(r"%([\w.\-]+)", at["operands"])}
+            found[_module(line, modules), _precision(operands, line)] += 1
+    return found
 
 
-def _fusions(program: Program) -> tuple[int, int]:
-    """All fusions that are executed, and those with a product."""
-    units = [(computation, unit) for computation, unit in program.units() if unit.opcode == "fusion"]
-    kinds = [Counter(i.opcode for _, i in program.within(computation, unit)) for computation, unit in units]
-    return len(units), sum(any(kind[name] for name in PRODUCTS) for kind in kinds)
+def kernels(text: str) -> Counter[str]:
+    """How often each Pallas kernel is called."""
+    calls = re.findall(r'%([\w.\-]+) = .* custom-call\(.*custom_call_target="tpu_custom_call"', text)
+    return Counter(re.sub(r"\.\d+$", "", name) for name in calls)
+
+
+def _precision(operands: set[str], line: str) -> str:
+    if "f32" not in operands:
+        return f"{min(operands, default='')}, one pass"
+    asked = re.search(r"operand_precision=\{([^}]*)\}", line)
+    if asked is not None and "highest" in asked[1]:
+        return "float32, six passes"
+    if asked is not None and "high" in asked[1]:
+        return "float32, three passes"
+    return "float32 rounded to bfloat16, one pass"
+
+
+def _module(line: str, modules: frozenset[str]) -> str:
+    """The innermost module in an operation's scopes; empty for none."""
+    found, path = re.search(r'op_name="([^"]*)"', line), ""
+    for part in found[1].split("/") if found else ():
+        inner = f"{path}.{part}" if path else part
+        path = inner if inner in modules else path
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path)

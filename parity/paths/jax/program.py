@@ -53,25 +53,6 @@ def compiled_packed(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         return lowered.compile()  # a compiler of another version: the program is the same, its memory as it comes
 
 
-def counted(compiled: jax.stages.Compiled) -> tuple[dict[str, int], dict[str, float]]:
-    """Bytes a device of a program (`arguments`, `temporaries`, `output`, `code`, `aliased`), and the compiler's own
-    count of its `flops` and of the `bytes` that it accesses. Empty and zeros where it does not tell."""
-    stats: Any = compiled.memory_analysis()
-    cost: Any = compiled.cost_analysis() or {}
-    memory = (
-        {}
-        if stats is None
-        else {
-            "arguments": stats.argument_size_in_bytes,
-            "temporaries": stats.temp_size_in_bytes,
-            "output": stats.output_size_in_bytes,
-            "code": stats.generated_code_size_in_bytes,
-            "aliased": stats.alias_size_in_bytes,
-        }
-    )
-    return memory, {"flops": float(cost.get("flops", 0.0)), "bytes": float(cost.get("bytes accessed", 0.0))}
-
-
 @dataclass(frozen=True, slots=True)
 class Program(Generic[Rest]):
     """One compiled call.

@@ -36,7 +36,7 @@ from parity.paths.closer.local import Rows
 from parity.paths.closer.modules import Modules, operation_records
 from parity.paths.jax.elementary import elementary
 from parity.paths.jax.local import LocalModules
-from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
+from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
 from parity.paths.jax.program import Programs, Shell, apart, holding
 from parity.paths.jax.safe_attention import use_safe_attention
@@ -64,24 +64,19 @@ class Rest:
 class TorchaxStage:
     """A stage through torchax; see `parity.paths.stages.stage.Runner`.
 
-    Args:
-        devices: in place of this machine's, such as some that are not here.
-
     Raises:
         UsageError: the mesh is larger than the devices.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, devices: Devices | None = None) -> None:
-        if devices is None:
-            use_compilation_cache()
-            devices = make_devices(settings)
-        self.stage, self.env, self.devices = stage, torchax.default_env(), devices
+    def __init__(self, stage: Stage, settings: Settings) -> None:
+        use_compilation_cache()
+        self.stage, self.env, self.devices = stage, torchax.default_env(), make_devices(settings)
         self.reached = Reached(settings, stage.place or stage.name)
         self.jit, self.precision = bool(settings["jit"]), settings.text("matmul_precision")
         self.chip = settings.text("tpu")
         self.root = self.model = stage.load(settings, self.reached, traced=True)
         self.modules = module_tree(self.root)
-        self.params = {name: devices.place(name, to_jax(x)) for name, x in named_tensors(self.root)}
+        self.params = {name: self.devices.place(name, to_jax(x)) for name, x in named_tensors(self.root)}
         self.programs: Programs[tuple[SitePlan | None, tuple[str, str]]] = Programs(self.jit)
         self.rules: Mapping[str, RowRule] = {}
         self.frames: Mapping[str, Mapping[str, tuple[Any, Any]]] = {}
@@ -100,23 +95,6 @@ class TorchaxStage:
         arrays = {k: array_of(x) for k, x in out.items()}
         held = {k: (widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
         return Seen({k: x for k, (x, _) in held.items()}, (*outer.records, *self.stage.records(held, branch)))
-
-    def lowered(
-        self,
-        shell: Shell,
-        tensors: list[jax.Array],
-        frames: Mapping[str, tuple[jax.Array, jax.Array]],
-        plan: SitePlan | None,
-    ) -> jax.stages.Lowered:
-        """The program of one call of the trunk; arrays may be abstract.
-
-        Args:
-            shell: of the call's arguments, but for these tensors. frames: row frames, by name.
-        """
-        trunk = self.root.get_submodule(self.stage.trunk)
-        with self.scope():
-            program, _ = self.programs.lowered(self._call(trunk, shell, plan), self.params, tensors, frames)
-        return program
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         return ((name, widen16(np.asarray(x))) for name, x in self.params.items())
