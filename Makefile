@@ -74,7 +74,7 @@ fuzz: install
 KILLS ?= 20
 
 kills: install
-	KILLS=$(KILLS) $(BIN)/python -m pytest tests/kills tests/golden/test_kill.py tests/recorder/test_processes.py \
+	KILLS=$(KILLS) $(BIN)/python -m pytest tests/kills tests/golden/test_writer.py tests/recorder/test_processes.py \
 	  -m 'slow or not slow' -k 'kill or process' --timeout 0
 
 # Not all of benchmarks/: `fault_bench` and `causes` take hours, the catalogues beside them are no programs.

@@ -1,100 +1,221 @@
-"""Findings: one sentence for what the numbers show, and nothing where they show nothing."""
+"""What is said of a result besides its verdict: findings, config values, reasons, the first operation, pictures."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from parity.compare.detect.configs import MOST, config_cause
 from parity.compare.detect.findings import Grid, findings
-from parity.compare.result import Distance, Origin, SiteDiff
-from parity.golden import Key, geometry
+from parity.compare.detect.frames import frame_errors, frames_of, pictures, psnr, spread, ssim
+from parity.compare.operations import Reduced, first_parting
+from parity.compare.reason import UNKNOWN, Output, Reason, place, sentence
+from parity.compare.result import Birth, Distance, Origin, SettingDifference, SiteDiff
+from parity.golden import Key, geometry, sketch
 
 NEAR, FAR = Distance(1e-7, 1e-6, 0.1), Distance(1e-2, 1e-6, 1e4)
+RNG = np.random.default_rng(0)
+
+# --- findings --------------------------------------------------------------------------------------------------
 
 
-def sentences(*given: Any, **named: Any) -> tuple[str, ...]:
-    return tuple(note.text for note in findings(*given, **named))
+def site(name: str, far: bool = False, branch: str = "cond", **more: Any) -> SiteDiff:
+    made = SiteDiff(Key("transformer", 0, branch, name), FAR if far else NEAR, dtypes=("float32", "float32"))
+    return replace(made, verdict="fail" if far else "pass", **more)
 
 
-def site(name: str, far: bool = False, branch: str = "cond", **more: object) -> SiteDiff:
-    key = Key("transformer", 0, branch, name)
-    made = SiteDiff(key, FAR if far else NEAR, dtypes=("float32", "float32"), verdict="fail" if far else "pass")
-    return replace(made, **more)  # type: ignore[arg-type]
-
-
-def origin(d: SiteDiff) -> Origin:
-    return Origin(d.key, "module")
-
-
-def test_nothing_is_said_of_agreement() -> None:
-    assert sentences([site("a:out"), site("a:out", branch="uncond")], None) == ()
-
-
-def test_a_branch_that_agrees_is_named() -> None:
-    sites = [site("a:out"), site("a:out", True, branch="uncond")]
-    assert sentences(sites, origin(sites[1])) == ("only branch uncond differs; cond agrees",)
-    assert sentences([sites[0], replace(sites[1], verdict="pass")], origin(sites[0])) == ()
-
-
-def bins_of(tokens: int, hit: range, shape: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[int, int]]:
-    """Ratios of the row bins where these tokens differ, and the frame."""
+def differing(tokens: range, shape: tuple[int, ...] = (1, 64, 128), **more: Any) -> SiteDiff:
+    """A site whose row bins differ at these of 64 tokens."""
     g = geometry(shape)
-    per = g.rows // tokens
+    per = g.rows // 64
     rows = np.zeros(g.rows)
-    rows[hit.start * per : hit.stop * per] = 1e4
-    starts = range(0, g.rows, g.rows_per_bin)
-    return tuple(float(rows[s : s + g.rows_per_bin].max()) for s in starts), (g.rows, g.channels)
+    rows[tokens.start * per : tokens.stop * per] = 1e4
+    bins = tuple(float(rows[s : s + g.rows_per_bin].max()) for s in range(0, g.rows, g.rows_per_bin))
+    return site("block:out", True, shapes=(shape, shape), bins=bins, frame=(g.rows, g.channels), **more)
 
 
-@pytest.mark.parametrize("shape", [(1, 64, 128), (1, 64, 4, 32)])
-def test_tokens_and_frames_are_named(shape: tuple[int, ...]) -> None:
-    bins, frame = bins_of(64, range(32, 48), shape)
-    d = site("block:out", True, shapes=(shape, shape), bins=bins, frame=frame)
-    grid = Grid(4, 4, 4)
-    assert sentences([d], origin(d), grid=grid) == (
-        "at block:out the difference lies in tokens 32 to 47 of 64: frames 2 of 4",
-    )
-    assert sentences([d], origin(d)) == ("at block:out the difference lies in tokens 32 to 47 of 64",)
+NARROW = [site(f"m.{i}:out", dtypes=("float32", "bfloat16")) for i in range(9)]
+NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
+        site("b:out@padding", nonfinite=(0, 99)), site("c:in.x", True, nonfinite=(0, 7)),
+        site("c:out", True, nonfinite=(0, 70))]  # fmt: skip
 
 
-def test_text_tokens_are_called_so() -> None:
-    shape = (1, 64, 128)
-    bins, frame = bins_of(64, range(10), shape)
-    d = site("block:out.1", True, shapes=(shape, shape), bins=bins, frame=frame, rows="text")
-    assert sentences([d], origin(d), grid=Grid(4, 4, 4)) == (
-        "at block:out.1 the difference lies in text tokens 0 to 9 of 64",
-    )
+@pytest.mark.parametrize(
+    ("sites", "origin", "more", "words"),
+    [
+        ([site("a:out"), site("a:out", branch="uncond")], None, {}, []),
+        ([site("a:out"), site("a:out", True, branch="uncond")], 1, {}, ["only branch uncond differs"]),
+        ([differing(range(32, 48))], 0, {"grid": Grid(4, 4, 4)}, ["tokens 32 to 47 of 64: frames 2 of 4"]),
+        ([differing(range(32, 48), (1, 64, 4, 32))], 0, {}, ["tokens 32 to 47 of 64"]),
+        ([differing(range(10), rows="text")], 0, {"grid": Grid(4, 4, 4)}, ["text tokens 0 to 9 of 64"]),
+        ([differing(range(64))], 0, {"grid": Grid(4, 4, 4)}, []),  # a difference everywhere has no place
+        ([site("m:in.x"), *NARROW], None, {}, ["9 modules have another dtype"]),
+        (NARROW, None, {"declared": ["dtype"]}, []),
+        ([site("m:in.i", dtypes=("int64", "int32"))], None, {}, []),
+        (NANS, None, {}, ["7 values, first produced by transformer step 0 cond b:out, first taken in by"]),
+        ([site("a:out", nonfinite=(3, 3))], None, {}, []),
+    ],
+)
+def test_findings_say_what_the_numbers_show(
+    sites: list[SiteDiff], origin: int | None, more: dict[str, Any], words: list[str]
+) -> None:
+    at = None if origin is None else Origin(sites[origin].key, "module")
+    declared = more.pop("declared", None)
+    found = findings(sites, at, *([declared] if declared else []), **more)
+    assert len(found) == len(words)
+    assert all(word in note.text for word, note in zip(words, found, strict=True))
 
 
-def test_a_difference_everywhere_is_not_placed() -> None:
-    shape = (1, 64, 128)
-    bins, frame = bins_of(64, range(64), shape)
-    d = site("block:out", True, shapes=(shape, shape), bins=bins, frame=frame)
-    assert sentences([d], origin(d), grid=Grid(4, 4, 4)) == ()
+# --- config values: of the component in which a divergence starts ----------------------------------------------
+
+ROPE = SettingDifference("transformer.rope_type", "split", "interleaved")
+VAE = SettingDifference("vae.upsample_residual", "(True,)", "(False,)")
+MANY = [SettingDifference(f"transformer.x{i}", "1", "2") for i in range(MOST + 1)]
 
 
-def test_many_dtypes_are_one_finding() -> None:
-    sites = [site(f"m.{i}:out", dtypes=("float32", "bfloat16")) for i in range(9)]
-    (said,) = sentences([site("m:in.x"), *sites], None)
-    assert said == "dtype map: 9 modules have another dtype (float32 against bfloat16), first m.0:out"
-    assert sentences(sites, None, ["dtype"]) == ()
-    assert sentences([site("m:in.i", dtypes=("int64", "int32"))], None) == ()
+@pytest.mark.parametrize(
+    ("fields", "stage", "site", "words"),
+    [
+        ([ROPE, VAE], "transformer", "blocks.0.attn:out", ["transformer.rope_type is interleaved, not split"]),
+        ([ROPE, VAE], "vae", "decode:out", ["vae.upsample_residual is (False,), not (True,)"]),
+        ([ROPE], "transformer", "loop:noise_pred", []),  # what is given to the model is not its config's doing
+        ([ROPE], "transformer", ":in.timestep", []),
+        ([VAE], "transformer", "blocks.0:out", []),
+        ([ROPE], "vae", "decode:in.z", []),
+        (MANY, "transformer", "blocks.0:out", []),  # another model
+        (MANY[:-1], "transformer", "blocks.0:out", [""]),
+    ],
+)
+def test_config_values_are_named_of_their_component(
+    fields: list[SettingDifference], stage: str, site: str, words: list[str]
+) -> None:
+    key = Key(stage, -1 if stage == "vae" else 0, "", site)
+    found = [cause.cause for cause in config_cause(fields, Origin(key, "module"))]
+    assert [text.endswith(word) for text, word in zip(found, words, strict=True)] == [True] * len(words)
 
 
-def test_the_first_producer_and_consumer_of_nan() -> None:
-    sites = [
-        site("a:out", nonfinite=(0, 0)),
-        site("b:out", True, nonfinite=(0, 7)),
-        site("b:out@padding", nonfinite=(0, 99)),
-        site("c:in.x", True, nonfinite=(0, 7)),
-        site("c:out", True, nonfinite=(0, 70)),
-    ]
-    (said,) = sentences(sites, None)
-    assert said == (
-        "NaN or Inf: 7 values, first produced by transformer step 0 cond b:out, first taken in by "
-        "transformer step 0 cond c:in.x"
-    )
-    assert sentences([site("a:out", nonfinite=(3, 3))], None) == ()
+# --- the sentence of a verdict ---------------------------------------------------------------------------------
+
+KEY, INPUT = Key("transformer", 0, "cond", "block:out"), Key("transformer", 0, "cond", "block:in.x")
+PARTS = Reason(kind="first_divergence", first=KEY, after=(INPUT,), distance=Distance(4.05e-1, 6.3e-6, 64384.0))
+AMPLIFIED: Birth = "amplified"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "block output (step 0, cond): inputs match, output differs by 4.05e-01"),
+        ({"outputs_match": True}, "noise_pred and latents still match"),
+        ({"after": (Key("transformer", 0, "cond", "embed:out"),)}, "its own inputs were not compared"),
+        ({"after": ()}, "nothing before it was compared"),
+        ({"birth": "input"}, "everything before it matches, this input"),
+        ({"birth": AMPLIFIED}, "grown from smaller differences"),
+        ({"note": "None against a tensor"}, "None against a tensor"),
+        ({"fed": "reference"}, "on the reference's inputs"),
+        ({"distance": UNKNOWN}, "NaN or infinite on one side"),
+        ({"distance": Distance(1.0, math.nan, math.nan)}, "no rounding floor"),
+        ({"stage": "vae", "output": Output("frames", Distance(1e-2, 1e-5, 1e3))}, "frames relative L2 1.00e-02"),
+    ],
+)
+def test_a_reason_claims_only_what_was_compared(changes: dict[str, Any], words: str) -> None:
+    found = sentence(replace(PARTS, **changes))
+    assert words in found
+    assert ("inputs match" in found) is not bool({"after", "birth", "fed"} & changes.keys()) or "fed" in changes
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (Key("transformer", 1, "uncond", "a:out@image", 2), "a output, image tokens (step 1, uncond, call 2)"),
+        (Key("transformer", 0, "cond", "a:in.hidden_states"), "a input hidden_states (step 0, cond)"),
+        (Key("transformer", 3, "", "loop:latents.after"), "latents after the step (step 3)"),
+        (Key("text", -1, "cond", "layers.0:out"), "layers.0 output (text, cond)"),
+    ],
+)
+def test_a_place_is_named_in_words(key: Key, words: str) -> None:
+    assert place(key) == words
+
+
+# --- the first operation that differs --------------------------------------------------------------------------
+
+NAMES = ("linear", "gelu", "mul", "linear")
+
+
+def run(offsets: tuple[float, ...] = (0, 0, 0, 0), names: tuple[str, ...] = NAMES) -> list[Reduced]:
+    xs = [np.random.default_rng(i).standard_normal((4, 128)) * (1 + offsets[i]) for i in range(len(names))]
+    return [Reduced(name, x.shape, sketch(x.astype(np.float32))) for name, x in zip(names, xs, strict=True)]
+
+
+SILU, TANH = ("linear", "silu", "mul", "linear"), ("linear", "tanh", "mul", "linear")
+
+
+@pytest.mark.parametrize(
+    ("variants", "candidate", "expected"),
+    [
+        ([run()], run(), None),
+        ([], run((1e-7,) * 4), None),
+        *(([run()], run(tuple(1e-3 * (i >= at) for i in range(4))), (at, NAMES[at], "")) for at in range(4)),
+        ([run((0, 1e-3, 0, 0))], run((0, 2e-3, 0, 0)), None),  # a variant moves it as far: rounding
+        ([run((0, 1e-3, 0, 0), TANH)], run((0, 2e-3, 0, 0)), (1, "gelu", "")),  # of other operations, it says nothing
+        ([run()], run(names=SILU), (1, "gelu", "silu")),
+        ([run()], run()[:1] + run()[2:], (1, "gelu", "nothing")),
+    ],
+)
+def test_the_first_operation_that_differs_is_found(
+    variants: list[list[Reduced]], candidate: list[Reduced], expected: tuple[int, str, str] | None
+) -> None:
+    found = first_parting(run(), variants, candidate)
+    assert (None if found is None else (found.index, found.name, found.other.split(" ")[0])) == expected
+
+
+# --- pictures --------------------------------------------------------------------------------------------------
+
+A = RNG.random((3, 14, 17))
+B = np.clip(A + 0.1 * RNG.standard_normal(A.shape), 0, 1)
+
+
+def ssim_by_hand(x: np.ndarray, y: np.ndarray) -> float:
+    """Equation 13 of Wang et al. at every place of one channel, with the window as one 11 x 11 array."""
+    at = np.arange(-5, 6)
+    window = np.exp(-(at[:, None] ** 2 + at[None, :] ** 2) / (2 * 1.5**2))
+    window /= window.sum()
+    found = []
+    for i in range(x.shape[0] - 10):
+        for j in range(x.shape[1] - 10):
+            p, q = x[i : i + 11, j : j + 11], y[i : i + 11, j : j + 11]
+            mp, mq = (window * p).sum(), (window * q).sum()
+            vp, vq, c = ((window * s).sum() for s in ((p - mp) ** 2, (q - mq) ** 2, (p - mp) * (q - mq)))
+            found.append((2 * mp * mq + 1e-4) * (2 * c + 9e-4) / ((mp**2 + mq**2 + 1e-4) * (vp + vq + 9e-4)))
+    return float(np.mean(found))
+
+
+def test_ssim_and_psnr_are_the_formulas() -> None:
+    assert ssim(A, B) == pytest.approx(np.mean([ssim_by_hand(a, b) for a, b in zip(A, B, strict=True)]), abs=1e-12)
+    assert ssim(A, A) == pytest.approx(1.0, abs=1e-12)
+    assert math.isnan(ssim(A[:, :10], B[:, :10]))
+    assert (psnr(A, A + 0.1), psnr(A, A)) == (pytest.approx(20.0), math.inf)
+    assert math.isnan(psnr(A, np.full_like(A, np.nan)))
+    assert pictures(np.array([-3.0, -1.0, 0.0, 1.0, 7.0])).tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
+
+
+def test_every_frame_has_its_own_error_and_region() -> None:
+    video = RNG.standard_normal((2, 3, 4, 32, 48)).astype(np.float32)
+    other = video.copy()
+    other[1, :, 2, 8:16, 36:48] += 1.0  # one region of the third frame of the second video
+    ours, theirs = frames_of(video), frames_of(other)
+    errors = frame_errors(ours, theirs, np.full(8, 2.0))
+    assert [e.distance.rel_l2 > 0 for e in errors] == [False] * 6 + [True, False]
+    worst, apart = errors[6], math.sqrt(3 * 8 * 12)
+    assert worst.distance.ratio == pytest.approx(apart / 2.0)
+    assert (worst.region.top, worst.region.left, worst.region.height, worst.region.width) == (8, 36, 8, 12)
+    assert spread(ours, theirs) == pytest.approx([0] * 6 + [apart, 0])
+    broken = theirs.copy()
+    broken[6, 0, 1, 14] = np.nan
+    error = frame_errors(ours, broken, np.ones(8))[6]
+    assert math.isnan(error.distance.rel_l2)
+    assert math.isnan(error.psnr)
+    assert (error.region.top, error.region.left) == (0, 12)

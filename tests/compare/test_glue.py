@@ -1,165 +1,296 @@
-"""The glue's detectors look at what a stranger's golden holds: arrays for numbers, NaN, nothing."""
+"""Mistakes around the model (guidance, schedule, latents, pictures) are named from values, and only those made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+from parity.compare.detect.arithmetic import rounded_otherwise
 from parity.compare.detect.glue import Glue, bfloat16
-from parity.golden.records import LOOP, Key, StepRecords
+from parity.compare.detect.held import Seen, Values
+from parity.compare.diff import judge_streams
+from parity.compare.judge import Judge
+from parity.compare.result import Cause
+from parity.golden.records import AFTER, LOOP, Floor, Key, StepRecords
 from parity.golden.values import value_record
 
-SIZE = 32
+SITES = {
+    "cond": ("cond", f"{LOOP}:noise_pred"),
+    "uncond": ("uncond", f"{LOOP}:noise_pred"),
+    "guided": ("", f"{LOOP}:noise_pred"),
+    "before": ("", f"{LOOP}:latents.before"),
+    "after": ("", f"{LOOP}:latents.after"),
+    "step_index": ("", f"{LOOP}:step_index"),
+    "history": ("", f"{LOOP}:history"),
+    "sigmas": ("", "schedule:sigmas"),
+    "times": ("", "schedule:timesteps"),
+    "z": ("", "decode:in.z"),
+    "floats": ("", "decode:out"),
+    "video": ("", "video:out"),
+}
+Made = Callable[[np.ndarray], np.ndarray]
 
 
-def step(**values: np.ndarray) -> StepRecords:
-    branches = {"cond": "cond", "uncond": "uncond", "guided": ""}
+def step(at: int = 0, **values: Any) -> StepRecords:
     records = []
     for name, x in values.items():
-        port = "noise_pred" if name in branches else name
-        key = Key("transformer", 0, branches.get(name, ""), f"{LOOP}:{port}")
-        records.append(value_record(key, np.asarray(x, np.float32), "float32"))
-    return StepRecords(0, tuple(records))
+        branch, site = SITES[name]
+        stage = "vae" if at < 0 else "transformer"
+        dtype = "float64" if name in ("sigmas", "times") else "uint8" if name == "video" else "float32"
+        records.append(value_record(Key(stage, at, branch, site), np.asarray(x, dtype), dtype))
+    return StepRecords(at, tuple(records))
 
 
-def causes(
-    ours: StepRecords, theirs: StepRecords, settings: tuple[dict[str, str], dict[str, str]] = ({}, {})
-) -> list[str]:
-    glue = Glue(settings)
-    glue.add(ours, theirs)
-    return [cause.setting for cause in glue.found]
+def found(*steps: tuple[StepRecords, StepRecords], settings: tuple[dict[str, str], ...] = ({}, {})) -> list[Cause]:
+    glue = Glue(settings)  # type: ignore[arg-type]
+    for i, (ours, theirs) in enumerate(steps):
+        glue.add(ours, theirs, differs=i == len(steps) - 1)
+    return glue.found
 
 
-def test_a_scheduler_one_step_late_is_named() -> None:
-    assert causes(step(step_index=np.array(1)), step(step_index=np.array(2))) == ["scheduler.step_index"]
+def named(ours: StepRecords, theirs: StepRecords, *settings: dict[str, str]) -> list[str]:
+    return [cause.setting for cause in found((ours, theirs), settings=settings or ({}, {}))]
 
 
-@pytest.mark.parametrize("other", [np.array([1, 2]), np.array(np.nan), np.zeros((2, 3)), np.zeros(0)])
-def test_an_index_that_is_no_number_names_nothing(other: np.ndarray) -> None:
-    assert causes(step(step_index=np.array(1)), step(step_index=other)) == []
-    assert causes(step(step_index=other), step(step_index=np.array(1))) == []
+COND, UNCOND, X, Y, Z = np.random.default_rng(0).normal(size=(5, 64))
+GUIDED = {"cond": COND, "uncond": UNCOND, "guided": UNCOND + 6 * (COND - UNCOND)}
+ZEROED = GUIDED | {"guided": np.zeros(64)}
+LATENTS = np.random.default_rng(2).normal(size=(1, 4, 2, 4, 4))
+MEAN, STD = np.random.default_rng(3).normal(size=(2, 1, 4, 1, 1, 1))
+NOISE = np.random.default_rng(4).normal(size=LATENTS.shape)
+
+
+def shifted(shift: float, x: np.ndarray) -> np.ndarray:
+    return shift * x / (1 + (shift - 1) * x)
+
+
+def sigmas(shift: float) -> StepRecords:
+    """As FlowMatchEuler sets them: spaced down to a least sigma that is itself shifted."""
+    return step(sigmas=np.append(shifted(shift, np.linspace(1.0, shifted(shift, np.array(1e-3)), 8)), 0.0))
+
+
+CONFIG = ({"scheduler.shift": "12.0"}, {"scheduler.shift": "3.0"})
+ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "settings", "causes"),
+    [
+        (step(step_index=1), step(step_index=2), (), ["scheduler.step_index"]),
+        (step(step_index=1), step(step_index=[1, 2]), (), []),
+        (step(step_index=1), step(step_index=np.nan), (), []),
+        (step(step_index=1), step(step_index=[]), (), []),
+        (step(**GUIDED), step(**GUIDED | {"guided": COND}), (), ["guidance"]),
+        (step(**GUIDED), step(cond=COND, guided=COND), (), ["guidance"]),  # lost with its branch
+        (step(**GUIDED), step(cond=COND, guided=1.1 * COND), (), []),
+        (step(1, **ZEROED), step(1, **GUIDED), (), ["guidance.zero_steps"]),
+        (step(1, **GUIDED), step(1, **ZEROED), (), ["guidance.zero_steps"]),
+        (step(1, **ZEROED), step(1, **ZEROED), (), []),
+        (step(3, history=0), step(3, history=2), (), ["scheduler.history"]),
+        (step(3, history=2), step(3, history=2), (), []),
+        (step(3, history=2), step(3), (), []),
+        (step(3, history=2), step(3, history=1), ORDERS, []),  # its config says why it remembers fewer
+        (sigmas(12.0), sigmas(3.0), CONFIG, ["shift"]),
+        (sigmas(12.0), sigmas(5.0), CONFIG, []),  # another shift than the config's made that
+        (sigmas(12.0), sigmas(3.0), (), []),
+        # Latents that are not denormalised by channel.
+        (step(-1, z=LATENTS * STD + MEAN), step(-1, z=LATENTS), (), ["vae.scaling_factor"]),
+        (step(-1, z=LATENTS), step(-1, z=LATENTS + 0.1 * NOISE), (), []),
+        (step(-1, z=LATENTS), step(-1, z=LATENTS + 1.5e-3 * NOISE), (), []),  # near by itself
+    ],
+)
+def test_a_mistake_of_the_glue_is_named(
+    ours: StepRecords, theirs: StepRecords, settings: tuple[dict[str, str], ...], causes: list[str]
+) -> None:
+    assert named(ours, theirs, *settings) == causes
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("broken", ["cond", "uncond", "guided"])
 def test_predictions_that_are_not_finite_name_no_guidance(broken: str, bad: float) -> None:
-    cond, uncond = np.random.default_rng(0).normal(size=(2, SIZE))
-    whole = {"cond": cond, "uncond": uncond, "guided": uncond + 6 * (cond - uncond)}
-    lost = whole | {"guided": cond}
-    assert causes(step(**whole), step(**lost)) == ["guidance"]
-    spoilt = whole | {broken: np.where(np.arange(SIZE) == 3, bad, whole[broken])}
-    assert "guidance" not in causes(step(**whole), step(**spoilt))
-    assert "guidance" not in causes(step(**spoilt), step(**whole))
+    spoilt = GUIDED | {broken: np.where(np.arange(64) == 3, bad, GUIDED[broken])}
+    assert "guidance" not in named(step(**GUIDED), step(**spoilt))
+    assert "guidance" not in named(step(**spoilt), step(**GUIDED))
+    different = GUIDED | {"guided": np.zeros(64), "cond": Z}  # the branches differ before
+    assert "guidance.zero_steps" not in named(step(1, **different), step(1, **GUIDED))
 
 
-def test_a_guidance_that_is_lost_with_its_branch_is_named() -> None:
-    cond, uncond = np.random.default_rng(1).normal(size=(2, SIZE))
-    whole = {"cond": cond, "uncond": uncond, "guided": uncond + 6 * (cond - uncond)}
-    assert causes(step(**whole), step(cond=cond, guided=cond)) == ["guidance"]
-    assert causes(step(**whole), step(cond=cond, guided=1.1 * cond)) == []
-
-
-def sigmas(shift: float, steps: int = 8) -> StepRecords:
-    """As FlowMatchEuler sets them: spaced down to a least sigma that is itself shifted."""
-
-    def shifted(x: np.ndarray) -> np.ndarray:
-        return shift * x / (1 + (shift - 1) * x)
-
-    values = np.append(shifted(np.linspace(1.0, shifted(np.array(1e-3)), steps)), 0.0)
-    key = Key("transformer", 0, "", "schedule:sigmas")
-    return StepRecords(0, (value_record(key, values, "float64"),))
-
-
-@pytest.mark.parametrize(
-    ("factor", "said"),
-    [
-        (
-            3.0,
-            "the schedule is shifted once more, by 3: sigma' = s sigma / (1 + (s - 1) sigma), or its shift is 3 times",
-        ),
-        (5 / 7, "the schedule is another: its shift is 0.7143 times the reference's, sigma'"),
-    ],
-)
-def test_a_schedule_of_another_shift_is_told_by_its_factor(factor: float, said: str) -> None:
-    """A smaller shift is no second one."""
+@pytest.mark.parametrize(("factor", "word"), [(3.0, "shifted once more, by 3"), (5 / 7, "its shift is 0.7143 times")])
+def test_a_schedule_of_another_shift_is_named_with_its_factor(factor: float, word: str) -> None:
     a = np.array([1.0, 0.9, 0.6, 0.3, 0.0])
-    b = factor * a / (1 + (factor - 1) * a)
-    glue = Glue()
-    glue.add(
-        *(StepRecords(0, (value_record(Key("transformer", 0, "", "schedule:sigmas"), x, "float64"),)) for x in (a, b))
-    )
-    assert [c.cause[: len(said)] for c in glue.found] == [said]
+    (cause,) = found((step(sigmas=a), step(sigmas=shifted(factor, a))))
+    assert word in cause.cause
 
 
-def test_a_shift_of_the_config_is_named_where_it_makes_the_difference() -> None:
-    told = ({"scheduler.shift": "12.0"}, {"scheduler.shift": "3.0"})
-    assert causes(sigmas(12.0), sigmas(3.0), told) == ["shift"]
-    assert causes(sigmas(12.0), sigmas(5.0), told) == [], "another shift than the config's made that"
-    assert causes(sigmas(12.0), sigmas(3.0)) == []
+@pytest.mark.parametrize(("is_rounded", "steps"), [(True, 50), (False, 50), (False, 20)])
+def test_a_schedule_in_bfloat16_is_named_with_what_it_repeats(is_rounded: bool, steps: int) -> None:
+    """By rounding the values of another, or operation by operation, as if bfloat16 is torch's default dtype."""
 
+    def ramp(narrow: Made) -> np.ndarray:
+        x = narrow(np.linspace(1, 0, steps + 1))
+        return narrow(narrow(9 * x) / narrow(1 + narrow(8 * x)))
 
-def test_latents_that_are_not_denormalised_by_channel_are_named() -> None:
-    rng = np.random.default_rng(2)
-    plain = rng.normal(size=(1, 4, 2, 4, 4))
-    mean, std = (rng.normal(size=(1, 4, 1, 1, 1)) for _ in range(2))
-
-    def decoded(z: np.ndarray) -> StepRecords:
-        key = Key("vae", -1, "", "decode:in.z")
-        return StepRecords(-1, (value_record(key, z.astype(np.float32), "float32"),))
-
-    assert causes(decoded(plain * std + mean), decoded(plain)) == ["vae.scaling_factor"]
-    assert causes(decoded(plain), decoded(plain + 0.1 * rng.normal(size=plain.shape))) == []
-    assert causes(decoded(plain), decoded(plain + 1.5e-3 * rng.normal(size=plain.shape))) == [], "near by itself"
-
-
-@pytest.mark.parametrize(("how", "steps"), [("rounded to", 50), ("computed in", 50), ("computed in", 20)])
-def test_a_schedule_in_bfloat16_is_named_with_what_it_repeats(how: str, steps: int) -> None:
-    """By rounding the values of another, or operation by operation, as where bfloat16 is torch's default dtype."""
-
-    def sigmas(narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        ramp = narrow(np.linspace(1, 0, steps + 1))
-        return narrow(narrow(9 * ramp) / narrow(1 + narrow(8 * ramp)))
-
-    def recorded(values: np.ndarray, times: np.ndarray) -> StepRecords:
-        named = {"schedule:sigmas": values, "schedule:timesteps": times}
-        records = (value_record(Key("transformer", 0, "", site), x, "float64") for site, x in named.items())
-        return StepRecords(0, tuple(records))
-
-    exact = sigmas(lambda x: x)
-    theirs = bfloat16(exact) if how == "rounded to" else sigmas(bfloat16)
-    times = bfloat16(1000 * (exact if how == "rounded to" else theirs)[:-1])
-    glue = Glue(({}, {}))
-    glue.add(recorded(exact, 1000 * exact[:-1]), recorded(theirs, times))
-    assert [cause.setting for cause in glue.found] == ["schedule_dtype", "timesteps"]
-    assert glue.found[0].cause == f"the schedule's sigmas are {how} bfloat16"
+    exact = ramp(lambda x: x)
+    theirs = bfloat16(exact) if is_rounded else ramp(bfloat16)
+    times = bfloat16(1000 * (exact if is_rounded else theirs)[:-1])
+    ours = step(sigmas=exact, times=1000 * exact[:-1])
+    causes = found((ours, step(sigmas=theirs, times=times)))
+    assert [cause.setting for cause in causes] == ["schedule_dtype", "timesteps"]
     repeats = int(np.sum(np.diff(times) == 0))
     assert (repeats > 0) == (steps == 50)
-    assert f"timesteps are {how} bfloat16: {repeats} of {steps} repeat the one before" in glue.found[1].cause
-    coarser = Glue(({}, {}))
-    coarser.add(recorded(exact, 1000 * exact[:-1]), recorded(np.round(exact, 1), np.round(1000 * exact[:-1], -2)))
-    assert not {cause.setting for cause in coarser.found} & {"schedule_dtype", "timesteps"}
+    assert f"{repeats} of {steps} repeat" in causes[1].cause
+    coarser = named(ours, step(sigmas=np.round(exact, 1), times=np.round(1000 * exact[:-1], -2)))
+    assert not {"schedule_dtype", "timesteps"} & set(coarser)
 
 
-def pictures(levels: np.ndarray, convert: Callable[[np.ndarray], np.ndarray]) -> StepRecords:
-    """Frames as the decoder gives them and as they are shown, some of them cut to black or white."""
-    floats = value_record(Key("vae", -1, "", "decode:out"), (levels / 127.5 - 1).astype(np.float32), "float32")
-    shown = convert(np.clip(levels, 0, 255)).astype(np.uint8)
-    return StepRecords(-1, (floats, value_record(Key("vae", -1, "", "video:out"), shown, "uint8")))
+@pytest.mark.parametrize(("ours", "theirs", "side"), [(Y, X, "candidate"), (X, Y, "reference")])
+def test_a_side_that_goes_on_from_the_step_before_is_named(ours: np.ndarray, theirs: np.ndarray, side: str) -> None:
+    first = (step(0, after=X), step(0, after=X))
+    (cause,) = found(first, (step(1, before=ours), step(1, before=theirs)))
+    assert cause.cause.startswith(f"at step 1 the {side} goes on from the latents of the step before")
+    for a, b in ((X, X), (Y, Z), (Y[:32], X[:32])):  # both go on, neither does, other latents than the step before's
+        assert found(first, (step(1, before=a), step(1, before=b))) == []
+    assert found((step(1, before=X), step(1, before=Y))) == []  # the step before is unknown
+
+
+def blocks(size: int, seed: int, strength: float = 0.2) -> np.ndarray:
+    """Noise whose blocks of `size` x `size` share a part; of size 1 it is white."""
+    rng = np.random.default_rng(seed)
+    white = rng.normal(size=(1, 4, 4, 16, 16))
+    common = rng.normal(size=(1, 4, 4, 16 // size, 16 // size)).repeat(size, -1).repeat(size, -2)
+    return white if size == 1 else np.sqrt(1 - strength) * white + np.sqrt(strength) * common
+
+
+@pytest.mark.parametrize(("ours", "theirs", "word"), [(2, 1, "neighbours"), (1, 4, "neighbours"),
+                                                      (1, 1, "another seed"), (2, 2, "another seed")])  # fmt: skip
+def test_the_structure_of_noise_is_distinguished_from_another_draw(ours: int, theirs: int, word: str) -> None:
+    for seed in range(3):
+        sides = [step(times=np.arange(3.0), before=blocks(*b)) for b in ((ours, seed), (theirs, seed + 100))]
+        (cause,) = found((sides[0], sides[1]))
+        assert word in cause.cause
 
 
 LEVELS = np.random.default_rng(0).normal(128, 1, (1, 3, 9, 32, 32))
 
 
-@pytest.mark.parametrize("spread", [30.0, 300.0], ids=["mid levels", "most cut"])
-def test_pictures_that_are_truncated_are_named_however_many_are_cut(spread: float) -> None:
-    levels = 128 + spread * (LEVELS - 128)
-    rounded, truncated = pictures(levels, np.round), pictures(levels, np.trunc)
-    assert causes(rounded, truncated) == ["frames"]
-    assert causes(truncated, rounded) == ["frames"]
+def pictures(levels: np.ndarray, convert: Made) -> StepRecords:
+    """Frames as the decoder gives them and as they are shown, some of them cut to black or white."""
+    return step(-1, floats=levels / 127.5 - 1, video=convert(np.clip(levels, 0, 255)))
 
 
-@pytest.mark.parametrize("other", [LEVELS - 0.3, LEVELS * 0.997, LEVELS[:, ::-1] - 0.4], ids=["less", "gain", "other"])
-def test_pictures_that_are_darker_otherwise_are_not_called_truncated(other: np.ndarray) -> None:
-    assert causes(pictures(LEVELS, np.round), pictures(other, np.round)) == []
+@pytest.mark.parametrize(
+    ("ours", "theirs", "causes"),
+    [
+        (128 + 30 * (LEVELS - 128), None, ["frames"]),
+        (128 + 300 * (LEVELS - 128), None, ["frames"]),  # most are cut
+        (LEVELS, LEVELS - 0.3, []),  # darker for another reason
+        (LEVELS, LEVELS * 0.997, []),
+        (LEVELS, LEVELS[:, ::-1] - 0.4, []),
+    ],
+)
+def test_pictures_that_are_truncated_are_named(ours: np.ndarray, theirs: np.ndarray | None, causes: list[str]) -> None:
+    rounded = pictures(ours, np.round)
+    other = pictures(ours, np.trunc) if theirs is None else pictures(theirs, np.round)
+    assert named(rounded, other) == named(other, rounded) == causes
+
+
+# --- arithmetic in another order or precision: only values that are exactly those it gives --------------------
+
+C, U = (bfloat16(x) for x in np.random.default_rng(0).normal(size=(2, 512)))
+
+
+def guided(narrow: bool, late: bool) -> Values:
+    n = bfloat16 if narrow else np.asarray
+    whole = n(C + n(5.5 * n(C - U))) if late else n(U + n(6.5 * n(C - U)))
+    return {SITES["cond"]: C, SITES["uncond"]: U, SITES["guided"]: whole}
+
+
+def stepped(narrow: bool) -> Values:
+    before = np.random.default_rng(1).normal(size=512).astype(np.float32).astype(np.float64)
+    product = bfloat16(-0.137 * C) if narrow else -0.137 * C
+    after = (before + product).astype(np.float32).astype(np.float64)
+    return {SITES["guided"]: C, SITES["before"]: before, SITES["after"]: after, ("", f"{LOOP}:dt"): np.array(-0.137)}
+
+
+S = np.linspace(1, 0.01, 20)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [
+        (guided(True, False), guided(True, True), "cond + (scale - 1) (cond - uncond) on the candidate"),
+        (guided(True, True), guided(True, True), ""),
+        (guided(False, False), guided(False, True), ""),  # float32 does not tell
+        (guided(True, False), guided(True, True) | {SITES["guided"]: bfloat16(1.01 * C)}, ""),
+        (stepped(False), stepped(True), "rounded to bfloat16 on the candidate"),
+        (stepped(True), stepped(True), ""),
+        ({SITES["sigmas"]: S}, {SITES["sigmas"]: S * (1 + 1e-7)}, "differ by rounding alone (1.0e-07 relative)"),
+        ({SITES["sigmas"]: S}, {SITES["sigmas"]: S * (1 + 1e-5)}, ""),
+        ({SITES["sigmas"]: S}, {SITES["sigmas"]: S}, ""),
+    ],
+)
+def test_arithmetic_in_another_order_or_precision_is_named(ours: Values, theirs: Values, word: str) -> None:
+    texts = list(rounded_otherwise(Seen(ours=ours, theirs=theirs)))
+    assert len(texts) == bool(word)
+    assert all(word in text for text in texts)
+
+
+# --- a decoder's input is judged by its own side's latents -----------------------------------------------------
+
+SCALE = 1.037
+OURS = bfloat16(np.random.default_rng(0).normal(size=(1, 4, 3, 6, 6)))
+THEIRS = bfloat16(OURS + 0.05 * np.random.default_rng(1).normal(size=OURS.shape))  # another rounding's, within floors
+
+
+def divided(x: np.ndarray) -> np.ndarray:
+    return x / SCALE
+
+
+def by_channel(x: np.ndarray) -> np.ndarray:
+    channel = np.arange(1, 5).reshape(1, 4, 1, 1, 1)
+    return x * (0.9 + 0.05 * channel) + 0.1 * channel
+
+
+def noised(x: np.ndarray) -> np.ndarray:
+    return x / SCALE + 0.05 * np.random.default_rng(2).normal(size=x.shape)
+
+
+def frames_first(make: Made) -> Made:
+    return lambda x: make(x.swapaxes(1, 2))
+
+
+def given(latents: np.ndarray, make: Made) -> list[StepRecords]:
+    """The last step and what follows it, in bfloat16, with floors of a tenth."""
+    last = value_record(Key("transformer", 0, "", "loop:latents.after"), latents.astype(np.float32), "bfloat16")
+    z = bfloat16(make(latents)).astype(np.float32)
+    after = value_record(Key(AFTER, -1, "", "decode:in.z"), z, "bfloat16")
+    return [
+        StepRecords(record.key.step, (record,), {record.key: Floor(0.1 * float(np.linalg.norm(x)))})
+        for record, x in ((last, latents), (after, z))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        (divided, np.asarray, "fail"),
+        (frames_first(divided), frames_first(np.asarray), "fail"),
+        (by_channel, lambda x: by_channel(x) * 1.02, "fail"),
+        *((make, make, "pass") for make in (divided, by_channel, noised, np.asarray, frames_first(divided))),
+        # Rounding of the scaling itself: a constant in bfloat16, a product by an inverse.
+        (divided, lambda x: x / bfloat16(np.array(SCALE)), "pass"),
+        (divided, lambda x: bfloat16(x * bfloat16(np.array(1 / SCALE))), "pass"),
+        # A side that does more than scale.
+        (noised, divided, "pass"),
+        (divided, noised, "pass"),
+    ],
+)
+def test_a_scaling_within_the_floor_of_the_latents_is_found(ours: Made, theirs: Made, verdict: str) -> None:
+    glue = Glue(({"vae.scaling_factor": str(SCALE)},) * 2)
+    collected, _ = judge_streams(zip(given(OURS, ours), given(THEIRS, theirs), strict=True), Judge(), glue)
+    assert next(d.verdict for d in collected.found if d.key.site == "decode:in.z") == verdict
+    if ours is divided and theirs is np.asarray:
+        assert ["1.037" in cause.cause for cause in glue.found] == [True]

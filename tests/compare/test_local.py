@@ -1,17 +1,22 @@
-"""Local errors decide births, beside the numbers of the free run."""
+"""Local errors decide births, together with the numbers of the free run."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
+import pytest
 
+from parity.compare.follow import followed_errors, with_followed
 from parity.compare.judge import ONE_SIDED
 from parity.compare.local import (
     CONTRADICTED,
+    MOST,
     Local,
     believed,
     contradicted,
+    doubtful,
     first_beyond,
     first_within,
     local_errors,
@@ -20,62 +25,50 @@ from parity.compare.local import (
 )
 from parity.compare.result import Distance, SiteDiff
 from parity.golden import Floor, Key, Record, StepRecords
-from tests.support.made import tensor
-
-KEY = Key("transformer", 0, "cond", "m:out")
-X = np.random.default_rng(0).standard_normal((1, 96, 64))
-
-
-def truth(floor: float) -> StepRecords:
-    records = (tensor("m:out", X), tensor("m:out@padding", X), Record(Key("transformer", 0, "cond", "m:out.1"), "none"))
-    return StepRecords(0, records, {KEY: Floor(floor * float(np.linalg.norm(X)))})
-
-
-def local(theirs: np.ndarray, floor: float = 1e-6) -> Local:
-    (found,) = local_errors(truth(floor), [tensor("m:out", theirs)]).values()
-    return found
-
-
-def test_within_and_beyond_the_local_floor() -> None:
-    near, far = local(X * (1 + 2e-6)), local(X * (1 + 1e-4))
-    assert (near.beyond, far.beyond) == (False, True)
-    assert 1.5 < near.distance.ratio < 2.5
-
-
-def test_what_cannot_be_compared_or_is_not_there_is_beyond() -> None:
-    assert local(X[:, :5]).beyond
-    (missing,) = local_errors(truth(1e-6), []).values()
-    assert missing.beyond
-    broken = X.copy()
-    broken[0, 0, 0] = math.nan
-    assert local(broken).beyond
-
-
-def test_without_a_floor_nothing_agrees() -> None:
-    (found,) = local_errors(StepRecords(0, (tensor("m:out", X),)), [tensor("m:out", X * 1.1)]).values()
-    assert found.beyond
-
-
-def site(**more: object) -> SiteDiff:
-    return SiteDiff(KEY, Distance(1e-5, 1e-5, 1.0), **more)  # type: ignore[arg-type]
-
-
-def test_local_evidence_makes_and_unmakes_births() -> None:
-    near, far = Local(Distance(1e-7, 1e-7, 1.0), False), Local(Distance(1e-3, 1e-7, 1e4), True)
-    (born,) = with_local([site()], {KEY: far})
-    assert (born.birth, born.verdict, born.local.ratio) == ("module", "fail", 1e4)
-    (grown,) = with_local([site(birth="module", verdict="fail")], {KEY: near})
-    assert (grown.birth, grown.verdict) == ("amplified", "fail")
-    (excused,) = with_local([site()], {KEY: far}, ("m",))
-    assert (excused.birth, excused.verdict) == ("module", "harmless")
-    assert with_local([site()], {}) == (site(),)
-
-
-NEAR, FAR = Local(Distance(1e-7, 1e-7, 1.0), False), Local(Distance(1e-3, 1e-7, 1e4), True)
+from parity.golden.records import Moments
+from tests.support.made import none, tensor
 
 
 def at(name: str, call: int = 0, branch: str = "cond") -> Key:
     return Key("transformer", 0, branch, name, call)
+
+
+KEY = at("m:out")
+X = np.random.default_rng(0).standard_normal((1, 96, 64))
+BROKEN = np.where(np.arange(64) == 3, math.nan, X)
+NEAR, FAR = Local(Distance(1e-7, 1e-7, 1.0), False), Local(Distance(1e-3, 1e-7, 1e4), True)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "is_beyond"),
+    [(X * (1 + 2e-6), False), (X * (1 + 1e-4), True), (X[:, :5], True), (BROKEN, True), (None, True)],
+)
+def test_a_local_error_is_beyond_its_floor_or_cannot_be_compared(theirs: np.ndarray | None, is_beyond: bool) -> None:
+    records = (tensor("m:out", X), tensor("m:out@padding", X), none("m:out.1"))
+    truth = StepRecords(0, records, {KEY: Floor(1e-6 * float(np.linalg.norm(X)))})
+    candidate = [] if theirs is None else [tensor("m:out", theirs)]
+    (found,) = local_errors(truth, candidate).values()
+    assert found.beyond is is_beyond
+    (found,) = local_errors(StepRecords(0, records), [tensor("m:out", X * 1.1)]).values()
+    assert found.beyond  # without a floor nothing agrees
+
+
+@pytest.mark.parametrize(
+    ("before", "local", "excuses", "birth", "verdict"),
+    [
+        ({}, FAR, (), "module", "fail"),
+        ({"birth": "module", "verdict": "fail"}, NEAR, (), "amplified", "fail"),
+        ({}, FAR, ("m",), "module", "harmless"),
+        ({}, None, (), None, "pass"),
+    ],
+)
+def test_local_evidence_makes_and_unmakes_births(
+    before: dict[str, str], local: Local | None, excuses: tuple[str, ...], birth: str | None, verdict: str
+) -> None:
+    site = SiteDiff(KEY, Distance(1e-5, 1e-5, 1.0), **before)  # type: ignore[arg-type]
+    (found,) = with_local([site], {} if local is None else {KEY: local}, excuses)
+    assert (found.birth, found.verdict) == (birth, verdict)
+    assert local is None or found.local == local.distance
 
 
 def walked(*names: str, **more: object) -> list[SiteDiff]:
@@ -90,94 +83,142 @@ def walked(*names: str, **more: object) -> list[SiteDiff]:
     return found
 
 
-def born(sites: list[SiteDiff], **found: Local) -> list[str]:
-    """The births that stand where these modules were run alone: `a.b` is written a__b, its second call a__b_1."""
-    keys = {}
-    for name, local in found.items():
-        path = name.removesuffix("_1").replace("__", ".")
-        keys[at(f"{path}:out", 1 if name.endswith("_1") else 0)] = local
-    return [d.key.site for d in with_local(sites, keys) if d.birth in ("input", "module")]
+CHILD = walked("b.a:in.x!", "b.a.norm:out", "b.a.attention:in.q!", "b.a:out", "b:out")
+DILUTED = walked("b.a.attention:in.q", "b.a.attention:out!", "b.a.norm:out", "b.a:out", "b:out")
+INSIDE = walked("b:in.x!", "b.a.attention:in.q!", "b:out!", "top:in.x!")
+TWICE = walked("b.x:in.i!", "b:out", "b.x:in.i/1!", "b:out/1", "b.x:in.i/2!")
+SKIPPED = walked("b:in.x!", "b.n:out!", "b:out!", note=ONE_SIDED)
+FUSED = [*walked("b.q:in.x!", "b.q:out!", note=ONE_SIDED), *walked("b:out")]
+
+
+@pytest.mark.parametrize(
+    ("sites", "found", "births"),
+    [
+        # Inside a module that agrees by itself nothing comes in.
+        (INSIDE, {"b": NEAR}, ["b:in.x", "top:in.x"]),
+        (INSIDE, {"b": FAR}, ["b:in.x", "b.a.attention:in.q", "b:out", "top:in.x"]),
+        # An attention call whose inputs agree counts by itself if what is around it dilutes its error.
+        (DILUTED, {"b": NEAR, "b.a": NEAR}, ["b.a.attention:out"]),
+        (DILUTED, {"b": FAR, "b.a": FAR}, ["b.a.attention:out", "b.a:out", "b:out"]),
+        (DILUTED, {"b": FAR, "b.a": FAR, "b.a.norm": FAR}, ["b.a.norm:out", "b.a:out", "b:out"]),
+        # A child that differs by itself accounts for the module around it; otherwise it is the module's own code.
+        (CHILD, {"b": FAR, "b.a": FAR, "b.a.norm": FAR}, ["b.a.norm:out", "b.a:out", "b:out"]),
+        (CHILD, {"b": FAR, "b.a": FAR, "b.a.norm": NEAR}, ["b.a.attention:in.q", "b.a:out", "b:out"]),
+        (CHILD, {"b": FAR, "b.a": NEAR}, ["b.a:in.x", "b:out"]),
+        # Each call of a module covers what it holds.
+        (TWICE, {"b": NEAR, "b/1": FAR}, ["b.x:in.i/1", "b:out/1", "b.x:in.i/2"]),
+        # A call by itself says nothing of a block that one side skips, nor of a child that the candidate has fused.
+        (SKIPPED, {"b": NEAR, "b.n": NEAR}, ["b:in.x", "b:out"]),
+        (FUSED, {"b": NEAR, "b.q": FAR}, []),
+    ],
+)
+def test_births_are_placed_by_local_errors(sites: list[SiteDiff], found: dict[str, Local], births: list[str]) -> None:
+    keys = {at(f"{name.partition('/')[0]}:out", int(name.partition("/")[2] or 0)): x for name, x in found.items()}
+    kept = [d.key for d in with_local(sites, keys) if d.birth in ("input", "module")]
+    assert [f"{key.site}/{key.call}" if key.call else key.site for key in kept] == births
+    other = {dataclasses.replace(key, branch="uncond"): x for key, x in keys.items()}
+    assert [d.birth for d in with_local(sites, other)] == [d.birth for d in sites]  # branches are judged apart
 
 
 def test_what_the_run_itself_contradicts_is_not_believed() -> None:
-    """A module's own error is in its output of the run; where that is far nearer, its own program is another one."""
+    """A module's own error is in its output of the run; if that is far nearer, its program alone is another one."""
     far = {KEY: Local(Distance(0.2, 1e-7, 2e6), True)}
     seen = SiteDiff(KEY, Distance(2e-7, 1e-5, 0.02))
     against = contradicted([seen], far)
     assert against == {KEY}
-    assert believed(far, against, far) == far, "run eagerly it differs as well: its code is wrong"
-    assert believed(far, against, {}) == far, "it could not be run eagerly"
-    eagerly = {KEY: Local(Distance(1e-7, 1e-7, 1.0), False)}
-    (kept,) = with_local([seen], believed(far, against, eagerly))
+    assert believed(far, against, far) == far  # run eagerly it differs as well: its code is wrong
+    assert believed(far, against, {}) == far  # it could not be run eagerly
+    (kept,) = with_local([seen], believed(far, against, {KEY: NEAR}))
     assert (kept.birth, kept.verdict, kept.note, kept.local.ratio) == (None, "pass", CONTRADICTED, 2e6)
     for other in (
         SiteDiff(KEY, Distance(0.15, 0.15, 1.0)),  # as near as its wide floor lets it be
         SiteDiff(KEY, Distance(math.nan, 1e-5, math.nan)),
         SiteDiff(KEY, Distance(2e-7, 1e-8, 20.0), verdict="fail"),
-        SiteDiff(Key("transformer", 0, "cond", "n:out"), Distance(2e-7, 1e-5, 0.02)),
+        SiteDiff(at("n:out"), Distance(2e-7, 1e-5, 0.02)),
     ):
         assert contradicted([other], far) == set()
 
 
-def test_inside_a_module_that_agrees_by_itself_nothing_comes_in() -> None:
-    sites = walked("b:in.x!", "b.a.attention:in.q!", "b:out!", "top:in.x!")
-    assert born(sites, b=NEAR) == ["b:in.x", "top:in.x"]
-    assert born(sites, b=FAR) == ["b:in.x", "b.a.attention:in.q", "b:out", "top:in.x"]
-
-
-def test_an_attention_call_whose_inputs_agree_tells_of_itself_where_what_is_around_it_dilutes_it() -> None:
-    sites = walked("b.a.attention:in.q", "b.a.attention:out!", "b.a.norm:out", "b.a:out", "b:out")
-    assert born(sites, b=NEAR, b__a=NEAR) == ["b.a.attention:out"]
-    assert born(sites, b=FAR, b__a=FAR) == ["b.a.attention:out", "b.a:out", "b:out"]
-    assert born(sites, b=FAR, b__a=FAR, b__a__norm=FAR) == ["b.a.norm:out", "b.a:out", "b:out"]
-
-
-def test_a_module_inside_that_differs_by_itself_accounts_for_the_one_around_it() -> None:
-    sites = walked("b.a:in.x!", "b.a.norm:out", "b.a.attention:in.q!", "b.a:out", "b:out")
-    assert born(sites, b=FAR, b__a=FAR, b__a__norm=FAR) == ["b.a.norm:out", "b.a:out", "b:out"]
-    # Its own code, where nothing inside it differs by itself.
-    assert born(sites, b=FAR, b__a=FAR, b__a__norm=NEAR) == ["b.a.attention:in.q", "b.a:out", "b:out"]
-    assert born(sites, b=FAR, b__a=NEAR) == ["b.a:in.x", "b:out"]
-
-
-def test_a_module_called_twice_covers_what_each_call_holds() -> None:
-    sites = walked("b.x:in.i!", "b:out", "b.x:in.i/1!", "b:out/1", "b.x:in.i/2!")
-    assert born(sites, b=NEAR, b_1=FAR) == ["b.x:in.i", "b:out", "b.x:in.i"]
-    kept = with_local(sites, {at("b:out"): NEAR, at("b:out", 1): FAR})
-    assert [d.key.call for d in kept if d.birth == "input"] == [1, 2]
-
-
-def test_a_call_of_its_own_says_nothing_of_a_block_that_one_side_skips() -> None:
-    skipped = walked("b:in.x!", "b.n:out!", "b:out!", note=ONE_SIDED)
-    assert born(skipped, b=NEAR, b__n=NEAR) == ["b:in.x", "b:out"]
-    # A module that is not called where the one around it gives the same is no difference.
-    fused = [*walked("b.q:in.x!", "b.q:out!", note=ONE_SIDED), *walked("b:out")]
-    assert born(fused, b=NEAR, b__q=FAR) == []
-
-
-def test_branches_are_judged_apart() -> None:
-    sites = walked("b.a.attention:in.q!", "b:out")
-    assert born(sites, b=NEAR) == []
-    other = with_local(sites, {at("b:out", branch="uncond"): NEAR})
-    assert [d.birth for d in other] == ["input", None]
-
-
-def test_the_suspect_of_an_origin() -> None:
+def test_the_suspect_of_an_origin_and_the_first_site_within_it() -> None:
     found = {at("b:out"): FAR, at("c:out"): NEAR}
-    assert suspect(at("b:out"), found) == suspect(at("b.a.attention:in.q"), found) == "b"
-    assert suspect(at("b:in.x"), found) is None
-    assert suspect(at("c.a:out"), found) is None
+    suspects = [suspect(at(name), found) for name in ("b:out", "b.a.attention:in.q", "b:in.x", "c.a:out")]
+    assert suspects == ["b", "b", None, None]
     assert suspect(at("b:out", branch="uncond"), found) is None
     inside = {at("b.x:out"): NEAR, at("b.y:out"): FAR, at("b.z:out"): FAR}
     assert first_beyond(inside, ("b.x", "b.y", "b.z"), at("b:out")) == at("b.y:out")
     assert first_beyond(inside, ("b.x",), at("b:out")) is None
-
-
-def test_a_birth_in_the_own_code_of_the_failing_module_says_where() -> None:
     sites = walked("b.n:in.x!", "b.a.q:in.x!", "b.a.attention:out!", "b.a:out!")
     found = {at("b.a:out"): FAR, at("b.n:out"): NEAR, at("b.a.q:out"): NEAR}
-    own = first_within(sites, at("b.a:out"), found)
-    assert own is not None
-    assert own.key.site == "b.a.q:in.x"
+    assert first_within(sites, at("b.a:out"), found) == sites[1]
     assert first_within(sites[2:], at("b.a:out"), found) == sites[2]
     assert first_within(sites, at("b.n:out"), found) is None
+
+
+# --- a followed step -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("apart", "is_beyond", "ratio"), [([1, 1], False, 1.414), ([3, 3], True, 4.243), ([0, 0, 0, 2.6], True, 2.6)]
+)
+def test_a_followed_difference_is_judged_as_a_whole_and_by_its_rows(
+    apart: list[float], is_beyond: bool, ratio: float
+) -> None:
+    moments = Moments(4, 0, 0, 0.0, 0.0, 0.0, 100.0)
+    record = Record(KEY, "tensor", (4,), "float32", moments=moments, value=np.asarray(apart, np.float32))
+    bins = np.full(len(apart), 1.0 / np.sqrt(len(apart)), np.float32)
+    (found,) = followed_errors(StepRecords(0, (record,), {KEY: Floor(1.0, bins)})).values()
+    assert found.beyond is is_beyond
+    assert (found.distance.ratio, found.distance.floor) == pytest.approx((ratio, 0.01), rel=1e-3)
+
+
+def judged(*sites: str) -> list[SiteDiff]:
+    return [SiteDiff(at(s), Distance(1e-6, 1e-5, 0.1)) for s in (*sites, "loop:noise_pred")]
+
+
+def test_followed_sites_are_put_where_they_were_computed() -> None:
+    found = {at("b.0.q:out"): NEAR, at("b.0.k:out"): FAR, at("b.0:out"): NEAR, at("b.1:out"): FAR}
+    sites = with_followed(judged("b.0:in.x", "b.0:out", "b.1:out"), found)
+    assert [(d.key.site, d.birth) for d in sites if d.verdict == "fail"] == [
+        ("b.0.k:out", "module"),
+        ("b.1:out", "module"),
+    ]
+    assert [d.key.site for d in sites] == ["b.0:in.x", "b.0.k:out", "b.0:out", "b.1:out", "loop:noise_pred"]
+    last = with_followed(judged("b.0:out"), {at("b.0:out"): NEAR, at("norm:out"): FAR})
+    assert [d.key.site for d in last] == ["b.0:out", "norm:out", "loop:noise_pred"]
+    grown = SiteDiff(at("b.0:out"), Distance(1e-4, 1e-5, 10.0), birth="amplified", verdict="fail")
+    assert [d.birth for d in with_followed([grown], {grown.key: FAR})] == ["module"]
+    excused = with_followed(judged("b.0:out"), {at("b.0.norm.linear:out"): FAR, at("b.0:out"): NEAR}, ("*norm*",))
+    assert [d.verdict for d in excused] == ["harmless", "pass", "pass"]
+
+
+# --- modules that deserve a closer look ------------------------------------------------------------------------
+
+MODULES = ("a", "a.attn", "b", "c", "d", "e", "f")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "modules"),
+    [
+        ({"a:in.x": 0.1, "a:out": 0.9}, []),
+        ({"a:in.x": 0.1, "a:out": 1.1}, ["a"]),
+        ({"a:in.x": 0.5, "a:out": 1.4}, []),  # what is handed on leaves no doubt
+        ({"a:out": 2.0, "b:in.x": 2.0, "b:out": 2.2, "c:out": 2.2}, ["a"]),
+        ({"a:out": 2.0, "b:in.x": 0.1, "b:out": 2.2}, ["a", "b"]),
+        ({"a.attn.attention:in.query": 2.0}, ["a.attn"]),  # an input is made by the module around it
+        ({"a.attn.attention:out": 2.0}, ["a.attn"]),
+        ({"b:in.x": 2.0}, []),  # by the top module's own code, which is never run alone
+        ({"a:out@padding": 2.0, "loop:noise_pred": 2.0}, []),
+        ({"a:out": 2.0, "uncond/b:out": 2.0}, ["a", "b"]),
+        ({f"{m}:out": 1.1 * 4**i for i, m in enumerate(MODULES)}, None),  # a few at most
+    ],
+)
+def test_modules_above_their_floors_and_inputs_are_doubtful(
+    ratios: dict[str, float], modules: list[str] | None
+) -> None:
+    sites = [
+        SiteDiff(at(name.rpartition("/")[2], branch=name.rpartition("/")[0] or "cond"), Distance(r * 1e-6, 1e-6, r))
+        for name, r in ratios.items()
+    ]
+    found = doubtful(sites, MODULES)
+    assert list(found) == modules or (modules is None and len(found) == MOST)
+    assert doubtful([dataclasses.replace(d, verdict="harmless") for d in sites], MODULES) == ()

@@ -1,4 +1,4 @@
-"""Masks of two implementations: compared by which keys they let through, whatever form they have."""
+"""Tensors of another form that may be one: masks, repeated values, numbers and tables of a text that is cut."""
 
 from __future__ import annotations
 
@@ -8,47 +8,102 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.unlike import same_mask
-from tests.support.made import Walk, births, tensor
+from parity.compare.judge import Judge
+from parity.compare.pairs.align import Pair
+from parity.compare.result import SiteDiff
+from parity.compare.unlike import COUNTS, GIVEN_ONCE, REPEATED, UNPAIRED, repeated_sites, same_mask
+from parity.golden.records import Record
+from tests.support.made import Walk, births, none, scalar, tensor
 
 NAN, INF = float("nan"), float("inf")
 KEYS = np.arange(64) < 38
-ADDED = np.where(KEYS, 0.0, -10000.0).astype(np.float32)
+ADDED = np.where(KEYS, 0.0, -10000.0).astype(np.float32)[None, None]
+
+
+def additive(low: float) -> np.ndarray:
+    return np.where(KEYS, 0.0, low).astype(np.float32)[None, None]
 
 
 @pytest.mark.parametrize(
-    ("theirs", "same"),
+    ("ours", "theirs", "same"),
     [
-        (KEYS[None], True),
-        (KEYS[None].astype(np.float32), True),
-        (np.where(KEYS, 0.0, -INF).astype(np.float32)[None, None], True),
-        (np.where(KEYS, 0.0, -3e38).astype(np.float32)[None, None], True),
-        (KEYS[None, ::-1], False),  # as many, others
-        (np.ones((1, 64), bool), False),
-        (KEYS[None, :40], True),  # fewer padded keys
-        (np.repeat(KEYS[None, None], 7, axis=1), True),  # one row a query
-        (np.ones((1, 40), bool), False),
-        (np.where(KEYS, 0.0, -2.0).astype(np.float32)[None, None], False),  # a bias, no mask
+        (ADDED, KEYS[None], True),
+        (ADDED, KEYS[None].astype(np.float32), True),
+        (ADDED, additive(-INF), True),
+        (ADDED, additive(-3e38), True),
+        (ADDED, KEYS[None, ::-1], False),  # as many, others
+        (ADDED, np.ones((1, 64), bool), False),
+        (ADDED, KEYS[None, :40], True),  # fewer padded keys
+        (ADDED, np.repeat(KEYS[None, None], 7, axis=1), True),  # one row a query
+        (ADDED, np.ones((1, 40), bool), False),
+        (ADDED, additive(-2.0), False),  # a bias, no mask
+        (np.zeros((1, 1, 64), np.float32), np.ones((1, 64), bool), True),  # leaves nothing out
     ],
 )
-def test_masks_of_other_forms_are_compared_by_what_they_let_through(theirs: np.ndarray, same: bool) -> None:
-    """What is added to the scores in one implementation is a mask of ones and zeros in another."""
+def test_masks_of_other_forms_are_compared_by_what_they_let_through(
+    ours: np.ndarray, theirs: np.ndarray, same: bool
+) -> None:
     walk = Walk()
-    walk.pair(tensor("a:in.mask", ADDED[None, None]), tensor("a:in.mask", theirs))
-    assert births(walk.judge()) == ({} if same else {"cond/a:in.mask": "input"})
+    walk.pair(tensor("a:in.mask", ours), tensor("a:in.mask", theirs))
+    assert births(walk.judge()) == ({} if same else {"a:in.mask": "input"})
 
 
 @pytest.mark.parametrize("moments", [{"l2": INF, "min": -1e30}, {"l2": 1e300}, {"l2": NAN}, {"count": 0}])
 @pytest.mark.parametrize("shape", [(1, 40), (1, 0), (0,)])
-def test_a_mask_whose_moments_are_no_mask_s_lets_nothing_through(shape: tuple[int, ...], moments: Any) -> None:
+def test_a_mask_with_impossible_moments_lets_nothing_through(shape: tuple[int, ...], moments: Any) -> None:
     """As a golden from elsewhere may say."""
-    ours = tensor("a:in.mask", ADDED[None, None])
+    ours = tensor("a:in.mask", ADDED)
     assert ours.moments is not None
     theirs = dataclasses.replace(ours, shape=shape, sketch=None, moments=dataclasses.replace(ours.moments, **moments))
     assert not same_mask(ours, theirs)
 
 
-def test_an_additive_mask_that_leaves_nothing_out_is_one_of_ones() -> None:
-    walk = Walk()
-    walk.pair(tensor("a:in.mask", np.zeros((1, 1, 64), np.float32)), tensor("a:in.mask", np.ones((1, 64), bool)))
-    assert births(walk.judge()) == {}
+ROW = np.random.default_rng(0).normal(size=(1, 6, 8)).astype(np.float32)
+MANY = np.repeat(ROW[:, None], 5, axis=1)
+OTHER = MANY * np.where(np.arange(5) == 3, 1.01, 1.0).astype(np.float32)[:, None, None]
+TABLE = np.random.default_rng(2).normal(size=(16, 8)).astype(np.float32)
+AUDIO = np.random.default_rng(1).normal(size=(2, 64)).astype(np.float32)
+
+
+def judged(a: Record, b: Record, strict: bool = False) -> SiteDiff:
+    return Judge(strict_sites=strict).site(Pair(a.key, a, b))
+
+
+def of_vae(x: np.ndarray) -> Record:
+    record = tensor("audio:out", x)
+    return dataclasses.replace(record, key=dataclasses.replace(record.key, stage="vae"))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "note"),
+    [  # a note says why a site is not compared; without one it differs
+        (tensor("m:in.temb", MANY), tensor("m:in.temb", ROW), REPEATED),
+        (tensor("m:in.temb", OTHER), tensor("m:in.temb", ROW), ""),
+        (tensor("m:in.temb", ROW[0]), tensor("m:in.temb", ROW[0].T.copy()), ""),  # transposed: the same moments
+        # Rows after the loop are no text: audio that is four times as long once passed as rows that no mask pairs.
+        (tensor("audio:out", AUDIO[:, :16]), tensor("audio:out", AUDIO), UNPAIRED),
+        (of_vae(AUDIO[:, :16]), of_vae(AUDIO), ""),
+        # An optional number of an inner module against None; the root's is compared.
+        (scalar("m:in.length", 48), none("m:in.length"), GIVEN_ONCE),
+        (none("m:in.length"), scalar("m:in.length", 48), GIVEN_ONCE),
+        (scalar(":in.length", 48), none(":in.length"), ""),
+        # A right port that cuts padded tokens off tells its rotary embedding so, which makes a shorter table.
+        (scalar("m:in.length", 16), scalar("m:in.length", 12), COUNTS),
+        (scalar(":in.length", 16), scalar(":in.length", 12), ""),
+        (scalar("m:out", 16), scalar("m:out", 12), ""),
+        (scalar("m:in.flag", True), scalar("m:in.flag", False), ""),
+        (tensor("m:out", TABLE), tensor("m:out", TABLE[:12].copy()), UNPAIRED),
+    ],
+)
+def test_what_cannot_be_compared_is_unjudged_with_a_note(ours: Record, theirs: Record, note: str) -> None:
+    found = judged(ours, theirs)
+    assert (found.verdict == "unjudged") == bool(note)
+    assert found.note.endswith(note)
+    assert note or found.distance.ratio > 3.0
+    assert judged(ours, theirs, strict=True).verdict != "unjudged"
+
+
+def test_repeated_sites_are_listed() -> None:
+    (text,) = repeated_sites([judged(tensor("m:in.temb", MANY), tensor("m:in.temb", ROW))])
+    assert "m:in.temb" in text
+    assert list(repeated_sites([judged(tensor("m:in.temb", OTHER), tensor("m:in.temb", ROW))])) == []

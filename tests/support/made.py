@@ -219,8 +219,20 @@ class Walk:
 
 
 def births(diffs: Mapping[str, SiteDiff]) -> dict[str, str]:
-    """Site -> birth, where there is one, in order."""
-    return {site: d.birth for site, d in diffs.items() if d.birth is not None}
+    """Site -> birth, if there is one, in order; the branch is left out if it is `cond` or none."""
+    return {name.removeprefix("cond/").removeprefix("/"): d.birth for name, d in diffs.items() if d.birth is not None}
+
+
+def walk_of(sites: Mapping[str, float], at: int = 0) -> Walk:
+    """A walk of `branch/site` -> floors apart, in order; without a branch a site is of `cond`, the loop's of none."""
+    walk = Walk(at)
+    for name, floors in sites.items():
+        branch, _, site = name.rpartition("/")
+        if site.startswith("loop:"):
+            walk.loop(site.removeprefix("loop:"), floors, branch=branch)
+        else:
+            walk.site(site, floors, branch=branch or "cond")
+    return walk
 
 
 # Goldens

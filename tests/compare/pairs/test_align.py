@@ -1,124 +1,84 @@
-"""Records pair up by key, in the reference's execution order; nothing that one side lacks is lost or invented."""
+"""Records are paired by key, in the reference's order of execution; nothing that one side lacks is lost or invented."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.compare.judge import excused
-from parity.compare.pairs.align import Pair, align
-from parity.golden import Key, Record
+from parity.compare.pairs.align import align
+from parity.compare.pairs.parts import in_common, of_stage
+from parity.golden import Floor, Record, StepRecords
 from tests.support.made import noise, none, scalar, tensor
 
-SMALL = (1, 2, 3)
+X = noise(0, (1, 2, 3))
 
 
-def made(*sites: str) -> list[Record]:
-    return [tensor(site, noise(0, SMALL)) for site in sites]
+def records(*sites: str) -> list[Record]:
+    return [tensor(site, X) for site in sites]
 
 
-def names(pairs: tuple[Pair, ...]) -> list[str]:
-    return [p.key.site for p in pairs]
+def paired(ours: list[Record], theirs: list[Record]) -> list[str]:
+    """The sites of the pairs in order; `-` before one that the reference lacks, behind one that the candidate lacks."""
+    found = []
+    for pair in align(ours, theirs):
+        assert all(r is None or r.key == pair.key for r in (pair.reference, pair.candidate))
+        found.append(f"{'-' * (pair.reference is None)}{pair.key.site}{'-' * (pair.candidate is None)}")
+    return found
 
 
-def sides(pairs: tuple[Pair, ...]) -> list[str]:
-    """`both`, `reference` or `candidate`: who has a record."""
-    told = {(True, True): "both", (True, False): "reference", (False, True): "candidate"}
-    return [told[p.reference is not None, p.candidate is not None] for p in pairs]
-
-
-def test_pairs_come_in_the_reference_order_whatever_the_candidates() -> None:
-    pairs = align(made("a:out", "b:out", "c:out"), made("c:out", "a:out", "b:out"))
-    assert names(pairs) == ["a:out", "b:out", "c:out"]
-    assert sides(pairs) == ["both"] * 3
-    assert all(p.reference is not None and p.reference.key == p.key for p in pairs)
-    assert all(p.candidate is not None and p.candidate.key == p.key for p in pairs)
-
-
-def test_what_only_the_candidate_has_follows_the_record_before_it() -> None:
-    pairs = align(made("a:out", "b:out"), made("w:out", "a:out", "x:out", "y:out", "b:out", "z:out"))
-    assert names(pairs) == ["w:out", "a:out", "x:out", "y:out", "b:out", "z:out"]
-    assert sides(pairs) == ["candidate", "both", "candidate", "candidate", "both", "candidate"]
-
-
-def test_what_only_the_reference_has_keeps_its_place() -> None:
-    pairs = align(made("a:out", "b:out", "c:out"), made("a:out", "c:out"))
-    assert names(pairs) == ["a:out", "b:out", "c:out"]
-    assert sides(pairs) == ["both", "reference", "both"]
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ("abc", "cab", ["a", "b", "c"]),
+        ("ab", "waxybz", ["-w", "a", "-x", "-y", "b", "-z"]),  # behind the record before them
+        ("abc", "ac", ["a", "b-", "c"]),
+        ("", "", []),
+    ],
+)
+def test_pairs_keep_the_order_of_the_reference(ours: str, theirs: str, expected: list[str]) -> None:
+    assert paired(records(*ours), records(*theirs)) == expected
 
 
 def test_calls_steps_and_branches_are_different_places() -> None:
-    x = noise(0, SMALL)
-    ours = [tensor("a:out", x), tensor("a:out", x, call=1), tensor("a:out", x, branch="uncond")]
-    theirs = [tensor("a:out", x), tensor("a:out", x, step=1), tensor("a:out", x, branch="uncond")]
-    pairs = align(ours, theirs)
-    assert [(p.key.call, p.key.step, p.key.branch) for p in pairs] == [
-        (0, 0, "cond"),
-        (0, 1, "cond"),  # after the record it followed on its own side
-        (1, 0, "cond"),
-        (0, 0, "uncond"),
-    ]
-    assert sides(pairs) == ["both", "candidate", "reference", "both"]
+    ours = [tensor("a", X), tensor("a", X, call=1), tensor("a", X, branch="uncond")]
+    theirs = [tensor("a", X), tensor("a", X, step=1), tensor("a", X, branch="uncond")]
+    assert paired(ours, theirs) == ["a", "-a", "a-", "a"]  # after the record it followed on its own side
 
 
-def test_none_and_absent_are_the_same_on_either_side() -> None:
-    assert align([none("a:in.mask")], []) == ()
-    assert align([], [none("a:in.mask")]) == ()
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [(none("a"), []), (scalar("a", False), []), (tensor("a", X), ["a-"])],
+)
+def test_only_a_tensor_on_one_side_is_a_site(record: Record, expected: list[str]) -> None:
+    assert paired([record], []) == expected
+    assert paired([], [record]) == [f"-{site.removesuffix('-')}" for site in expected]
+    assert paired([record], [none("a")]) == paired([none("a")], [record]) == ["a"]
 
 
-def test_a_scalar_argument_that_one_side_does_not_take_is_no_site() -> None:
-    assert align([scalar("a:in.return_dict", False)], []) == ()
-
-
-def test_none_on_both_sides_and_none_against_a_tensor_are_pairs() -> None:
-    ours = [none("a:in.mask"), none("a:in.image")]
-    theirs = [none("a:in.mask"), *made("a:in.image")]
-    pairs = align(ours, theirs)
-    assert sides(pairs) == ["both", "both"]
-
-
-def test_a_tensor_on_one_side_stays() -> None:
-    assert sides(align(made("a:out"), [])) == ["reference"]
-    assert sides(align([], made("a:out"))) == ["candidate"]
-
-
-def test_nothing_against_nothing() -> None:
-    assert align([], []) == ()
-
-
-ORDERS = st.lists(st.sampled_from([f"{c}:out" for c in "abcdefgh"]), unique=True)
+ORDERS = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 
 @given(ORDERS, ORDERS)
-def test_every_tensor_appears_once_and_the_reference_order_is_kept(ours: list[str], theirs: list[str]) -> None:
-    found = names(align(made(*ours), made(*theirs)))
+@settings(max_examples=50)
+def test_every_tensor_is_paired_once_in_the_order_of_the_reference(ours: list[str], theirs: list[str]) -> None:
+    found = [site.strip("-") for site in paired(records(*ours), records(*theirs))]
     assert sorted(found) == sorted({*ours, *theirs})
     assert [n for n in found if n in ours] == ours
-    alone = [n for n in theirs if n not in ours]
     for before, name in itertools.pairwise(theirs):
-        if name in alone:
-            assert found[found.index(name) - 1] == before
+        assert name in ours or found[found.index(name) - 1] == before
 
 
-def test_excuses_name_a_module_or_a_site() -> None:
-    def key(site: str) -> Key:
-        return Key("transformer", 0, "cond", site)
-
-    globs = (":in.image_embeds", "image_embedder", "image_embedder.*")
-    assert excused(key(":in.image_embeds"), globs)
-    assert excused(key("image_embedder:out"), globs)
-    assert excused(key("image_embedder.norm_in:in.input"), globs)
-    assert not excused(key(":in.hidden_states"), globs)
-    assert not excused(key("image_embedder_2:out"), globs)
-    assert not excused(key("x_embedder:out"), ())
-
-
-def test_records_are_paired_not_copied() -> None:
-    (ours,), (theirs,) = made("a:out"), made("a:out")
-    (pair,) = align([ours], [theirs])
-    assert pair.reference is ours
-    assert pair.candidate is theirs
-    assert isinstance(ours.sketch, np.ndarray)
+def test_parts_of_a_step_keep_their_floors() -> None:
+    a, b, c = (tensor(f"{name}:out", np.ones((2, 3), np.float32)) for name in "abc")
+    floors = {a.key: Floor(1.0), b.key: Floor(2.0)}
+    ours, theirs = in_common(StepRecords(0, (a, b), floors), StepRecords(0, (b, c)))
+    assert (ours.records, theirs.records, set(ours.floors)) == ((b,), (b,), {b.key})
+    frames = replace(a, key=replace(a.key, stage="vae"))
+    step = StepRecords(-1, (a, frames), {a.key: Floor(1.0)})
+    after, before = of_stage(step, after=True), of_stage(step, after=False)
+    assert (after.records, before.records, set(before.floors)) == ((frames,), (a,), {a.key})
