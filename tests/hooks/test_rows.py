@@ -1,70 +1,228 @@
-"""Frames line two orders of the same tokens up and set padding apart."""
+"""Rows are paired across two orders and lengths of the same tokens, by frames and masks, and padding is set apart."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Collection, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from parity.hooks.rows import WHOLE, NoRows, Part, take
-
-
-def tokens(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """[1, 4, 3] tokens whose values say which row they are."""
-    return torch.arange(1, 5, dtype=dtype).reshape(1, 4, 1).expand(1, 4, 3).contiguous()
-
-
-def test_take_gives_the_valid_rows_in_the_frames_order_and_the_padded_ones_apart() -> None:
-    index, weight = torch.tensor([2, 0, 1, 3], dtype=torch.int32), torch.tensor([1.0, 1.0, 0.0, 0.0])
-    valid, padded = take(tokens(), index, weight)
-    assert valid[0, :, 0].tolist() == [3, 1, 0, 0]
-    assert padded[0, :, 0].tolist() == [0, 0, 2, 4]
+from parity.hooks.attach import attached, masks_given
+from parity.hooks.masks import Masks, cut, frame_of, let_through, paired
+from parity.hooks.rows import SEQUENCE, WHOLE, NoRows, Part, take
+from tests.hooks.seen import Seen, gathered, make_tap
 
 
-def test_two_orders_of_the_same_tokens_are_equal_in_their_frames() -> None:
-    first = tokens()
-    moved = first[:, [3, 2, 0, 1]]
-    weight = torch.tensor([1.0, 1.0, 1.0, 0.0])
-    ours, _ = take(first, torch.tensor([0, 1, 2, 3], dtype=torch.int32), weight)
-    theirs, _ = take(moved, torch.tensor([2, 3, 1, 0], dtype=torch.int32), weight)
-    assert torch.equal(ours, theirs)
+def tokens(n: int = 4, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """[1, n, 3] tokens whose values say which row they are, from 1 on."""
+    return torch.arange(1, n + 1, dtype=dtype).reshape(1, n, 1).expand(1, n, 3).contiguous()
 
 
+@pytest.mark.parametrize(
+    ("index", "weight", "valid", "padded"),
+    [
+        ([2, 0, 1, 3], [1.0, 1.0, 0.0, 0.0], [3, 1, 0, 0], [0, 0, 2, 4]),
+        ([3, 0, 0], [1.0, 0.0, 0.0], [4, 0, 0], [0, 1, 1]),  # longer than the tokens: zeros
+        ([0, 1], [1.0, 0.0], [1, 0], [0, 2]),
+    ],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
-def test_take_keeps_dtype_and_trailing_axes(dtype: torch.dtype) -> None:
-    x = tokens(dtype).unsqueeze(-1).expand(1, 4, 3, 2)
-    valid, padded = take(x, torch.tensor([0, 1], dtype=torch.int32), torch.tensor([1.0, 0.0]))
-    assert valid.dtype == padded.dtype == dtype
-    assert valid.shape == (1, 2, 3, 2)
+def test_take_gives_valid_rows_in_the_frames_order_and_padded_ones_apart(
+    index: list[int], weight: list[float], valid: list[int], padded: list[int], dtype: torch.dtype
+) -> None:
+    x = tokens(dtype=dtype).unsqueeze(-1).expand(1, 4, 3, 2)
+    found = take(x, torch.tensor(index, dtype=torch.int32), torch.tensor(weight))
+    assert [y[0, :, 0, 0].tolist() for y in found] == [valid, padded]
+    assert {(y.dtype, y.shape) for y in found} == {(dtype, (1, len(index), 3, 2))}
 
 
-def test_take_of_a_matrix_takes_columns() -> None:
-    mask = torch.tensor([[True, False, True]])
-    valid, padded = take(mask, torch.tensor([2, 1, 0], dtype=torch.int32), torch.tensor([1.0, 1.0, 0.0]))
-    assert valid.tolist() == [[True, False, False]]
-    assert padded.tolist() == [[False, False, True]]
-
-
-def test_not_even_nan_in_padding_reaches_the_valid_rows() -> None:
+def test_nan_in_padding_reaches_no_valid_row_and_a_matrix_has_columns() -> None:
     x = tokens()
     x[0, 1] = float("nan")
     valid, padded = take(x, torch.tensor([0, 1, 2, 3], dtype=torch.int32), torch.tensor([1.0, 0.0, 1.0, 1.0]))
     assert bool(valid.isfinite().all())
     assert bool(padded[0, 1].isnan().all())
-
-
-def test_a_frame_longer_than_the_tensor_gives_zeros_where_there_is_no_row() -> None:
-    valid, padded = take(tokens(), torch.tensor([3, 0, 0], dtype=torch.int32), torch.tensor([1.0, 0.0, 0.0]))
-    assert valid[0, :, 0].tolist() == [4, 0, 0]
-    assert padded[0, :, 0].tolist() == [0, 1, 1]
-
-
-def test_without_token_rows_a_tensor_is_whole() -> None:
+    mask = torch.tensor([[True, False, True]])
+    valid, padded = take(mask, torch.tensor([2, 1, 0], dtype=torch.int32), torch.tensor([1.0, 1.0, 0.0]))
+    assert (valid.tolist(), padded.tolist()) == ([[True, False, False]], [[False, False, True]])
     assert NoRows().parts("any", "out", (1, 4, 3)) == WHOLE == (Part(),)
 
 
-def test_parts_are_values() -> None:
-    assert Part("text", 4, None, "text") == Part("text", 4, None, "text")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Part().name = "x"  # type: ignore[misc]
+# --- masks -----------------------------------------------------------------------------------------------------
+
+
+class JointRows:
+    """Two image rows, then a text that has a mask."""
+
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        return WHOLE
+
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
+        if len(shape) == 3 and shape[1] in masked:
+            return (Part(frame="text"),)
+        return (Part("image", 0, 2), Part("text", 2, None, "text")) if len(shape) == 3 else WHOLE
+
+
+class Joined(JointRows):
+    """Joint sequences of image and text in an order that nobody says."""
+
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        return SEQUENCE
+
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
+        return SEQUENCE
+
+
+class Block(torch.nn.Module):
+    """Hands its rows on; the mask comes after them among its arguments."""
+
+    def forward(self, rows: torch.Tensor, text_mask: torch.Tensor | None = None) -> torch.Tensor:
+        return rows * 2
+
+
+def tap_of(rule: JointRows, weight: list[float]) -> Any:
+    frame = (torch.arange(len(weight), dtype=torch.int32), torch.tensor(weight))
+    tap = make_tap(Block(), frames={"cond": {"text": frame}})
+    tap.masks = Masks(rule)
+    return tap
+
+
+def sketch_of(seen: Seen, site: str) -> np.ndarray:
+    found = seen.at(site).sketch
+    assert found is not None
+    return found
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(1, 12))
+@settings(max_examples=25)
+def test_valid_rows_come_first_in_their_order_whatever_lies_between(valid: list[bool], length: int) -> None:
+    kept, _ = take(tokens(len(valid)), *frame_of(torch.tensor(valid), length))
+    wanted = [float(i) for i, ok in enumerate(valid, 1) if ok][:length]
+    assert kept[0, :, 0].tolist() == wanted + [0.0] * (length - len(wanted))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        torch.tensor([[True, False, True]]),
+        torch.tensor([[1, 0, 1]]),
+        torch.tensor([[1.0, 0.0, 1.0]]),
+        torch.tensor([[[[0.0, -1e4, 0.0]]]]),
+        torch.tensor([[True, True, True, False, True]]),
+        torch.tensor([[[[True, False, True], [False, False, False]]]]),
+    ],
+)
+def test_masks_of_every_kind_say_the_same(mask: torch.Tensor) -> None:
+    masks = Masks(JointRows())
+    masks.see("blocks.0", {"attention_mask": mask})
+    found = masks.of("blocks.0", 3, 2)
+    assert found is not None
+    assert found.tolist() == [[True, False, True]]
+    assert masks.of("other.0", 3, 2) is None  # another part of the model may have a mask of its own
+
+
+@pytest.mark.parametrize(
+    ("valid", "rows", "count"),
+    [
+        ([1, 1, 1, 0], [1.0, 2.0, 3.0, 0.0], 3),
+        ([0, 1, 1, 1], [2.0, 3.0, 4.0, 0.0], 3),  # another order
+        ([1, 1, 1, 1], [1.0, 2.0, 3.0, 0.0], 3),  # a mask that is lost, and compared itself
+        ([1, 0, 0, 0], [1.0, 2.0, 3.0, 0.0], 3),
+        ([1, 1, 1], [1.0, 2.0, 3.0, 0.0], 3),  # padding is cut off
+        ([0, 0, 0], [1.0, 2.0, 3.0, 0.0], 3),  # an additive mask of zeros
+        ([0, 0], [0.0, 0.0, 0.0, 0.0], 0),  # a stream that a prompt lacks
+    ],
+)
+def test_rows_are_paired_by_a_mask_that_lets_as_many_through(valid: list[int], rows: list[float], count: int) -> None:
+    weight = (torch.arange(4) < count).float()
+    frame = paired(torch.tensor(valid).bool(), torch.arange(4, dtype=torch.int32), weight)
+    assert take(tokens(len(valid)), *frame)[0][0, :, 0].tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("mask", "through"),
+    [
+        (torch.tensor([[0.0, -1e4, 0.0]]), [[True, False, True]]),
+        (torch.zeros(1, 3, dtype=torch.int64), [[False] * 3]),
+        (torch.zeros(1, 1, 1, 3), None),  # additive, or one that lets nothing through?
+        (torch.ones(1, 3), None),
+        (torch.zeros(3), None),
+        (None, None),
+    ],
+)
+def test_what_a_mask_alone_lets_through(mask: torch.Tensor | None, through: list[list[bool]] | None) -> None:
+    found = let_through(mask)
+    assert (None if found is None else found.tolist()) == through
+
+
+def test_two_orders_and_lengths_of_the_same_tokens_have_equal_sketches() -> None:
+    rows = torch.randn(1, 3, 8, generator=torch.Generator().manual_seed(0))
+    gap, pad = torch.zeros(1, 1, 8), torch.full((1, 1, 8), 7.0)
+    split = torch.cat([rows[:, :1], gap, rows[:, 1:]], 1)
+
+    def observed(rows: torch.Tensor, mask: list[int]) -> np.ndarray:
+        tap, model = tap_of(JointRows(), [1.0, 1.0, 1.0, 0.0]), Block()
+        with attached(model, tap):
+            model(rows, torch.tensor([mask]).bool())
+        return sketch_of(gathered(tap), ":out")
+
+    first = observed(torch.cat([rows, pad], 1), [1, 1, 1, 0])
+    assert (observed(split, [1, 0, 1, 1]) == first).all()
+    assert (observed(rows, [1, 1, 1]) == first).all()
+    assert (observed(split, [1, 1, 1, 0]) != first).any()  # with another mask other rows are paired
+
+
+def test_the_text_of_a_joint_sequence_is_paired_by_the_mask_of_the_text() -> None:
+    tap = tap_of(JointRows(), [0.0] * 4)
+    tap.masked("blocks.0", {"text_mask": torch.tensor([[0, 1, 1]])})
+    tap.see("blocks.0.attention", 0, "out", torch.arange(1.0, 6.0).reshape(1, 5, 1))
+    seen = gathered(tap)
+    assert sketch_of(seen, "blocks.0.attention:out@text").tolist() == [4.0, 5.0, 0.0, 0.0]
+    assert sketch_of(seen, "blocks.0.attention:out@image").tolist() == [1.0, 2.0]
+
+
+def test_a_port_may_name_the_padded_rows_that_its_modules_are_not_given() -> None:
+    tap, model = tap_of(JointRows(), [0.0] * 4), Block()
+    with attached(model, tap):
+        masks_given({"": torch.tensor([[0, 1, 1]])})
+        model(torch.arange(1.0, 4.0).reshape(1, 3, 1))
+    assert sketch_of(gathered(tap), ":out").tolist() == [4.0, 6.0, 0.0, 0.0]
+    masks_given({"": torch.ones(1, 3)})  # outside a call nobody listens
+
+
+@pytest.mark.parametrize(
+    ("mask", "read"),
+    [
+        ([[[1, 1, 0, 1, 0]]], [1.0, 2.0, 0.0, 4.0, 0.0]),
+        ([[[1, 1, 0, 0, 0], [0, 0, 0, 1, 0]]], [1.0, 2.0, 0.0, 4.0, 0.0]),  # read by any query
+        ([[[1, 1, 0, 0, 0]]], [1.0, 2.0, 3.0, 4.0, 5.0]),  # one more than the text has padded: nobody knows what it is
+    ],
+)
+def test_the_rows_that_are_read_of_a_joint_sequence_are_recorded_too(mask: list[Any], read: list[float]) -> None:
+    tap = tap_of(Joined(), [1.0, 0.0, 0.0])  # two padded rows of text
+    tap.masked("blocks.0", {"attention_mask": torch.tensor(mask).bool()})
+    tap.see("blocks.0.attention", 0, "out", torch.arange(1.0, 6.0).reshape(1, 5, 1))
+    seen = gathered(tap)
+    assert sketch_of(seen, "blocks.0.attention:out").tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert sketch_of(seen, "blocks.0.attention:out@read").tolist() == read
+    index, weight = cut(torch.tensor([0, 3, 1], dtype=torch.int32), torch.ones(3), 2)
+    assert (index.tolist(), weight.tolist()) == ([0, 1, 1], [1.0, 0.0, 1.0])  # a frame of more rows than there are
+
+
+def test_inside_a_compiled_program_the_frame_follows_the_mask_of_each_call() -> None:
+    torchax = pytest.importorskip("torchax")
+    import jax
+
+    env = torchax.default_env()  # made within a trace it would keep that trace's random key
+
+    def traced(mask: Any) -> Any:
+        with env:
+            return torchax.interop.jax_view(frame_of(torchax.interop.torch_view(mask), 4))
+
+    compiled = jax.jit(traced)
+    for mask, index, weight in (([1, 0, 1], [0, 2, 1, 0], [1, 1, 0, 0]), ([0, 0, 1], [2, 0, 1, 0], [1, 0, 0, 0])):
+        assert [x.tolist() for x in compiled(jax.numpy.asarray(mask, bool))] == [index, weight]

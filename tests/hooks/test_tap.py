@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 from parity.golden.sketch import sketch
 from parity.hooks.attach import attached
 from parity.hooks.rows import WHOLE, Part
-from tests.hooks.seen import gathered, make_tap, observe
+from tests.hooks.seen import Seen, gathered, make_tap, observe
 
 
 class Add(torch.nn.Module):
@@ -22,11 +24,15 @@ class Add(torch.nn.Module):
         return x * scale + (0 if y is None else y)
 
 
-class Nest(torch.nn.Module):
-    """Returns nested values of every kind."""
+class Of(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
 
     def forward(self, x: torch.Tensor, extra: Any = None) -> Any:
-        return x + 1, [x + 2, {"a": x + 3, "b": None}], (True, 2, 0.5, "text")
+        return self.function(x)
 
 
 class Outer(torch.nn.Module):
@@ -59,108 +65,119 @@ def text_frame(index: list[int], weight: list[float]) -> dict[str, tuple[torch.T
     return {"text": (torch.tensor(index, dtype=torch.int32), torch.tensor(weight))}
 
 
+def same(a: Seen, b: Seen, sites: Sequence[str], ours: str = "cond", theirs: str = "cond") -> bool:
+    pairs = [(a.at(site, ours), b.at(site, theirs)) for site in sites]
+    return all(x.moments == y.moments and np.array_equal(x.sketch, y.sketch) for x, y in pairs)
+
+
+# --- names and kinds -------------------------------------------------------------------------------------------
+
+
 def test_positional_and_keyword_arguments_have_the_same_names() -> None:
     x, y = rows(), rows(5, 1)
-    model = Add()
-    calls = [observe(model, x, y, 2.0), observe(model, x, scale=2.0, y=y), observe(model, scale=2.0, y=y, x=x)]
-    assert [sorted(seen.sites()) for seen in calls] == [[":in.scale", ":in.x", ":in.y", ":out"]] * 3
-    for seen in calls[1:]:
-        for key in seen.order:
-            ours, theirs = calls[0].records[key], seen.records[key]
-            assert (ours.kind, ours.moments, ours.value) == (theirs.kind, theirs.moments, theirs.value)
-
-
-def test_none_and_scalars_are_records() -> None:
-    seen = observe(Add(), rows(), None, scale=2.0)
-    assert seen.at(":in.y").kind == "none"
-    assert (seen.at(":in.scale").kind, seen.at(":in.scale").dtype, seen.at(":in.scale").value) == ("scalar", "float", 2)
+    calls = [observe(Add(), x, y, 2.0), observe(Add(), x, scale=2.0, y=y), observe(Add(), scale=2.0, y=y, x=x)]
+    for seen in calls:
+        assert sorted(seen.sites()) == [":in.scale", ":in.x", ":in.y", ":out"]
+        assert same(seen, calls[0], (":in.x", ":in.y", ":out"))
+        assert (seen.at(":in.scale").kind, seen.at(":in.scale").dtype, seen.at(":in.scale").value) == (
+            "scalar",
+            "float",
+            2.0,
+        )
 
 
 def test_nested_values_are_named_by_index_and_key() -> None:
-    x = rows()
-    seen = observe(Nest(), x, {"k": (x, [None])})
+    nest = Of(lambda x: (x + 1, [x + 2, {"a": x + 3, "b": None}], (True, 2, 0.5, "text")))
+    seen = observe(nest, rows(), {"k": (rows(), [None])})
     assert seen.sites() == [
         *(":in.x", ":in.extra.k.0", ":in.extra.k.1.0"),
         *(":out.0", ":out.1.0", ":out.1.1.a", ":out.1.1.b"),
         *(":out.2.0", ":out.2.1", ":out.2.2", ":out.2.3"),
     ]
-    assert [seen.at(f":out.2.{i}").value for i in range(4)] == [True, 2, 0.5, "text"]
-    assert [seen.at(f":out.2.{i}").dtype for i in range(4)] == ["bool", "int", "float", "str"]
+    scalars = [seen.at(f":out.2.{i}") for i in range(4)]
+    assert [(r.value, r.dtype) for r in scalars] == [(True, "bool"), (2, "int"), (0.5, "float"), ("text", "str")]
     assert seen.at(":out.1.1.b").kind == "none"
 
 
-def test_a_records_moments_and_sketch_are_those_of_its_tensor() -> None:
+@pytest.mark.parametrize(
+    ("wrap", "sites"),
+    [
+        (lambda x: x, [":out"]),
+        (lambda x: (x,), [":out"]),
+        (lambda x: {"sample": x}, [":out"]),
+        (lambda x: (x, x + 1), [":out.0", ":out.1"]),
+        (lambda x: {"b": x, "a": x + 1}, [":out.0", ":out.1"]),  # numbered in a mapping as in a tuple
+    ],
+)
+def test_outputs_are_named_however_they_are_wrapped(wrap: Callable[..., Any], sites: list[str]) -> None:
+    assert observe(Of(wrap), rows()).sites() == [":in.x", *sites]
+
+
+def test_a_record_has_the_moments_and_sketch_of_its_tensor() -> None:
     x = rows(700, 1, 12)
     record = observe(Add(), x).at(":in.x")
     assert (record.shape, record.dtype, record.frame, record.rows) == ((1, 700, 12), "float32", (700, 12), "")
     assert record.moments is not None
-    assert record.moments.count == x.numel()
-    assert record.moments.l2 == pytest.approx(float(x.norm()), rel=1e-5)
+    assert (record.moments.count, record.moments.l2) == (x.numel(), pytest.approx(float(x.norm()), rel=1e-5))
     assert np.linalg.norm(record.sketch - sketch(x.numpy())) < 1e-4
-    assert record.value is None
 
 
-def test_values_are_kept_where_asked_and_only_there() -> None:
-    x = rows()
-    seen = observe(Add(), x, x + 1, tap_options={"values": (":in.y",)})
-    assert np.array_equal(seen.at(":in.y").value, (x + 1).numpy())
-    assert seen.at(":in.x").value is None
-    assert seen.at(":out").value is None
+def test_a_complex_table_is_seen_as_its_real_view() -> None:
+    x, table = rows(n=40, channels=32), Of(lambda x: torch.polar(torch.ones_like(x), x))
+    record = observe(table, x, tap_options={"values": ("*:out",)}).at(":out")
+    real = torch.view_as_real(table(x)).flatten(-2).numpy()
+    assert (record.shape, record.dtype, record.frame) == ((1, 40, 64), "complex64", (40, 64))
+    assert np.array_equal(record.value, real)
+    assert np.allclose(record.sketch, sketch(real), atol=1e-5)
 
 
-def test_a_kept_value_is_not_changed_by_what_the_model_does_later() -> None:
-    class InPlace(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.add_(1)
-
-    x = rows()
+def test_values_are_stored_only_where_asked_and_as_they_were() -> None:
+    x, y = rows(), rows() + 1
+    seen = observe(Add(), x, y, tap_options={"values": (":in.y",)})
+    assert np.array_equal(seen.at(":in.y").value, y.numpy())
+    assert (seen.at(":in.x").value, seen.at(":out").value) == (None, None)
     before = x.clone()
-    seen = observe(InPlace(), x, tap_options={"values": (":in",)})
+    seen = observe(Of(lambda x: x.add_(1)), x, tap_options={"values": (":in",)})
     assert np.array_equal(seen.at(":in.x").value, before.numpy())
 
 
-def test_calls_are_counted_for_each_module() -> None:
-    seen = observe(Outer(Add(), 3), rows())
-    assert [key for key in seen.order if key[1] == "body:out"] == [("cond", "body:out", i) for i in range(3)]
-    assert [key for key in seen.order if key[1] == ":out"] == [("cond", ":out", 0)]
+# --- branches --------------------------------------------------------------------------------------------------
+
+BRANCHES = {"branches": ("cond", "uncond")}
 
 
 def test_a_batch_is_split_into_branches_by_name() -> None:
     x = rows(5, 2)
-    both = observe(Add(), x, tap_options={"branches": ("cond", "uncond")})
+    both = observe(Add(), x, scale=3.0, tap_options=BRANCHES)
     for i, branch in enumerate(("cond", "uncond")):
-        alone = observe(Add(), x[i : i + 1], tap_options={"branches": (branch,)})
-        for site in (":in.x", ":out"):
-            ours, theirs = both.at(site, branch), alone.at(site, branch)
-            assert (ours.shape, ours.moments) == (theirs.shape, theirs.moments)
-            assert np.array_equal(ours.sketch, theirs.sketch)
-    assert not np.array_equal(both.at(":out", "cond").sketch, both.at(":out", "uncond").sketch)
+        alone = observe(Add(), x[i : i + 1], scale=3.0, tap_options={"branches": (branch,)})
+        assert same(both, alone, (":in.x", ":out"), branch, branch)
+        assert both.at(":in.scale", branch).value == 3.0
+    assert not same(both, both, (":out",), "cond", "uncond")
 
 
 @pytest.mark.parametrize("shared", [torch.ones(5, 4), torch.tensor(2.0)], ids=["table", "number"])
 def test_a_tensor_without_the_batch_axis_belongs_to_every_branch(shared: torch.Tensor) -> None:
-    seen = observe(Add(), rows(5, 2), shared, tap_options={"branches": ("cond", "uncond")})
+    seen = observe(Add(), rows(5, 2), shared, tap_options=BRANCHES)
     for branch in ("cond", "uncond"):
         assert seen.at(":in.y", branch).shape == tuple(shared.shape)
-        assert seen.at(":in.y", branch).moments.count == shared.numel()
+        assert seen.at(":in.y", branch).moments.count == shared.numel()  # type: ignore[union-attr]
 
 
-def test_scalars_belong_to_every_branch() -> None:
-    seen = observe(Add(), rows(5, 2), scale=3.0, tap_options={"branches": ("cond", "uncond")})
-    assert {seen.at(":in.scale", b).value for b in ("cond", "uncond")} == {3.0}
+# --- padding ---------------------------------------------------------------------------------------------------
+
+TEXT = {"rule": TextRows(), "frames": {"cond": text_frame([1, 0, 2], [1.0, 1.0, 0.0])}}
 
 
 def test_padded_rows_are_recorded_apart_without_a_sketch() -> None:
     x = rows()
-    frames = {"cond": text_frame([1, 0, 2], [1.0, 1.0, 0.0])}
-    seen = observe(Add(), x, tap_options={"rule": TextRows(), "frames": frames})
+    seen = observe(Add(), x, tap_options=TEXT)
     assert seen.sites()[:3] == [":in.x@image", ":in.x@text", ":in.x@text@padding"]
     image, text, padding = (seen.at(site) for site in seen.sites()[:3])
     assert {r.shape for r in (image, text, padding)} == {(1, 5, 4)}
     assert np.array_equal(image.sketch, x[:, :2].reshape(-1).numpy())
     assert np.array_equal(text.sketch.reshape(3, 4), torch.stack([x[0, 3], x[0, 2], torch.zeros(4)]).numpy())
-    assert padding.key.is_padding
-    assert padding.sketch is None
+    assert (padding.key.is_padding, padding.sketch) == (True, None)
     assert padding.moments.l2 == pytest.approx(float(x[0, 4].norm()), rel=1e-6)
     assert (text.rows, padding.rows, image.rows) == ("text", "", "")
 
@@ -169,97 +186,63 @@ def test_padding_changes_nothing_but_its_own_record() -> None:
     x = rows()
     other = x.clone()
     other[0, 4] = float("nan")
-    options = {"rule": TextRows(), "frames": {"cond": text_frame([1, 0, 2], [1.0, 1.0, 0.0])}}
-    ours, theirs = (observe(Add(), v, tap_options=options) for v in (x, other))
+    ours, theirs = (observe(Add(), v, tap_options=TEXT) for v in (x, other))
     for key in ours.order:
-        same = ours.records[key].moments == theirs.records[key].moments
-        assert same is not ours.records[key].key.is_padding
+        unchanged = ours.records[key].moments == theirs.records[key].moments
+        assert unchanged is not ours.records[key].key.is_padding
 
 
 def test_each_branch_has_a_frame_of_its_own() -> None:
     x = rows(5, 2)
     frames = {"cond": text_frame([0, 1, 2], [1.0, 1.0, 1.0]), "uncond": text_frame([2, 1, 0], [1.0, 0.0, 0.0])}
-    options = {"rule": TextRows(), "frames": frames, "branches": ("cond", "uncond")}
-    seen = observe(Add(), x, tap_options=options)
-    assert np.array_equal(seen.at(":in.x@text", "cond").sketch.reshape(3, 4), x[0, 2:].numpy())
-    expected = torch.cat([x[1, 4:], torch.zeros(2, 4)])
-    assert np.array_equal(seen.at(":in.x@text", "uncond").sketch.reshape(3, 4), expected.numpy())
+    seen = observe(Add(), x, tap_options={"rule": TextRows(), "frames": frames, **BRANCHES})
+    expected = {"cond": x[0, 2:], "uncond": torch.cat([x[1, 4:], torch.zeros(2, 4)])}
+    for branch, text in expected.items():
+        assert np.array_equal(seen.at(":in.x@text", branch).sketch.reshape(3, 4), text.numpy())
+
+
+# --- once ------------------------------------------------------------------------------------------------------
 
 
 def test_a_tensor_seen_at_several_sites_is_reduced_once() -> None:
     seen = observe(Outer(Add(), 3), rows())
-    # Four tensors: the input and three outputs; each is an input or output of two modules.
-    assert seen.reductions == 4
+    assert seen.reductions == 4  # the input and three outputs; each is an input or output of two modules
     assert seen.at(":in.x").moments == seen.at("body:in.x").moments
     assert np.array_equal(seen.at("body:out", call=0).sketch, seen.at("body:in.x", call=1).sketch)
+    assert [key for key in seen.order if key[1].endswith(":out")] == [
+        *(("cond", "body:out", i) for i in range(3)),
+        ("cond", ":out", 0),
+    ]
 
 
-class WritesBetween(torch.nn.Module):
-    """Hands the same tensor on twice, written to in between."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = Add()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.body(x)
-        x.add_(1)
-        return self.body(x)
-
-
-def test_a_tensor_written_to_in_place_is_reduced_again() -> None:
-    x = rows()
-    before = x.clone()
-    seen = observe(WritesBetween(), x)
-    assert np.array_equal(seen.at("body:in.x", call=0).sketch, before.reshape(-1).numpy())
-    assert np.array_equal(seen.at("body:in.x", call=1).sketch, (before + 1).reshape(-1).numpy())
-
-
-def test_a_write_through_a_view_is_noticed() -> None:
-    class WritesView(WritesBetween):
+@pytest.mark.parametrize("write", [lambda x: x.add_(1), lambda x: x[:, 0].zero_()], ids=["in place", "by a view"])
+def test_a_tensor_written_to_is_reduced_again(write: Callable[[torch.Tensor], object]) -> None:
+    class Writes(Outer):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.body(x)
-            x[:, 0].zero_()
+            write(x)
             return self.body(x)
 
     x = rows()
-    expected = x.clone()
-    expected[:, 0] = 0
-    seen = observe(WritesView(), x)
-    assert np.array_equal(seen.at("body:in.x", call=1).sketch, expected.reshape(-1).numpy())
+    before, after = x.clone(), x.clone()
+    write(after)
+    seen = observe(Writes(Add(), 2), x)
+    assert np.array_equal(seen.at("body:in.x", call=0).sketch, before.reshape(-1).numpy())
+    assert np.array_equal(seen.at("body:in.x", call=1).sketch, after.reshape(-1).numpy())
 
 
 def test_the_tap_keeps_no_activation_alive() -> None:
-    import gc
-    import weakref
+    refs: list[weakref.ref[torch.Tensor]] = []
 
-    held: list[weakref.ref[torch.Tensor]] = []
+    def remembered(x: torch.Tensor) -> torch.Tensor:
+        out = x + 1
+        refs.append(weakref.ref(out))
+        return out
 
-    class Remembers(Add):
-        def forward(self, x: torch.Tensor, y: Any = None, scale: float = 1.0) -> torch.Tensor:
-            out = x + 1
-            held.append(weakref.ref(out))
-            return out
-
-    model = Outer(Remembers(), 2)
+    model = Outer(Of(remembered), 2)
     tap = make_tap(model)
     with attached(model, tap):
         model(rows())
     gc.collect()
-    assert len(held) == 2
-    assert all(ref() is None for ref in held)
+    assert [ref() for ref in refs] == [None, None]
     assert len(gathered(tap).order) == 6
-
-
-def test_a_complex_table_is_seen_as_its_real_view() -> None:
-    class Table(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.polar(torch.ones_like(x), x)
-
-    x = rows(n=40, channels=32)
-    seen = observe(Table(), x, tap_options={"values": ("*:out",)})
-    record = seen.at(":out")
-    table = torch.view_as_real(Table()(x)).flatten(-2)
-    assert (record.shape, record.dtype, record.frame) == ((1, 40, 64), "complex64", (40, 64))
-    assert np.array_equal(record.value, table.numpy())
-    assert np.allclose(record.sketch, sketch(table.numpy()), atol=1e-5)
