@@ -17,7 +17,7 @@ import parity
 from parity.commands.ci.annotate import Place, error_line, place_of, wanted
 from parity.golden import Golden, verify
 from tests.ports import PORT, write
-from tests.test_run import parity as call
+from tests.support.cli import cli as call
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("torchax")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.compare.make_goldens import pair
-from tests.compare.make_records import because
 
 from parity.compare.result import Result
 from tests.support.cli import cli
+from tests.support.made import because, pair
 
 RESULTS = {
     "fail": (Result("fail", "structure", because("they part"), "tiny"), 1),

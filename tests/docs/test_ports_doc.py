@@ -10,7 +10,7 @@ import pytest
 from documents import DOCS, blocks
 
 from parity.port import Case, Port
-from tests.test_run import parity
+from tests.support.cli import cli as parity
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import torch
 import parity
 from parity.compare.diff import diff
 from parity.models.registry import DEFAULT_MODEL, resolve_model
-from tests.test_run import parity as command
+from tests.support.cli import cli as command
 
 pytestmark = pytest.mark.slow
 

@@ -26,10 +26,10 @@ from parity.paths.loop import denoise, prepare, state_of
 from parity.paths.reference import load_reference
 from parity.runs.request import Request
 from parity.settings import parse
-from tests import faulty
-from tests.faulty import Fault, nothing
 from tests.inputs import make_inputs
 from tests.paths.sides import apart, walk
+from tests.support import lab as faulty
+from tests.support.lab import Fault, nothing
 
 pytestmark = pytest.mark.slow
 

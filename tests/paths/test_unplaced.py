@@ -74,7 +74,7 @@ TWO_STEPS = REFERENCE.replace("torch.tensor([0.7])", "torch.tensor([0.7, 0.4])")
 SCRIPT = """
 import json, sys
 from parity.paths.live import InProcess
-from tests.test_run_ports import compare
+from tests.support.ports import compare
 for name in sys.argv[2:]:
     found = compare(f"{sys.argv[1]}/model.py:reference", f"{sys.argv[1]}/{name}.py:build", openers=InProcess(), steps=2)
     where = found.origin and found.origin.key.module

@@ -13,7 +13,7 @@ pytest.importorskip("diffusers")
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.golden.faults import kept_faults
-from tests.test_run import parity
+from tests.support.cli import cli as parity
 
 SCRIPT = """
 import sys

@@ -18,8 +18,8 @@ from parity.paths.worker import process as process_module
 from parity.paths.worker.openers import Workers
 from tests.ports import REFERENCE
 from tests.ports import write as write_ports
-from tests.test_run import parity
-from tests.test_run_ports import compare
+from tests.support.cli import cli as parity
+from tests.support.ports import compare
 
 pytestmark = pytest.mark.slow
 
