@@ -1,18 +1,14 @@
-"""`parity record` and `parity diff`: what is recorded on one machine and judged on another.
-
-Recordings are shared by the module: one kept live run, and both sides recorded again.
-"""
+"""`parity record`: recorded on one machine and judged on another; stopped, resumed, refused; with its stages."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
+import gc
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,360 +18,173 @@ import pytest
 
 pytest.importorskip("torchax")
 
-from parity.commands.parts.keep import KeepRun
-from parity.commands.record import record as record_command
+from parity.commands.record import command_line
 from parity.compare.diff import diff
-from parity.compare.judge import align
-from parity.compare.metrics import measure
-from parity.compare.result import Result
-from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, StepRecords, verify
-from parity.golden.records import LOOP
-from parity.models.registry import DEFAULT_MODEL
+from parity.golden.records import LOOP, Record
 from parity.paths.worker.process import ProcessSide
-from parity.runs.compare import run
-from parity.runs.request import Request
-from parity.settings import parse
+from parity.runs.recording.stages import Chain
+from tests.support.cli import Ran, cli
 
-pytestmark = pytest.mark.slow
+slow = pytest.mark.slow
 
-PARITY = [sys.executable, "-m", "parity.cli"]
-ONE_BLOCK = ["--sites", "transformer_blocks.0"]
-"""Few sites: a step in a fifth of a second, where all blocks take several."""
-
-MASK = "transformer_blocks.0.attn.attention"
-
-
-def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
-    del text, done, total
-
-
-def parts(folder: Path) -> dict[str, bytes]:
-    return {f.name: f.read_bytes() for f in sorted(folder.iterdir()) if f.name.startswith(("step-", "before"))}
+MASK = "attention.mask=none"
+SMALL = ("--model", "tiny-cogvideox-1.0", "--sites", "transformer_blocks.0")
+STAGES = ("--model", "tiny-cogvideox-1.5", "--sites", "none", "--stages", "text,transformer,vae")
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {f.name: f.read_bytes() for f in sorted(folder.iterdir())}
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
-def record(where: str | Path, **options: Any) -> None:
-    """`parity record` as the command line calls it, within this process: torch and jax are loaded once."""
-    given = {
-        "side": "reference", "setting": [], "model": DEFAULT_MODEL, "steps": 1, "seed": 0, "stage1": None,
-        "prompt": None, "sites": "transformer_blocks.0", "values": [], "floors": "none", "resume": False,
-        "overwrite": False,
-    }  # fmt: skip
-    record_command(**{**given, "where": str(where), **options})
+def record(where: Path | str, *options: object, code: int = 0) -> Ran:
+    return cli("record", where, *SMALL, *options, code=code)
 
 
-def parity(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PARITY, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, timeout=600)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("recordings")
-
-
-@pytest.fixture(scope="module")
-def kept(folder: Path) -> tuple[Path, Result]:
-    """A live run with the mask dropped, kept: reference (with floors) and candidate, and its result."""
-    request = Request(DEFAULT_MODEL, parse("torch", []), parse("torchax", ["attention.mask=none"]))
-    sink = KeepRun(folder / "live", request)
-    result = run(request, quiet, sink)
-    sink.result(result)
-    return folder / "live", result
-
-
-@pytest.fixture(scope="module")
-def reference(folder: Path) -> Path:
-    """All blocks, with floors."""
-    record(folder / "reference", sites="blocks", floors="default")
-    return folder / "reference"
-
-
-@pytest.fixture(scope="module")
-def two_steps(folder: Path) -> Golden:
-    """Of the reference, finished: what a recording that was stopped is made from."""
-    record(folder / "two", steps=2)
-    return Golden.open(folder / "two")
-
-
-def stopped_after_one(golden: Golden, where: Path) -> dict[str, bytes]:
-    """A recording that was stopped after its first step; returns its files."""
-    GoldenWriter(where, golden.provenance).write_step(golden.read_step(0))
+def stopped(golden: Golden, where: Path, steps: int = 1) -> dict[str, bytes]:
+    """A recording that was stopped after some steps; returns its files."""
+    writer = GoldenWriter(where, golden.provenance)
+    for step in range(steps):
+        writer.write_step(golden.read_step(step))
     return content(where)
 
 
-@pytest.fixture(scope="module")
-def candidate(folder: Path) -> Path:
-    """All blocks, the mask dropped, recorded by a process of its own."""
-    ran = parity("record", "candidate", "--side", "candidate", "--setting", "attention.mask=none", cwd=folder)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == ""
-    return folder / "candidate"
-
-
-def test_recorded_twice_is_the_same_bytes(kept: tuple[Path, Result], reference: Path, candidate: Path) -> None:
-    live, _ = kept
-    assert len(parts(reference)) == 1
-    assert parts(reference) == parts(live / "reference")
-    assert parts(candidate) == parts(live / "candidate")  # another process
-    same = diff(reference, live / "reference")
-    assert same.verdict == "pass"
-    assert diff(candidate, live / "candidate").verdict == "pass"  # no floors, and none needed
-    assert verify(reference) == verify(candidate) == []
-
-
-def test_nothing_of_this_machine_is_in_a_recording(folder: Path, reference: Path, candidate: Path) -> None:
-    words = [str(folder), str(Path.home()), str(Path(sys.prefix).parent), str(os.getpid())]
-    for golden in (reference, candidate):
-        held = Golden.open(golden)
-        for word in words[:3]:
-            assert not any(word.encode() in file for file in content(golden).values()), word
-        assert str(os.getpid()) not in held.provenance.command
-    assert Golden.open(candidate).provenance.command == (
-        "parity record candidate --side candidate --setting attention.mask=none"
-    )
+@pytest.fixture
+def no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProcessSide, "observe", lambda *_, **__: pytest.fail("a step was computed"))
 
 
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        (["record", "/data/me/run-7", "--stage1", "/me/e.safetensors"], "parity record run-7 --stage1 e.safetensors"),
-        (["record", "run-7", "--stage1=/data/me/e.safetensors"], "parity record run-7 --stage1=e.safetensors"),
-        (["record", "file:///data/me/run-7"], "parity record run-7"),
-        (["record", "../../me/run-7", "--model", "~/me/hunyuan"], "parity record run-7 --model hunyuan"),
-        (["record", "gs://bucket/run-7"], "parity record gs://bucket/run-7"),
-        (["record", "s3://me:pw@host/run-7?token=x"], "parity record 's3://***@host/run-7?***'"),
-        (["record", "runs/7", "--prompt", "a cat / a dog"], "parity record runs/7 --prompt 'a cat / a dog'"),
+        (["/data/me/run-7", "--stage1", "/me/e.safetensors"], "parity record run-7 --stage1 e.safetensors"),
+        (["run-7", "--stage1=/data/me/e.safetensors"], "parity record run-7 --stage1=e.safetensors"),
+        (["file:///data/me/run-7"], "parity record run-7"),
+        (["../../me/run-7", "--model", "~/me/hunyuan"], "parity record run-7 --model hunyuan"),
+        (["s3://me:pw@host/run-7?token=x"], "parity record 's3://***@host/run-7?***'"),
+        (["runs/7", "--prompt", "a cat / a dog"], "parity record runs/7 --prompt 'a cat / a dog'"),
     ],
-)  # fmt: skip
+)
 def test_the_command_is_kept_without_folders(words: list[str], command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from parity.commands.record import command_line
-
-    monkeypatch.setattr(sys, "argv", ["/opt/bin/parity", *words])
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/parity", "record", *words])
     assert command_line() == command
 
 
-def test_a_dropped_mask_is_found_from_sketches_alone(
-    kept: tuple[Path, Result], reference: Path, candidate: Path
-) -> None:
-    _, live = kept
+@slow
+@pytest.mark.timeout(600)
+def test_both_sides_recorded_are_what_a_run_keeps_and_a_dropped_mask_is_found(tmp_path: Path) -> None:
+    live = cli("run", "--candidate", MASK, "--out", tmp_path / "live", "--json", code=1).json
+    reference, candidate = tmp_path / "reference", tmp_path / "candidate"
+    cli("record", reference, code=0)
+    assert cli("record", candidate, "--side", "candidate", "--setting", MASK, code=0).out == ""
     for golden in (reference, candidate):
+        parts = {name: held for name, held in content(golden).items() if name.startswith("step-")}
+        assert parts == {name: content(tmp_path / "live" / golden.name)[name] for name in parts}
+        assert verify(golden) == []
+        for word in (str(tmp_path), str(Path.home()), str(Path(sys.prefix).parent)):
+            assert not any(word.encode() in held for held in content(golden).values()), word
         held = [r for r in Golden.open(golden).read_step(0).records if isinstance(r.value, np.ndarray)]
-        assert {r.key.module for r in held} == {LOOP}  # the loop's own small values, of no module's
-    ran = parity("diff", reference, candidate, "--json")
-    assert ran.returncode == 1, ran.stderr
-    found = json.loads(ran.stdout)
-    assert (found["verdict"], found["failed"]) == ("fail", "structure")
-    assert found["differing_settings"] == [
-        {"setting": "attention.mask", "reference": "exact", "candidate": "none"},
-    ]
-    assert live.verdict == "fail"
-    assert live.origin is not None
-    assert found["origin"]["site"] == live.origin.key.site
-    assert found["origin"]["branch"] == live.origin.key.branch
-    assert found["origin"]["birth"] == live.origin.birth == "module"
-    assert live.origin.key.module == MASK
+        assert {r.key.module for r in held} == {LOOP}, "sketches of all others"
+    found = cli("diff", reference, candidate, "--json", code=1).json
+    assert found["differing_settings"] == [{"setting": "attention.mask", "reference": "exact", "candidate": "none"}]
+    assert found["origin"] == live["origin"]
+    assert found["origin"]["site"].startswith("transformer_blocks.0.attn.attention:out")
+    assert found["origin"]["birth"] == "module"
+    assert "exists and is not an empty folder" in cli("run", "--out", tmp_path / "live", code=2).err
 
 
-def test_sketches_estimate_the_true_distance_at_every_site(folder: Path, candidate: Path, reference: Path) -> None:
-    names = Golden.open(reference).provenance.modules
-    observed = [n for n in ["", *names] if n.count(".") == 0 or re.fullmatch(r"transformer_blocks\.\d+", n)]
-    values = [*observed, "transformer_blocks.*.attention"]
-    record(folder / "whole-reference", sites="blocks", values=values)
-    record(folder / "whole-candidate", side="candidate", setting=["attention.mask=none"], sites="blocks", values=values)
-    ours, theirs = (Golden.open(folder / f"whole-{side}").read_step(0) for side in ("reference", "candidate"))
-    # Keeping values changes nothing of what is recorded beside them.
-    assert [r.key for r in ours.records] == [r.key for r in Golden.open(reference).read_step(0).records]
-    compared = apart = 0
-    for pair in align(ours.records, theirs.records):
-        assert pair.reference is not None
-        assert pair.candidate is not None
-        if pair.reference.kind != "tensor" or pair.key.is_padding:
-            continue
-        exact = measure(pair.reference, pair.candidate)
-        estimated = measure(replace(pair.reference, value=None), replace(pair.candidate, value=None))
-        assert isinstance(pair.reference.value, np.ndarray), pair.key
-        assert isinstance(pair.candidate.value, np.ndarray), pair.key
-        assert exact is not None
-        assert estimated is not None
-        if exact.scale == 0.0:
-            assert exact.l2 == estimated.l2
-            continue
-        true, told = exact.l2 / exact.scale, estimated.l2 / estimated.scale
-        compared += 1
-        apart += true > 1e-3
-        # Below 1e-6 the two are one rounding apart, and so is the sketch of their difference.
-        assert abs(told - true) <= 0.1 * true + 1e-6, pair.key
-    assert compared > 150
-    assert apart > 50
-
-
-def test_a_kept_run_is_not_written_over(kept: tuple[Path, Result]) -> None:
-    live, _ = kept
-    before = content(live / "reference")
-    ran = parity("run", "--out", live)
-    assert ran.returncode == 2
-    assert f"'{live}' exists and is not an empty folder" in " ".join(ran.stderr.split())
-    assert content(live / "reference") == before
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(folder: Path) -> Callable[[str], Path]:
-    """Four steps without a break, by floors; the command is the one that the killed recordings are started with."""
-    made: dict[str, Path] = {}
-
-    def make(floors: str) -> Path:
-        if floors not in made:
-            where = folder / f"whole-{floors}"
-            where.mkdir()
-            with pytest.MonkeyPatch.context() as patch:
-                patch.chdir(where)
-                patch.setattr(sys, "argv", ["parity", *four_steps(floors)])  # the command is kept in the golden
-                sites = four_steps(floors)[-1]
-                record("golden", steps=4, floors=floors, sites=sites)
-            made[floors] = where / "golden"
-        return made[floors]
-
-    return make
-
-
-def four_steps(floors: str) -> list[str]:
-    sites = ["--sites", "transformer_blocks.?"] if floors == "none" else ONE_BLOCK
-    return ["record", "golden", "--steps", "4", "--floors", floors, *sites]
-
-
-@pytest.mark.parametrize("floors", ["none", "fp64,rounding"])
-def test_killed_and_resumed_is_as_if_never_killed(
-    floors: str, tmp_path: Path, uninterrupted: Callable[[str], Path]
-) -> None:
-    golden = tmp_path / "golden"
-    child = subprocess.Popen(
-        [*PARITY, *four_steps(floors)], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    with child:
-        deadline = time.monotonic() + 300
+@slow
+def test_killed_and_resumed_is_as_if_never_killed(tmp_path: Path) -> None:
+    words = ["record", "golden", *SMALL, "--steps", "4", "--floors", "none"]
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    cli(*words, cwd=tmp_path / "whole", code=0)
+    golden = tmp_path / "killed" / "golden"
+    with subprocess.Popen(
+        [sys.executable, "-m", "parity", *words], cwd=golden.parent, stderr=subprocess.DEVNULL
+    ) as child:
         while not (golden / "step-0000.safetensors").exists():
             assert child.poll() is None, "the recording ended before its first step was seen"
-            assert time.monotonic() < deadline
             time.sleep(0.002)
         child.send_signal(signal.SIGKILL)
     held = Golden.open(golden)
     assert not held.complete
-    # Killed after the part's rename, perhaps before golden.json lists it.
-    assert 0 <= len(held.steps) < 4
-    assert held.steps == tuple(range(len(held.steps)))
-    whole = uninterrupted(floors)
-    for step in held.steps:
-        assert held.read_step(step).records
-        name = f"step-{step:04d}.safetensors"
-        assert (golden / name).read_bytes() == (whole / name).read_bytes()
-    assert [p.file for p in verify(golden)] == ["golden.json"]
-    ran = parity(*four_steps(floors), "--resume", cwd=tmp_path)
-    assert ran.returncode == 0, ran.stderr
-    assert f"{4 - len(held.steps)} steps written" in ran.stderr
-    left = {name: file for name, file in content(golden).items() if not name.endswith(".tmp")}
+    ran = cli(*words, "--resume", cwd=golden.parent, code=0)
+    assert f"{4 - len(held.steps)} steps written" in ran.err
+    left, whole = content(golden), content(tmp_path / "whole" / "golden")
     if not held.steps:  # nothing was listed, so the command of the resumed run is the golden's: only it may differ
-        left["golden.json"] = content(whole)["golden.json"]
-    assert left == content(whole)
+        left["golden.json"] = whole["golden.json"]
+    assert {name: file for name, file in left.items() if not name.endswith(".tmp")} == whole
 
 
-def test_every_unfinished_state_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    """Whatever number of steps were finished, and on the candidate too, whose steps are compiled."""
-    for side, floors in (("reference", "none"), ("candidate", "none"), ("reference", "fp64")):
-        whole = tmp_path / f"{side}-{floors}"
-        record(whole, side=side, steps=3, floors=floors)
-        golden = Golden.open(whole)
-        for done in (1, 2) if floors == "none" else (2,):
-            where = tmp_path / f"{side}-{floors}-{done}"
-            writer = GoldenWriter(where, golden.provenance)
-            for step in range(done):
-                writer.write_step(golden.read_step(step))
-            record(where, side=side, steps=3, floors=floors, resume=True)
-            assert content(where) == content(whole), (side, floors, done)
-
-
-def test_a_feature_cache_is_filled_again_where_a_resumed_step_reads_it(tmp_path: Path) -> None:
-    """Steps 1 and 3 skip blocks: what they add again was kept before the recording was stopped."""
-    given: dict[str, Any] = {"steps": 4, "setting": ["cache=deepcache:1,3,2"], "floors": "none"}
-    record(tmp_path / "whole", **given)
-    golden = Golden.open(tmp_path / "whole")
-    for done in (1, 2, 3):
-        where = tmp_path / f"{done}"
-        writer = GoldenWriter(where, golden.provenance)
-        for step in range(done):
-            writer.write_step(golden.read_step(step))
-        record(where, **given, resume=True)
-        assert content(where) == content(tmp_path / "whole"), done
-
-
-@pytest.mark.parametrize("floors", ["none", "rounding"])
-def test_resuming_what_is_finished_computes_and_writes_nothing(
-    floors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record(tmp_path / "g", steps=2, floors=floors)
-    before = {f: f.stat().st_mtime_ns for f in (tmp_path / "g").iterdir()}
-    with monkeypatch.context() as patch:
-        patch.setattr(ProcessSide, "observe", lambda *_, **__: pytest.fail("a step was computed"))
-        record(tmp_path / "g", steps=2, floors=floors, resume=True)
-    assert {f: f.stat().st_mtime_ns for f in (tmp_path / "g").iterdir()} == before
-
-
+@slow
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "done"),
     [
-        ({"setting": ["attention.mask=none"]}, r"settings\[attention.mask\]: 'exact' and 'none'"),
-        ({"seed": 1}, "seed: 0 and 1"),
-        ({"steps": 3}, "steps: 2 and 3"),
-        ({"prompt": "another"}, r"inputs\[cond\."),
-        ({"side": "candidate"}, "side: 'reference' and 'candidate'"),
+        (("--side", "candidate", "--floors", "none"), (1, 2)),
+        (("--floors", "fp64"), (2,)),
+        (("--setting", "cache=deepcache:1,2,2", "--floors", "none"), (1, 2)),  # what skipped steps add was kept before
     ],
 )
-def test_another_run_is_not_resumed(two_steps: Golden, tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    before = stopped_after_one(two_steps, tmp_path / "g")
-    with pytest.raises(UsageError, match=f"cannot resume, this is another run.*{said}") as raised:
-        record(tmp_path / "g", **{"steps": 2, "resume": True, **options})
-    assert raised.value.exit_code == 2
-    assert content(tmp_path / "g") == before
-
-
-@pytest.mark.parametrize("options", [{"sites": "transformer_blocks.1"}, {"values": ["transformer_blocks.0"]},
-                                     {"floors": "rounding"}])  # fmt: skip
-def test_a_recording_of_other_sites_is_not_resumed(two_steps: Golden, tmp_path: Path, options: dict[str, Any]) -> None:
-    """One golden has one choice of sites, values and floors: its steps must be alike."""
-    before = stopped_after_one(two_steps, tmp_path / "g")
-    with pytest.raises(UsageError, match="cannot resume"):
-        record(tmp_path / "g", **{"steps": 2, "resume": True, **options})
-    assert content(tmp_path / "g") == before
-
-
-def test_a_golden_that_is_there_is_refused_before_anything_is_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_unfinished_state_resumes_to_the_same_bytes(
+    options: tuple[str, ...], done: tuple[int, ...], tmp_path: Path
 ) -> None:
-    record(tmp_path / "g")
-    before = content(tmp_path / "g")
-    with monkeypatch.context() as patch:
-        patch.setattr(ProcessSide, "observe", lambda *_, **__: pytest.fail("a step was computed"))
-        with pytest.raises(UsageError, match=r"there is a golden here already; .*--resume.*--overwrite") as raised:
-            record(tmp_path / "g")
-    assert raised.value.exit_code == 2
+    record(tmp_path / "whole", *options, "--steps", 3)
+    for steps in done:
+        stopped(Golden.open(tmp_path / "whole"), tmp_path / str(steps), steps)
+        record(tmp_path / str(steps), *options, "--steps", 3, "--resume")
+        assert content(tmp_path / str(steps)) == content(tmp_path / "whole"), steps
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps without floors, finished."""
+    where = tmp_path_factory.mktemp("two") / "golden"
+    record(where, "--steps", 2, "--floors", "none")
+    return where
+
+
+def test_what_is_finished_is_neither_computed_nor_written_again(two: Path, no_step: None) -> None:
+    before = {file: file.stat().st_mtime_ns for file in two.iterdir()}
+    record(two, "--steps", 2, "--floors", "none", "--resume")
+    said = record(two, code=2).said
+    assert "there is a golden here already" in said
+    assert {file: file.stat().st_mtime_ns for file in two.iterdir()} == before
+
+
+@slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--setting dtype=bfloat16", "settings[dtype]: 'float32' and 'bfloat16'"),
+        ("--seed 1", "seed: 0 and 1"),
+        ("--steps 3", "steps: 2 and 3"),
+        ("--prompt another", "inputs[cond."),
+        ("--side candidate", "side: 'reference' and 'candidate'"),
+        ("--sites transformer_blocks.1", ""),
+        ("--values transformer_blocks.0", ""),
+        ("--floors rounding", ""),
+    ],
+)
+def test_another_run_is_not_resumed(two: Path, tmp_path: Path, words: str, said: str) -> None:
+    before = stopped(Golden.open(two), tmp_path / "g")
+    given = ["--steps", 2, "--floors", "none", "--resume", *words.split()]
+    told = record(tmp_path / "g", *given, code=2).said
+    assert "cannot resume" in told
+    assert said in told
     assert content(tmp_path / "g") == before
-    with pytest.raises(UsageError, match="exclude each other"):
-        record(tmp_path / "g", resume=True, overwrite=True)
-    record(tmp_path / "g", overwrite=True, seed=1)
-    assert Golden.open(tmp_path / "g").provenance.seed == 1
 
 
+def test_a_site_that_no_module_has_leaves_nothing_behind(tmp_path: Path) -> None:
+    assert "no module matches the site" in record(tmp_path / "g", "--sites", "transfomer_blocks.0", code=2).said
+    assert not (tmp_path / "g").exists()
+
+
+@slow
 def test_memory_does_not_grow_with_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a step's records are made, those of the step before it are gone."""
-    import gc
-    import weakref
-
     alive: list[weakref.ref[Any]] = []
-    most = 0
-    real = ProcessSide.observe
+    most, real = 0, ProcessSide.observe
 
     def watched(*arguments: Any, **options: Any) -> Iterator[StepRecords]:
         nonlocal most
@@ -387,39 +196,117 @@ def test_memory_does_not_grow_with_steps(tmp_path: Path, monkeypatch: pytest.Mon
             del step
 
     monkeypatch.setattr(ProcessSide, "observe", watched)
-    record(tmp_path / "g", steps=5)
-    each = len(alive) // 5
-    assert each > 10
-    assert most <= each  # the step that is being written, and no earlier one
-    assert Golden.open(tmp_path / "g").steps == (0, 1, 2, 3, 4)
+    record(tmp_path / "g", "--steps", 5, "--floors", "none")
+    assert len(alive) // 5 > 10
+    assert most <= len(alive) // 5  # the step that is being written, and no earlier one
 
 
+@slow
+def test_recorded_to_a_bucket_and_diffed_from_it(bucket: str, tmp_path: Path) -> None:
+    assert f"written to {bucket}/reference" in " ".join(
+        record(f"{bucket}/reference", "--floors", "rounding").err.split()
+    )
+    record(tmp_path / "local", "--floors", "rounding")
+    cli("diff", f"{bucket}/reference", tmp_path / "local", code=0)
+    assert "verified: every part is whole" in cli("inspect", f"{bucket}/reference", "--verify", code=0).out
+
+
+# --- the stages outside the loop
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`reference`, with floors, and `candidate`: the loop's values and the stages' outputs alone."""
+    folder = tmp_path_factory.mktemp("stages")
+    cli("record", "reference", *STAGES, "--stage1-out", "stage1.safetensors", cwd=folder, code=0)
+    cli("record", "candidate", *STAGES, "--side", "candidate", "--floors", "none", cwd=folder, code=0)
+    return folder
+
+
+@slow
+def test_a_golden_holds_the_stages_with_their_floors(staged: Path) -> None:
+    golden = Golden.open(staged / "reference")
+    assert (golden.steps, golden.complete, verify(staged / "reference")) == ((-1, 0), True, [])
+    held = golden.read_step(-1)
+    assert [(r.key.stage, r.key.branch, r.key.site) for r in held.records] == [
+        ("text", "cond", "loop:prompt_embeds"),
+        ("text", "uncond", "loop:prompt_embeds"),
+        ("vae", "", "loop:frames"),
+        ("vae", "", "loop:frames@read"),
+    ]
+    assert {r.key for r in held.records} == set(held.floors)
+    frames = held.records[-2]
+    assert (frames.value, held.records[-1].value) == (None, None)  # a video is held as its sketch
+    assert frames.moments is not None
+    # The floor of the frames is that of the whole chain: an order above that of one decode.
+    assert 3e-6 < held.floors[frames.key].l2 / frames.moments.l2 < 1e-3
+    weights = {name.split(".")[0] for name in golden.provenance.weights}
+    assert weights >= {"text", "vae", "transformer_blocks"}
+    cli("record", "again", *STAGES[:4], "--stage1", "stage1.safetensors", "--floors", "none", cwd=staged, code=0)
+    ours, theirs = (Golden.open(staged / name).read_step(0) for name in ("reference", "again"))
+    assert [r.moments for r in ours.records] == [r.moments for r in theirs.records], "the embeddings that were used"
+
+
+@slow
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("sites", "stage", "stages"),
     [
-        ({"side": "middle"}, "--side takes reference, candidate"),
-        ({"steps": 0}, "--steps must be at least 1"),
-        ({"floors": "fp32"}, "--floors takes none or fp64, rounding"),
-        ({"side": "candidate", "floors": "fp64"}, "measured on the reference"),
-        ({"sites": "transfomer_blocks.0"}, "no module matches the site"),
+        ((), "", ["pass", "pass"]),
+        (("loop:latents.after", "loop:frames"), "transformer", ["pass", "fail"]),
+        (("loop:prompt_embeds",), "text", ["fail", "pass"]),
     ],
 )
-def test_wrong_usage_leaves_nothing_behind(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
-        record(tmp_path / "g", **options)
-    assert not (tmp_path / "g").exists()
+def test_a_fault_is_placed_in_its_stage(
+    staged: Path, tmp_path: Path, sites: tuple[str, ...], stage: str, stages: list[str]
+) -> None:
+    found = diff(staged / "reference", changed(staged / "candidate", tmp_path / "changed", sites))
+    assert (found.verdict, "" if found.origin is None else found.origin.key.stage) == (
+        "fail" if stage else "pass",
+        stage,
+    )
+    assert [s.verdict for s in found.stages] == stages
 
 
-def test_recorded_to_a_bucket_and_diffed_from_it(bucket: str, tmp_path: Path) -> None:
-    ran = parity("record", f"{bucket}/reference", "--steps", "2", *ONE_BLOCK, "--floors", "rounding")
-    assert ran.returncode == 0, ran.stderr
-    assert f"2 steps written to {bucket}/reference" in " ".join(ran.stderr.split())
-    record(tmp_path / "local", steps=2, floors="rounding")
-    record(f"{bucket}/dropped", steps=2, setting=["attention.mask=none"])
-    assert parity("diff", f"{bucket}/reference", tmp_path / "local").returncode == 0
-    failed = parity("diff", f"{bucket}/reference", f"{bucket}/dropped", "--json")
-    assert failed.returncode == 1, failed.stderr
-    assert {d["step"] for d in json.loads(failed.stdout)["steps"]} == {0, 1}
-    shown = parity("inspect", f"{bucket}/reference", "--verify")
-    assert shown.returncode == 0
-    assert "verified: every part is whole" in shown.stdout
+def changed(golden: Path, to: Path, sites: tuple[str, ...]) -> Path:
+    """A copy of a golden in which the values of sites, and what is read of them, are 1 % larger."""
+
+    def louder(r: Record) -> Record:
+        if r.key.site.removesuffix("@read") not in sites or r.sketch is None:
+            return r
+        value = r.value * np.float32(1.01) if isinstance(r.value, np.ndarray) else r.value
+        return replace(r, sketch=r.sketch * np.float32(1.01), value=value)
+
+    held = Golden.open(golden)
+    with GoldenWriter(to, held.provenance) as writer:
+        for n in held.steps:
+            records = held.read_step(n)
+            writer.write_step(StepRecords(n, tuple(louder(r) for r in records.records), records.floors))
+    return to
+
+
+@slow
+def test_a_recording_killed_before_its_stages_resumes_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("record", "g", *STAGES, "--floors", "none")
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    cli(*words, cwd=tmp_path / "whole", code=0)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Chain, "decode", killed)
+        cli(*words, cwd=tmp_path / "killed", code=130)
+    half = Golden.open(tmp_path / "killed" / "g")
+    assert (half.steps, half.complete) == ((0,), False)
+    cli(*words, "--resume", cwd=tmp_path / "killed", code=0)
+    assert content(tmp_path / "killed" / "g") == content(tmp_path / "whole" / "g")
+
+
+@slow
+def test_two_encoders_whose_top_modules_share_a_name_are_both_recorded(tmp_path: Path) -> None:
+    cli("record", tmp_path / "two", "--stages", "text,transformer", "--floors", "none", code=0)
+    top = [r.key for r in Golden.open(tmp_path / "two").read_step(-1).records if r.key.site == ":in.input_ids"]
+    assert [(key.branch, key.call) for key in top] == [("cond", 0), ("uncond", 0), ("cond", 1)]
