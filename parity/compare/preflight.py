@@ -221,7 +221,7 @@ def _noise(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
     check = compare_tensors("initial noise", *noise, lambda _: settings, declared, ROUNDING_LIMIT)
     if relative(a.noise, b.noise) <= ROUNDING_LIMIT:
         return check
-    remedy = "this is other noise; give both sides the same seed and noise.device=cpu"
+    remedy = "this is other noise; give both sides the same seed"
     return Check(check.check, "fail", f"{check.detail}: {remedy}")
 
 

@@ -45,8 +45,6 @@ class LatentDecoder(torch.nn.Module):
         else:
             x = x / self.scale if self.divides else 1 / self.scale * x
         vae: Any = self.__dict__["vae"]
-        if vae.use_slicing and x.shape[0] > 1:
-            reached.mark("vae.slicing")
         return {"frames": vae.decode(x, return_dict=False)[0]}
 
 
@@ -82,8 +80,6 @@ def load_decoder(
     vae: Any = load_part(case.folder, "vae", torch_dtype=given)
     vae = (vae if dtype is None else vae.to(dtype)).eval().requires_grad_(False)
     reached.mark("dtype")
-    if settings["vae.slicing"]:
-        vae.enable_slicing()
     if settings["vae.tiling"]:
         vae.enable_tiling()
         decode = vae.tiled_decode

@@ -109,10 +109,6 @@ class Backend(Protocol):
         """The values of a tensor on the host; bfloat16 and float16 widened to float32."""
         ...
 
-    def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-        """float32 noise from this device's own generator."""
-        ...
-
     @property
     def device(self) -> Any:
         """What diffusers' schedulers take as a device."""

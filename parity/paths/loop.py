@@ -101,14 +101,9 @@ def _set_schedule(side: Loaded) -> None:
 
 
 def _initial_latents(side: Loaded) -> torch.Tensor:
-    if side.settings.text("noise.device") == "device":
-        noise = side.backend.draw(side.case.latent_shape, side.inputs.seed)
-        side.reached.mark("noise.device")
-    elif side.inputs.start is not None:
+    if side.inputs.start is not None:
         return side.backend.tensor(side.inputs.start.to(_latents_dtype(side)))
-    else:
-        noise = side.backend.tensor(side.inputs.noise)
-    return side.sampler.start(noise.to(_latents_dtype(side)))
+    return side.sampler.start(side.backend.tensor(side.inputs.noise).to(_latents_dtype(side)))
 
 
 def _latents_dtype(side: Loaded) -> torch.dtype:

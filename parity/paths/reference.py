@@ -72,10 +72,6 @@ class TorchBackend:
     def host(self, x: torch.Tensor) -> np.ndarray:
         return to_numpy(x)
 
-    def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-        generator = torch.Generator(self.device).manual_seed(seed)
-        return torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
-
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []

@@ -169,12 +169,6 @@ SETTINGS: tuple[Setting, ...] = (
         around_ports=True,
     ),
     Setting(
-        name="noise.device", meaning="where the initial noise is drawn", kind=Enumerated(("cpu", "device")),
-        default="cpu",
-        advice=Advice("the initial noise is drawn elsewhere ({value})", "hand both sides the same noise"),
-        innocent=True, around_ports=True,
-    ),
-    Setting(
         name="mesh", meaning="devices by axis: data, sequence, tensor parallel",
         kind=Structured(pattern=MESH, shape="dp=N,sp=N,tp=N"), default="dp=1,sp=1,tp=1",
         takes={"torch": ("dp=1,sp=1,tp=1",)}, requires=("mesh",),
@@ -195,10 +189,6 @@ SETTINGS: tuple[Setting, ...] = (
         name="vae.tiling", meaning="decode in overlapping tiles, of the class's own size", kind=Flag(),
         default=False, places=("vae",),
         advice=Advice("the video is decoded in tiles that are blended ({value})", "decode it whole on both sides"),
-    ),
-    Setting(
-        name="vae.slicing", meaning="decode the videos of a batch one by one", kind=Flag(), default=False,
-        places=("vae",), advice=PLAIN, innocent=True,
     ),
     Setting(
         name="vae.scaling", meaning="whether latents are divided by the VAE's scaling factor",
@@ -228,14 +218,6 @@ SETTINGS: tuple[Setting, ...] = (
             "the VAE's convolutions pad otherwise: '{value}' (zeros: in place of repeated edges; both_ends: in time "
             "before and behind)",
             "pad as the original does: causally in time, with what it repeats",
-        ),
-    ),
-    Setting(
-        name="vae.cache", meaning="what a chunk of frames is given of the one before",
-        kind=Enumerated((MODEL, "dropped")), default=MODEL, places=("vae",),
-        advice=Advice(
-            "the VAE decodes each chunk of frames as if it were the first (its cache is {value})",
-            "hand the cache of one chunk to the next",
         ),
     ),
     Setting(

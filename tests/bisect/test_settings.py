@@ -47,17 +47,17 @@ def eight() -> Plan:
 
 def test_a_plan_takes_the_references_value_where_the_candidates_backend_can() -> None:
     reference = parse("torch", ["attention.kernel=sdpa", "vision_states=none", "rope=cached", "dtype=bfloat16"])
-    candidate = parse("torchax", ["jit=false", "attention.mask=none", "rope=cached", "noise.device=device"])
+    candidate = parse("torchax", ["jit=false", "attention.mask=none", "rope=cached", "refiner.mask=none"])
     searched = plan(reference, candidate)
     assert searched.swaps == (
         Swap("dtype", "bfloat16", "float32"),
         Swap("attention.mask", "exact", "none"),
+        Swap("refiner.mask", "exact", "none"),
         Swap("vision_states", "none", "zeros"),
-        Swap("noise.device", "cpu", "device"),
     )
     assert searched.with_only(tuple(s.setting for s in searched.swaps)) == candidate
     plain = searched.with_only(())
-    assert [plain[s.setting] for s in searched.swaps] == ["bfloat16", "exact", "none", "cpu"]
+    assert [plain[s.setting] for s in searched.swaps] == ["bfloat16", "exact", "exact", "none"]
     assert plain["jit"] is False  # differs in no way: what was given stays
 
 

@@ -60,11 +60,6 @@ NORM_BY_FRAME = """
             module.__class__ = PerFrame
 """
 
-NO_CACHE = """
-    own = vae.decoder.forward
-    vae.decoder.forward = lambda z, conv_cache=None: own(z)
-"""
-
 ZEROS = """
     for module in vae.decoder.modules():
         if hasattr(module, "pad_mode"):
@@ -116,9 +111,8 @@ def explained(folder: Path, model: str, changed: str, decoded: str = DIVIDED) ->
         ),
         (HUNYUAN, BY_FRAME, f"{DIVIDED}.clamp(-1, 1)", {"vae.attention=by_frame"}),
         (COG, NORM_BY_FRAME, DIVIDED, {"vae.norm=by_frame"}),
-        (COG, NO_CACHE, DIVIDED, {"vae.cache=dropped"}),
     ],
-    ids=["by frame", "all frames", "zeros", "not divided", "both", "by frame and cut", "norm", "cache"],
+    ids=["by frame", "all frames", "zeros", "not divided", "both", "by frame and cut", "norm"],
 )
 def test_the_known_fault_of_a_port_is_named(
     model: str, changed: str, decoded: str, expected: set[str], tmp_path: Path

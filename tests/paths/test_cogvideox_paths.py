@@ -133,7 +133,6 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "norm_dtype=bfloat16": (1e-3, 0.2),
     "rope=cached": (0.0, 0.0),
     "rope_dtype=bfloat16": (1e-4, 1e-2),
-    "noise.device=device": (0.0, 10.0),  # on the CPU its generator is the same one
 }
 """Setting -> how far the latents of two steps go from the defaults', relative L2."""
 

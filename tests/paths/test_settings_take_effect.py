@@ -82,13 +82,11 @@ EFFECTS: dict[str, dict[str, Effect]] = {
         "attention.block_padding=unmasked": FAULT,
         "matmul_precision=high": Effect(1e-8, 1e-3),
         "matmul_precision=default": Effect(1e-4, 0.5),
-        "noise.device=device": Effect(0.0, 10.0, "latents.before"),  # on the CPU its generator is the same one
     },
     "torchax": {
         **BOTH,
         "matmul_precision=high": Effect(0.0, 1e-3),  # XLA on the CPU computes float32 products in float32 anyway
         "matmul_precision=default": Effect(0.0, 0.5),
-        "noise.device=device": Effect(0.5, 10.0, "latents.before"),
         f"{SPLASH} attention.block_q=64 attention.block_kv=256": HARMLESS,
         f"{SPLASH} attention.block_kv=128": HARMLESS,
         f"{SPLASH} attention.block_padding=unmasked": FAULT,

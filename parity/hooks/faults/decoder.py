@@ -1,8 +1,8 @@
 """Known faults of a ported video decoder, simulated in the original: attention by frame, norms by frame, other padding.
 
 Problem. A decoder that was written again in another framework differs where its axes do: its attention sees one frame
-at a time, its group norms take the statistics of each frame, its convolutions pad with zeros, its chunks begin without
-what the one before left. The frames are all that such a port shows, and they say no more than how far they are.
+at a time, its group norms take the statistics of each frame, its convolutions pad with zeros. The frames are all that
+such a port shows, and they say no more than how far they are.
 
 How. What the original calls of torch is given other arguments by a function mode around each call of its decoder, and
 nothing of its class is known: attention is the function whose rows are frames times positions, a causal convolution is
@@ -23,8 +23,8 @@ from parity.settings import BY_NAME
 Mark = Callable[[str], None]
 """Told the name of a setting whose code was reached."""
 
-ATTENTION, NORM, PADDING, CACHE = "vae.attention", "vae.norm", "vae.padding", "vae.cache"
-KNOWN = (ATTENTION, NORM, PADDING, CACHE)
+ATTENTION, NORM, PADDING = "vae.attention", "vae.norm", "vae.padding"
+KNOWN = (ATTENTION, NORM, PADDING)
 """The settings whose faults are simulated here; their values and words are the catalogue's."""
 MODEL = "model"
 """The value of a setting that leaves the original as it is."""
@@ -131,9 +131,6 @@ def wrong_from_here_on(
 
     class Faulty(own):
         def forward(self, z: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if values.get(CACHE, MODEL) != MODEL and kwargs.get("conv_cache") is not None:
-                mark("vae.cache")
-                kwargs["conv_cache"] = None
             if z.ndim != _AXES:
                 return super().forward(z, *args, **kwargs)
             shape = tuple(z.shape)

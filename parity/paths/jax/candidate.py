@@ -115,10 +115,6 @@ class TorchaxBackend:
     def host(self, x: torch.Tensor) -> np.ndarray:
         return widen16(np.asarray(array_of(x)))
 
-    def draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-        drawn = jax.random.normal(jax.random.key(seed), shape, jnp.float32)
-        return interop.torch_view(drawn)
-
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
