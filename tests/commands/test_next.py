@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from parity.commands import explain, run
+from parity.commands.parts.options import Sides
 from parity.compare.result import NAN, UNKNOWN, Cause, Origin, Result, StageDiff, Witness
 from parity.golden.records import Key
 from tests.support.made import because
@@ -31,8 +32,8 @@ COUNTED = Cause("64 phantom keys", "", "", "", NAN, (Witness("gauge", 64.0, ""),
     ],
 )
 def test_of_a_run(result: Result, said: tuple[str, ...]) -> None:
-    assert run._following(result, KEPT) == said
-    assert len(run._following(result, None)) == len(said) // 2, "only where there are causes to find: keep it"
+    assert run._following(result, KEPT, Sides()) == said
+    assert len(run._following(result, None, Sides())) == len(said) // 2, "only where there are causes to find: keep it"
 
 
 @pytest.mark.parametrize(

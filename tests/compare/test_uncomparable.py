@@ -28,7 +28,7 @@ def test_joint_sequence_is_cleared_only_by_read_rows_that_were_compared(read: st
     if read == "another length" and not strict:  # rows that no mask pairs, inside a port
         assert (out.verdict, math.isnan(out.distance.rel_l2)) == ("unjudged", True)
     else:
-        assert births(diffs) == {"cond/a:out": "module"}
+        assert births(diffs) == {"a:out": "module"}
 
 
 @pytest.mark.parametrize(("value", "agrees"), [(0.0, True), (math.nan, False), (math.inf, False), (1.0, False)])
