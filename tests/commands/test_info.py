@@ -44,9 +44,9 @@ def test_cache_shows_sizes_and_deletes_its_own_parts_alone(cache: Path, tmp_path
     assert {name: size for name, size in sizes.items() if size} == {"jax": 1000, "models": 1000}
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()
-    (cache / "compiled").symlink_to(tmp_path / "precious")
+    (cache / "known_faults").symlink_to(tmp_path / "precious")
     cli("cache", "--clear", "jax", code=0)
-    assert {path.name for path in cache.iterdir()} == {"models", "users", "compiled"}
+    assert {path.name for path in cache.iterdir()} == {"models", "users", "known_faults"}
     cli("cache", "--clear", "all", code=0)
     assert {path.name for path in cache.iterdir()} == {"users"}
     assert (tmp_path / "precious" / "file").exists()
