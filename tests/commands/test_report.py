@@ -14,7 +14,7 @@ pytest.importorskip("jinja2")
 
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
-from tests.report.test_result_json import RESULT
+from tests.report.made import RESULT
 from tests.support.cli import cli
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(16)

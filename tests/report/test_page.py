@@ -20,7 +20,8 @@ from parity.golden.records import Key
 from parity.report.page.build import LIMIT, MOST_LISTED, DocumentError, Picture, Shown, Side, build
 from parity.report.page.shell import HERE
 from parity.report.result_json import to_json
-from tests.support.made import RESULT, because
+from tests.report.made import RESULT
+from tests.support.made import because
 
 pytest.importorskip("jinja2")
 
@@ -85,11 +86,8 @@ def test_everything_found_is_on_the_page() -> None:
         assert said in shown, said
 
 
-def test_the_limit_is_the_judge_s() -> None:
-    assert LIMIT == L2_LIMIT
-
-
 def test_causes_that_were_not_asked_for_are_not_said_to_be_none() -> None:
+    assert LIMIT == L2_LIMIT
     assert "parity explain" in page(causes=None).shown
     assert "none was found" in page(causes=[]).shown
 
@@ -146,21 +144,9 @@ def test_what_is_not_listed_is_counted_and_in_the_map() -> None:
     assert len(data(read)["sites"]["lines"]) == MOST_LISTED + 11
 
 
-def test_nothing_compared_is_a_page_too() -> None:
-    read = page(Result("unjudged", None, because("the two sides have no tensor in common")))
-    assert "no tensor in common" in read.shown
-    assert data(read)["sites"]["lines"] == []
-
-
 @pytest.mark.parametrize("key", ["sites", "steps", "preflight", "origin", "rounds", "closer", "frames"])
 def test_a_document_that_lacks_something(key: str) -> None:
     document = to_json(RESULT)
     for broken in ({k: v for k, v in document.items() if k != key}, {**document, key: 7}):
         with pytest.raises(DocumentError, match="not a document of --json"):
             build(Shown(document=broken))
-
-
-def test_the_words_are_a_link_away() -> None:
-    text = build(Shown(document=to_json(RESULT)))
-    assert 'href="#words"' in text
-    assert '<details id="words" open>' in text
