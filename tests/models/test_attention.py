@@ -154,135 +154,100 @@ RUNS: dict[str, Run] = {
     "splash": once(on_torchax("splash", True)),
 }
 MASKS = ("exact", "none", "zero_kv", "zero_kv_rescaled", "segment_ids", "segment_ids_first_row")
+SOME = slice(0, 2)
+"""Batch elements that have a valid key."""
 
 
-@pytest.fixture(params=RUNS)
-def run(request: pytest.FixtureRequest) -> Run:
-    return RUNS[request.param]
+def every(*fast: str, but: str = "") -> pytest.MarkDecorator:
+    """Each run; only these in the fast tier, because compiling takes longer than all else here."""
+    runs = [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in RUNS if n != but]
+    return pytest.mark.parametrize("name", runs)
 
 
+@every("torch flex", "torch sdpa", "torchax jit", "splash")
 @pytest.mark.parametrize("mask", MASKS)
-def test_every_row_is_what_float64_says(run: Run, given: Tensors, mask: str) -> None:
-    some = slice(0, 2)  # the batch element without any key has tests of its own
-    found = run(given, mask)
-    assert found.shape == (B, L, H, D)
-    assert found.dtype == np.float32
-    assert found[some] == pytest.approx(oracle(given, mask)[some], abs=2e-6)
+def test_every_row_is_that_of_float64(name: str, given: Tensors, mask: str) -> None:
+    found = RUNS[name](given, mask)
+    assert (found.shape, found.dtype) == ((B, L, H, D), np.float32)
+    assert found[SOME] == pytest.approx(oracle(given, mask)[SOME], abs=2e-6)
+    if mask in ("exact", "zero_kv", "zero_kv_rescaled"):
+        assert (found[2] == 0.0).all()  # rows without any key are zero, not NaN
+    if mask == "exact":
+        assert ((found == 0.0) == ~given.valid[:, :, None, None]).all()  # padded queries are exactly zero
 
 
-def test_the_masks_tell_apart(given: Tensors) -> None:
-    """What the tests above rest on: on the valid rows faults are different numbers, and what is none is the same."""
+def test_the_oracle_distinguishes_the_masks(given: Tensors) -> None:
+    """What the test above rests on: on valid rows faults are different numbers, and what is no fault is the same."""
     rows = given.valid
     exact = oracle(given, "exact")[rows]
     for mask in ("none", "zero_kv", "segment_ids_first_row"):
         assert np.abs(oracle(given, mask)[rows] - exact).max() > 1e-2
     for mask in ("zero_kv_rescaled", "segment_ids"):
         assert oracle(given, mask)[rows] == pytest.approx(exact, abs=1e-14)
-    assert np.array_equal(oracle(given, "segment_ids_first_row")[0], oracle(given, "segment_ids")[0])
-
-
-def test_padded_queries_are_exactly_zero_under_the_exact_mask(run: Run, given: Tensors) -> None:
-    found = run(given, "exact")
-    assert (found[~given.valid] == 0.0).all()
-    assert (found[given.valid] != 0.0).all()
-
-
-@pytest.mark.parametrize("mask", [m for m in MASKS if m != "segment_ids_first_row"])
-def test_a_sequence_without_padding_is_the_same_under_every_mask(run: Run, given: Tensors, mask: str) -> None:
-    assert run(given, mask)[1] == pytest.approx(oracle(given, "none")[1], abs=2e-6)
-
-
-def test_zero_kv_takes_as_many_phantom_keys_as_there_are_padded(run: Run, given: Tensors) -> None:
-    """With gain g of the output and Z the sum of exp(score) over the valid keys, n = Z (1 / g - 1)."""
-    exact = masked_keys(given)[0]
-    found = run(given, "zero_kv")[0].astype(np.float64)
-    gain = (found * exact).sum(axis=-1) / (exact * exact).sum(axis=-1)  # [L, H]
-    z = (np.exp(scores(given)[0]) * given.valid[0]).sum(axis=-1).T  # [L, H]
+    for mask in MASKS[:-1]:  # without padding every mask is the same
+        assert oracle(given, mask)[1] == pytest.approx(oracle(given, "none")[1], abs=1e-14)
+    # With gain g of the output and Z the sum of exp(score) over the valid keys, zero_kv has Z (1 / g - 1) phantom keys.
+    found, whole = oracle(given, "zero_kv")[0], masked_keys(given)[0]
+    gain = (found * whole).sum(axis=-1) / (whole * whole).sum(axis=-1)  # [L, H]
+    z = (np.exp(scores(given)[0]) * given.valid[0]).sum(axis=-1).T
     assert z * (1 / gain - 1) == pytest.approx(np.full((L, H), L - VALID[0]), rel=1e-4)
 
 
-def test_rescaling_restores_the_exact_mask(run: Run, given: Tensors) -> None:
-    found = run(given, "zero_kv_rescaled")[:2]
-    rows = given.valid[:2]
-    assert found[rows] == pytest.approx(run(given, "exact")[:2][rows], abs=1e-6)
-
-
-@pytest.mark.parametrize("mask", ["exact", "zero_kv", "zero_kv_rescaled"])
-def test_a_row_without_any_key_is_zero_and_not_nan(run: Run, given: Tensors, mask: str) -> None:
-    assert (run(given, mask)[2] == 0.0).all()
-
-
-@pytest.mark.parametrize("mask", MASKS)
-def test_both_programs_agree(given: Tensors, mask: str) -> None:
-    rows = slice(0, 2)
-    flex = RUNS["torch flex"](given, mask)[rows]
-    for name in RUNS.keys() - {"torch flex"}:
-        assert RUNS[name](given, mask)[rows] == pytest.approx(flex, abs=3e-6), name
-
-
 @pytest.mark.parametrize("kernel", ["flex", "sdpa"])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", ["exact", "zero_kv_rescaled"])
 def test_bfloat16_stays_bfloat16(given: Tensors, kernel: str, mask: str) -> None:
     q, k, v = (torch.from_numpy(x).bfloat16() for x in (given.query, given.key, given.value))
     out = attend(q, k, v, torch.from_numpy(given.valid), AttentionSettings(kernel, mask))
     assert out.dtype == torch.bfloat16
-    assert out[:2].float().numpy() == pytest.approx(oracle(given, mask)[:2], abs=5e-2)
+    assert out[SOME].float().numpy() == pytest.approx(oracle(given, mask)[SOME], abs=5e-2)
 
 
-def test_another_mask_of_the_same_shape_is_not_mistaken_for_the_last(given: Tensors) -> None:
-    """Block masks are kept between calls: a mask that took a freed one's place must not get its blocks."""
-    for count in (5, 11, 23):
-        valid = np.zeros((B, L), bool)
-        valid[:, :count] = True
-        other = Tensors(given.query, given.key, given.value, valid)
-        assert RUNS["torch flex"](other, "exact") == pytest.approx(oracle(other, "exact"), abs=2e-6)
-
-
-def test_a_mask_written_to_in_place_is_seen(given: Tensors) -> None:
+def test_another_mask_is_not_mistaken_for_the_last(given: Tensors) -> None:
+    """Block masks are cached: a mask written to, or one that took a freed one's place, must not get its blocks."""
     q, k, v = (torch.from_numpy(x) for x in (given.query, given.key, given.value))
-    valid = torch.ones(B, L, dtype=torch.bool)
-    attend(q, k, v, valid, AttentionSettings("flex", "exact"))
-    valid[:, 20:] = False
-    found = attend(q, k, v, valid, AttentionSettings("flex", "exact")).numpy()
-    other = Tensors(given.query, given.key, given.value, valid.numpy())
-    assert found == pytest.approx(oracle(other, "exact"), abs=2e-6)
+    for count, is_new in ((5, True), (11, True), (23, False)):
+        if is_new:
+            valid = torch.ones(B, L, dtype=torch.bool)
+        valid[:, count:] = False
+        valid[:, :count] = True
+        other = Tensors(given.query, given.key, given.value, valid.numpy())
+        found = attend(q, k, v, valid, AttentionSettings("flex", "exact")).numpy()
+        assert found == pytest.approx(oracle(other, "exact"), abs=2e-6)
 
 
 def test_long_queries_are_taken_in_chunks(given: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parity.models.attention_kernels.QUERY_CHUNK", 8)
-    found = RUNS["torch sdpa"](given, "zero_kv_rescaled")[:2]
-    assert found == pytest.approx(oracle(given, "zero_kv_rescaled")[:2], abs=2e-6)
+    found = RUNS["torch sdpa"](given, "zero_kv_rescaled")[SOME]
+    assert found == pytest.approx(oracle(given, "zero_kv_rescaled")[SOME], abs=2e-6)
 
 
 # --- blocks, smoothing, the softmax's dtype ------------------------------------------------------------------------
 
-SOME = slice(0, 2)
-"""Batch elements that have a valid key."""
 
-
+@every("torch flex")
 @pytest.mark.parametrize(
     ("mask", "smooth"),
     [("exact", False), ("none", True), ("segment_ids", False), ("zero_kv", False), ("zero_kv_rescaled", True)],
 )
-def test_an_unmasked_filling_adds_keys_of_logit_zero(run: Run, given: Tensors, mask: str, smooth: bool) -> None:
-    found = run(given, mask, block_kv=128, block_padding="unmasked", k_smooth=smooth)
+def test_an_unmasked_filling_adds_keys_of_logit_zero(name: str, given: Tensors, mask: str, smooth: bool) -> None:
+    found = RUNS[name](given, mask, block_kv=128, block_padding="unmasked", k_smooth=smooth)
     assert found[SOME] == pytest.approx(oracle(given, mask, added=128 - L, smooth=smooth)[SOME], abs=2e-6)
 
 
-@pytest.mark.parametrize("kernel", ["torch flex", "torch sdpa"])
 @pytest.mark.parametrize(("block", "added"), [(16, 11), (37, 0), (1, 0), (50, 13)])
-def test_the_filling_is_up_to_whole_blocks(given: Tensors, kernel: str, block: int, added: int) -> None:
-    found = RUNS[kernel](given, "exact", block_kv=block, block_padding="unmasked")
+def test_the_filling_is_up_to_whole_blocks(given: Tensors, block: int, added: int) -> None:
+    found = RUNS["torch sdpa"](given, "exact", block_kv=block, block_padding="unmasked")
     assert found == pytest.approx(oracle(given, "exact", added=added), abs=2e-6)
 
 
+@every("torch sdpa")
 @pytest.mark.parametrize("mask", ["exact", "zero_kv", "zero_kv_rescaled"])
-def test_softmax_does_not_see_a_smoothed_key(run: Run, given: Tensors, mask: str) -> None:
+def test_softmax_does_not_see_a_smoothed_key(name: str, given: Tensors, mask: str) -> None:
     offset = Tensors(given.query, given.key + np.float32(0.3), given.value, given.valid)
-    assert run(offset, mask, k_smooth=True)[SOME] == pytest.approx(oracle(offset, mask)[SOME], abs=5e-6)
+    assert RUNS[name](offset, mask, k_smooth=True)[SOME] == pytest.approx(oracle(offset, mask)[SOME], abs=5e-6)
 
 
-@pytest.mark.parametrize("name", ["torch sdpa", "splash"])
+@pytest.mark.parametrize("name", ["torch sdpa", pytest.param("splash", marks=pytest.mark.slow)])
 def test_smoothing_is_what_keeps_large_keys_precise(given: Tensors, name: str) -> None:
     """Or the test above would hold for a setting that does nothing."""
     large = Tensors(given.query, given.key + np.float32(1000.0), given.value, given.valid)
@@ -295,42 +260,43 @@ def rounded(x: np.ndarray) -> np.ndarray:
     return x.astype(jnp.bfloat16).astype(np.float64)
 
 
-@pytest.mark.parametrize("kernel", [name for name in RUNS if name != "splash"])
-@pytest.mark.parametrize("mask", ["exact", "segment_ids", "zero_kv_rescaled"])
-def test_a_softmax_in_bfloat16_rounds_scores_and_weights(given: Tensors, kernel: str, mask: str) -> None:
-    valid = given.valid
-    s, values = scores(given), given.value.astype(np.float64)
+@every("torch flex", "torch sdpa", but="splash")
+@pytest.mark.parametrize("mask", ["exact", "zero_kv_rescaled"])
+def test_a_softmax_in_bfloat16_rounds_scores_and_weights(given: Tensors, name: str, mask: str) -> None:
+    valid = given.valid[SOME]
+    s, values = scores(given)[SOME], given.value[SOME].astype(np.float64)
     if mask == "zero_kv_rescaled":
-        s, values = np.where(valid[:, None, None], s, 0.0), values * valid[:, :, None, None]
-    s = rounded(s)
-    if mask != "zero_kv_rescaled":
-        sees = valid[:, None, :] if mask == "exact" else valid[:, :, None] == valid[:, None, :]
-        s = np.where(sees[:, None], s, -np.inf)
-    s, top = s[SOME], s[SOME].max(axis=-1, keepdims=True)
+        s, values = rounded(np.where(valid[:, None, None], s, 0.0)), values * valid[:, :, None, None]
+    else:
+        s = np.where(valid[:, None, None, :], rounded(s), -np.inf)
+    top = s.max(axis=-1, keepdims=True)
     w = np.exp(s - top)
     total = w.sum(axis=-1, keepdims=True)
-    out = np.einsum("bhqk,bkhd->bqhd", rounded(w / total), values[SOME])
+    out = np.einsum("bhqk,bkhd->bqhd", rounded(w / total), values)
     if mask == "zero_kv_rescaled":
-        share = 1.0 - (~valid[SOME]).sum(axis=1)[:, None, None] * np.exp(-(top + np.log(total)))[..., 0]
+        share = 1.0 - (~valid).sum(axis=1)[:, None, None] * np.exp(-(top + np.log(total)))[..., 0]
         out = out / share.transpose(0, 2, 1)[..., None]
-    found, rows = RUNS[kernel](given, mask, softmax_dtype="bfloat16")[SOME], valid[SOME]
-    exact = oracle(given, mask)[SOME]
+    found = RUNS[name](given, mask, softmax_dtype="bfloat16")[SOME]
     # A score that stands between two bfloat16 numbers may fall to either side; few do.
-    assert np.median(np.abs(found - out)[rows]) < 1e-7
-    assert np.abs(found - out)[rows].max() < 1e-2
-    assert 5e-4 < np.abs(exact - out)[rows].mean() < 1e-2
+    assert np.median(np.abs(found - out)[valid]) < 1e-7
+    assert np.abs(found - out)[valid].max() < 1e-2
+    assert 5e-4 < np.abs(oracle(given, mask)[SOME] - out)[valid].mean() < 1e-2
 
 
-def test_every_setting_tells_that_it_was_reached(given: Tensors) -> None:
-    def told(name: str, **more: Any) -> set[str]:
-        names: set[str] = set()
-        RUNS[name](given, "exact", names.add, **more)
-        return {n.removeprefix("attention.") for n in names}
-
+@pytest.mark.parametrize(
+    ("name", "more", "also"),
+    [
+        ("torch flex", {}, set()),
+        ("splash", {}, set()),
+        ("torch sdpa", {"k_smooth": True}, {"k_smooth"}),
+        ("torchax jit", {"softmax_dtype": "bfloat16"}, {"softmax_dtype"}),
+    ],
+)
+def test_every_setting_says_that_it_was_reached(given: Tensors, name: str, more: Any, also: set[str]) -> None:
+    names: set[str] = set()
+    RUNS[name](given, "exact", names.add, **more)
     always = {"kernel", "mask", "block_q", "block_kv", "block_padding"}
-    assert told("torch flex") == told("splash") == always
-    assert told("torch sdpa", k_smooth=True) == always | {"k_smooth"}
-    assert told("torchax jit", softmax_dtype="bfloat16") == always | {"softmax_dtype"}
+    assert {n.removeprefix("attention.") for n in names} == always | also
 
 
 # --- splash alone --------------------------------------------------------------------------------------------------
@@ -344,6 +310,7 @@ def long() -> Tensors:
     return Tensors(1.5 * q, k, v, rng.random((B, 300)) < 0.7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("block_q", "block_kv"), [(0, 0), (64, 256), (304, 384)])
 @pytest.mark.parametrize("mask", ["none", "zero_kv_rescaled"])
 def test_blocks_change_nothing(long: Tensors, mask: str, block_q: int, block_kv: int) -> None:
@@ -352,6 +319,7 @@ def test_blocks_change_nothing(long: Tensors, mask: str, block_q: int, block_kv:
     assert found == pytest.approx(expected, abs=3e-6)
 
 
+@pytest.mark.slow
 def test_whole_blocks_take_the_kernel_without_ids(long: Tensors) -> None:
     whole = Tensors(*(x[:, :256] for x in (long.query, long.key, long.value, long.valid)))
     with mock.patch.object(splash.kernel, "SegmentIds", side_effect=AssertionError("ids where none are needed")):
@@ -369,6 +337,7 @@ def test_the_products_of_splash_follow_the_precision_in_force(precision: str, na
     assert all(name in p for p in products)
 
 
+@pytest.mark.slow
 def test_splash_on_a_mesh_is_splash_on_one_device() -> None:
     """Batch, heads and queries over the devices, where they divide and where they do not."""
     program = Path(__file__).with_name("splash_on_meshes.py")

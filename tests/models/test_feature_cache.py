@@ -88,6 +88,7 @@ def test_the_reference_is_the_definition_bit_for_bit(model: str) -> None:
     assert found.side.reached.missing == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_both_sides_agree_and_differ_from_no_cache_at_skipped_steps(model: str) -> None:
     ours, theirs, off = (
@@ -103,6 +104,7 @@ def test_both_sides_agree_and_differ_from_no_cache_at_skipped_steps(model: str) 
         assert without < 1e-5 if step == 0 else without > 1e-2
 
 
+@pytest.mark.slow
 def test_skipped_blocks_are_absent_and_observing_changes_nothing() -> None:
     loaded = side(MODELS[0], "torchax", CACHE)
     plan = plan_sites(["", *loaded.modules], "blocks")
@@ -114,6 +116,7 @@ def test_skipped_blocks_are_absent_and_observing_changes_nothing() -> None:
         assert all(np.array_equal(r.value, value[r.key]) for r in seen.records if r.key.module == "loop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "torchax"])
 def test_loops_of_one_side_share_no_cache_and_one_can_begin_at_a_skipped_step(backend: str) -> None:
     """The floors' variants run beside the reference on the same model."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -17,11 +15,10 @@ from parity.models.attention import AttentionSettings
 from parity.models.cogvideox import transformer as cogvideox
 from parity.models.cogvideox.family import CogVideoX
 from parity.models.cogvideox.sampler import CogVideoXSampler, _StepNoise
-from parity.models.cogvideox.text import T5
 from parity.models.family import require_meaning
 from parity.models.registry import make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
-from parity.models.stage1 import Conditions, read_stage1, write_stage1
+from parity.models.stage1 import Conditions
 from parity.reached import Reached
 from parity.settings import SETTINGS, parse
 from tests.models.tiny.test_checkpoints import weights_sha256
@@ -53,6 +50,7 @@ def test_weights_are_pinned(name: str) -> None:
     assert weights_sha256(resolve_model(name)) == WEIGHTS_SHA256[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_weights_are_neither_tame_nor_chaotic(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,34 +110,6 @@ def test_text_is_the_pipelines_bit_for_bit(pipeline: Any) -> None:
     for branch, embeds in zip(("cond", "uncond"), expected, strict=True):
         assert torch.equal(found[branch]["encoder_hidden_states"], embeds)
     assert not torch.equal(*expected)
-
-
-def test_stage1_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    made = case("tiny-cogvideox-1.0")
-    given = encode(made, "bfloat16")
-    write_stage1(tmp_path / "stage1.safetensors", [T5], given)
-    found = read_stage1(tmp_path / "stage1.safetensors", [T5], made.config)
-    for branch in ("cond", "uncond"):
-        assert found[branch]["encoder_hidden_states"].dtype == torch.bfloat16
-        assert torch.equal(found[branch]["encoder_hidden_states"], given[branch]["encoder_hidden_states"])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda x: {"prompt_embeds": x}, "tensor 'negative_prompt_embeds' is missing"),
-        (lambda x: {"prompt_embeds": x, "negative_prompt_embeds": x[:, :30]}, "found \\[1, 30, 64\\]"),
-        (lambda x: {"prompt_embeds": x[..., :63], "negative_prompt_embeds": x}, "expected shape \\[1, 32, 64\\]"),
-        (lambda x: {"prompt_embeds": x / 0, "negative_prompt_embeds": x}, "expected finite values"),
-    ],
-)
-def test_a_stage1_file_that_does_not_fit_is_refused(tmp_path: Path, change: Any, message: str) -> None:
-    from safetensors.torch import save_file
-
-    tensors = change(torch.ones(1, 32, 64))
-    save_file({k: x.contiguous().clone() for k, x in tensors.items()}, tmp_path / "stage1.safetensors")
-    with pytest.raises(UsageError, match=message):
-        read_stage1(tmp_path / "stage1.safetensors", [T5], case("tiny-cogvideox-1.0").config)
 
 
 @pytest.mark.parametrize("patch_size_t", [None, 2])
@@ -212,14 +182,6 @@ def test_settings_without_a_place_are_refused_and_the_others_are_not(name: str) 
     assert ("rope" in FAMILY.without(made.config)) == (name == "tiny-cogvideox-1.0")
 
 
-def test_sizes_of_a_folder_without_parity_json_are_the_transformers(tmp_path: Path) -> None:
-    (tmp_path / "transformer").mkdir()
-    kind = {"_class_name": "CogVideoXTransformer3DModel", "sample_height": 96, "sample_width": 170, "sample_frames": 81}
-    (tmp_path / "transformer" / "config.json").write_text(json.dumps({**kind, "max_text_seq_length": 224}))
-    spec = GenerationSpec.load(tmp_path)
-    assert (spec.height, spec.width, spec.num_frames, spec.tokenizer_max_length) == (768, 1360, 81, 224)
-
-
 def sampler(steps: int, spacing: str = "trailing", kind: str = "CogVideoXDDIMScheduler") -> CogVideoXSampler:
     scheduler = getattr(diffusers, kind)(timestep_spacing=spacing, rescale_betas_zero_snr=True)
     made = CogVideoXSampler(scheduler, 6.0, False, 0)
@@ -227,9 +189,8 @@ def sampler(steps: int, spacing: str = "trailing", kind: str = "CogVideoXDDIMSch
     return made
 
 
-@pytest.mark.parametrize("spacing", ["trailing", "leading"])
-@pytest.mark.parametrize("steps", [1, 4, 7, 50])
-def test_sigmas_fall_to_where_the_last_step_ends(steps: int, spacing: str) -> None:
+@pytest.mark.parametrize(("spacing", "steps"), [("trailing", 1), ("trailing", 7), ("trailing", 50), ("leading", 7)])
+def test_sigmas_fall_to_where_the_last_step_ends(spacing: str, steps: int) -> None:
     made = sampler(steps, spacing)
     sigmas = made.sigmas
     assert sigmas.shape == (steps + 1,)
@@ -240,14 +201,11 @@ def test_sigmas_fall_to_where_the_last_step_ends(steps: int, spacing: str) -> No
     assert (made.end > 0) == (steps == 7 and spacing == "trailing")
 
 
-def test_a_number_of_steps_that_diffusers_miscounts_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"makes 62 timesteps of it, the last -1; take another number"):
+def test_steps_that_diffusers_miscounts_and_guidance_of_1_are_refused() -> None:
+    with pytest.raises(UsageError, match="makes 62 timesteps of it, the last -1"):
         sampler(61)
-
-
-def test_a_scale_that_switches_guidance_off_is_refused() -> None:
     made = case("tiny-cogvideox-1.0")
-    with pytest.raises(UsageError, match="guidance_scale 1 switches CogVideoX's guidance off"):
+    with pytest.raises(UsageError, match="guidance_scale 1 switches"):
         CogVideoXSampler.load(made.folder, replace(made.spec, guidance_scale=1.0), 0)
 
 

@@ -64,27 +64,14 @@ def ours(model: Any, branch: str, *settings: str, vision: float | None = 0.0) ->
 @pytest.mark.parametrize("branch", ["cond", "uncond"])
 @pytest.mark.parametrize("vision", [0.0, 1.0])
 def test_the_traceable_forward_is_diffusers_bit_for_bit(model: Any, branch: str, vision: float) -> None:
-    given = arguments(branch, vision)
-    expected, _ = called(model, given, None)
-    found, _ = ours(model, branch, vision=vision)
+    expected, theirs = called(model, arguments(branch, vision), None)
+    found, own = ours(model, branch, vision=vision)
     assert expected.std() > 0.1
     assert torch.equal(found, expected)
-
-
-def test_real_vision_states_change_the_prediction(model: Any) -> None:
-    """Or the test above would show nothing of the vision branch."""
-    assert apart(ours(model, "cond")[0].numpy(), ours(model, "cond", vision=1.0)[0].numpy()) > 1e-2
-
-
-@pytest.mark.parametrize("branch", ["cond", "uncond"])
-@pytest.mark.parametrize("vision", [0.0, 1.0])
-def test_the_tokens_come_in_diffusers_order(model: Any, branch: str, vision: float) -> None:
-    _, expected = called(model, arguments(branch, vision), None)
-    _, found = ours(model, branch, vision=vision)
-    mask = expected["mask"].bool()
-    assert torch.equal(found["mask"].bool(), mask)
-    assert torch.equal(found["text"][mask], expected["text"][mask])
-    assert torch.equal(found["text"], expected["text"])
+    assert torch.equal(own["mask"].bool(), theirs["mask"].bool())
+    assert torch.equal(own["text"], theirs["text"])  # the tokens come in diffusers' order
+    if vision:  # or the test would show nothing of the vision branch
+        assert apart(ours(model, branch)[0].numpy(), found.numpy()) > 1e-2
 
 
 @pytest.mark.parametrize("branch", ["cond", "uncond"])
