@@ -29,7 +29,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Nothing here computes for long, and compiling is most of what a fresh clone pays: half of it without optimisations.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
-from parity.paths.worker.nursery import warm
+from tests.support.nursery import warm
 
 # A shell that starts the suite with `nohup` or `&` hands down ignored signals, and so would every process started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -62,7 +62,7 @@ Launcher = Callable[[int, int, int], Process]
 """Starts a worker that reads requests from, answers to, and prints to these descriptors."""
 
 LAUNCHERS: dict[str, Launcher] = {}
-"""Role -> how its workers are started, where that is not an interpreter of their own (`nursery`)."""
+"""Role -> how its workers are started, if not as an interpreter of their own; for tests."""
 
 
 class RemoteError(Exception):
