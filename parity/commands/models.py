@@ -15,16 +15,16 @@ from typing import Any, get_args
 from parity.cache import cache_dir
 from parity.commands.parts.options import Output
 from parity.commands.parts.unfold import command
-from parity.models.registry import DEFAULT_MODEL, families, tiny_names
+from parity.models.registry import DEFAULT_MODEL, FAMILIES, tiny_names
 from parity.report.document import Listing, Section, Table
 from parity.settings import SETTINGS, Backend, Setting, render
 
-FAMILIES = {family.title: family.transformer for family in families() if family.transformer}
+CLASSES = {family.title: family.transformer for family in FAMILIES if family.transformer}
 """Family -> the transformer class that it runs."""
 
 ANY = "any diffusers transformer by class and config"
 
-MODEL_FAMILIES = {name: family.title for family in families() for name in family.tiny}
+MODEL_FAMILIES = {name: family.title for family in FAMILIES for name in family.tiny}
 """Built-in model -> family."""
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -41,7 +41,7 @@ def document() -> dict[str, Any]:
     return {
         "format": 1,
         "models": [_model(name) for name in tiny_names()],
-        "families": [{"family": family, "transformer": kind} for family, kind in FAMILIES.items()],
+        "families": [{"family": family, "transformer": kind} for family, kind in CLASSES.items()],
         "settings": [_setting(setting) for setting in SETTINGS],
     }
 
@@ -84,10 +84,10 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 def _sections() -> tuple[Section, ...]:
     known = tuple((m["model"], m["family"], "yes" if m["default"] else "no", _cached(m)) for m in document()["models"])
-    also = ("a folder in diffusers layout, or owner/name on the hub", f"{', '.join(FAMILIES)}, {ANY}", "no", "-")
+    also = ("a folder in diffusers layout, or owner/name on the hub", f"{', '.join(CLASSES)}, {ANY}", "no", "-")
     return (
         Table("Models", "model", ("model", "family", "default", "in the cache"), (*known, also)),
-        Table("Families", "family", ("family", "transformer class"), tuple(FAMILIES.items())),
+        Table("Families", "family", ("family", "transformer class"), tuple(CLASSES.items())),
         Table(
             "Settings (--reference NAME=VALUE, --candidate NAME=VALUE)",
             "setting",

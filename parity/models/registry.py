@@ -1,14 +1,12 @@
 """Which models there are: families by the class of their transformer, built-in tiny models by name.
 
-To add a family: a folder `parity/models/<name>/` whose `__init__.py` calls `register` with the transformer's class that
-it runs. Nothing else lists it. What needs torch is named there as `module:name`, so that listing costs nothing.
+To add a family: a folder `parity/models/<name>/`, and an entry in `FAMILIES`. What needs torch is named there as
+`module:name`, so that listing costs nothing.
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
-import importlib
 import pkgutil
 import re
 from collections.abc import Mapping
@@ -16,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import parity.models
 from parity.errors import UsageError
 from parity.models.folder import place_of, read_config
 from parity.models.spec import Case, GenerationSpec
@@ -51,32 +48,33 @@ class Registered:
     tiny: Mapping[str, str] = field(default_factory=dict)
 
 
-_FAMILIES: dict[str, Registered] = {}
-
-
-def register(family: Registered) -> None:
-    """Make a family known.
-
-    Raises:
-        ValueError: another one runs the same class.
-    """
-    if family.transformer in _FAMILIES:
-        raise ValueError(f"{family.title} and {_FAMILIES[family.transformer].title} both run '{family.transformer}'")
-    _FAMILIES[family.transformer] = family
-
-
-@functools.cache
-def families() -> tuple[Registered, ...]:
-    """All families, the default model's first, then by title."""
-    for module in pkgutil.iter_modules(parity.models.__path__, "parity.models."):
-        if module.ispkg:
-            importlib.import_module(module.name)
-    return tuple(sorted(_FAMILIES.values(), key=lambda family: (DEFAULT_MODEL not in family.tiny, family.title)))
+FAMILIES = (
+    Registered(
+        title="HunyuanVideo-1.5",
+        transformer="HunyuanVideo15Transformer3DModel",
+        family="parity.models.hunyuan_video_15.family:HunyuanVideo15.of",
+        tiny={DEFAULT_MODEL: "parity.models.tiny.hunyuan_video_15:make"},
+    ),
+    Registered(
+        title="CogVideoX",
+        transformer="CogVideoXTransformer3DModel",
+        family="parity.models.cogvideox.family:CogVideoX.of",
+        tiny={
+            "tiny-cogvideox-1.0": "parity.models.tiny.cogvideox:make_10",
+            "tiny-cogvideox-1.5": "parity.models.tiny.cogvideox:make_15",
+        },
+    ),
+    Registered(
+        title="a diffusers transformer by class and config",
+        transformer=ANY,
+        family="parity.models.generic.family:Generic.of",
+    ),
+)
 
 
 def tiny_names() -> tuple[str, ...]:
     """The built-in models."""
-    return tuple(name for family in families() for name in family.tiny)
+    return tuple(name for family in FAMILIES for name in family.tiny)
 
 
 def family_of(folder: Path, inputs: Path | None = None) -> Family:
@@ -89,7 +87,7 @@ def family_of(folder: Path, inputs: Path | None = None) -> Family:
         UsageError: diffusers has no such class, or inputs were given to a family that makes its own.
     """
     name = str(read_config(folder, "transformer").get("_class_name", ""))
-    by_class = {family.transformer: family for family in families()}
+    by_class = {family.transformer: family for family in FAMILIES}
     family = by_class.get(name, by_class[ANY])
     if inputs is not None and family.transformer != ANY:
         raise UsageError(
@@ -117,7 +115,7 @@ def resolve_model(name: str) -> Path:
     Raises:
         UsageError: none of the three, or a folder that is no checkpoint.
     """
-    makers = {known: make for family in families() for known, make in family.tiny.items()}
+    makers = {known: make for family in FAMILIES for known, make in family.tiny.items()}
     if name in makers:
         from parity.models.tiny.make import ensure_tiny
 

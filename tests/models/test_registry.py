@@ -1,62 +1,32 @@
-"""Families and built-in models are found by their folders."""
+"""Families and built-in models, and what a name that is none of them most likely was meant to be."""
 
 from __future__ import annotations
 
 import pkgutil
-import sys
 from pathlib import Path
 
 import pytest
 
-import parity.models
 from parity.errors import UsageError
 from parity.models import registry
-from parity.models.registry import (
-    families,
-    family_of,
-    resolve_model,
-    tiny_names,
-)
-
-FOLDERS = sorted(path.parent.name for path in Path(*parity.models.__path__).glob("*/family.py"))
+from parity.models.registry import ANY, DEFAULT_MODEL, FAMILIES, family_of, resolve_model, tiny_names
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_a_folder_with_a_family_registers_it(folder: str) -> None:
-    (family,) = (f for f in families() if f.family.startswith(f"parity.models.{folder}.family:"))
-    assert callable(pkgutil.resolve_name(family.family))
-    assert all(callable(pkgutil.resolve_name(make)) for make in family.tiny.values())
+def test_every_family_and_tiny_model_that_is_listed_is_there() -> None:
+    for family in FAMILIES:
+        assert callable(pkgutil.resolve_name(family.family))
+        assert all(callable(pkgutil.resolve_name(make)) for make in family.tiny.values())
+    assert [family.transformer for family in FAMILIES].count(ANY) == 1
 
 
-def test_a_folder_is_all_that_a_family_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    face = """
-from parity.models.registry import Registered, register
-register(Registered(title="LTX", transformer="LTXVideoTransformer3DModel", family="parity.models.ltx.family:LTX.of"))
-"""
-    family = """
-from parity.models.family import Family
-class LTX(Family):
-    title = "LTX"
-    @classmethod
-    def of(cls, folder, inputs):
-        return cls()
-"""
-    for name, text in (("__init__.py", face), ("family.py", family)):
-        path = tmp_path / "ltx" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    (tmp_path / "config.json").write_text('{"_class_name": "LTXVideoTransformer3DModel"}')
-    monkeypatch.setattr(parity.models, "__path__", [*parity.models.__path__, str(tmp_path)])
-    monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
-    families.cache_clear()
-    try:
-        assert family_of(tmp_path).title == "LTX"
-        with pytest.raises(UsageError, match="is a LTX, which makes its own"):
-            family_of(tmp_path, tmp_path / "inputs.safetensors")
-    finally:
-        families.cache_clear()
-        for name in [name for name in sys.modules if name.startswith("parity.models.ltx")]:
-            del sys.modules[name]
+def test_inputs_are_refused_by_a_family_that_makes_its_own(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"_class_name": "CogVideoXTransformer3DModel"}')
+    with pytest.raises(UsageError, match="is a CogVideoX, which makes its own"):
+        family_of(tmp_path, tmp_path / "inputs.safetensors")
+
+
+def test_the_default_model_comes_first() -> None:
+    assert tiny_names()[0] == DEFAULT_MODEL
 
 
 def test_an_unknown_name_lists_the_built_in_models() -> None:
