@@ -48,7 +48,6 @@ from parity.paths.port.replaced import checks as own_checks
 from parity.paths.port.settings import typed
 from parity.paths.provenance import provenance
 from parity.paths.shared import Shared
-from parity.paths.side import can_of
 from parity.paths.stages.side import Runners, StageSide
 from parity.paths.worker.handing import one_at_a_time
 from parity.paths.worker.trees import nest, plain
@@ -89,13 +88,12 @@ class LiveSide:
     """See the module's docstring.
 
     Attributes:
-        role, can: see `parity.paths.side.Side`. spec: what it is.
+        role: see `parity.paths.side.Side`. spec: what it is.
     """
 
     def __init__(self, host: Shared, spec: Spec, loaded: Loaded | None = None) -> None:
         """A side of a spec; `loaded`: the path that it names, where it is loaded already."""
         self.host, self.spec, self.role = host, spec, spec.role
-        self.can = can_of(spec)
         self._loaded = loaded
         self._first: Loop | None = None
         self._variants: dict[tuple[str, ...], list[Variant]] = {}

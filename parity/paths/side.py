@@ -12,48 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Flag, auto
 from typing import Generic, Protocol, TypeVar
 
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
-from parity.paths.plan import LOOP_STAGE, Changes, Forced, ModuleCall, Plan, Spec, State
+from parity.paths.plan import Changes, Forced, ModuleCall, Plan, State
 
 T = TypeVar("T")
-
-
-class Can(Flag):
-    """What a side is able to do: observe its steps; call one module alone; hand over its own calls and measure floors;
-    start a step from a given state; have its modules' outputs replaced; time its steps."""
-
-    OBSERVE = auto()
-    CALL = auto()
-    FLOORS = auto()
-    START = auto()
-    PATCH = auto()
-    TIME = auto()
-
-
-def can_of(spec: Spec) -> Can:
-    """What a side of this spec, loaded here or elsewhere, is able to do."""
-    both = Can.OBSERVE | Can.CALL
-    if spec.source.stage == LOOP_STAGE:
-        both |= Can.PATCH | Can.START
-    return both | (Can.FLOORS if spec.role == "reference" else Can.TIME)
 
 
 class Side(Protocol):
     """See the module's docstring.
 
     Attributes:
-        role: `reference` or `candidate`. can: what it is able to do.
+        role: `reference` or `candidate`.
     """
 
     @property
     def role(self) -> str: ...
-
-    @property
-    def can(self) -> Can: ...
 
     def facts(self) -> Facts:
         """What it is about to run with. Nothing is computed but fingerprints."""

@@ -15,7 +15,7 @@ from parity.golden.fingerprint import fingerprint
 from parity.golden.records import StepRecords
 from parity.paths.plan import Changes, Forced, Given, ModuleCall, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
-from parity.paths.side import Can, Side
+from parity.paths.side import Side
 from parity.paths.worker.openers import Opener, Openers
 
 
@@ -36,10 +36,6 @@ class Memo:
     @property
     def role(self) -> str:
         return self.side.role
-
-    @property
-    def can(self) -> Can:
-        return self.side.can
 
     def facts(self) -> Facts:
         return self.side.facts()

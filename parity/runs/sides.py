@@ -17,7 +17,7 @@ from parity.errors import UsageError
 from parity.golden.facts import Facts
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import LOOP_STAGE, Array, Given, Source, Spec
-from parity.paths.side import Can, Pair, Side
+from parity.paths.side import Pair, Side
 from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
@@ -64,11 +64,6 @@ class Ready:
             UsageError: a glob names no module.
         """
         return plan_sites(["", *self.modules], request.sites, request.values, trunk=self.facts.reference.trunk)
-
-    @property
-    def callable(self) -> bool:
-        """Whether modules of both sides can be called one at a time."""
-        return Can.CALL in self.sides.reference.can & self.sides.candidate.can
 
     @property
     def strict(self) -> bool:

@@ -57,7 +57,7 @@ def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Resu
     states: dict[int, State] = {}
     ours = Plan(sites=plan, floors=DEFAULT_KINDS, forced=forced or request.by_itself, ends=True, leave=leave)
     first = until_end(pair.sides.reference.observe(ours), truth.ends)
-    theirs = Plan(sites=holding(pair, plan, request.sites), ends=True, leave=leave)
+    theirs = Plan(sites=holding(pair, plan, request), ends=True, leave=leave)
     second = until_end(pair.sides.candidate.observe(theirs, start=states.get if forced else None), ends)
     for reference in counted(first, "reference and its floors", request.steps, say):
         states[reference.step] = state_of(reference, "before")
@@ -103,7 +103,7 @@ class _Judged:
             sites = self.local.step(reference.step, before, sites, candidate)
         if self.failing is None and any(d.verdict == "fail" for d in sites):
             self.failing = before
-        if self.pair.callable and self.failing is None and self.again is None and self.local is None:
+        if self.failing is None and self.again is None and self.local is None:
             self.again = SecondLook.of(self.pair, reference, candidate, sites)
         self.collected.add(reference, candidate, sites)
 
@@ -146,8 +146,7 @@ class _Judged:
         result = descend(result, self.pair, self.failing, self.say, unseen)
         if self.local is not None:
             result = self.local.descend(result)
-        whole = self.pair.strict and self.pair.callable
-        return operations(result, self.pair, self.failing, self.say) if whole else result
+        return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result
 
 
 def reached(pair: Ready) -> Check:

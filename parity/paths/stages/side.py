@@ -43,7 +43,6 @@ from parity.paths.plan import (
 )
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
-from parity.paths.side import can_of
 from parity.paths.stages.file import FILE, HeldStage
 from parity.paths.stages.known import Known, known
 from parity.paths.stages.port import OWN, PortDecoder, decoder_of
@@ -68,7 +67,7 @@ class StageSide:
     """See the module's docstring.
 
     Attributes:
-        role, can: see `parity.paths.side.Side`. spec: what it is.
+        role: see `parity.paths.side.Side`. spec: what it is.
     """
 
     def __init__(self, spec: Spec, runners: Runners, entry: Callable[[str, str], Entry] = load_entry) -> None:
@@ -78,7 +77,7 @@ class StageSide:
             runners: loaded stages, shared while a side holds them. entry: imports a port, by its option and its text.
         """
         self._entry = entry
-        self.spec, self.role, self.can = spec, spec.role, can_of(spec)
+        self.spec, self.role = spec, spec.role
         self._runners = runners
         self._known: Known | None = None
         self._held: Runner | None = None

@@ -35,7 +35,6 @@ from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.paths.plan import Changes, Forced, ModuleCall, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
-from parity.paths.side import can_of
 from parity.paths.worker import wire
 from parity.redact import printable
 
@@ -307,12 +306,11 @@ class ProcessSide:
     """See the module's docstring.
 
     Attributes:
-        role, can: see `parity.paths.side.Side`. spec: what it is.
+        role: see `parity.paths.side.Side`. spec: what it is.
     """
 
     def __init__(self, worker: Worker, spec: Spec, number: int, opened: Future[Any]) -> None:
         self.worker, self.spec, self.role, self._number, self._opened = worker, spec, spec.role, number, opened
-        self.can = can_of(spec)
         self._facts: Facts | None = None
         self._asked: Future[Any] | None = None
 

@@ -19,8 +19,7 @@ from parity.compare.result import SiteDiff
 from parity.golden.records import LOOP, Key, StepRecords
 from parity.hooks.sites import WHOLE, SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, name_of
-from parity.paths.side import Can
-from parity.runs.request import Say
+from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.stream import state_of
 
@@ -29,14 +28,10 @@ ALIKE = frozenset({"jit"})
 kernel's softmax, a mesh's sums), and what that rounds to at each module's own code was not measured."""
 
 
-def holding(pair: Ready, plan: SitePlan, choice: str) -> SitePlan:
+def holding(pair: Ready, plan: SitePlan, request: Request) -> SitePlan:
     """The candidate's plan, which holds outputs where the reference can follow them: the sides declare no difference
     that could change values (`ALIKE`), no sites in particular were asked for, and it is the loop that is compared."""
-    if (
-        choice not in ("blocks", "all")
-        or not pair.settings.reference.exact
-        or Can.START not in pair.sides.reference.can
-    ):
+    if request.sites not in ("blocks", "all") or not pair.settings.reference.exact or request.by_itself:
         return plan
     return replace(plan, whole=ALIKE.issuperset(d.setting for d in pair.differing))
 
