@@ -4,13 +4,13 @@
 #   make test     the tests of every change
 #   make test-all all tests: processes, meshes, the TPU compiler and fuzzing too (half an hour)
 #   make lint     ruff and mypy
-#   make bench    what observing, goldens, diffs, floors and rounds cost (minutes)
+#   make bench    what observing, goldens and diffs cost (minutes)
 #   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
 #   make history  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
 #                 stopped)
 #   make families docs/families.md: diffusers' transformers that parity has no line for, each as it is (an hour or two; goes
 #                 on where it stopped)
-#   make gpu      docs/gpu.md: what only a GPU can show (at most eight minutes on a large one)
+#   make gpu      what only a GPU can show (at most eight minutes on a large one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
 #   make reference  docs/commands.md and docs/api.md: from the help of the commands and from docstrings
 #   make docs     the documents as a site, in build/site (needs the extra docs, which it installs)
@@ -78,7 +78,7 @@ kills: install
 	  -m 'slow or not slow' -k 'kill or process' --timeout 0
 
 # Not all of benchmarks/: `fault_bench` and `causes` take hours, the catalogues beside them are no programs.
-BENCHES := diff golden observe reduce rounds seeds startup tameness
+BENCHES := diff golden observe reduce tameness
 
 bench: install
 	@set -e; for name in $(BENCHES); do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
@@ -102,7 +102,7 @@ families: install
 	rm .families.json
 
 gpu: install
-	$(BIN)/python benchmarks/gpu.py --markdown docs/gpu.md
+	$(BIN)/python benchmarks/gpu.py
 
 pictures: install
 	$(BIN)/python benchmarks/pictures.py --out docs/pictures

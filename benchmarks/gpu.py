@@ -1,27 +1,24 @@
-"""Everything that needs a GPU, in one report: the reference's kernels, floors, and what observing costs there.
+"""Everything that needs a GPU, printed: the reference's kernels, floors, and what observing costs there.
 
 Built for `make gpu` on one large GPU, at most eight minutes, without a download: the tiny built-in models, and random
-weights of the real architecture with about two billion parameters, made in memory. On a machine without a GPU the same
-code runs on the CPU with `--small`, which is how it is tested; its figures say nothing then, and the report says so.
+weights of the real architecture with about two billion parameters. `--small` runs the same on a CPU, to test this
+program; its figures say nothing then.
 
-    python benchmarks/gpu.py [--small] [--markdown docs/gpu.md]
+    python benchmarks/gpu.py [--small]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the candidate; the GPU is the reference's
 
@@ -43,14 +40,9 @@ TEXT = 128
 """Text tokens of each stream of the large model."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """The large model.
-
-    Attributes:
-        blocks, heads: of it, heads of 128 channels. frames, side: latent frames of side x side tokens.
-        product: rows and columns of the matrices whose products are compared. repeats: calls of each kind.
-    """
+class Size(NamedTuple):
+    """The large model: its blocks, heads of 128 channels, latent frames of side x side tokens; rows and columns of the
+    matrices whose products are compared; calls of each kind."""
 
     blocks: int
     heads: int
@@ -60,109 +52,64 @@ class Size:
     repeats: int
 
 
-LARGE = Size(blocks=16, heads=16, frames=5, side=64, product=4096, repeats=5)
-SMALL = Size(blocks=1, heads=1, frames=1, side=8, product=64, repeats=2)
+LARGE, SMALL = Size(16, 16, 5, 64, 4096, 5), Size(1, 1, 1, 8, 64, 2)
 
 
-@dataclass(frozen=True)
-class Section:
-    """A heading and its lines, each a figure with what it is of."""
-
-    title: str
-    lines: tuple[str, ...]
-
-
-def distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Relative L2 distance in float64."""
-    a, b = a.double(), b.double()
-    return float(torch.linalg.vector_norm(a - b) / torch.linalg.vector_norm(b))
-
-
-def products(device: str, size: Size) -> Section:
+def products(device: str, size: Size) -> None:
     """Float32 products are float32's: what parity's reference computes, beside TF32, which the check can tell apart."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(size.product, size.product, generator=generator).to(device) for _ in range(2))
     truth = a.double() @ b.double()
-    lines = [f"torch.backends.cuda.matmul.allow_tf32 by default: {torch.backends.cuda.matmul.allow_tf32}"]
-    before = torch.backends.cuda.matmul.allow_tf32
     for allowed in (False, True):
         torch.backends.cuda.matmul.allow_tf32 = allowed
-        lines.append(
-            f"a float32 product with TF32 {'on' if allowed else 'off'}: {distance(a @ b, truth):.2e} from float64"
-        )
-    torch.backends.cuda.matmul.allow_tf32 = before
-    for reduced in (True, False):
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
-        said = "with" if reduced else "without"
-        product = a.bfloat16() @ b.bfloat16()
-        lines.append(f"a bfloat16 product {said} reductions of reduced precision: {distance(product, truth):.2e}")
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
-    return Section("Products", tuple(lines))
+        off = float(torch.linalg.vector_norm(a @ b - truth) / torch.linalg.vector_norm(truth))
+        print(f"a float32 product with TF32 {'on' if allowed else 'off'}: {off:.2e} from float64")
+    torch.backends.cuda.matmul.allow_tf32 = False
 
 
-def commands(folder: Path) -> Section:
+def commands(folder: Path) -> None:
     """The reference's kernels against each other and against torchax on the CPU, by the commands themselves."""
     record = ("record", "--model", MODEL, "--steps", "2", "--side", "reference")
+    like = ("--like", f"{folder}/flex", "--floors", "none")
+    run = ("run", "--steps", "2")
     planned = {
-        "reference, compiled flex_attention, recorded with floors": (*record, str(folder / "flex")),
-        "reference, sdpa, recorded": (*record, "--setting", "attention.kernel=sdpa", "--like", str(folder / "flex"),
-                                      "--floors", "none", str(folder / "sdpa")),
-        "the two diffed": ("diff", str(folder / "flex"), str(folder / "sdpa")),
-        "recorded a second time": (*record, "--floors", "none", "--like", str(folder / "flex"), str(folder / "again")),
-        "the GPU against itself": ("diff", str(folder / "flex"), str(folder / "again")),
-        "against torchax on the CPU": ("run", "--model", MODEL, "--steps", "2"),
-        "the same in bfloat16": ("run", "--model", MODEL, "--steps", "2", "--reference", "dtype=bfloat16",
-                                 "--candidate", "dtype=bfloat16"),
-    }  # fmt: skip
-    return Section("Commands", tuple(f"{what}: {_command(words)}" for what, words in planned.items()))
+        "reference, compiled flex_attention, recorded with floors": (*record, f"{folder}/flex"),
+        "reference, sdpa, recorded": (*record, "--setting", "attention.kernel=sdpa", *like, f"{folder}/sdpa"),
+        "the two diffed": ("diff", f"{folder}/flex", f"{folder}/sdpa"),
+        "recorded a second time": (*record, *like, f"{folder}/again"),
+        "the GPU against itself": ("diff", f"{folder}/flex", f"{folder}/again"),
+        "against torchax on the CPU": run,
+        "the same in bfloat16": (*run, "--reference", "dtype=bfloat16", "--candidate", "dtype=bfloat16"),
+    }
+    for what, words in planned.items():
+        begun = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "parity", *words], capture_output=True, text=True, check=False)
+        said = done.stdout if done.returncode < 2 else done.stderr
+        print(f"{what}: exit code {done.returncode}, {time.perf_counter() - begun:.0f} s; {said[-300:]}")
 
 
-def _command(words: tuple[str, ...]) -> str:
-    """A command's verdict and largest difference, or its last words; with its time."""
-    begun = time.perf_counter()
-    asked = [*words, "--json"] if words[0] != "record" else list(words)
-    done = subprocess.run([sys.executable, "-m", "parity", *asked], capture_output=True, text=True, check=False)
-    took = f"{time.perf_counter() - begun:.0f} s"
-    if done.returncode > 1 or words[0] == "record":
-        said = (done.stderr.strip().splitlines() or [""])[-1]
-        return f"exit code {done.returncode}, {took}" + (f": {said}" if done.returncode else "")
-    found = json.loads(done.stdout)
-    noise = [step["noise_pred"] for step in found["steps"]]
-    worst = max(noise, key=lambda n: n["ratio"] if isinstance(n["ratio"], float) else 0.0)
-    return f"{found['verdict']}, noise_pred {worst['rel_l2']:.2e}, floor {worst['floor']:.2e}, {took}"
-
-
-def large(device: str, size: Size) -> Section:
+def observing(device: str, size: Size) -> None:
     """What observing costs on a model of the real architecture, and whether it changes a bit."""
     backend, call = _calls(device, size)
-    names = ["", *module_tree(backend.model)]
-    plans = {"unobserved": None, **{choice: plan_sites(names, choice) for choice in ("blocks", "all")}}
+    sites = {choice: plan_sites(["", *module_tree(backend.model)], choice) for choice in ("blocks", "all")}
+    plans = {"unobserved": None, **sites}
     outputs: dict[str, list[torch.Tensor]] = {name: [] for name in plans}
     times: dict[str, list[float]] = {name: [] for name in plans}
-    peaks: dict[str, int] = {}
+    peaks = dict.fromkeys(plans, 0)
     for turn in range(size.repeats + 1):
         for name, plan in plans.items():
-            with _Peak(device) as held:
-                begun = time.perf_counter()
-                out = call(plan)
-                _wait(device)
+            torch.cuda.reset_peak_memory_stats() if device == "cuda" else None
+            begun = time.perf_counter()
+            outputs[name].append(call(plan))
+            torch.cuda.synchronize() if device == "cuda" else None
             if turn:
                 times[name].append(time.perf_counter() - begun)
-                outputs[name].append(out)
-            peaks[name] = held[0]
-    first = outputs["unobserved"][0]
-    count = sum(p.numel() for p in backend.model.parameters())
-    tokens = size.frames * size.side * size.side
-    lines = [f"{count / 1e9:.2f} billion parameters, {tokens:,} image tokens, bfloat16"]
+            peaks[name] = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     for name, taken in times.items():
         ratio = statistics.median(t / b for t, b in zip(taken, times["unobserved"], strict=True))
-        peak = f"peak {peaks[name] / 2**30:.2f} GiB"
-        lines.append(f"{name}: {statistics.median(taken) * 1e3:.0f} ms, {ratio:.2f} x unobserved, {peak}")
-    observed = all(torch.equal(out, first) for name in ("blocks", "all") for out in outputs[name])
-    again = [distance(out, first) for out in outputs["unobserved"][1:]]
-    lines.append(f"observed outputs equal the unobserved bit for bit: {'yes' if observed else 'no'}")
-    lines.append(f"the same call again, unobserved: {max(again):.2e} apart at most")
-    return Section("A model of the real architecture", tuple(lines))
+        print(f"{name}: {statistics.median(taken) * 1e3:.0f} ms, {ratio:.2f} x, peak {peaks[name] / 2**30:.2f} GiB")
+    same = all(torch.equal(out, outputs["unobserved"][0]) for name in ("blocks", "all") for out in outputs[name])
+    print(f"observed outputs equal the unobserved bit for bit: {'yes' if same else 'no'}")
 
 
 def _calls(device: str, size: Size) -> tuple[TorchBackend, Callable[[Any], torch.Tensor]]:
@@ -176,16 +123,10 @@ def _calls(device: str, size: Size) -> tuple[TorchBackend, Callable[[Any], torch
     shape = (1, 32, size.frames, size.side, size.side)
     spec = GenerationSpec(tokenizer_max_length=TEXT, tokenizer_2_max_length=TEXT, vision_num_semantic_tokens=16)
     valid = (torch.arange(TEXT) < TEXT // 2)[None].float()
-    generator = torch.Generator().manual_seed(1)
-    condition = {
-        "encoder_hidden_states": torch.randn(1, TEXT, 512, generator=generator),
-        "encoder_attention_mask": valid,
-        "encoder_hidden_states_2": torch.randn(1, TEXT, 256, generator=generator),
-        "encoder_attention_mask_2": valid,
-    }
-    inputs = Inputs({"cond": condition}, torch.randn(shape, generator=generator), 1, 0)
-    case = Case("gpu", Path(), dict(model.config), spec, shape)
-    settings = parse("torch", ["dtype=bfloat16"])
+    condition = {"encoder_hidden_states": torch.randn(1, TEXT, 512), "encoder_attention_mask": valid,
+                 "encoder_hidden_states_2": torch.randn(1, TEXT, 256), "encoder_attention_mask_2": valid}  # fmt: skip
+    inputs = Inputs({"cond": condition}, torch.randn(shape), 1, 0)
+    case, settings = Case("gpu", Path(), dict(model.config), spec, shape), parse("torch", ["dtype=bfloat16"])
     reached = Reached(settings)
     FAMILY.adapt(model, case, reached, traced=False)
     backend = TorchBackend(model, FAMILY, case, inputs, reached, torch.bfloat16)
@@ -198,63 +139,19 @@ def _calls(device: str, size: Size) -> tuple[TorchBackend, Callable[[Any], torch
     return backend, call
 
 
-class _Peak:
-    """The largest memory that the device held within it, as a list of one; zero on a CPU."""
-
-    def __init__(self, device: str) -> None:
-        self.device, self.held = device, [0]
-
-    def __enter__(self) -> list[int]:
-        if self.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        return self.held
-
-    def __exit__(self, *ended: object) -> None:
-        if self.device == "cuda":
-            self.held[0] = torch.cuda.max_memory_allocated()
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def machine(device: str) -> Section:
-    """What was measured on."""
-    lines = [f"torch {torch.__version__}, Python {platform.python_version()}"]
-    if device == "cuda":
-        major, minor = torch.cuda.get_device_capability()
-        lines.append(f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}, CUDA {torch.version.cuda}")
-    else:
-        lines.append("no GPU: what follows ran on the CPU, to test this program; the figures say nothing about a GPU")
-    return Section("Machine", tuple(lines))
-
-
-def sections(device: str, size: Size) -> Iterator[Section]:
-    """The report's sections as they are measured."""
-    yield machine(device)
-    yield products(device, size)
-    yield large(device, size)
-    with tempfile.TemporaryDirectory() as folder:
-        yield commands(Path(folder))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="sizes that a CPU can do: to test this program")
-    parser.add_argument("--markdown", type=Path, help="write the report here, on a GPU alone")
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device, size = ("cuda" if torch.cuda.is_available() else "cpu"), SMALL if options.small else LARGE
     if device == "cpu" and not options.small:
         print("no GPU is visible to torch here; --small runs the same on the CPU, to test it", file=sys.stderr)
         return 2
-    text = "# Measured on a GPU\n\nBy `make gpu` (`benchmarks/gpu.py`).\n"
-    for section in sections(device, SMALL if options.small else LARGE):
-        part = "\n".join([f"\n## {section.title}\n", *(f"- {line}" for line in section.lines)])
-        print(part, flush=True)
-        text += part + "\n"
-    if options.markdown is not None and device == "cuda":
-        options.markdown.write_text(text, encoding="utf-8")
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if device == 'cuda' else 'no GPU'}")
+    products(device, size)
+    observing(device, size)
+    with tempfile.TemporaryDirectory() as folder:
+        commands(Path(folder))
     return 0
 
 

@@ -2,7 +2,7 @@
 
 The environment is built once a session, from pip's cache where it can be; where no index can be reached the tests of
 it are skipped by that name. That start-up stays short is tested by what is imported, in the full environment too: times
-differ from machine to machine (`benchmarks/startup.py` measures them).
+differ from machine to machine.
 """
 
 from __future__ import annotations
