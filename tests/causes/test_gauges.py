@@ -1,98 +1,72 @@
-"""Gauges at the origin: a gain, another order, None against a tensor, and silence for everything else."""
+"""What is measured from values: a gain, an order, a mask, an argument, a schedule; silence for everything else."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from parity.causes.gauges import measured, working_dtype
 from parity.causes.witnesses.dtype import dtype
+from parity.causes.witnesses.input_values import arguments_alone, input_values
+from parity.causes.witnesses.schedule import bfloat16, schedule
+from parity.causes.witnesses.scheduler_step import scheduler_step
 from parity.causes.witnesses.values_at_origin import values_at_origin
 from parity.causes.witnesses.values_reordered import values_reordered
-from parity.compare.result import Cause
-from parity.golden import Key, Record
+from parity.compare.result import Cause, Distance, StepDiff
+from parity.golden import Key, Record, StepRecords
 from parity.golden.records import PORT
-from tests.support.made import ORIGIN, evidence, tensor
+from tests.support.made import ORIGIN, evidence, none, scalar, tensor
 
 X = np.random.default_rng(0).standard_normal((1, 96, 64))
+NOISE = np.random.default_rng(1).standard_normal(X.shape)
 
 
-def told(theirs: np.ndarray) -> list[str]:
-    found = values_at_origin(evidence([tensor("m:out", X)], [tensor("m:out", theirs)]))
-    return [cause.cause for cause in found]
+def mask(keys: Sequence[int], additive: bool = False) -> Record:
+    x = np.zeros((1, 1, 16), np.float32)
+    x[..., list(keys)] = 1.0
+    return tensor("m:in.attention_mask", (1.0 - x) * -10000.0 if additive else x)
 
 
-def elsewhere(ours: list[Record], theirs: list[Record], origin: Key = ORIGIN) -> list[Cause]:
-    """What is told to be in another order away from the origin."""
-    return list(values_reordered(evidence(ours, theirs, origin=origin)))
+# --- values at the origin --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gain", [0.9, 1.001, 2.0, -1.0])
-def test_a_gain(gain: float) -> None:
-    (said,) = told(gain * X)
-    assert f"times {gain:.5g}" in said
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [
+        *((tensor("m:out", X), tensor("m:out", gain * X), f"times {gain:.5g}") for gain in (0.9, 1.001, 2.0, -1.0)),
+        (tensor("m:out", X), tensor("m:out", X[:, ::-1].copy()), "in another order"),
+        (tensor("m:out", X), tensor("m:out", np.roll(X, 1, 1)), "in another order"),
+        (tensor("m:out", X), tensor("m:out", X.transpose(0, 2, 1).reshape(X.shape)), "in another order"),
+        (tensor("m:out", X), tensor("m:out", X + NOISE), ""),
+        (tensor("m:out", X), tensor("m:out", np.where(X > 2, 0.0, X)), ""),
+        (tensor("m:out", X), none("m:out"), "only the reference has a value"),
+        (mask(range(12)), mask(range(16)), "16 a row on the candidate, 12 on the reference"),
+        (mask(range(12), True), mask(range(12, 16), True), "4 a row on the candidate, 12 on the reference"),
+        (mask(range(12)), mask(range(2, 14)), "12 keys a row through, as the reference's, others"),
+    ],
+)
+def test_what_happened_to_the_values_at_the_origin_is_named(ours: Record, theirs: Record, word: str) -> None:
+    causes = [cause.cause for cause in values_at_origin(evidence([ours], [theirs], origin=ours.key))]
+    assert len(causes) == bool(word)
+    assert all(word in text for text in causes)
 
 
-def test_where_keys_were_counted_the_gain_that_they_cause_is_not_told_beside() -> None:
+def test_a_gain_is_not_named_beside_the_phantom_keys_that_cause_it() -> None:
     known = evidence([tensor("m:out", X)], [tensor("m:out", 0.0737 * X)])
+    counted = measured("2736.00 phantom keys on cond", 2736.0, "at 100 % of the queries")
     assert len(list(values_at_origin(known))) == 1
-    counted = measured("2736.00 phantom keys on cond = what fills 80 tokens", 2736.0, "at 100 % of the queries")
     assert list(values_at_origin(replace(known, found=replace(known.found, causes=(counted,))))) == []
 
 
-@pytest.mark.parametrize("order", [X[:, ::-1], np.roll(X, 1, 1), X.transpose(0, 2, 1).reshape(X.shape)])
-def test_another_order(order: np.ndarray) -> None:
-    (said,) = told(np.ascontiguousarray(order))
-    assert "in another order" in said
+# --- another order away from the origin ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("additive", [False, True])
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        (range(16), "lets another number of keys through: 16 a row on the candidate, 12 on the reference"),
-        (range(12, 16), "lets another number of keys through: 4 a row on the candidate, 12 on the reference"),
-        (range(2, 14), "lets 12 keys a row through, as the reference's, others"),
-    ],
-)
-def test_another_mask(additive: bool, keys: range, said: str) -> None:
-    def mask(through: range) -> Record:
-        x = np.zeros((1, 1, 16), np.float32)
-        x[..., list(through)] = 1.0
-        return tensor("m:in.attention_mask", (1.0 - x) * -10000.0 if additive else x)
-
-    ours, theirs = mask(range(12)), mask(keys)
-    (cause,) = values_at_origin(evidence([ours], [theirs], origin=ours.key))
-    assert cause.cause == f"the mask m:in.attention_mask {said}"
-
-
-def test_other_faults_are_neither() -> None:
-    assert told(X + np.random.default_rng(1).standard_normal(X.shape)) == []
-    assert told(np.where(X > 2, 0.0, X)) == []
-
-
-def test_a_port_s_attention_with_its_heads_before_its_tokens_is_no_order() -> None:
-    """Where it stands otherwise inside an attention of the port's own, what is made of it decides."""
-    x = np.random.default_rng(3).standard_normal((1, 48, 2, 32))
-    ours, theirs = [tensor("attn:out", x)], [tensor("attn:out", np.ascontiguousarray(x.swapaxes(1, 2)))]
-    assert len(elsewhere(ours, theirs)) == 1
-    found = evidence(ours, theirs)
-    assert list(values_reordered(replace(found, declared=replace(found.declared, backend=PORT)))) == []
-
-
-def test_none_against_a_tensor() -> None:
-    (cause,) = values_at_origin(evidence([tensor("m:out", X)], [Record(ORIGIN, "none")]))
-    assert "only the reference has a value" in cause.cause
-
-
-@pytest.mark.parametrize("apart", [2e-3, 1e-2, 0.1, 0.5])
-def test_noise_of_any_size_is_never_taken_for_another_order(apart: float) -> None:
-    rng = np.random.default_rng(7)
-    noisy = [X + apart * rng.standard_normal(X.shape) for _ in range(200)]
-    pairs = [([tensor("m:out", X)], [tensor("m:out", y)]) for y in noisy]
-    assert [c for a, b in pairs for c in elsewhere(a, b)] == []
+def elsewhere(ours: list[Record], theirs: list[Record], origin: Key = ORIGIN) -> list[Cause]:
+    return list(values_reordered(evidence(ours, theirs, origin=origin)))
 
 
 def test_another_order_is_found_away_from_the_origin() -> None:
@@ -100,39 +74,174 @@ def test_another_order_is_found_away_from_the_origin() -> None:
     theirs = [tensor("m:out", 1.1 * X), tensor("n:out", X[0][::-1]), tensor("n:out", X[0][::-1], branch="uncond")]
     (cause,) = elsewhere(ours, theirs)
     assert cause.cause.startswith("n:out holds the same values in another order")
-    assert "1 sites, branches cond, uncond, step 0" in cause.witnesses[0].detail
     assert elsewhere(ours, theirs[:1]) == []
-    assert elsewhere(ours[1:], theirs[1:], ours[1].key) == []  # told at the origin already
+    assert elsewhere(ours[1:], theirs[1:], ours[1].key) == []  # named at the origin already
+    zeros = [tensor("m:out", np.zeros((1, 96, 64)))]
+    assert elsewhere(zeros, zeros) == []
+
+
+@pytest.mark.parametrize("apart", [2e-3, 1e-2, 0.1, 0.5])
+def test_noise_of_any_size_is_never_taken_for_another_order(apart: float) -> None:
+    rng = np.random.default_rng(7)
+    noisy = [X + apart * rng.standard_normal(X.shape) for _ in range(50)]
+    assert [c for y in noisy for c in elsewhere([tensor("m:out", X)], [tensor("m:out", y)])] == []
+
+
+def test_a_ports_attention_with_heads_before_tokens_is_no_order() -> None:
+    """If it is laid out differently inside an attention of the port's own, what is made of it decides."""
+    x = np.random.default_rng(3).standard_normal((1, 48, 2, 32))
+    ours, theirs = [tensor("attn:out", x)], [tensor("attn:out", np.ascontiguousarray(x.swapaxes(1, 2)))]
+    assert len(elsewhere(ours, theirs)) == 1
+    found = evidence(ours, theirs)
+    assert list(values_reordered(replace(found, declared=replace(found.declared, backend=PORT)))) == []
 
 
 def test_what_a_norm_makes_of_rows_that_differ_is_in_no_other_order() -> None:
-    """Unit rows of another prompt beside rows that agree: minimum, maximum, mean and norm are as near as rounding."""
+    """Unit rows of another prompt with rows that agree: minimum, maximum, mean and norm are as near as rounding."""
     rng = np.random.default_rng(3)
     text = rng.standard_normal((1, 8, 64)) * 0.1
     turned = text + 0.02 * rng.standard_normal(text.shape)
     centred = [x - x.mean(-1, keepdims=True) for x in (text, turned)]
-    unit = [6 * x / np.linalg.norm(x, axis=-1, keepdims=True) for x in centred]
-    joint = [np.concatenate([x, X], 1) for x in unit]
+    joint = [np.concatenate([6 * x / np.linalg.norm(x, axis=-1, keepdims=True), X], 1) for x in centred]
     ours = [tensor("m:out", X), tensor("n:in.text", text), tensor("n:in.query", joint[0])]
     theirs = [tensor("m:out", X), tensor("n:in.text", 1.5 * text), tensor("n:in.query", joint[1])]
-    assert elsewhere(ours[2:], theirs[2:]) != [], "by its moments alone it is in another order"
+    assert elsewhere(ours[2:], theirs[2:]) != []  # by its moments alone it is in another order
     assert elsewhere(ours, theirs) == []
+
+
+# --- dtype -----------------------------------------------------------------------------------------------------
 
 
 def test_the_working_dtype_is_that_of_most_module_outputs() -> None:
     sites = [f"m{i}:out" for i in range(5)]
-    ours = [tensor(site, X) for site in sites]
-    theirs = [replace(tensor(site, X), dtype="bfloat16" if i < 3 else "float64") for i, site in enumerate(sites)]
+    wide = [tensor(site, X) for site in sites]
+    ours = [replace(r, dtype="float32") for r in wide]
+    theirs = [replace(r, dtype="bfloat16" if i < 3 else "float64") for i, r in enumerate(wide)]
     loop = [replace(tensor(f"loop:{i}", X), dtype="float16") for i in range(9)]
-    assert working_dtype(ours, theirs) is None  # float64 on one side is no working dtype
-    ours = [replace(r, dtype="float32") for r in ours]
-    assert working_dtype(ours, theirs) == ("float32", "bfloat16")
+    assert working_dtype(wide, theirs) is None  # float64 on one side is no working dtype
     (cause,) = dtype(evidence([*ours, *loop], [*theirs, *loop]))
     assert (cause.setting, cause.reference, cause.candidate) == ("dtype", "float32", "bfloat16")
     assert list(dtype(evidence(ours, [*theirs[:1], *ours[1:]]))) == []
     assert list(dtype(evidence(ours, []))) == []
 
 
-def test_tensors_of_zeros_are_in_no_order() -> None:
-    zeros = [tensor("m:out", np.zeros((1, 96, 64)))]
-    assert elsewhere(zeros, zeros) == []
+# --- arguments -------------------------------------------------------------------------------------------------
+
+TIMES, SITE, CROSS = np.array([751.12, 600.9, 3.0]), ":in.timestep", "cross:in.timestep"
+
+
+def given(x: Any, site: str = SITE) -> Record:
+    return tensor(site, np.asarray(x, np.float32))
+
+
+def argued(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
+    """What is said of the last of these arguments."""
+    return [cause.cause for cause in input_values(evidence(ours, theirs, origin=ours[-1].key))]
+
+
+@pytest.mark.parametrize(
+    ("how", "other"),
+    [
+        ("rounded down to integers", np.floor(TIMES)),
+        ("rounded to integers", np.round(TIMES)),
+        ("rounded to bfloat16", bfloat16(TIMES)),
+        ("divided by 1000", TIMES / 1000),
+        ("subtracted from 1000", 1000 - TIMES),
+    ],
+)
+def test_what_was_done_to_an_argument_is_named_on_either_side(how: str, other: np.ndarray) -> None:
+    (text,) = argued([given(TIMES)], [given(other)])
+    assert text.endswith(f"the candidate's is the reference's {how}")
+    assert len(argued([given(other)], [given(TIMES)])) == 1
+
+
+FLAG = [scalar(":in.flag", x) for x in (True, False)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [
+        ([given(TIMES)], [given(TIMES * 1.3)], ""),
+        ([given(TIMES)], [given(np.zeros(3))], ""),  # zeros are the rounding of anything small
+        ([given(TIMES)], [given(np.append(TIMES, 1.0))], ""),
+        ([given(np.round(TIMES))], [given(np.round(TIMES))], ""),  # equal values were not rounded
+        ([given(TIMES)], [given([np.nan, 1.0, 2.0])], ""),
+        ([given(TIMES, "m:out")], [given(np.floor(TIMES), "m:out")], ""),  # an output
+        (
+            [given(TIMES), given(TIMES / 2, CROSS)],
+            [given(TIMES), given(TIMES, CROSS)],
+            "what the reference has at :in.",
+        ),
+        ([given([1, 1, 1]), given([2, 2, 2], CROSS)], [given([1, 1, 1]), given([1, 1, 1], CROSS)], ""),
+        (FLAG[:1], FLAG[1:], "flag of the model is False on the candidate, True on the reference"),
+    ],
+)
+def test_other_arguments_are_named_only_if_it_is_clear(ours: list[Record], theirs: list[Record], word: str) -> None:
+    found = argued(ours, theirs)
+    assert len(found) == bool(word)
+    assert all(word in text for text in found)
+
+
+def test_an_argument_of_one_side_alone_is_noted() -> None:
+    """But not how a result is wrapped, nor what a port hands its own model."""
+    found = evidence([scalar(":in.return_dict", True), FLAG[0]], [])
+    (note,) = arguments_alone(found)
+    assert note.text == "only the reference's call of the model is given flag=True"
+    assert list(arguments_alone(evidence([FLAG[0]], [FLAG[0]]))) == []
+    theirs = evidence([], FLAG[:1])
+    assert len(list(arguments_alone(theirs))) == 1
+    assert list(arguments_alone(replace(theirs, declared=replace(theirs.declared, backend=PORT)))) == []
+
+
+# --- the schedule ----------------------------------------------------------------------------------------------
+
+SIGMAS = np.array([1.0, 0.9375, 0.8333, 0.625, 0.0])
+ZERO = Distance(0.0, 0.0, 0.0)
+
+
+def steps(theirs: np.ndarray, times: np.ndarray | None = None) -> list[StepDiff]:
+    both = np.stack([SIGMAS, theirs]).T
+    at = np.stack([1000 * SIGMAS, 1000 * theirs if times is None else times]).T
+    pairs = [(tuple(at[i]), tuple(both[i]), tuple(both[i + 1] - both[i])) for i in range(4)]
+    return [StepDiff(i, *pair, ZERO, ZERO, ZERO) for i, pair in enumerate(pairs)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("diffs", "word", "setting"),
+    [
+        # The timesteps are rounded themselves, not the sigmas times 1000.
+        (steps(bfloat16(SIGMAS), bfloat16(1000 * SIGMAS)), "rounded to bfloat16", "schedule_dtype"),
+        (steps(0.5 * SIGMAS), "times 0.5", ""),
+        (steps(np.append(SIGMAS[1:], 0.0)), "a step ahead", ""),
+        (steps(SIGMAS**2), "is another", ""),
+        (steps(SIGMAS * (1 + 1e-8)), None, ""),
+        (steps(np.full(5, np.nan)), None, ""),
+        ([], None, ""),
+    ],
+)
+def test_another_schedule_is_named(diffs: list[StepDiff], word: str | None, setting: str) -> None:
+    causes = list(schedule(evidence(steps=diffs)))
+    assert [(word is not None and word in c.cause, c.setting) for c in causes] == [(True, setting)] * (word is not None)
+
+
+def stepped(dt: float, says: float = -0.1) -> StepRecords:
+    before, flow = np.random.default_rng(0).standard_normal((2, 1, 4, 8, 8))
+    values = {"dt": np.asarray(says), "latents.before": before, "noise_pred": flow, "latents.after": before + dt * flow}
+    return StepRecords(0, tuple(tensor(f"loop:{n}", np.asarray(x), branch="", held=True) for n, x in values.items()))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [
+        (stepped(-0.1), stepped(-0.2), "stepped by -0.2"),
+        (stepped(-0.1), stepped(-0.1001), ""),
+        (stepped(-0.05), stepped(-0.2), ""),  # no Euler step: its dt cannot be read off
+        (stepped(-0.1), stepped(-0.2, says=-0.2), ""),  # another schedule, which the other gauge names
+        (stepped(-0.1), StepRecords(0, ()), ""),
+    ],
+)
+def test_a_scheduler_that_does_not_step_as_its_schedule_says_is_named(
+    ours: StepRecords, theirs: StepRecords, word: str
+) -> None:
+    causes = [cause.cause for cause in scheduler_step(evidence(ours, theirs))]
+    assert [word in text for text in causes] == [True] * bool(word)
