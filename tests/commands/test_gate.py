@@ -14,8 +14,8 @@ import pytest
 import parity
 from parity.commands.ci.annotate import Place, error_line, place_of
 from parity.golden import Golden, verify
-from tests.ports import PORT, write
 from tests.support.cli import cli
+from tests.support.tiny_dit import PORT, write
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("torchax")

@@ -14,8 +14,8 @@ pytest.importorskip("jinja2")
 
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
-from tests.report.made import RESULT
 from tests.support.cli import cli
+from tests.support.results import RESULT
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(16)
 

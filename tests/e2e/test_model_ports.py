@@ -17,7 +17,7 @@ from parity.paths.port.ported import _accepted
 from parity.port import Port
 from parity.runs.request import Request
 from parity.settings import parse
-from tests import strangers
+from tests.support import strangers
 from tests.support.lab import run
 from tests.support.models import CONFIGS, NANO, checkpoint
 from tests.support.ports import check, compare, origin, port

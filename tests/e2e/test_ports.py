@@ -16,11 +16,11 @@ from parity.paths.worker.openers import Workers
 from parity.runs.load import load_ports
 from parity.runs.request import Request
 from parity.runs.sides import ready
-from tests import linen_port, nnx_port
-from tests.ports import PORT, REFERENCE, write
+from tests.support import linen_port, nnx_port
 from tests.support.cli import cli
 from tests.support.lab import quiet
 from tests.support.ports import check, compare, modules, origin
+from tests.support.tiny_dit import PORT, REFERENCE, write
 
 pytest.importorskip("torchax")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from parity.paths.worker.openers import Workers
 from tests.fuzz.outcome import ODD, computed, corpus, slow
-from tests.ports import REFERENCE
+from tests.support.tiny_dit import REFERENCE
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.outcome import computed, damaged, ended, ends, slow
 from tests.fuzz.test_goldens import ODD, Step, paths_of, put
-from tests.ports import PORT, REFERENCE
+from tests.support.tiny_dit import PORT, REFERENCE
 
 pytestmark = pytest.mark.slow
 

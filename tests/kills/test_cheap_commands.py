@@ -22,7 +22,8 @@ from parity.golden import Golden
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
 from tests.kills.forked import CODES, KILLS, SIGNALS, Ended, forked, left_of, warmed
-from tests.support.made import REFERENCE, RESULT, pair, walk, write
+from tests.support.made import REFERENCE, pair, walk, write
+from tests.support.results import RESULT
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="commands are forked")]
 Files = dict[str, bytes]

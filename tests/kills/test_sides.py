@@ -19,8 +19,8 @@ pytest.importorskip("torchax")
 
 from parity.golden import Golden, verify
 from tests.kills.forked import CODES, KILLS, SIGNALS, left_of
-from tests.ports import PORT, write
 from tests.recorder.test_script import SCRIPT, model
+from tests.support.tiny_dit import PORT, write
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.ports import PORT, REFERENCE
+from tests.support.tiny_dit import PORT, REFERENCE
 
 pytest.importorskip("torchax")
 

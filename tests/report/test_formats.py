@@ -21,8 +21,8 @@ from parity.report.comparison import Comparison
 from parity.report.document import Facts, Listing
 from parity.report.formats.junit import MOST_SITES, junit
 from parity.report.formats.markdown import MOST_ROWS, code, markdown, text
-from tests.report.made import FAR, KEY, RESULT, STEP, site
 from tests.support.made import because
+from tests.support.results import FAR, KEY, RESULT, STEP, site
 
 LISTING = Listing({"format": 1, "tools": [{"tool": "a"}, {"tool": "b"}]}, (Facts((("tool", "a"), ("tool", "b"))),))
 UNJUDGED = Result("unjudged", None, because("nothing in common"), preflight=(Check("seed", "fail", "7 against 8"),))

@@ -20,8 +20,8 @@ from parity.golden.records import Key
 from parity.report.page.build import LIMIT, MOST_LISTED, DocumentError, Picture, Shown, Side, build
 from parity.report.page.shell import HERE
 from parity.report.result_json import to_json
-from tests.report.made import RESULT
 from tests.support.made import because
+from tests.support.results import RESULT
 
 pytest.importorskip("jinja2")
 

@@ -20,8 +20,8 @@ from parity.report.formats.text import in_order, laid_out
 from parity.report.output import consoles
 from parity.report.progress import clock, progress
 from parity.report.tables import LEGEND, LEGENDS, blocks_table
-from tests.report.made import INF, RESULT, STEP, site
 from tests.support.made import because
+from tests.support.results import INF, RESULT, STEP, site
 
 LOOP = replace(STEP, timestep=(999.0, 999.0), sigma=(1.0, 1.0), dt=(-0.1, -0.1))
 BORN = site("blocks.0.attn:out", 19142.9, "fail", birth="module", note="q, k, v agree")

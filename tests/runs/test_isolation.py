@@ -16,10 +16,10 @@ import pytest
 from parity.errors import UsageError
 from parity.paths.worker import process as process_module
 from parity.paths.worker.openers import Workers
-from tests.ports import REFERENCE
-from tests.ports import write as write_ports
 from tests.support.cli import cli as parity
 from tests.support.ports import compare
+from tests.support.tiny_dit import REFERENCE
+from tests.support.tiny_dit import write as write_ports
 
 pytestmark = pytest.mark.slow
 

@@ -12,18 +12,13 @@ import numpy as np
 from parity.causes.evidence import Evidence
 from parity.causes.request import ExplainRequest
 from parity.compare.judge import Judge
-from parity.compare.reason import Note, Reason
+from parity.compare.reason import Reason
 from parity.compare.result import (
-    NAN,
-    Cause,
-    Check,
     Distance,
     Origin,
     Result,
-    SettingDifference,
     SiteDiff,
     StepDiff,
-    Witness,
 )
 from parity.golden import Floor, GoldenWriter, Key, Provenance, Record, StepRecords, bin_norms, geometry, norm, sketch
 from parity.golden.values import moments_of
@@ -308,47 +303,6 @@ def pair(
 def because(text: str) -> Reason:
     """A reason whose sentence is this text."""
     return Reason(kind="unjudged", detail=text)
-
-
-RESULT_KEY = Key(STAGE, 0, "cond", "transformer_blocks.0.attn.attention:out", 1)
-RESULT_DISTANCE = Distance(6.7e-2, 1 / 3, float("inf"))
-RESULT_SITE = SiteDiff(
-    RESULT_KEY,
-    RESULT_DISTANCE,
-    cosine=0.5,
-    max_abs=float("-inf"),
-    shapes=((1, 2), (1, 3)),
-    dtypes=("float32", "bfloat16"),
-    nonfinite=(0, 2),
-    bins=(1.0, NAN),
-    birth="module",
-    verdict="fail",
-    note="q, k, v agree",
-)
-RESULT_STEP = StepDiff(
-    0,
-    (999.0, 1000.0),
-    (1.0, 0.9),
-    (-0.1, NAN),
-    RESULT_DISTANCE,
-    Distance(1.0, 2.0, 0.5),
-    RESULT_DISTANCE,
-    {"cond": RESULT_DISTANCE},
-)
-RESULT = Result(
-    "fail",
-    "structure",
-    because("attention parts first"),
-    model="tiny",
-    differing_settings=(SettingDifference("attention.mask", "exact", "none"),),
-    preflight=(Check("weights", "pass", "812 tensors"),),
-    steps=(RESULT_STEP,),
-    sites=(RESULT_SITE, SiteDiff(Key("text", -1, "", "a:out"), Distance(0.0, NAN, NAN), bins=(1.0,))),
-    origin=Origin(RESULT_KEY, "module"),
-    causes=(Cause("mask", "attention.mask", "exact", "none", 0.98, (Witness("gauge", 64.0, "phantom keys"),)),),
-    notes=(Note("one"), Note("two")),
-)
-"""A result with every kind of field, infinities and NaNs among the numbers."""
 
 
 # Evidence

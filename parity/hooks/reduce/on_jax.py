@@ -223,7 +223,7 @@ def _slots(x: jax.Array, g: Geometry) -> jax.Array:
     signed = runs.astype(jnp.float32) * signs(rows, 0x9E3779B9)
     if run <= FEW_ROWS:
         # Not a reduction: XLA on CPUs (jax 0.10.2) sums batched axes of two rows wrongly, [2, 16, 9, 8, 2, 32] for one,
-        # and reads what nobody wrote (`tests/hooks/test_reduce_jax.py`).
+        # and reads what nobody wrote (`tests/hooks/test_reduce.py`).
         summed = signed[..., 0, :]
         for i in range(1, run):
             summed = summed + signed[..., i, :]

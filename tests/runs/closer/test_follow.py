@@ -9,7 +9,7 @@ from parity.paths.live import InProcess
 from parity.runs.compare import run
 from parity.runs.load import load_ports
 from parity.runs.request import Request
-from tests.ports import PORT, write
+from tests.support.tiny_dit import PORT, write
 
 WAVY = """
 class Wave(torch.nn.Module):
