@@ -113,7 +113,9 @@ def _code(error: BaseException) -> int:
 
 def _traceback(error: BaseException) -> str:
     try:
-        with tempfile.NamedTemporaryFile("w", prefix="parity-", suffix=".txt", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="parity-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
             trace = "".join(traceback.format_exception(error))
             file.write(without_secrets(f"parity {_version()}: {sys.argv}\n{trace}"))
             return file.name

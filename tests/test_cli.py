@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from parity import cli
+from parity.cli import main
 from parity.commands import models
-from parity.errors import UnjudgedError, UsageError
+from parity.errors import Terminated, UnjudgedError, UsageError
 from parity.report.formats import NAMES
+from tests.support.cli import cli
 from tests.support.made import pair
 
 PRINT_A_RESULT = ["run", "explain", "diff", "inspect", "models", "doctor"]
@@ -31,8 +31,8 @@ def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-un
             raise error
 
         monkeypatch.setattr(models, "document", raises)
-        done = CliRunner().invoke(cli.app, ["models"])
-        return done.exit_code, done.stderr
+        done = cli("models")
+        return done.code, done.err
 
     return run
 
@@ -44,14 +44,14 @@ def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-un
         (UnjudgedError("nothing in common"), 125, "parity: nothing in common\n"),
         (UsageError("a\x1b[2Jb"), 2, "parity: a\\x1b[2Jb\n"),
         (KeyboardInterrupt(), 130, "parity: interrupted\n"),
-        (cli.Terminated(), 143, "parity: terminated\n"),
+        (Terminated(), 143, "parity: terminated\n"),
     ],
 )
 def test_an_error_is_one_line_and_its_exit_code(error, code, line, ends) -> None:  # type: ignore[no-untyped-def]
     assert ends(error) == (code, line)
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("two\nlines"), MemoryError(), BrokenPipeError()])
+@pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("two\nlines \udcff"), MemoryError(), BrokenPipeError()])
 def test_a_defect_is_exit_125_with_its_traceback_in_a_file(error, ends) -> None:  # type: ignore[no-untyped-def]
     code, text = ends(error)
     assert code == 125
@@ -66,7 +66,7 @@ def test_sigterm_ends_a_command_with_143(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(models, "document", lambda: os.kill(os.getpid(), signal.SIGTERM))
     monkeypatch.setattr(sys, "argv", ["parity", "models"])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main()
     assert (ended.value.code, capsys.readouterr().err) == (143, "parity: terminated\n")
     assert signal.getsignal(signal.SIGTERM) is handler
 
@@ -108,19 +108,15 @@ def test_a_cache_in_nobodys_home_is_said() -> None:
 
 @pytest.mark.parametrize("command", PRINT_A_RESULT)
 def test_every_command_that_prints_a_result_takes_every_format(command: str) -> None:
-    help_text = " ".join(CliRunner().invoke(cli.app, [command, "-h"]).stdout.split())
+    help_text = " ".join(cli(command, "-h", code=0).out.split())
     assert "--format html|json|junit|markdown|text" in help_text
     assert "--json" in help_text
-    done = CliRunner().invoke(cli.app, [command, *["x"] * (command in ("explain", "diff", "inspect")),
-                                        "--format", "pdf"])  # fmt: skip
-    assert done.exit_code == 2
-    assert f"--format takes {', '.join(NAMES)}" in done.stderr
+    names = ["x"] * (command in ("explain", "diff", "inspect"))
+    assert f"--format takes {', '.join(NAMES)}" in cli(command, *names, "--format", "pdf", code=2).err
 
 
 def test_the_version_is_printed() -> None:
-    done = CliRunner().invoke(cli.app, ["--version"])
-    assert done.exit_code == 0
-    assert re.fullmatch(r"parity \d+\.\d+\S*\n", done.stdout)
+    assert re.fullmatch(r"parity \d+\.\d+\S*\n", cli("--version", code=0).out)
 
 
 def test_an_interrupt_while_modules_are_imported_is_said() -> None:
@@ -162,6 +158,5 @@ def test_without_a_stderr_a_verdict_is_the_same_and_an_error_is_no_result(closed
 def test_an_empty_name_is_no_place_for_a_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     reference, _ = pair(tmp_path / "pair")
-    done = CliRunner().invoke(cli.app, ["merge", "", str(reference)])
-    assert (done.exit_code, list(tmp_path.iterdir())) == (2, [tmp_path / "pair"])
-    assert "the name given is empty" in done.stderr
+    assert "the name given is empty" in cli("merge", "", reference, code=2).err
+    assert list(tmp_path.iterdir()) == [tmp_path / "pair"]

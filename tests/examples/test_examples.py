@@ -15,7 +15,7 @@ import torch
 import parity
 from parity.compare.diff import diff
 from parity.models.registry import DEFAULT_MODEL, resolve_model
-from tests.support.cli import cli as command
+from tests.support.cli import cli
 
 pytestmark = pytest.mark.slow
 
@@ -66,9 +66,7 @@ def told(document: str, file: str) -> list[list[str]]:
 def test_a_model_under_its_authors_names(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES.parent)
     words = told("ports.md", "native_hunyuan.py")[code]
-    done = command(*words[1:], "--rounds", "structure", "--json")
-    assert done.code == code, done.err
-    found = done.json
+    found = cli(*words[1:], "--rounds", "structure", "--json", code=code).json
     sites = {site["site"] for site in found["sites"] if site["verdict"] == "pass"}
     assert {"context_embedder:out", "transformer_blocks.0:in.encoder_hidden_states"} <= sites
     if not code:
@@ -113,8 +111,7 @@ def test_stages_through_torchax(
     born = {d.key.module for d in found.sites if d.verdict == "fail" and d.birth in ("input", "module")}
     assert born == {"schedule", "loop", "transformer_blocks.0.attn.attention"}, "everything else is as it should be"
 
-    done = command("explain", gpu, tpu)
-    assert done.code == 1
+    done = cli("explain", gpu, tpu, code=1)
     assert "keep the schedule in float32" in done.out
     assert "recorded in a script" in done.out
 

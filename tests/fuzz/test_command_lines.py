@@ -38,9 +38,9 @@ def test_any_command_line_ends_as_it_should(
     names: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ends([command, *(names.get(word, word) for word in words)])
+    ends(command, *(names.get(word, word) for word in words))
 
 
 @pytest.mark.parametrize("words", corpus("command_lines"), ids=lambda words: json.dumps(words)[:80])
 def test_the_command_lines_that_broke_it(names: dict[str, str], words: list[str]) -> None:
-    ends([names.get(word, word) for word in words], among=(2, 125))
+    ends(*(names.get(word, word) for word in words), among=(2, 125))

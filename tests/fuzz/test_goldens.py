@@ -126,8 +126,8 @@ def checked(sides: tuple[str, str], tmp_path: Path, which: int, changes: Sequenc
         if not rewritten(folder, place, path, value):
             return
     both = [str(folder), sides[1]] if which == 0 else [sides[0], str(folder)]
-    computed(["diff", *both])
-    ends(["inspect", str(folder), "--verify", "--step", "0"])
+    computed("diff", *both)
+    ends("inspect", folder, "--verify", "--step", "0")
 
 
 @st.composite
@@ -158,7 +158,7 @@ def test_damaged_bytes_are_never_taken_for_whole(sides: tuple[str, str], tmp_pat
     raw = damaged(file.read_bytes(), data)
     file.write_bytes(raw)
     blank = file.name == "golden.json" and json.loads((Path(sides[1]) / file.name).read_text()) == _read(raw)
-    ends(["diff", sides[0], str(folder)], among=(0,) if blank else (2,))
+    ends("diff", sides[0], folder, among=(0,) if blank else (2,))
 
 
 def _read(raw: bytes) -> Any:

@@ -56,7 +56,10 @@ def cli(*words: object, code: int | None = None, cwd: Path | None = None) -> Ran
 @contextlib.contextmanager
 def _process(argv: list[str]) -> Iterator[tuple[io.TextIOWrapper, io.TextIOWrapper]]:
     """A process's own things in place of this one's: argv, environment, an empty stdin, no terminal; stdout, stderr."""
-    stdin, out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(3))
+    stdin, out, err = (
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors, write_through=True)
+        for errors in ("strict", "strict", "backslashreplace")
+    )
     program = mock.patch.object(sys.modules["__main__"], "__package__", "")  # click would name pytest in its usage
     with program, mock.patch.multiple(sys, argv=argv, stdin=stdin, stdout=out, stderr=err), mock.patch.dict(os.environ):
         yield out, err
