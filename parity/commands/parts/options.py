@@ -19,7 +19,7 @@ from parity.commands.parts.checks import at_revision, check_range, check_seconds
 from parity.commands.parts.choices import SIDES, model, one_of, settings_of
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, tiny_names
-from parity.paths.worker.extras import check_extras, quieten, require_extras, require_one_process
+from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report import formats
 from parity.report.output import consoles, show
 from parity.settings import SETTINGS, Settings, paired, parse
@@ -291,14 +291,6 @@ class Output:
         quieten()
         check_extras(torchax=torchax)
         with self.working("starting the sides", quiet=quiet) as say:
-            yield say
-
-    @contextlib.contextmanager
-    def torch(self, *, torchax: bool = True, quiet: bool = False) -> Iterator[Say]:
-        """`working`, with the libraries of both sides imported; a reference alone needs no torchax."""
-        quieten()
-        with self.working("loading torch and diffusers", quiet=quiet) as say:
-            require_extras(torchax=torchax)
             yield say
 
 
