@@ -27,7 +27,7 @@ def least(record: Record) -> Floor:
 
     Two backends sum the same bits in different orders. Measured on bit-equal tensors, torch's and jax's sketches
     differ by up to 2.5 half ulps of the norm at 5 million elements, by 7.5 in a row bin, growing as the square root
-    of the elements (`tests/paths/test_least_floor.py`).
+    of the elements (`tests/paths/test_floors.py`).
     """
     l2 = record.moments.l2 if record.moments is not None else 0.0
     if record.key.module == LOOP and record.shape == ():

@@ -15,11 +15,10 @@ import pytest
 from parity.golden.records import Key, Record
 from parity.golden.sketch import Geometry, distance
 from parity.paths.loaded import Loaded
-from tests.paths.observing import loop_values, once, step_of
+from tests.paths.observing import loop_values, once
 
 Sides = Callable[..., Loaded]
 
-DTYPES = ("float32", "bfloat16")
 ALONE, BATCHED, SHARDED = "dp=1,sp=1,tp=1", "dp=2,sp=1,tp=1", "dp=2,sp=2,tp=2"
 
 
@@ -27,9 +26,12 @@ ALONE, BATCHED, SHARDED = "dp=1,sp=1,tp=1", "dp=2,sp=1,tp=1", "dp=2,sp=2,tp=2"
     ("path", "dtype", "sites"),
     # Compiled, each choice is another program. Eager JAX compiles every operation of each shape: one block, once.
     [
-        *(("torch", dtype, "all") for dtype in DTYPES),
-        *(("torchax", dtype, sites) for dtype in DTYPES for sites in ("blocks", "all")),
-        ("torchax jit=false", "float32", "transformer_blocks.0*"),
+        ("torch", "float32", "all"),
+        ("torchax", "float32", "blocks"),
+        pytest.param("torch", "bfloat16", "all", marks=pytest.mark.slow),
+        pytest.param("torchax", "float32", "all", marks=pytest.mark.slow),
+        pytest.param("torchax", "bfloat16", "all", marks=pytest.mark.slow),
+        pytest.param("torchax jit=false", "float32", "transformer_blocks.0*", marks=pytest.mark.slow),
     ],
 )
 def test_observed_is_bitwise_unobserved(tiny_side: Sides, path: str, dtype: str, sites: str) -> None:
@@ -44,15 +46,7 @@ def test_observed_is_bitwise_unobserved(tiny_side: Sides, path: str, dtype: str,
         assert value.tobytes() == values[name].tobytes(), f"{name}: observing moves it by {apart:.1e}"
 
 
-def test_observing_twice_gives_the_same_records(tiny_side: Sides) -> None:
-    side = tiny_side("torchax", "dtype=float32")
-    first, second = once(side, "blocks"), step_of(side, "blocks")
-    assert list(first) == list(second)
-    for key, record in first.items():
-        assert record.moments == second[key].moments
-        assert record.sketch is None or np.array_equal(record.sketch, second[key].sketch)
-
-
+@pytest.mark.slow
 def test_records_of_jit_and_eager_have_the_same_keys(tiny_side: Sides) -> None:
     glob = "transformer_blocks.0*"
     compiled = once(tiny_side("torchax", "dtype=float32"), glob)
@@ -70,19 +64,6 @@ def test_records_of_jit_and_eager_have_the_same_keys(tiny_side: Sides) -> None:
 def test_torch_and_torchax_blocks_are_named_alike(tiny_side: Sides) -> None:
     reference, candidate = (once(tiny_side(backend, "dtype=float32"), "blocks") for backend in ("torch", "torchax"))
     assert set(reference) == set(candidate)
-
-
-def test_values_come_from_within_the_program(tiny_side: Sides) -> None:
-    glob = "transformer_blocks.0:out"
-    ours = step_of(tiny_side("torch", "dtype=float32"), glob, (glob,))
-    theirs = step_of(tiny_side("torchax", "dtype=float32"), glob, (glob,))
-    held = [key for key, r in theirs.items() if key.module != "loop" and r.value is not None]
-    assert {key.branch for key in held} == {"cond", "uncond"}
-    for key in held:
-        x, y = np.asarray(ours[key].value), np.asarray(theirs[key].value)
-        assert x.shape == y.shape
-        assert np.linalg.norm(x - y) < 1e-4 * np.linalg.norm(x)
-        assert np.linalg.norm(y) == pytest.approx(theirs[key].moments.l2, rel=1e-5)
 
 
 @pytest.fixture(scope="session")
@@ -109,6 +90,7 @@ def _read(path: Path) -> dict[Key, Record]:
         }
 
 
+@pytest.mark.slow
 def test_branches_batched_by_dp_compare_by_name(on_meshes: dict[str, dict[Key, Record]]) -> None:
     apart, batched = on_meshes[ALONE], on_meshes[BATCHED]
     assert set(apart) == set(batched)
@@ -121,6 +103,7 @@ def test_branches_batched_by_dp_compare_by_name(on_meshes: dict[str, dict[Key, R
     assert _relative(apart[key], batched[other]) > 1e-2
 
 
+@pytest.mark.slow
 def test_sketches_are_equal_on_any_mesh(on_meshes: dict[str, dict[Key, Record]]) -> None:
     _close(on_meshes[ALONE], on_meshes[SHARDED])
 

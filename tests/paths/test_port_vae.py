@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from parity.compare.result import Result
-from parity.compare.unlike import UNSEEN
 from parity.errors import UsageError
 from parity.models.stage2 import write_stage2
 from parity.paths.live import InProcess
 from parity.paths.port.load import load_entry
-from parity.runs.compare import run
 from parity.runs.load import load_ports
 from parity.runs.request import Request
 from parity.runs.stages.chain import run_chain
@@ -60,14 +58,6 @@ def test_a_right_decoder_passes(tmp_path: Path) -> None:
     assert all(f.by_itself is not None and f.by_itself.distance.ratio < 3 for f in result.frames)
 
 
-def test_a_decoder_that_cuts_to_what_a_picture_shows_passes_and_it_is_said(tmp_path: Path) -> None:
-    result = compared(port(tmp_path, RIGHT + "\nframes = frames.clamp(-1, 1)"))
-    assert result.verdict == "pass", result.reason
-    (site,) = [d for d in result.sites if d.key.site == "loop:frames"]
-    assert site.note == UNSEEN
-    assert all(f.by_itself is not None and f.by_itself.distance.ratio < 3 for f in result.frames)
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -87,15 +77,6 @@ def test_what_it_does_wrong_is_in_the_frames(body: str, tmp_path: Path) -> None:
         assert worst.frame == 4
 
 
-def test_channels_last_are_moved(tmp_path: Path) -> None:
-    body = """
-        latents = latents.movedim(-1, 1)
-        frames = vae.decode(latents / vae.config.scaling_factor, return_dict=False)[0].movedim(1, -1)
-    """
-    result = compared(port(tmp_path, body, 'vae=decode, runs="torch", layout="channels_last"'))
-    assert result.verdict == "pass", result.reason
-
-
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -107,16 +88,3 @@ def test_channels_last_are_moved(tmp_path: Path) -> None:
 def test_a_decoder_that_does_not_decode_is_told(body: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=told):
         compared(port(tmp_path, body))
-
-
-def test_settings_of_paritys_own_vae_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"vae\.tiling is a setting of parity's own VAE"):
-        compared(port(tmp_path, RIGHT), "vae.tiling=true")
-
-
-def test_a_port_of_a_vae_alone_runs_no_loop(tmp_path: Path) -> None:
-    option, text = "--candidate-path", f"{port(tmp_path, RIGHT)}:build"
-    openers = InProcess(load_entry(option, text))
-    request = Request(COG, parse("torch"), parse("torchax"), ports=load_ports(None, text, COG, 60.0, openers))
-    with pytest.raises(UsageError, match="brings a VAE alone: run it with --stages vae"):
-        run(request, lambda *_: None, openers=openers)

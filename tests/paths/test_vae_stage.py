@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from parity.causes.known_faults import decoder_faults
 from parity.compare.result import Result
 from parity.errors import UnjudgedError
 from parity.hooks.sites import plan_sites
 from parity.models.folder import load_part
 from parity.models.registry import make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
-from parity.models.vae import causal_mask
 from parity.paths.plan import VAE_INPUT, Array
 from parity.paths.side import Pair
 from parity.runs.request import Request
@@ -90,7 +88,7 @@ def test_the_reference_is_the_pipelines_own_decode_bit_for_bit(name: str) -> Non
     )
 
 
-@pytest.mark.parametrize("name", [HUNYUAN, COG])
+@pytest.mark.parametrize("name", [HUNYUAN, pytest.param(COG, marks=pytest.mark.slow)])
 def test_both_sides_agree_and_every_frame_is_accounted_for(name: str) -> None:
     result = decode(name, latents(name))
     assert result.verdict == "pass", result.reason
@@ -106,7 +104,7 @@ def test_both_sides_agree_and_every_frame_is_accounted_for(name: str) -> None:
     assert calls == ({0, 1} if name == COG else {0})
 
 
-@pytest.mark.parametrize("name", [HUNYUAN, COG])
+@pytest.mark.parametrize("name", [HUNYUAN, pytest.param(COG, marks=pytest.mark.slow)])
 def test_observing_changes_no_bit(name: str) -> None:
     runners = [loaded_stage(role, name, "vae") for role in ("reference", "candidate")]
     plan = plan_sites(["", *runners[1].modules], "blocks", trunk="decoder")
@@ -131,20 +129,6 @@ def test_a_fault_inside_the_decoder_has_an_origin(monkeypatch: pytest.MonkeyPatc
     assert result.frames[-1].by_itself.distance.ratio > 3
 
 
-def test_a_module_is_run_alone_on_the_references_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "decoder.mid_block.resnets.0"
-    params = loaded_stage("candidate", HUNYUAN, "vae").params  # type: ignore[attr-defined]
-    innocent = decode(HUNYUAN, latents(HUNYUAN), sites=f"{module}:*", forcing="module")
-    monkeypatch.setitem(params, f"{module}.conv2.conv.weight", params[f"{module}.conv2.conv.weight"] * (1 + 1e-4))
-    faulty = decode(HUNYUAN, latents(HUNYUAN), sites=f"{module}:*", forcing="module")
-    (before,), (after,) = ([d for d in r.sites if d.key.site == f"{module}:out"] for r in (innocent, faulty))
-    assert (before.verdict, after.verdict) == ("pass", "fail")
-    assert before.local is not None
-    assert after.local is not None
-    assert before.local.ratio < 3 < after.local.ratio
-    assert after.birth == "module"
-
-
 def test_the_chain_is_judged_by_the_frames_of_each_sides_own_latents() -> None:
     start = latents(HUNYUAN)
     moved = start + 1e-3 * latents(HUNYUAN, seed=1)
@@ -160,12 +144,7 @@ def test_the_chain_is_judged_by_the_frames_of_each_sides_own_latents() -> None:
     assert 0.1 < result.stages[0].in_chain.ratio < 3
 
 
-def test_latents_in_another_layout_are_not_decoded() -> None:
-    result = decode(COG, chain(latents(COG), latents(COG).transpose(0, 2, 1, 3, 4)))
-    assert (result.verdict, result.failed, result.frames) == ("fail", "preflight", ())
-    assert "they are laid out [B, T, C, H, W]" in result.reason
-
-
+@pytest.mark.slow
 def test_tiles_are_taken_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     enable = diffusers.AutoencoderKLCogVideoX.enable_tiling
     # Tiles of 4 x 5 latents in place of the class's 4 x 6: two of them, blended, of different widths.
@@ -184,14 +163,14 @@ def test_tiles_are_taken_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.allclose(whole, tiled, atol=1e-2)
 
 
-FAULTS = [
-    (HUNYUAN, "vae.attention=by_frame"), (HUNYUAN, "vae.attention=full"), (HUNYUAN, "vae.padding=zeros"),
-    (HUNYUAN, "vae.padding=both_ends"), (HUNYUAN, "vae.scaling=none"), (COG, "vae.scaling=none"),
-    (COG, "vae.norm=by_frame"),
+FAULTS = [(HUNYUAN, "vae.attention=by_frame"), (HUNYUAN, "vae.scaling=none")]
+MORE = [
+    (HUNYUAN, "vae.attention=full"), (HUNYUAN, "vae.padding=zeros"), (HUNYUAN, "vae.padding=both_ends"),
+    (COG, "vae.scaling=none"), (COG, "vae.norm=by_frame"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "fault"), FAULTS)
+@pytest.mark.parametrize(("name", "fault"), [*FAULTS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE)])
 def test_a_fault_on_one_side_alone_fails_and_on_both_agrees(name: str, fault: str) -> None:
     alone = decode(name, latents(name), candidate=(fault,), sites="none")
     assert (alone.verdict, alone.failed) == ("fail", "structure")
@@ -199,20 +178,7 @@ def test_a_fault_on_one_side_alone_fails_and_on_both_agrees(name: str, fault: st
     assert both.verdict == "pass", both.reason
 
 
-def test_every_known_fault_of_a_decoder_is_tried() -> None:
-    known = set(decoder_faults(parse("torch"))) - {"vae.tiling=true"}  # above
-    # No built-in VAE has an attention without a mask.
-    assert known == {fault for _, fault in FAULTS} | {"vae.attention=causal"}
-
-
 @pytest.mark.parametrize("fault", ["vae.attention=by_frame", "vae.padding=zeros"])
 def test_a_fault_of_what_a_decoder_has_not_is_no_pass(fault: str) -> None:
     with pytest.raises(UnjudgedError, match=fault.partition("=")[0]):
         decode(COG, latents(COG), (fault,), sites="none")
-
-
-def test_the_mask_is_the_classes_own() -> None:
-    block = diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15.HunyuanVideo15AttnBlock
-    for batch in (None, 2):
-        given = (3, 4, torch.float32, "cpu")
-        assert torch.equal(causal_mask(*given, batch), block.prepare_causal_attention_mask(*given, batch))

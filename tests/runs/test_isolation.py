@@ -21,8 +21,6 @@ from tests.support.ports import compare
 from tests.support.tiny_dit import REFERENCE
 from tests.support.tiny_dit import write as write_ports
 
-pytestmark = pytest.mark.slow
-
 pytest.importorskip("torchax")
 
 SAME = f"{REFERENCE}\n\ndef build(case):\n    return Port(module=TinyDiT())\n"
@@ -50,7 +48,7 @@ def build(case):
 ATTENTION = "F.scaled_dot_product_attention = wrong"
 
 
-@pytest.mark.parametrize("where", ["IN_BUILD", "IN_CALL"])
+@pytest.mark.parametrize("where", ["IN_BUILD", pytest.param("IN_CALL", marks=pytest.mark.slow)])
 def test_a_port_that_replaces_torchs_attention_fails_at_the_attention(where: str, tmp_path: Path) -> None:
     """In one process the reference would call the same wrong function, and the two would agree."""
     text = WRONG_SCALE.replace(where, ATTENTION).replace("IN_BUILD", "pass").replace("IN_CALL", "pass")
@@ -68,6 +66,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENDS)
 def test_a_port_that_ends_its_process_is_an_error_with_its_line(name: str, tmp_path: Path) -> None:
     text = ENDS[name]
@@ -86,15 +85,7 @@ def test_a_port_that_ends_its_process_in_a_call_exits_with_2(tmp_path: Path) -> 
     assert "os._exit(0) at port.py:" in done.err
 
 
-def test_a_port_that_ends_its_process_while_it_is_recorded_exits_with_2(tmp_path: Path) -> None:
-    reference, candidate = write_ports(tmp_path, SAME.replace(BUILD, "    import os\n    os._exit(0)\n"))
-    where = str(tmp_path / "golden")
-    done = parity("record", where, "--side", "candidate", "--reference-path", reference, "--candidate-path", candidate)
-    assert (done.code, done.out) == (2, "")
-    assert "os._exit(0) at port.py:" in done.err
-    assert not Path(where).exists()
-
-
+@pytest.mark.slow
 def test_a_candidate_has_an_interpreter_of_its_own(tmp_path: Path) -> None:
     """One that knows torch and jax but not parity: without `site` an editable install is not found."""
     other = tmp_path / "python"
@@ -114,6 +105,7 @@ def test_a_candidate_has_an_interpreter_of_its_own(tmp_path: Path) -> None:
     assert "the candidate's process ended with exit code 3" in ended.err
 
 
+@pytest.mark.slow
 def test_what_a_port_prints_is_not_on_stdout(tmp_path: Path) -> None:
     text = 'print("at import")\nimport os\nos.write(1, b"past Python\\n")\n' + SAME.replace(
         "    return Port(", '    print("in build")\n    return Port('
@@ -123,17 +115,7 @@ def test_what_a_port_prints_is_not_on_stdout(tmp_path: Path) -> None:
     assert json.loads(done.out)["verdict"] == "pass"
 
 
-def test_a_reference_and_a_torchax_candidate_do_not_meet(tmp_path: Path) -> None:
-    """torch.compile dies once torchax is imported in its process."""
-    compiled = REFERENCE.replace(
-        "return Port(module=TinyDiT(), inputs=inputs())",
-        "import sys\n    assert 'torchax' not in sys.modules\n    return Port(module=TinyDiT(), inputs=inputs())",
-    )
-    reference, candidate = write_ports(tmp_path, SAME.replace("module=TinyDiT()", 'module=TinyDiT(), runs="torchax"'))
-    Path(reference.partition(":")[0]).write_text(compiled)
-    assert compare(reference, candidate).verdict == "pass"
-
-
+@pytest.mark.slow
 def test_an_import_that_hangs_in_native_code_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "GRACE", 1.0)
     reference, candidate = write_ports(tmp_path, f"# Native code that looks at no signal\nsum(range(10**15))\n{SAME}")
@@ -156,6 +138,7 @@ HANGS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGKILL", -9)])
 def test_a_port_that_hangs_in_native_code_ends_with_its_command(number: str, code: int, tmp_path: Path) -> None:
     reference, candidate = write_ports(tmp_path, f"{REFERENCE}\n\ndef build(case):{HANGS}")

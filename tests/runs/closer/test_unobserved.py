@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from parity.cli import app
 from parity.compare.result import Result
 from parity.golden.records import StepRecords
 from parity.paths.plan import Plan
@@ -78,20 +74,3 @@ def test_nothing_is_run_again_without_need(result: Result, more: dict[str, bool]
     given, asked = pair(30.0, **more)
     assert unobserved(result, given, loop(PREDICTED), REQUEST, lambda *_: None) is result
     assert asked == []
-
-
-def test_the_verdict_on_a_compiled_port_is_that_of_its_unobserved_program(tmp_path: Path) -> None:
-    """XLA on a CPU compiles this one wrongly unless it is observed; where it does not, both pass."""
-    pytest.importorskip("torchax")
-    port = tmp_path / "p.py"
-    model = "tiny-cogvideox-1.5"
-    assert CliRunner().invoke(app, ["init", str(port), "--torchax", "--model", model]).exit_code == 0
-    asked = ["run", "--model", model, "--candidate-path", f"{port}:build", "--rounds", "structure", "--json"]
-    observed, alone = (CliRunner().invoke(app, [*asked, *more]) for more in ([], ["--sites", "none"]))
-    assert (observed.exit_code, alone.exit_code) in {(0, 0), (1, 1)}, observed.output
-    if alone.exit_code == 1:
-        told = json.loads(observed.stdout)
-        assert (told["verdict"], told["origin"]["site"]) == ("fail", "loop:noise_pred")
-        assert NOTE in told["notes"]
-        sites = [site for site in told["sites"] if not site["site"].startswith("loop:")]
-        assert {site["verdict"] for site in sites} <= {"pass", "harmless", "apart"}, "observed, its modules agree"
