@@ -174,7 +174,8 @@ def test_verdict(row: Row) -> None:
 
 def test_sides_that_agree_were_compared_everywhere() -> None:
     result = lab(NANO).judge()
-    blocks = [d for d in result.sites if d.key.module == "transformer_blocks.0" and d.key.port.startswith("out")]
+    blocks = [d for d in result.sites if d.key.module == "transformer_blocks.0" and d.key.port in ("out.0", "out.1")]
+    assert len(blocks) == 4
     assert {d.key.branch for d in blocks} == {"cond", "uncond"}
     (step,) = result.steps
     assert 0 < step.noise_pred.rel_l2 < 1e-5  # two programs: agreement to the last bit would be suspicious
