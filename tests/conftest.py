@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The tests run on a CPU; with the TPU compiler installed JAX would look for chips first, one process at a time.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Nothing here computes for long, and compiling is most of what a fresh clone pays: half of it without optimisations.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true")
 
 from tests.support.nursery import warm
 
