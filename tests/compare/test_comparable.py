@@ -64,12 +64,9 @@ def mapped(module: str) -> str:
         (changed(inputs=EMBEDDINGS), None, "prompt embeddings", "fail", "'cond.encoder_hidden_states'.*dddd.*0000"),
         (changed(inputs=MASK), None, "prompt masks", "fail", "'cond.encoder_attention_mask'"),
         (changed(inputs={"noise": OTHER}), None, "initial noise", "fail", "ffff.* against 0000"),
-        (changed(inputs={"depth": OTHER}), None, "other inputs", "fail", "'depth'"),
         # A declared setting explains what follows from it, and nothing else.
         (changed(settings={"dtype": "bfloat16"}, weights=WEIGHTS), None, "weights", "explained", "by dtype"),
         (changed(settings={"dtype": "bfloat16"}, inputs={"noise": OTHER}), None, "initial noise", "explained", ""),
-        (changed(settings={"text.byt5_dtype": "bfloat16"}, inputs=EMBEDDINGS), None, "prompt embeddings", "explained",
-         "by text.byt5_dtype"),
         (changed(settings={"vision_states": "none"}, inputs={"cond.image_embeds": OTHER}), None, "prompt embeddings",
          "explained", "by vision_states"),
         (changed(settings={"text.byt5_dtype": "bfloat16"}, inputs=MASK), None, "prompt masks", "fail", ""),
@@ -78,11 +75,8 @@ def mapped(module: str) -> str:
         # A checkpoint may have two names; equal weights decide.
         (changed(model="other", weights={}), None, "model", "fail", "'tiny' against 'other'"),
         (changed(model="hub/tiny", weights={}), None, "model", "explained", ""),
-        (changed(model="hub/tiny"), None, "model", "explained", ""),
-        (changed(model="elsewhere"), None, "model", "explained", ""),
         # Weights are compared under the reference's names; a mapped implementation may split its parameters.
         (changed(weights=LAYERS), None, "weights", "explained", ""),
-        (changed(weights={**LAYERS, "layers.0.weight": OTHER}), None, "weights", "fail", ""),
         (changed(weights={**LAYERS, "layers.0.weight": OTHER}), mapped, "weights", "fail", "value: 'blocks.0.weight'"),
         (changed(weights=SPLIT), None, "weights", "fail", ""),
         (changed(weights=SPLIT), same, "weights", "explained", ""),
@@ -109,7 +103,6 @@ def test_a_difference_is_named_and_blocks_unless_it_is_explained(
         ((0, 1), (0,), (True, True), "explained", "the reference's loop made 2 steps, the candidate's 1"),
         ((-1, 0, 1), (0, 1), (True, True), "explained", "the reference alone holds what is outside the loop"),
         ((), (), (True, True), "fail", ""),
-        ((0,), (1,), (True, True), "fail", ""),
         ((0, 1), (), (True, False), "fail", ""),
     ],
 )
@@ -131,7 +124,6 @@ PARTS = {"dtype": "float32", "scheduler.shift": "7.0", "scheduler.kind": "euler"
         (REFERENCE, CANDIDATE, []),  # each backend at its own default
         (REFERENCE, changed(settings={"attention.mask": "none", "jit": "false"}), ["attention.mask exact none"]),
         (REFERENCE, replace(CANDIDATE, settings=OLDER), []),  # a setting of another version
-        (REFERENCE, changed(settings={"zz.new": "on"}), ["zz.new not recorded on"]),
         (REFERENCE, replace(CANDIDATE, backend="my port", settings={}), []),
         # A component that only one script has.
         (replace(REFERENCE, settings={"dtype": "float32", "vae.norm_eps": "1e-06", "scheduler.shift": "5.0"}),
@@ -145,21 +137,12 @@ def test_differing_settings_are_listed(ours: Provenance, candidate: Provenance, 
     assert [text.startswith(begin) for text, begin in zip(written, differing, strict=True)] == [True] * len(written)
 
 
-def test_a_backend_of_ones_own_has_no_defaults() -> None:
-    found = settings_differences(REFERENCE, replace(CANDIDATE, backend="my port"))
-    assert "attention.kernel" in [d.setting for d in found]
-
-
 @pytest.mark.parametrize(
     ("devices", "theirs", "ours", "chip"),
     [
         (("cpu x 1",), "none", "none", ""),
         (("cpu x 1",), "v6e", "none", "v6e"),
-        (("cpu x 1",), "v6e", "v6e", ""),
         (("TPU v6 lite x 8",), "none", "none", "v6e"),
-        (("TPU v5 lite x 4", "TPU v5 lite x 4"), "none", "v4", "v5e"),
-        (("TPU v5 x 4",), "v5p", "v5e", ""),  # one unit, one set of bounds
-        (("TPU v99 x 4",), "v99", "none", ""),
         ((), "a golden may hold anything", "none", ""),
     ],
 )

@@ -12,7 +12,6 @@ import pytest
 from parity.compare.collected import Collected
 from parity.compare.conclude import conclude, recorded_stages, widest_of
 from parity.compare.judge import Judge
-from parity.compare.reason import Note
 from parity.compare.result import NAN, Check, Distance, Result, SettingDifference
 from parity.golden import PADDING, Record, StepRecords
 from parity.report.formats.json import dumps
@@ -106,38 +105,6 @@ def test_the_verdict_and_its_origin(row: tuple[list[Walk], Judge, tuple[str, str
     assert (found.verdict, told) == (verdict, origin)
     assert (found.failed, found.exit_code) == (("structure", 1) if verdict == "fail" else (None, 0))
     assert (found.model, found.preflight) == ("made", (WEIGHTS,))
-
-
-def test_harmless_differences_and_growth_are_listed() -> None:
-    found = concluded(whole_step(text=FAR), judge=Judge(excuses=("text",)), differing=(TEXT,))
-    assert found.differing_settings == (TEXT,)
-    assert any("text.byt5_dtype" in note.text for note in found.notes)
-    assert {d.verdict for d in found.sites if d.key.site == "text:out"} == {"harmless"}
-    assert any("growth alone" in note.text for note in concluded(ended(GROWN, 1.0, 1.0)).notes)
-
-
-def test_steps_have_the_loops_values_of_both_sides() -> None:
-    walk = whole_step(3, before=0.5, end=1.0, latents=2.0)
-    walk.candidate = [number("timestep", 1000.0, 3) if r.key.site == "loop:timestep" else r for r in walk.candidate]
-    (step,) = concluded(walk).steps
-    assert (step.step, step.timestep, step.sigma, step.dt) == (3, (996.0, 1000.0), (0.7, 0.7), (-0.1, -0.1))
-    ratios = [step.latents_before, step.branches["cond"], step.branches["uncond"], step.noise_pred, step.latents]
-    assert [d.ratio for d in ratios] == pytest.approx([0.5, 1.0, 1.0, 1.0, 2.0], rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("linf", "bins", "word"), [(7.0, (1.0,), "largest element 7x"), (NAN, (1.0, 8.0), "part of its rows 8x")]
-)
-def test_the_reason_names_what_is_beyond_if_the_norm_is_not(linf: float, bins: tuple[float, ...], word: str) -> None:
-    reference, candidate = whole_step(block=2.0).steps()
-    worse: dict[str, Any] = {"linf_ratio": linf, "bins": bins, "birth": "module", "verdict": "fail"}
-    sites = [
-        dataclasses.replace(d, distance=Distance(2e-6, 1e-6, 2.0), **worse) if d.key.site == "block:out" else d
-        for d in Judge().step(reference, candidate)
-    ]
-    collected = Collected()
-    collected.add(reference, candidate, sites)
-    assert word in conclude(collected, model="made", differing=(), preflight=()).reason
 
 
 # --- what could not be compared is not said to match -----------------------------------------------------------
@@ -337,6 +304,9 @@ def test_a_floor_that_hides_much_is_no_floor(times: float, more: dict[str, Any],
     assert (found.verdict, word in found.reason) == (verdict, True)
 
 
+# --- the rest --------------------------------------------------------------------------------------------------
+
+
 def test_a_later_step_with_a_wide_floor_is_noted() -> None:
     collected = with_floors(1.0)
     (first,) = collected.steps
@@ -348,23 +318,11 @@ def test_a_later_step_with_a_wide_floor_is_noted() -> None:
     assert "4.0e-01" in note.text
 
 
-# --- the rest --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("setting", "harmless"), [("vae.scaling_factor", False), ("transformer.eps", True)])
 def test_a_decoders_config_is_not_called_harmless_by_what_comes_before_it(setting: str, harmless: bool) -> None:
     differing = [SettingDifference(setting, "1.0", "0.9")]
     (note,) = conclude(with_floors(1.0), model="made", differing=differing, preflight=()).notes
     assert note.text.startswith("harmless") is harmless
-
-
-def test_the_failing_round_and_earlier_notes_are_kept() -> None:
-    for walk in (whole_step(), whole_step(block=FAR, end=FAR)):
-        found = concluded(walk, notes=(Note("before"),), failing="precision")
-        assert Note("before") in found.notes
-        assert found.failed == (None if found.verdict == "pass" else "precision")
-    assert found.has_causes_to_find
-    assert not dataclasses.replace(found, failed="preflight").has_causes_to_find
 
 
 def test_a_stage_that_hands_on_what_differed_before_it_is_not_within_its_floors() -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from parity.compare.diff import Auto, diff
 from parity.compare.judge import Judge
-from parity.compare.reason import Note
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.golden import Golden, Record, StepRecords
-from parity.golden.disk.table import Parts, Table
+from parity.golden import Record, StepRecords
 from parity.golden.records import PORT
 from parity.golden.rename import decode_rename
 from tests.support.made import (
@@ -188,57 +183,4 @@ def test_goldens_of_other_names_are_compared(tmp_path: Path, how: str) -> None:
         assert rename.proposal.pairs == {"layers.0": "blocks.0", "layers.1": "blocks.1"}
 
 
-def test_sites_and_rules_without_a_counterpart_are_noted(tmp_path: Path) -> None:
-    rules = {"format": 1, "rules": [{"from": r"layers\.(0)", "to": r"blocks.\1"}, {"from": "never", "to": "x"}]}
-    result = diff(*other_names(tmp_path), rename=decode_rename(rules))
-    assert result.verdict == "pass"
-    assert Note("without a counterpart: 4 sites of the reference, 4 of the candidate") in result.notes
-    assert any("('never') matches nothing" in note.text for note in result.notes)
-
-
-def test_auto_is_the_plain_diff_if_names_agree(tmp_path: Path) -> None:
-    sides = pair(tmp_path, fault=FAR)
-    assert repr(diff(*sides, rename=Auto())) == repr(diff(*sides))
-
-
 # --- the rest --------------------------------------------------------------------------------------------------
-
-
-def test_phantom_keys_are_counted_in_an_attention_whose_rows_could_not_be_paired(tmp_path: Path) -> None:
-    """A script that leaves a stream of padding out: 2 of its 10 tokens are zeroed, and 118 fill a block of 128."""
-    rng = np.random.default_rng(6)
-    q, k, v = (rng.standard_normal((14, 2, 8)) for _ in range(3))
-    weights = np.exp(np.einsum("qhd,khd->hqk", q, k[:8]) / np.sqrt(8))
-    out = np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v[:8])
-    shrunk = np.einsum("hqk,khd->qhd", weights / (weights.sum(-1, keepdims=True) + 2 + 118), v[:8])
-    out[8:] = 0.0
-    both = walk_of({"loop:latents.before": 0.0, "joint:in.hidden_states": 0.0})
-    for port, ours, theirs in (("in.query", q, q[:10]), ("in.key", k, k[:10]), ("out", out, shrunk[:10])):
-        sides = (tensor(f"joint.attention:{port}", x[None].astype(np.float32), held=True) for x in (ours, theirs))
-        both.pair(*sides)
-    both.site("joint:out", FAR)
-    both.ends(FAR, FAR)
-    result = diffed(tmp_path, *both.steps(), candidate=SCRIPT)
-    assert result.verdict == "fail"
-    assert "joint.attention (not compared)" in result.reason
-    assert "120.00 phantom keys on cond" in result.causes[0].cause
-
-
-def test_two_parts_a_side_are_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reference, candidate = pair(tmp_path, steps=6, candidate=replace(CANDIDATE, steps=2))
-    alive: list[weakref.ref[Table]] = []
-    most = []
-    read = Golden.read_step
-
-    def watched(golden: Golden, step: int, parts: Parts) -> StepRecords:
-        gc.collect()
-        most.append(sum(ref() is not None for ref in alive))
-        found = read(golden, step, parts)
-        assert isinstance(found.records, Table)
-        alive.append(weakref.ref(found.records))
-        return found
-
-    monkeypatch.setattr(Golden, "read_step", watched)
-    assert diff(reference, candidate).verdict == "pass"
-    assert len(most) == 12
-    assert max(most) <= 4  # while a step is read, the one before is judged and the one before that is let go

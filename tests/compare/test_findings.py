@@ -13,8 +13,8 @@ from parity.compare.detect.configs import MOST, config_cause
 from parity.compare.detect.findings import Grid, findings
 from parity.compare.detect.frames import frame_errors, frames_of, pictures, psnr, spread, ssim
 from parity.compare.operations import Reduced, first_parting
-from parity.compare.reason import UNKNOWN, Output, Reason, place, sentence
-from parity.compare.result import Birth, Distance, Origin, SettingDifference, SiteDiff
+from parity.compare.reason import Reason, sentence
+from parity.compare.result import Distance, Origin, SettingDifference, SiteDiff
 from parity.golden import Key, geometry, sketch
 
 NEAR, FAR = Distance(1e-7, 1e-6, 0.1), Distance(1e-2, 1e-6, 1e4)
@@ -50,11 +50,8 @@ NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
         ([site("a:out"), site("a:out", branch="uncond")], None, {}, []),
         ([site("a:out"), site("a:out", True, branch="uncond")], 1, {}, ["only branch uncond differs"]),
         ([differing(range(32, 48))], 0, {"grid": Grid(4, 4, 4)}, ["tokens 32 to 47 of 64: frames 2 of 4"]),
-        ([differing(range(32, 48), (1, 64, 4, 32))], 0, {}, ["tokens 32 to 47 of 64"]),
-        ([differing(range(10), rows="text")], 0, {"grid": Grid(4, 4, 4)}, ["text tokens 0 to 9 of 64"]),
         ([differing(range(64))], 0, {"grid": Grid(4, 4, 4)}, []),  # a difference everywhere has no place
         ([site("m:in.x"), *NARROW], None, {}, ["9 modules have another dtype"]),
-        (NARROW, None, {"declared": ["dtype"]}, []),
         ([site("m:in.i", dtypes=("int64", "int32"))], None, {}, []),
         (NANS, None, {}, ["7 values, first produced by transformer step 0 cond b:out, first taken in by"]),
         ([site("a:out", nonfinite=(3, 3))], None, {}, []),
@@ -83,11 +80,8 @@ MANY = [SettingDifference(f"transformer.x{i}", "1", "2") for i in range(MOST + 1
         ([ROPE, VAE], "transformer", "blocks.0.attn:out", ["transformer.rope_type is interleaved, not split"]),
         ([ROPE, VAE], "vae", "decode:out", ["vae.upsample_residual is (False,), not (True,)"]),
         ([ROPE], "transformer", "loop:noise_pred", []),  # what is given to the model is not its config's doing
-        ([ROPE], "transformer", ":in.timestep", []),
         ([VAE], "transformer", "blocks.0:out", []),
-        ([ROPE], "vae", "decode:in.z", []),
         (MANY, "transformer", "blocks.0:out", []),  # another model
-        (MANY[:-1], "transformer", "blocks.0:out", [""]),
     ],
 )
 def test_config_values_are_named_of_their_component(
@@ -102,42 +96,20 @@ def test_config_values_are_named_of_their_component(
 
 KEY, INPUT = Key("transformer", 0, "cond", "block:out"), Key("transformer", 0, "cond", "block:in.x")
 PARTS = Reason(kind="first_divergence", first=KEY, after=(INPUT,), distance=Distance(4.05e-1, 6.3e-6, 64384.0))
-AMPLIFIED: Birth = "amplified"
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({}, "block output (step 0, cond): inputs match, output differs by 4.05e-01"),
-        ({"outputs_match": True}, "noise_pred and latents still match"),
         ({"after": (Key("transformer", 0, "cond", "embed:out"),)}, "its own inputs were not compared"),
         ({"after": ()}, "nothing before it was compared"),
-        ({"birth": "input"}, "everything before it matches, this input"),
-        ({"birth": AMPLIFIED}, "grown from smaller differences"),
-        ({"note": "None against a tensor"}, "None against a tensor"),
-        ({"fed": "reference"}, "on the reference's inputs"),
-        ({"distance": UNKNOWN}, "NaN or infinite on one side"),
-        ({"distance": Distance(1.0, math.nan, math.nan)}, "no rounding floor"),
-        ({"stage": "vae", "output": Output("frames", Distance(1e-2, 1e-5, 1e3))}, "frames relative L2 1.00e-02"),
     ],
 )
 def test_a_reason_claims_only_what_was_compared(changes: dict[str, Any], words: str) -> None:
     found = sentence(replace(PARTS, **changes))
     assert words in found
-    assert ("inputs match" in found) is not bool({"after", "birth", "fed"} & changes.keys()) or "fed" in changes
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        (Key("transformer", 1, "uncond", "a:out@image", 2), "a output, image tokens (step 1, uncond, call 2)"),
-        (Key("transformer", 0, "cond", "a:in.hidden_states"), "a input hidden_states (step 0, cond)"),
-        (Key("transformer", 3, "", "loop:latents.after"), "latents after the step (step 3)"),
-        (Key("text", -1, "cond", "layers.0:out"), "layers.0 output (text, cond)"),
-    ],
-)
-def test_a_place_is_named_in_words(key: Key, words: str) -> None:
-    assert place(key) == words
+    assert ("inputs match" in found) is not bool(changes)
 
 
 # --- the first operation that differs --------------------------------------------------------------------------
@@ -150,18 +122,13 @@ def run(offsets: tuple[float, ...] = (0, 0, 0, 0), names: tuple[str, ...] = NAME
     return [Reduced(name, x.shape, sketch(x.astype(np.float32))) for name, x in zip(names, xs, strict=True)]
 
 
-SILU, TANH = ("linear", "silu", "mul", "linear"), ("linear", "tanh", "mul", "linear")
-
-
 @pytest.mark.parametrize(
     ("variants", "candidate", "expected"),
     [
         ([run()], run(), None),
         ([], run((1e-7,) * 4), None),
-        *(([run()], run(tuple(1e-3 * (i >= at) for i in range(4))), (at, NAMES[at], "")) for at in range(4)),
+        ([run()], run((0, 0, 1e-3, 1e-3)), (2, "mul", "")),
         ([run((0, 1e-3, 0, 0))], run((0, 2e-3, 0, 0)), None),  # a variant moves it as far: rounding
-        ([run((0, 1e-3, 0, 0), TANH)], run((0, 2e-3, 0, 0)), (1, "gelu", "")),  # of other operations, it says nothing
-        ([run()], run(names=SILU), (1, "gelu", "silu")),
         ([run()], run()[:1] + run()[2:], (1, "gelu", "nothing")),
     ],
 )

@@ -80,25 +80,17 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
     ("ours", "theirs", "settings", "causes"),
     [
         (step(step_index=1), step(step_index=2), (), ["scheduler.step_index"]),
-        (step(step_index=1), step(step_index=[1, 2]), (), []),
-        (step(step_index=1), step(step_index=np.nan), (), []),
-        (step(step_index=1), step(step_index=[]), (), []),
         (step(**GUIDED), step(**GUIDED | {"guided": COND}), (), ["guidance"]),
-        (step(**GUIDED), step(cond=COND, guided=COND), (), ["guidance"]),  # lost with its branch
         (step(**GUIDED), step(cond=COND, guided=1.1 * COND), (), []),
         (step(1, **ZEROED), step(1, **GUIDED), (), ["guidance.zero_steps"]),
-        (step(1, **GUIDED), step(1, **ZEROED), (), ["guidance.zero_steps"]),
         (step(1, **ZEROED), step(1, **ZEROED), (), []),
         (step(3, history=0), step(3, history=2), (), ["scheduler.history"]),
         (step(3, history=2), step(3, history=2), (), []),
-        (step(3, history=2), step(3), (), []),
         (step(3, history=2), step(3, history=1), ORDERS, []),  # its config says why it remembers fewer
         (sigmas(12.0), sigmas(3.0), CONFIG, ["shift"]),
         (sigmas(12.0), sigmas(5.0), CONFIG, []),  # another shift than the config's made that
-        (sigmas(12.0), sigmas(3.0), (), []),
         # Latents that are not denormalised by channel.
         (step(-1, z=LATENTS * STD + MEAN), step(-1, z=LATENTS), (), ["vae.scaling_factor"]),
-        (step(-1, z=LATENTS), step(-1, z=LATENTS + 0.1 * NOISE), (), []),
         (step(-1, z=LATENTS), step(-1, z=LATENTS + 1.5e-3 * NOISE), (), []),  # near by itself
     ],
 )
@@ -106,16 +98,6 @@ def test_a_mistake_of_the_glue_is_named(
     ours: StepRecords, theirs: StepRecords, settings: tuple[dict[str, str], ...], causes: list[str]
 ) -> None:
     assert named(ours, theirs, *settings) == causes
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("broken", ["cond", "uncond", "guided"])
-def test_predictions_that_are_not_finite_name_no_guidance(broken: str, bad: float) -> None:
-    spoilt = GUIDED | {broken: np.where(np.arange(64) == 3, bad, GUIDED[broken])}
-    assert "guidance" not in named(step(**GUIDED), step(**spoilt))
-    assert "guidance" not in named(step(**spoilt), step(**GUIDED))
-    different = GUIDED | {"guided": np.zeros(64), "cond": Z}  # the branches differ before
-    assert "guidance.zero_steps" not in named(step(1, **different), step(1, **GUIDED))
 
 
 @pytest.mark.parametrize(("factor", "word"), [(3.0, "shifted once more, by 3"), (5 / 7, "its shift is 0.7143 times")])
@@ -185,10 +167,7 @@ def pictures(levels: np.ndarray, convert: Made) -> StepRecords:
     ("ours", "theirs", "causes"),
     [
         (128 + 30 * (LEVELS - 128), None, ["frames"]),
-        (128 + 300 * (LEVELS - 128), None, ["frames"]),  # most are cut
         (LEVELS, LEVELS - 0.3, []),  # darker for another reason
-        (LEVELS, LEVELS * 0.997, []),
-        (LEVELS, LEVELS[:, ::-1] - 0.4, []),
     ],
 )
 def test_pictures_that_are_truncated_are_named(ours: np.ndarray, theirs: np.ndarray | None, causes: list[str]) -> None:
@@ -223,13 +202,9 @@ S = np.linspace(1, 0.01, 20)
     [
         (guided(True, False), guided(True, True), "cond + (scale - 1) (cond - uncond) on the candidate"),
         (guided(True, True), guided(True, True), ""),
-        (guided(False, False), guided(False, True), ""),  # float32 does not tell
-        (guided(True, False), guided(True, True) | {SITES["guided"]: bfloat16(1.01 * C)}, ""),
         (stepped(False), stepped(True), "rounded to bfloat16 on the candidate"),
-        (stepped(True), stepped(True), ""),
         ({SITES["sigmas"]: S}, {SITES["sigmas"]: S * (1 + 1e-7)}, "differ by rounding alone (1.0e-07 relative)"),
         ({SITES["sigmas"]: S}, {SITES["sigmas"]: S * (1 + 1e-5)}, ""),
-        ({SITES["sigmas"]: S}, {SITES["sigmas"]: S}, ""),
     ],
 )
 def test_arithmetic_in_another_order_or_precision_is_named(ours: Values, theirs: Values, word: str) -> None:
@@ -277,15 +252,10 @@ def given(latents: np.ndarray, make: Made) -> list[StepRecords]:
     ("ours", "theirs", "verdict"),
     [
         (divided, np.asarray, "fail"),
-        (frames_first(divided), frames_first(np.asarray), "fail"),
         (by_channel, lambda x: by_channel(x) * 1.02, "fail"),
         *((make, make, "pass") for make in (divided, by_channel, noised, np.asarray, frames_first(divided))),
         # Rounding of the scaling itself: a constant in bfloat16, a product by an inverse.
-        (divided, lambda x: x / bfloat16(np.array(SCALE)), "pass"),
         (divided, lambda x: bfloat16(x * bfloat16(np.array(1 / SCALE))), "pass"),
-        # A side that does more than scale.
-        (noised, divided, "pass"),
-        (divided, noised, "pass"),
     ],
 )
 def test_a_scaling_within_the_floor_of_the_latents_is_found(ours: Made, theirs: Made, verdict: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from parity.golden import PADDING, Floor, Key, Record, StepRecords
 from parity.golden.records import READ
 from parity.settings import Difference
 from tests.support.made import (
-    FLOOR,
     Walk,
     births,
     measured_floor,
@@ -103,20 +101,6 @@ def test_noise_of_the_size_of_a_measured_floor_is_no_divergence(size: float) -> 
         walk.pair(tensor(f"m{i}:out", x), tensor(f"m{i}:out", moved(x, size, seed=i)))
         floors[walk.reference[-1].key] = measured_floor(x)
     assert births(walk.judge(floors=floors)) == {}
-
-
-def test_everything_measured_reaches_the_site() -> None:
-    x = X.astype(np.float64)
-    y = moved(x, FAR)
-    walk = Walk()
-    walk.pair(tensor("a:out", x, held=True), tensor("a:out", y.astype(np.float32), held=True))
-    found = walk.judge()["cond/a:out"]
-    assert found.distance.rel_l2 == pytest.approx(FAR * FLOOR, rel=1e-3)
-    assert found.distance.floor == pytest.approx(FLOOR)
-    assert found.distance.ratio == pytest.approx(FAR, rel=1e-3)
-    assert found.max_abs == pytest.approx(np.abs(y - x).max(), rel=1e-3)
-    assert (found.dtypes, found.shapes) == (("float64", "float32"), (x.shape, x.shape))
-    assert (found.birth, found.verdict) == ("module", "fail")
 
 
 # --- births ----------------------------------------------------------------------------------------------------
@@ -228,14 +212,6 @@ def test_later_steps_inherit_what_the_latents_carry(steps: list[tuple[float, flo
         assert expected is None or expected[1] != "amplified" or set(found.values()) == {"amplified"}
 
 
-def test_the_order_of_sites_is_the_reference_order() -> None:
-    walk = walk_of({"a:in.x": 0.0, "a:out": 0.5, "b:in.x": 0.5, "b:out": 0.5})
-    walk.candidate.reverse()
-    found = Judge().step(*walk.steps())
-    assert [d.key for d in found] == [r.key for r in walk.reference]
-    assert not any(math.isnan(d.distance.ratio) for d in found)
-
-
 # --- pairs of any kind -----------------------------------------------------------------------------------------
 
 MASK = np.where(np.arange(64) < 38, 0.0, -INF).astype(np.float32)[None, None, None]
@@ -253,9 +229,6 @@ INTS = np.arange(4000, dtype=np.int32).reshape(1, 100, 40)
         (none("a:in.x"), None, None, ""),
         (none("a:in.x"), none("a:in.x"), None, ""),
         (scalar("a:in.x", True), scalar("a:in.x", False), "input", "True against False"),
-        (scalar("a:in.x", "gelu"), scalar("a:in.x", "relu"), "input", "'gelu' against 'relu'"),
-        (scalar("a:in.x", 1e-6), scalar("a:in.x", 1e-6), None, ""),
-        (scalar("a:in.x", NAN), scalar("a:in.x", float("nan")), None, ""),
         (tensor("a:out", X), tensor("a:out", X[:, :-1]), "module", "shape [1, 96, 40] against [1, 95, 40]"),
         (tensor("a:in.x", X), None, "input", "observed on one side only"),
         (None, tensor("a:in.x", X), "input", "observed on one side only"),
@@ -279,16 +252,6 @@ def test_two_records_of_any_kind_are_judged(
     assert f"cond/{site}" not in found or found[f"cond/{site}"].note == note
 
 
-def test_two_equal_shapes_are_never_printed_as_a_difference() -> None:
-    plain = tensor("blocks.0:in.text", np.ones((1, 4, 2), np.float32))
-    paired = dataclasses.replace(plain, rows="text")
-    for a, b in ((plain, paired), (paired, plain), (paired, dataclasses.replace(plain, rows="qwen"))):
-        (found,) = Judge().step(StepRecords(0, (a,)), StepRecords(0, (b,)))
-        assert found.verdict == "fail"
-        assert found.note
-        assert "[1, 4, 2]" not in found.note
-
-
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_a_candidates_nan_is_born_at_its_first_producer(bad: float) -> None:
     walk = walk_of({"a:out": 0.5})
@@ -308,7 +271,6 @@ def test_a_candidates_nan_is_born_at_its_first_producer(bad: float) -> None:
         (moved(X, 1e-3), None, {"a:out": "module"}),
         (moved(X, FAR), Floor(INF), {"a:out": "module"}),
         (moved(X, FAR), Floor(NAN), {"a:out": "module"}),
-        (moved(X, FAR), Floor(INF, np.full(48, INF, np.float32)), {"a:out": "module"}),
     ],
 )
 def test_without_a_finite_floor_only_equality_agrees(
@@ -378,27 +340,13 @@ def test_an_excused_site_is_harmless_and_what_it_hands_on_is_inherited(
 
 
 @pytest.mark.parametrize(
-    ("site", "is_excused"),
-    [(":in.image_embeds", True), ("image_embedder:out", True), ("image_embedder.norm_in:in.input", True),
-     (":in.hidden_states", False), ("image_embedder_2:out", False)],
-)  # fmt: skip
-def test_an_excuse_names_a_module_or_a_site(site: str, is_excused: bool) -> None:
-    globs = (":in.image_embeds", "image_embedder", "image_embedder.*")
-    assert excused(Key("transformer", 0, "cond", site), globs) is is_excused
-
-
-@pytest.mark.parametrize(
     ("site", "at"),
     [  # the steps of 0 to 3 at which a cache of blocks 1 to 2 with an interval of 2 excuses a site
         ("transformer_blocks.1:out", {1, 3}),
         ("transformer_blocks.2.attn.attention:in.query", {1, 3}),
         ("transformer_blocks.3:in.hidden_states", {1, 3}),
-        ("transformer_blocks.3:in.encoder_hidden_states@text", {1, 3}),
-        ("transformer_blocks.0:out", set()),
         ("transformer_blocks.3:out", set()),
-        ("transformer_blocks.3:in.temb", set()),
         ("transformer_blocks.10:out", set()),
-        ("proj_out:out", set()),
     ],
 )
 def test_a_declared_cache_excuses_its_blocks_at_the_steps_that_skip_them(site: str, at: set[int]) -> None:
@@ -441,7 +389,6 @@ def mask(valid: int, rows: int) -> Record:
         (tensor("e:in.ids", np.zeros((1, 64))), tensor("e:in.ids", np.zeros((1, 60))), "fail", "unjudged"),
         # Another layout is no origin if the norms match.
         (tensor("r:in.x", LAID), tensor("r:in.x", np.moveaxis(LAID, 1, -1)), "fail", "unjudged"),
-        (tensor("r:in.x", LAID), tensor("r:in.x", LAID.reshape(1, 4, 12)), "fail", "unjudged"),
         (tensor("r:in.x", LAID), tensor("r:in.x", np.moveaxis(LAID, 1, -1) * np.float32(1.1)), "fail", "fail"),
     ],
 )
@@ -450,16 +397,6 @@ def test_a_port_is_judged_by_what_can_be_paired(ours: Record, theirs: Record | N
     for judge, verdict in ((Judge(), own), (Judge(strict_sites=False), port)):
         for a, b in ((step([ours]), candidate), (step(candidate.records), StepRecords(0, (ours,)))):
             assert [d.verdict for d in judge.step(a, b)] == ([verdict] if verdict else [])
-
-
-def test_another_layouts_norm_grows_as_any_distance_does() -> None:
-    """A norm that differs has a ratio to its floor: without one it was infinite, a birth whatever came before."""
-    walk = walk_of({"embed:out": 100.0})
-    ours = tensor("a:out", LAID)
-    walk.pair(ours, tensor("a:out", np.moveaxis(LAID, 1, -1) * np.float32(1.0005)))
-    found = walk.judge(Judge(strict_sites=False), {ours.key: Floor(float(np.linalg.norm(LAID)) * 5e-6)})
-    assert births(found) == {"embed:out": "module", "a:out": "amplified"}
-    assert found["cond/a:out"].distance.ratio == pytest.approx(100.0, rel=1e-2)
 
 
 def test_moments_alone_can_tell_a_difference_of_norms_and_nothing_more() -> None:

@@ -12,15 +12,11 @@ from parity.compare.follow import followed_errors, with_followed
 from parity.compare.judge import ONE_SIDED
 from parity.compare.local import (
     CONTRADICTED,
-    MOST,
     Local,
     believed,
     contradicted,
     doubtful,
-    first_beyond,
-    first_within,
     local_errors,
-    suspect,
     with_local,
 )
 from parity.compare.result import Distance, SiteDiff
@@ -139,21 +135,6 @@ def test_what_the_run_itself_contradicts_is_not_believed() -> None:
         assert contradicted([other], far) == set()
 
 
-def test_the_suspect_of_an_origin_and_the_first_site_within_it() -> None:
-    found = {at("b:out"): FAR, at("c:out"): NEAR}
-    suspects = [suspect(at(name), found) for name in ("b:out", "b.a.attention:in.q", "b:in.x", "c.a:out")]
-    assert suspects == ["b", "b", None, None]
-    assert suspect(at("b:out", branch="uncond"), found) is None
-    inside = {at("b.x:out"): NEAR, at("b.y:out"): FAR, at("b.z:out"): FAR}
-    assert first_beyond(inside, ("b.x", "b.y", "b.z"), at("b:out")) == at("b.y:out")
-    assert first_beyond(inside, ("b.x",), at("b:out")) is None
-    sites = walked("b.n:in.x!", "b.a.q:in.x!", "b.a.attention:out!", "b.a:out!")
-    found = {at("b.a:out"): FAR, at("b.n:out"): NEAR, at("b.a.q:out"): NEAR}
-    assert first_within(sites, at("b.a:out"), found) == sites[1]
-    assert first_within(sites[2:], at("b.a:out"), found) == sites[2]
-    assert first_within(sites, at("b.n:out"), found) is None
-
-
 # --- a followed step -------------------------------------------------------------------------------------------
 
 
@@ -193,32 +174,20 @@ def test_followed_sites_are_put_where_they_were_computed() -> None:
 
 # --- modules that deserve a closer look ------------------------------------------------------------------------
 
-MODULES = ("a", "a.attn", "b", "c", "d", "e", "f")
+MODULES = ("a", "a.attn", "b", "c")
 
 
 @pytest.mark.parametrize(
     ("ratios", "modules"),
     [
-        ({"a:in.x": 0.1, "a:out": 0.9}, []),
         ({"a:in.x": 0.1, "a:out": 1.1}, ["a"]),
         ({"a:in.x": 0.5, "a:out": 1.4}, []),  # what is handed on leaves no doubt
         ({"a:out": 2.0, "b:in.x": 2.0, "b:out": 2.2, "c:out": 2.2}, ["a"]),
-        ({"a:out": 2.0, "b:in.x": 0.1, "b:out": 2.2}, ["a", "b"]),
         ({"a.attn.attention:in.query": 2.0}, ["a.attn"]),  # an input is made by the module around it
-        ({"a.attn.attention:out": 2.0}, ["a.attn"]),
         ({"b:in.x": 2.0}, []),  # by the top module's own code, which is never run alone
-        ({"a:out@padding": 2.0, "loop:noise_pred": 2.0}, []),
-        ({"a:out": 2.0, "uncond/b:out": 2.0}, ["a", "b"]),
-        ({f"{m}:out": 1.1 * 4**i for i, m in enumerate(MODULES)}, None),  # a few at most
     ],
 )
-def test_modules_above_their_floors_and_inputs_are_doubtful(
-    ratios: dict[str, float], modules: list[str] | None
-) -> None:
-    sites = [
-        SiteDiff(at(name.rpartition("/")[2], branch=name.rpartition("/")[0] or "cond"), Distance(r * 1e-6, 1e-6, r))
-        for name, r in ratios.items()
-    ]
-    found = doubtful(sites, MODULES)
-    assert list(found) == modules or (modules is None and len(found) == MOST)
+def test_modules_above_their_floors_and_inputs_are_doubtful(ratios: dict[str, float], modules: list[str]) -> None:
+    sites = [SiteDiff(at(name), Distance(r * 1e-6, 1e-6, r)) for name, r in ratios.items()]
+    assert list(doubtful(sites, MODULES)) == modules
     assert doubtful([dataclasses.replace(d, verdict="harmless") for d in sites], MODULES) == ()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.preflight import SCHEDULE_LIMIT, failed, preflight, relative, shared_weights
+from parity.compare.preflight import SCHEDULE_LIMIT, failed, preflight, shared_weights
 from parity.compare.result import Check
 from parity.golden import fingerprint
 from parity.golden.facts import Facts, Schedule
@@ -91,11 +91,6 @@ def test_equal_sides_pass_every_check() -> None:
         "weights", "parameter dtypes", "prompt embeddings", "prompt masks", "initial noise", "reference schedule",
         "candidate schedule", "timesteps", "sigmas", "scheduler state", "rotary tables",
     }  # fmt: skip
-
-
-def test_failed_is_the_first_that_fails() -> None:
-    checks = [Check("a", "pass", ""), Check("b", "explained", ""), Check("c", "fail", "x"), Check("d", "fail", "y")]
-    assert failed(checks) == checks[2]
 
 
 def other_mask() -> np.ndarray:
@@ -185,15 +180,6 @@ def test_a_reference_that_cannot_be_walked_fails_too() -> None:
     assert (checks["reference schedule"].verdict, checks["candidate schedule"].verdict) == ("fail", "fail")
     stepped = facts(schedule=replace(schedule(), step_index=3))
     assert "the reference's scheduler" in checked(BASE, reference=stepped)["scheduler state"].detail
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "distance"),
-    [([3, 4], [4.5, 6], 0.5), ([3, 4], [3, 4], 0), ([0, 0], [0, 0], 0), ([0, 0], [3, 4], INF), ([3, 4], [3, NAN], INF),
-     ([3, 4], [3, INF], INF), ([3, 4], [0, 0, 0], INF)],
-)  # fmt: skip
-def test_the_relative_distance_is_infinite_if_it_is_no_number(x: list[float], y: list[float], distance: float) -> None:
-    assert relative(np.array(x, float), np.array(y, float)) == pytest.approx(distance)
 
 
 @pytest.mark.parametrize(

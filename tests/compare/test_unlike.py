@@ -11,7 +11,7 @@ import pytest
 from parity.compare.judge import Judge
 from parity.compare.pairs.align import Pair
 from parity.compare.result import SiteDiff
-from parity.compare.unlike import COUNTS, GIVEN_ONCE, REPEATED, UNPAIRED, repeated_sites, same_mask
+from parity.compare.unlike import COUNTS, GIVEN_ONCE, REPEATED, UNPAIRED, same_mask
 from parity.golden.records import Record
 from tests.support.made import Walk, births, none, scalar, tensor
 
@@ -28,9 +28,7 @@ def additive(low: float) -> np.ndarray:
     ("ours", "theirs", "same"),
     [
         (ADDED, KEYS[None], True),
-        (ADDED, KEYS[None].astype(np.float32), True),
         (ADDED, additive(-INF), True),
-        (ADDED, additive(-3e38), True),
         (ADDED, KEYS[None, ::-1], False),  # as many, others
         (ADDED, np.ones((1, 64), bool), False),
         (ADDED, KEYS[None, :40], True),  # fewer padded keys
@@ -79,19 +77,15 @@ def of_vae(x: np.ndarray) -> Record:
     [  # a note says why a site is not compared; without one it differs
         (tensor("m:in.temb", MANY), tensor("m:in.temb", ROW), REPEATED),
         (tensor("m:in.temb", OTHER), tensor("m:in.temb", ROW), ""),
-        (tensor("m:in.temb", ROW[0]), tensor("m:in.temb", ROW[0].T.copy()), ""),  # transposed: the same moments
         # Rows after the loop are no text: audio that is four times as long once passed as rows that no mask pairs.
         (tensor("audio:out", AUDIO[:, :16]), tensor("audio:out", AUDIO), UNPAIRED),
         (of_vae(AUDIO[:, :16]), of_vae(AUDIO), ""),
         # An optional number of an inner module against None; the root's is compared.
         (scalar("m:in.length", 48), none("m:in.length"), GIVEN_ONCE),
-        (none("m:in.length"), scalar("m:in.length", 48), GIVEN_ONCE),
         (scalar(":in.length", 48), none(":in.length"), ""),
         # A right port that cuts padded tokens off tells its rotary embedding so, which makes a shorter table.
         (scalar("m:in.length", 16), scalar("m:in.length", 12), COUNTS),
         (scalar(":in.length", 16), scalar(":in.length", 12), ""),
-        (scalar("m:out", 16), scalar("m:out", 12), ""),
-        (scalar("m:in.flag", True), scalar("m:in.flag", False), ""),
         (tensor("m:out", TABLE), tensor("m:out", TABLE[:12].copy()), UNPAIRED),
     ],
 )
@@ -101,9 +95,3 @@ def test_what_cannot_be_compared_is_unjudged_with_a_note(ours: Record, theirs: R
     assert found.note.endswith(note)
     assert note or found.distance.ratio > 3.0
     assert judged(ours, theirs, strict=True).verdict != "unjudged"
-
-
-def test_repeated_sites_are_listed() -> None:
-    (text,) = repeated_sites([judged(tensor("m:in.temb", MANY), tensor("m:in.temb", ROW))])
-    assert "m:in.temb" in text
-    assert list(repeated_sites([judged(tensor("m:in.temb", OTHER), tensor("m:in.temb", ROW))])) == []
