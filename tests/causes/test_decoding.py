@@ -43,11 +43,6 @@ BY_FRAME = """
             one_frame(block)
 """
 
-ALL_FRAMES = """
-    for block in vae.decoder.modules():
-        if hasattr(block, "prepare_causal_attention_mask"):
-            block.prepare_causal_attention_mask = lambda *args, **kwargs: None
-"""
 
 NORM_BY_FRAME = """
     class PerFrame(torch.nn.GroupNorm):
@@ -103,11 +98,9 @@ UNDIVIDED = "vae.decode(latents, return_dict=False)[0]"
     ("model", "changed", "decoded", "expected"),
     [
         (HUNYUAN, BY_FRAME, DIVIDED, {"vae.attention=by_frame"}),
-        (HUNYUAN, ALL_FRAMES, DIVIDED, {"vae.attention=full"}),
         (HUNYUAN, ZEROS, DIVIDED, {"vae.padding=zeros"}),
         (HUNYUAN, "", UNDIVIDED, {"vae.scaling=none"}),
         (HUNYUAN, BY_FRAME, UNDIVIDED, {"vae.scaling=none", "vae.attention=by_frame"}),
-        (HUNYUAN, BY_FRAME, f"{DIVIDED}.clamp(-1, 1)", {"vae.attention=by_frame"}),
         (COG, NORM_BY_FRAME, DIVIDED, {"vae.norm=by_frame"}),
         (HUNYUAN, "", DIVIDED, set()),  # a right decoder
         (HUNYUAN, ANOTHER, DIVIDED, {"unknown"}),

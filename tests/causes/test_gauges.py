@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.causes.gauges import measured, working_dtype
+from parity.causes.gauges import working_dtype
 from parity.causes.witnesses.dtype import dtype
-from parity.causes.witnesses.input_values import arguments_alone, input_values
+from parity.causes.witnesses.input_values import input_values
 from parity.causes.witnesses.schedule import bfloat16, schedule
 from parity.causes.witnesses.scheduler_step import scheduler_step
 from parity.causes.witnesses.values_at_origin import values_at_origin
 from parity.causes.witnesses.values_reordered import values_reordered
 from parity.compare.result import Cause, Distance, StepDiff
 from parity.golden import Key, Record, StepRecords
-from parity.golden.records import PORT
-from tests.support.made import ORIGIN, evidence, none, scalar, tensor
+from tests.support.made import ORIGIN, evidence, tensor
 
 X = np.random.default_rng(0).standard_normal((1, 96, 64))
 NOISE = np.random.default_rng(1).standard_normal(X.shape)
@@ -39,13 +38,8 @@ def mask(keys: Sequence[int], additive: bool = False) -> Record:
     [
         *((tensor("m:out", X), tensor("m:out", gain * X), f"times {gain:.5g}") for gain in (0.9, 1.001, 2.0, -1.0)),
         (tensor("m:out", X), tensor("m:out", X[:, ::-1].copy()), "in another order"),
-        (tensor("m:out", X), tensor("m:out", np.roll(X, 1, 1)), "in another order"),
-        (tensor("m:out", X), tensor("m:out", X.transpose(0, 2, 1).reshape(X.shape)), "in another order"),
         (tensor("m:out", X), tensor("m:out", X + NOISE), ""),
-        (tensor("m:out", X), tensor("m:out", np.where(X > 2, 0.0, X)), ""),
-        (tensor("m:out", X), none("m:out"), "only the reference has a value"),
         (mask(range(12)), mask(range(16)), "16 a row on the candidate, 12 on the reference"),
-        (mask(range(12), True), mask(range(12, 16), True), "4 a row on the candidate, 12 on the reference"),
         (mask(range(12)), mask(range(2, 14)), "12 keys a row through, as the reference's, others"),
     ],
 )
@@ -53,13 +47,6 @@ def test_what_happened_to_the_values_at_the_origin_is_named(ours: Record, theirs
     causes = [cause.cause for cause in values_at_origin(evidence([ours], [theirs], origin=ours.key))]
     assert len(causes) == bool(word)
     assert all(word in text for text in causes)
-
-
-def test_a_gain_is_not_named_beside_the_phantom_keys_that_cause_it() -> None:
-    known = evidence([tensor("m:out", X)], [tensor("m:out", 0.0737 * X)])
-    counted = measured("2736.00 phantom keys on cond", 2736.0, "at 100 % of the queries")
-    assert len(list(values_at_origin(known))) == 1
-    assert list(values_at_origin(replace(known, found=replace(known.found, causes=(counted,))))) == []
 
 
 # --- another order away from the origin ------------------------------------------------------------------------
@@ -85,15 +72,6 @@ def test_noise_of_any_size_is_never_taken_for_another_order(apart: float) -> Non
     rng = np.random.default_rng(7)
     noisy = [X + apart * rng.standard_normal(X.shape) for _ in range(50)]
     assert [c for y in noisy for c in elsewhere([tensor("m:out", X)], [tensor("m:out", y)])] == []
-
-
-def test_a_ports_attention_with_heads_before_tokens_is_no_order() -> None:
-    """If it is laid out differently inside an attention of the port's own, what is made of it decides."""
-    x = np.random.default_rng(3).standard_normal((1, 48, 2, 32))
-    ours, theirs = [tensor("attn:out", x)], [tensor("attn:out", np.ascontiguousarray(x.swapaxes(1, 2)))]
-    assert len(elsewhere(ours, theirs)) == 1
-    found = evidence(ours, theirs)
-    assert list(values_reordered(replace(found, declared=replace(found.declared, backend=PORT)))) == []
 
 
 def test_what_a_norm_makes_of_rows_that_differ_is_in_no_other_order() -> None:
@@ -143,10 +121,8 @@ def argued(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
     ("how", "other"),
     [
         ("rounded down to integers", np.floor(TIMES)),
-        ("rounded to integers", np.round(TIMES)),
         ("rounded to bfloat16", bfloat16(TIMES)),
         ("divided by 1000", TIMES / 1000),
-        ("subtracted from 1000", 1000 - TIMES),
     ],
 )
 def test_what_was_done_to_an_argument_is_named_on_either_side(how: str, other: np.ndarray) -> None:
@@ -155,42 +131,20 @@ def test_what_was_done_to_an_argument_is_named_on_either_side(how: str, other: n
     assert len(argued([given(other)], [given(TIMES)])) == 1
 
 
-FLAG = [scalar(":in.flag", x) for x in (True, False)]
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs", "word"),
     [
         ([given(TIMES)], [given(TIMES * 1.3)], ""),
-        ([given(TIMES)], [given(np.zeros(3))], ""),  # zeros are the rounding of anything small
-        ([given(TIMES)], [given(np.append(TIMES, 1.0))], ""),
         ([given(np.round(TIMES))], [given(np.round(TIMES))], ""),  # equal values were not rounded
-        ([given(TIMES)], [given([np.nan, 1.0, 2.0])], ""),
         ([given(TIMES, "m:out")], [given(np.floor(TIMES), "m:out")], ""),  # an output
-        (
-            [given(TIMES), given(TIMES / 2, CROSS)],
-            [given(TIMES), given(TIMES, CROSS)],
-            "what the reference has at :in.",
-        ),
+        ([given(TIMES), given(TIMES / 2, CROSS)], [given(TIMES), given(TIMES, CROSS)], "the reference has at :in."),
         ([given([1, 1, 1]), given([2, 2, 2], CROSS)], [given([1, 1, 1]), given([1, 1, 1], CROSS)], ""),
-        (FLAG[:1], FLAG[1:], "flag of the model is False on the candidate, True on the reference"),
     ],
 )
 def test_other_arguments_are_named_only_if_it_is_clear(ours: list[Record], theirs: list[Record], word: str) -> None:
     found = argued(ours, theirs)
     assert len(found) == bool(word)
     assert all(word in text for text in found)
-
-
-def test_an_argument_of_one_side_alone_is_noted() -> None:
-    """But not how a result is wrapped, nor what a port hands its own model."""
-    found = evidence([scalar(":in.return_dict", True), FLAG[0]], [])
-    (note,) = arguments_alone(found)
-    assert note.text == "only the reference's call of the model is given flag=True"
-    assert list(arguments_alone(evidence([FLAG[0]], [FLAG[0]]))) == []
-    theirs = evidence([], FLAG[:1])
-    assert len(list(arguments_alone(theirs))) == 1
-    assert list(arguments_alone(replace(theirs, declared=replace(theirs.declared, backend=PORT)))) == []
 
 
 # --- the schedule ----------------------------------------------------------------------------------------------
@@ -211,12 +165,8 @@ def steps(theirs: np.ndarray, times: np.ndarray | None = None) -> list[StepDiff]
     [
         # The timesteps are rounded themselves, not the sigmas times 1000.
         (steps(bfloat16(SIGMAS), bfloat16(1000 * SIGMAS)), "rounded to bfloat16", "schedule_dtype"),
-        (steps(0.5 * SIGMAS), "times 0.5", ""),
         (steps(np.append(SIGMAS[1:], 0.0)), "a step ahead", ""),
-        (steps(SIGMAS**2), "is another", ""),
         (steps(SIGMAS * (1 + 1e-8)), None, ""),
-        (steps(np.full(5, np.nan)), None, ""),
-        ([], None, ""),
     ],
 )
 def test_another_schedule_is_named(diffs: list[StepDiff], word: str | None, setting: str) -> None:
@@ -234,10 +184,8 @@ def stepped(dt: float, says: float = -0.1) -> StepRecords:
     ("ours", "theirs", "word"),
     [
         (stepped(-0.1), stepped(-0.2), "stepped by -0.2"),
-        (stepped(-0.1), stepped(-0.1001), ""),
         (stepped(-0.05), stepped(-0.2), ""),  # no Euler step: its dt cannot be read off
         (stepped(-0.1), stepped(-0.2, says=-0.2), ""),  # another schedule, which the other gauge names
-        (stepped(-0.1), StepRecords(0, ()), ""),
     ],
 )
 def test_a_scheduler_that_does_not_step_as_its_schedule_says_is_named(

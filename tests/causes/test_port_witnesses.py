@@ -8,7 +8,6 @@ import numpy as np
 
 from parity.bisect.swaps import Plan, Swap
 from parity.causes.explain import _merged
-from parity.causes.known_faults import beside
 from parity.causes.witnesses.counterfactuals import _obeyed
 from parity.compare.result import Cause, Witness
 from parity.errors import UsageError
@@ -30,19 +29,6 @@ def test_signatures_lead_where_a_declared_setting_explains_nothing() -> None:
     harmless = cause("attention.k_smooth", "true", 0.0, "counterfactual")
     found = cause("attention.mask", "zero_kv", 0.99, "signature")
     assert named(_merged([harmless], [found])) == [("attention.mask", 0.99), ("attention.k_smooth", 0.0)]
-
-
-def test_signatures_only_confirm_what_swapped_settings_explain() -> None:
-    swapped = cause("attention.mask", "none", 0.98, "counterfactual")
-    other, same = cause("rope_dtype", "bfloat16", 0.6, "signature"), cause("attention.mask", "none", 1.0, "signature")
-    (only,) = _merged([swapped], [other, same])
-    assert (only.setting, [w.kind for w in only.witnesses]) == ("attention.mask", ["counterfactual", "signature"])
-
-
-def test_known_faults_are_run_with_what_the_candidate_declares_that_is_none() -> None:
-    declared = {"attention.k_smooth": "true", "attention.block_kv": "256", "attention.mask": "zero_kv", "jit": "true"}
-    assert beside(parse("torch", []), declared) == {"attention.k_smooth": "true", "attention.block_kv": "256"}
-    assert beside(parse("torch", []), {"attention.k_smooth": "false", "attention.kernel": "sdpa"}) == {}
 
 
 class Machine:

@@ -105,29 +105,8 @@ def test_a_setting_that_only_rounds_is_named_by_what_two_programs_share(
     assert any(n.startswith("unknown") for n in notes) != named
 
 
-def test_another_working_dtype_is_known_by_its_size_beside_a_fault(told: Any) -> None:
-    for extra, expected in ((0.0, ["dtype=bfloat16"]), (1.0, ["attention.mask=none", "dtype=bfloat16"])):
-        values = [
-            truth(i) + extra * error("attention.mask=none", i) + error("dtype=bfloat16", i, 7000)
-            for i in range(len(SITES))
-        ]
-        made = step([tensor(site, x) for site, x in zip(SITES, values, strict=True)])
-        records = tuple(replace(r, dtype="bfloat16") for r in made.records)
-        causes, _ = told(StepRecords(0, records))
-        assert names(causes) == expected
-        assert sum(c.share for c in causes) == pytest.approx(1.0)
-
-
 def test_what_is_only_left_out_is_harmless_and_named(told: Any) -> None:
     (cause,), _ = told(run(frozenset({"vision_states=none"})))
     assert names([cause]) == ["vision_states=none"]
     assert cause.share == 0.0
     assert cause.cause.startswith("harmless")
-
-
-def test_values_that_are_not_finite_are_said_to_be(told: Any) -> None:
-    made = run(frozenset())
-    broken = tensor(SITES[3], np.full((1, 64, 48), np.nan))
-    causes, notes = told(StepRecords(0, tuple(broken if r.key == broken.key else r for r in made.records)))
-    assert causes == []
-    assert any("1 of the candidate's outputs are NaN or infinite, first" in n for n in notes)

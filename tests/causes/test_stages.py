@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import diffusers
 import numpy as np
 import pytest
 import torch
 
-from parity.causes.request import ExplainRequest, of_run
+from parity.causes.request import of_run
 from parity.causes.stages import explain_stage
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.golden import Key
 from parity.models.stage2 import write_stage2
 from parity.runs.request import Request
 from parity.settings import parse
@@ -85,7 +82,6 @@ def kept(folder: Path, request: dict[str, object], verdicts: dict[str, str], ori
     ("verdicts", "origin", "expected"),
     [
         ({"text": "pass", "vae": "fail"}, "vae", "vae"),
-        ({"text": "pass", "vae": "fail"}, None, "vae"),
         ({"text": "fail"}, "text", "text"),
         ({"text": "pass", "vae": "fail"}, "transformer", None),
         ({"text": "pass", "vae": "pass"}, None, None),
@@ -101,32 +97,6 @@ def test_a_kept_run_is_explained_in_the_stage_that_failed(
     assert found is not None
     assert (found.stages, found.steps, found.seed) == ((expected,), 3, 4)
     assert found.candidate["vae.tiling"] is True
-
-
-BLOCK, INSIDE = Key("transformer", 0, "cond", "blocks.1:out"), "blocks.1.attn.attention:out"
-ORIGIN = {"stage": "transformer", "step": 0, "branch": "cond", "site": INSIDE, "call": 0}
-
-
-@pytest.mark.parametrize(
-    ("origin", "site"),
-    [(ORIGIN, INSIDE), ({**ORIGIN, "step": 1}, ""), ({**ORIGIN, "site": "blocks.2.attn.attention:out"}, ""), (None, ""),
-     ({}, ""), ({"site": INSIDE}, ""), ({"site": INSIDE, "step": "x", "call": 0}, "")],
-)  # fmt: skip
-def test_a_kept_run_is_explained_at_the_place_inside_that_it_came_to(tmp_path: Path, origin: Any, site: str) -> None:
-    (tmp_path / "result.json").write_text(json.dumps({"origin": origin}))
-    found = ExplainRequest("a", "b", kept=tmp_path).looked_at(BLOCK)
-    assert found == (replace(BLOCK, site=site) if site else BLOCK)
-    assert ExplainRequest("a", "b").looked_at(BLOCK) == BLOCK
-
-
-def test_the_reason_of_a_kept_run_that_came_to_another_place_is_given(tmp_path: Path) -> None:
-    """A block's record agrees on its way in; the run saw more of it."""
-    document = {"origin": {"site": "blocks.1.norm1:in.emb", "step": 0, "call": 0}, "reason": "elsewhere"}
-    (tmp_path / "result.json").write_text(json.dumps(document))
-    request = ExplainRequest("a", "b", kept=tmp_path)
-    keys = [BLOCK, replace(BLOCK, step=1), replace(BLOCK, site="blocks.1.norm1:in.emb")]
-    assert [request.closer(key) for key in keys] == ["elsewhere", "", ""]
-    assert ExplainRequest("a", "b").closer(BLOCK) == ""
 
 
 def test_the_latents_that_the_run_kept_are_decoded_again(tmp_path: Path) -> None:

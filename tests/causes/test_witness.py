@@ -12,11 +12,11 @@ from parity.causes import witness as registry
 from parity.causes.evidence import Evidence
 from parity.causes.explain import ExplainRequest, explain
 from parity.causes.gauges import measured
-from parity.causes.witness import KINDS, witness, witnesses
+from parity.causes.witness import witness, witnesses
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.paths.worker.openers import Workers
-from tests.support.made import CANDIDATE, REFERENCE, evidence, walk, write
+from tests.support.made import CANDIDATE, REFERENCE, walk, write
 
 
 @pytest.fixture
@@ -32,20 +32,6 @@ def explained(folder: Path) -> Result:
     ours = write(folder / "reference", replace(REFERENCE, backend="torchax"), [a for a, _ in both])
     theirs = write(folder / "candidate", CANDIDATE, [b for _, b in both])
     return explain(ExplainRequest(ours, theirs), Workers(), lambda *told: None)
-
-
-def test_each_file_s_witness_is_found_in_the_order_in_which_they_are_asked() -> None:
-    found = witnesses()
-    assert [w.kind for w in found] == sorted((w.kind for w in found), key=KINDS.index)
-    gauges = [w.name for w in found if w.kind == "gauge"]
-    assert gauges == sorted(gauges)
-    assert {"counterfactuals", "signatures", "attention", "values_at_origin", "schedule"} <= {w.name for w in found}
-
-
-@pytest.mark.usefixtures("registered")
-def test_a_name_is_taken_once() -> None:
-    with pytest.raises(ValueError, match="two witnesses are registered as 'schedule'"):
-        witness("schedule")(lambda asked: ())
 
 
 @pytest.mark.usefixtures("registered")
@@ -71,20 +57,6 @@ def test_one_that_is_registered_is_asked_with_what_the_others_found(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("registered")
-@pytest.mark.parametrize(("named", "said"), [(True, "signatures: no known fault"), (False, "unknown: no known fault")])
-def test_what_one_witness_does_not_know_is_not_unknown_where_another_names_it(
-    tmp_path: Path, named: bool, said: str
-) -> None:
-    @witness("a_first")
-    def first(asked: Evidence) -> Iterator[Cause | Note]:
-        yield Note("unknown: no known fault")
-        if named:
-            yield measured("the guidance scale is 6.05, not 6", 1.0, "seen")
-
-    assert explained(tmp_path).notes[-1].text == said
-
-
-@pytest.mark.usefixtures("registered")
 def test_what_needs_the_model_is_not_asked_without_it(tmp_path: Path) -> None:
     @witness("impossible", kind="signature", needs=("reference",))
     def impossible(asked: Evidence) -> Iterator[Cause]:
@@ -98,8 +70,3 @@ def test_what_needs_the_model_is_not_asked_without_it(tmp_path: Path) -> None:
         return iter(())
 
     assert any(n.text.startswith("counterfactuals are skipped: ") for n in explained(tmp_path / "again").notes)
-
-
-def test_a_machine_that_is_not_there_is_no_silent_none() -> None:
-    with pytest.raises(AssertionError, match="declares the need"):
-        _ = evidence().machine

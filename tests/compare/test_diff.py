@@ -181,6 +181,3 @@ def test_goldens_of_other_names_are_compared(tmp_path: Path, how: str) -> None:
     if isinstance(rename, Auto):
         assert rename.proposal is not None
         assert rename.proposal.pairs == {"layers.0": "blocks.0", "layers.1": "blocks.1"}
-
-
-# --- the rest --------------------------------------------------------------------------------------------------
