@@ -20,7 +20,7 @@ from parity.report import formats
 from parity.report.comparison import Comparison
 from parity.report.document import Facts, Listing
 from parity.report.formats.junit import MOST_SITES, junit
-from parity.report.formats.markdown import MOST_ROWS, code, markdown, text
+from parity.report.formats.markdown import MOST_ROWS, markdown, text
 from tests.support.made import because
 from tests.support.results import FAR, KEY, RESULT, STEP, site
 
@@ -83,12 +83,6 @@ def test_the_keys_of_the_contract() -> None:
     }  # fmt: skip
     assert "bins" not in second  # of a site that passes nobody asks where in it the difference lies
     assert found["causes"][0]["witnesses"] == [{"kind": "gauge", "value": 64.0, "detail": "phantom keys"}]
-
-
-def test_each_item_of_a_list_has_a_line_of_its_own() -> None:
-    lines = formats.render(Comparison(RESULT), "json").splitlines()
-    held = [line for line in lines if KEY.site in line and '"cosine"' in line]
-    assert [json.loads(line.rstrip(","))["site"] for line in held] == [KEY.site]
 
 
 # --- JUnit
@@ -168,13 +162,6 @@ def test_a_summary_says_what_a_reviewer_asks_in_order() -> None:
     for verdict, sign in (("pass", "✅"), ("unjudged", "⚠️")):
         result = Result(verdict, None, because("because"))  # type: ignore[arg-type]
         assert markdown(Comparison(result)).startswith(f"## {sign} parity: {verdict}\n")
-
-
-@pytest.mark.parametrize(
-    ("raw", "span"), [("plain", "`plain`"), ("`a``", "``` `a`` ```"), ("a|b", "`a¦b`"), ("a\nb\x00", "`a b\\x00`")]
-)
-def test_a_name_is_a_code_span(raw: str, span: str) -> None:
-    assert code(raw) == span
 
 
 @pytest.mark.parametrize(

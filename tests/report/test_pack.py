@@ -74,28 +74,6 @@ def test_what_is_packed_is_unpacked(sites: dict[tuple[int, int], tuple[float, st
             assert math.isfinite(cell["rel_l2"])
 
 
-def test_a_second_look_stands_before_the_end_of_its_module() -> None:
-    lines = packed(
-        site("block.0:in.x", 0), site("block.0:out", 0), site("block.1:out", 0),
-        closer=(site("block.0.attn:out", 0), site("block.0.ff:out", 0), site("elsewhere:out", 0)),
-    )["lines"]  # fmt: skip
-    assert [line[2] for line in lines] == [
-        "block.0:in.x", "block.0.attn:out", "block.0.ff:out", "block.0:out", "block.1:out", "elsewhere:out",
-    ]  # fmt: skip
-
-
-def test_row_bins_of_what_was_introduced_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parity.report.page.pack.MOST_BINS", 1)
-    bins = packed(
-        site("a:out", 0, verdict="fail", birth="amplified", bins=[1.0]),
-        site("b:out", 0, verdict="fail", birth="module", bins=[0.0, 1e-9, 3.0, "inf", "nan"]),
-    )["bins"]
-    assert (bins["of"], bins["left"]) == ([[1, 0, 5]], 1)
-    codes = base64.b64decode(bins["bytes"])
-    assert (codes[0], codes[1], codes[3], codes[4]) == (0, 1, 254, 255)
-    assert 10 ** ((codes[2] - 1) / 20 - 4) == pytest.approx(3.0, rel=0.06)
-
-
 @pytest.mark.parametrize(
     "broken",
     [{"step": "0"}, {"verdict": "fine"}, {"birth": "there"}, {"rel_l2": None}, {"site": 1}, {"shapes": []}],

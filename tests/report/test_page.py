@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from parity.compare.judge import L2_LIMIT
-from parity.compare.reason import Birth, Note
+from parity.compare.reason import Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness
 from parity.golden.records import Key
-from parity.report.page.build import LIMIT, MOST_LISTED, DocumentError, Picture, Shown, Side, build
+from parity.report.page.build import LIMIT, DocumentError, Picture, Shown, Side, build
 from parity.report.page.shell import HERE
 from parity.report.result_json import to_json
 from tests.support.made import because
@@ -130,18 +130,6 @@ def test_a_foreign_document_cannot_put_anything_on_the_page_that_runs(hostile: s
     assert "\x1b" not in read.shown
     if "\x1b" not in hostile:
         assert hostile in html.unescape(read.shown)
-
-
-def test_what_is_not_listed_is_counted_and_in_the_map() -> None:
-    births: list[Birth] = ["module"] * (MOST_LISTED + 10)
-    births.append("amplified")
-    sites = tuple(
-        SiteDiff(Key("transformer", 0, "cond", f"m{i}:out"), Distance(1.0, 0.1, 10.0), verdict="fail", birth=birth)
-        for i, birth in enumerate(births)
-    )
-    read = page(dataclasses.replace(RESULT, sites=sites))
-    assert "+10 more introduced, +1 carried over" in read.shown
-    assert len(data(read)["sites"]["lines"]) == MOST_LISTED + 11
 
 
 @pytest.mark.parametrize("key", ["sites", "steps", "preflight", "origin", "rounds", "closer", "frames"])

@@ -74,18 +74,6 @@ def run(blocks: int = 8, steps: int = 40) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def colours(chrome: Chrome, column: int, count: int) -> list[int]:
-    """Lightness of the map's pixels down the middle of a column."""
-    script = """
-      const c = document.getElementById("heat"), pen = c.getContext("2d"), column = arguments[0], count = arguments[1];
-      const gutter = Math.round(Math.min(260, c.clientWidth * (c.clientWidth < 500 ? 0.3 : 0.32)));
-      const each = Math.min((c.clientWidth - gutter) / count, 120);
-      const pixels = pen.getImageData(Math.floor(gutter + (column + 0.5) * each), 16, 1, c.height - 20).data;
-      return Array.from({length: pixels.length / 4}, (_, i) => pixels[4*i] + pixels[4*i+1] + pixels[4*i+2]);
-    """
-    return list(chrome.execute_script(script, column, count))
-
-
 def test_from_the_verdict_to_the_module_and_its_steps(opened: Open) -> None:
     chrome = opened(Shown(document=run()))
     one(chrome, "a.go").click()
@@ -100,32 +88,10 @@ def test_from_the_verdict_to_the_module_and_its_steps(opened: Open) -> None:
     wait(chrome, "1 of 16 sites")
 
 
-def test_a_failure_late_in_a_long_run_is_seen_and_the_page_is_small(opened: Open) -> None:
-    lone = run(blocks=1000, steps=50)
-    for found in lone["sites"]:
-        if found["verdict"] == "fail" and (found["step"], found["site"]) != (FIRST, FAILING):
-            found.update(verdict="pass", ratio=0.5)
-    chrome = opened(Shown(document=lone))
-    assert min(colours(chrome, FIRST, 50)) < min(colours(chrome, FIRST - 1, 50)) - 150  # one of 100,000 sites
-    size = chrome.execute_script("return document.documentElement.outerHTML.length")
-    assert size < 3_000_000
-
-
 def wait(chrome: Chrome, text: str) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
     WebDriverWait(chrome, 10).until(lambda _: text in seen(chrome, "#heat-note"))
-
-
-def test_with_the_keyboard_alone(opened: Open) -> None:
-    from selenium.webdriver.common.keys import Keys
-
-    chrome = opened(Shown(document=run()))
-    heat = one(chrome, "#heat")
-    heat.send_keys(Keys.ARROW_LEFT)
-    assert "step 29, cond" in seen(chrome)
-    heat.send_keys(Keys.ARROW_DOWN, "n")
-    assert f"{FAILING} step 30, cond" in seen(chrome)
 
 
 def test_an_address_leads_to_a_site_and_a_foreign_one_to_none(opened: Open) -> None:
