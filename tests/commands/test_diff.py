@@ -28,13 +28,6 @@ def test_the_exit_codes(tmp_path: Path) -> None:
         assert ran.err == ""
 
 
-def test_json_is_one_document(tmp_path: Path) -> None:
-    ran = cli("diff", *pair(tmp_path, fault=FAR), "--json", code=1)
-    assert (ran.json["verdict"], ran.json["failed"], ran.err) == ("fail", "structure", "")
-    assert ran.json["origin"]["site"] == "blocks.1:out"
-    assert len(ran.json["steps"]) == 2
-
-
 def test_a_kept_run_is_diffed_by_its_folder_and_what_comes_next_is_a_command(tmp_path: Path) -> None:
     run = tmp_path / "my run"
     sides = pair(run, fault=FAR)
@@ -44,17 +37,6 @@ def test_a_kept_run_is_diffed_by_its_folder_and_what_comes_next_is_a_command(tmp
         assert f"next: parity explain {both} " in cli("diff", *given, code=1).out
     (run / "result.json").write_text("{}")
     assert f"next: parity report '{run}' " in cli("diff", f"{run}/", code=1).out.replace("/'", "'")
-
-
-def test_a_terminal_is_told_of_details(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The places that follow from a fault are counted, and listed with --details."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "120")
-    apart = pair(tmp_path, fault=FAR, steps=5)
-    short, whole = cli("diff", *apart).out, cli("diff", *apart, "--details").out
-    assert "carried over: --details" in short
-    assert "--details" not in whole
-    assert whole.count("noise_pred") > short.count("noise_pred")
 
 
 def test_files_for_ci(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import parity
-from parity.commands.ci.annotate import Place, error_line, place_of
+from parity.commands.ci.annotate import Place, error_line
 from parity.golden import Golden, verify
 from tests.support.cli import cli
 from tests.support.tiny_dit import PORT, write
@@ -143,21 +143,6 @@ def test_json_stays_one_document_beside_an_annotation(repository: Path) -> None:
 def test_wrong_usage(words: str, said: str, repository: Path) -> None:
     assert said in cli("gate", "port.py:build", *words.split(), cwd=repository, code=2).err
     assert verify(repository / "golden") == []
-
-
-@pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        ("x = 1\n\n@f\ndef build(case): ...\n", 4),
-        ("if x:\n    def build(case): ...\nelse:\n    build = other\n", 4),
-        ("x = 1\nclass Net:\n    def build(self): ...\n", 1),
-        ("x = 1\ny = '\\d'\ndef build(case):\n    return (\n", 4),
-        ("\0", 1),
-    ],
-)
-def test_the_line_is_that_of_the_function(source: str, line: int, tmp_path: Path) -> None:
-    (tmp_path / "port.py").write_text(source)
-    assert place_of(f"{tmp_path}/port.py:build").line == line
 
 
 def test_an_annotation_is_escaped_as_its_format_asks() -> None:

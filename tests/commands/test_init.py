@@ -69,9 +69,3 @@ def test_a_model_s_class_arguments_and_modules_are_filled_in_and_its_port_runs(
     assert said in where.read_text()
     result = run(f"{where}:build", None, model)
     assert result.verdict == "pass", result.reason
-
-
-def test_a_transformer_saved_alone_is_loaded_from_its_own_folder(tmp_path: Path) -> None:
-    ltx()[0].transformer.save_pretrained(tmp_path / "model")
-    cli("init", tmp_path / "my_port.py", "--torchax", "--model", tmp_path / "model", code=0)
-    assert ".from_pretrained(case.folder)" in (tmp_path / "my_port.py").read_text()

@@ -59,11 +59,6 @@ def test_the_page_has_the_run_its_pictures_and_what_it_was_made_with(kept: Path,
     assert "98.0 %" in (kept / "report.html").read_text()
 
 
-def test_a_document_alone(tmp_path: Path) -> None:
-    (tmp_path / "diff.json").write_text(dumps(to_json(RESULT)))
-    assert cli("report", tmp_path / "diff.json", code=0).out == f"{tmp_path / 'diff.html'}\n"
-
-
 def test_a_picture_from_outside_the_run_is_not_shown(kept: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(PNG + b"secret")
     link = kept / "frames" / "candidate" / "0000.png"

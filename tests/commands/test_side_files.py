@@ -41,18 +41,3 @@ def test_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str) 
     ran = cli("explain", tmp_path, "--json", code=code)
     assert ran.json["verdict"] == verdict
     assert "parity: RUN: cannot write" in ran.err
-
-
-@pytest.mark.parametrize("verdict", RESULTS)
-def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str) -> None:
-    pytest.importorskip("torchax")
-    result, code = RESULTS[verdict]
-
-    def fake(*given: object) -> Result:
-        (tmp_path / "run").write_text("no folder")
-        return result
-
-    monkeypatch.setattr("parity.runs.stages.run.run_stages", fake)
-    ran = cli("run", "--json", "--out", tmp_path / "run", code=code)
-    assert ran.json["verdict"] == verdict
-    assert "parity: --out: cannot make" in ran.err
