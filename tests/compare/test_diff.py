@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from parity.compare.diff import Auto, diff
@@ -181,3 +182,23 @@ def test_goldens_of_other_names_are_compared(tmp_path: Path, how: str) -> None:
     if isinstance(rename, Auto):
         assert rename.proposal is not None
         assert rename.proposal.pairs == {"layers.0": "blocks.0", "layers.1": "blocks.1"}
+
+
+def test_phantom_keys_are_counted_in_an_attention_whose_rows_could_not_be_paired(tmp_path: Path) -> None:
+    """A script that leaves a stream of padding out: 2 of its 10 tokens are zeroed, and 118 fill a block of 128."""
+    rng = np.random.default_rng(6)
+    q, k, v = (rng.standard_normal((14, 2, 8)) for _ in range(3))
+    weights = np.exp(np.einsum("qhd,khd->hqk", q, k[:8]) / np.sqrt(8))
+    out = np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v[:8])
+    shrunk = np.einsum("hqk,khd->qhd", weights / (weights.sum(-1, keepdims=True) + 2 + 118), v[:8])
+    out[8:] = 0.0
+    both = walk_of({"loop:latents.before": 0.0, "joint:in.hidden_states": 0.0})
+    for port, ours, theirs in (("in.query", q, q[:10]), ("in.key", k, k[:10]), ("out", out, shrunk[:10])):
+        sides = (tensor(f"joint.attention:{port}", x[None].astype(np.float32), held=True) for x in (ours, theirs))
+        both.pair(*sides)
+    both.site("joint:out", FAR)
+    both.ends(FAR, FAR)
+    result = diffed(tmp_path, *both.steps(), candidate=SCRIPT)
+    assert result.verdict == "fail"
+    assert "joint.attention (not compared)" in result.reason
+    assert "120.00 phantom keys on cond" in result.causes[0].cause

@@ -81,6 +81,7 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
     [
         (step(step_index=1), step(step_index=2), (), ["scheduler.step_index"]),
         (step(**GUIDED), step(**GUIDED | {"guided": COND}), (), ["guidance"]),
+        (step(**GUIDED), step(cond=COND, guided=COND), (), ["guidance"]),  # lost with its branch
         (step(**GUIDED), step(cond=COND, guided=1.1 * COND), (), []),
         (step(1, **ZEROED), step(1, **GUIDED), (), ["guidance.zero_steps"]),
         (step(1, **ZEROED), step(1, **ZEROED), (), []),
