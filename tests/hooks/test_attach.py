@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
-from torch.overrides import _get_current_function_mode_stack
 
 from parity.errors import UnjudgedError
-from parity.hooks.attach import _ACTIVE, attached, callable_modules, named_arguments, watching
-from parity.hooks.tap import Tap, require_fired
+from parity.hooks.attach import attached, callable_modules
+from parity.hooks.tap import require_fired
 from parity.models.attention import AttentionSettings, attend
 from tests.hooks.seen import Seen, gathered, make_tap, observe
 
@@ -103,48 +98,6 @@ def test_hooks_are_removed_after_an_exception() -> None:
     assert gathered(tap).sites() == [":in.x", "inner:in.x"]
 
 
-class Listener:
-    """Notes in which order two listeners of one model begin and end, and what attention is then."""
-
-    def __init__(self, name: str, order: list[str]) -> None:
-        self.name, self.order = name, order
-
-    def begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap:
-        self.order.append(f"{self.name} begins")
-        return make_tap(module)
-
-    def end(self, tap: Tap, output: Any) -> None:
-        is_ported = torch.nn.functional.scaled_dot_product_attention is ported
-        self.order += [f"{self.name} ends", "as before" if is_ported else "replaced"]
-
-
-def ported(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return value
-
-
-@pytest.mark.parametrize("raises", [None, ValueError, KeyboardInterrupt])
-def test_two_listeners_of_one_model_leave_nothing_behind(
-    raises: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", ported)
-    model, order = Attention("torch"), list[str]()
-
-    def hook(module: torch.nn.Module, args: Any) -> None:
-        if raises is not None:
-            raise raises
-
-    outer, inner = Listener("outer", order), Listener("inner", order)
-    with contextlib.suppress(ValueError, KeyboardInterrupt), watching(model, outer), watching(model, inner):
-        model.register_forward_pre_hook(hook)
-        model(tokens())
-    assert torch.nn.functional.scaled_dot_product_attention is ported
-    assert not _get_current_function_mode_stack()
-    assert _ACTIVE.get() is None
-    assert order[:2] == ["outer begins", "inner begins"]
-    if raises is None:
-        assert order[2:] == ["inner ends", "as before", "outer ends", "as before"]
-
-
 # --- attention -------------------------------------------------------------------------------------------------
 
 
@@ -165,37 +118,6 @@ def test_torch_and_parity_attention_record_the_same() -> None:
     for key in a.order:
         assert a.records[key].shape == b.records[key].shape
         np.testing.assert_allclose(a.records[key].sketch, b.records[key].sketch, atol=1e-6)
-
-
-@pytest.mark.parametrize("kernel", ["flex", "sdpa"])
-@pytest.mark.parametrize("mask", ["exact", "zero_kv_rescaled"])
-def test_attend_is_seen_once_with_every_kernel(kernel: str, mask: str) -> None:
-    class Own(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            valid = torch.tensor([[True, True, True, False]])
-            return attend(*[x.unflatten(2, (1, 16))] * 3, valid, AttentionSettings(kernel, mask))
-
-    seen = observe(Own(), tokens())
-    assert [site for site in seen.sites() if site.startswith("attention")] == [f"attention:{port}" for port in PORTS]
-
-
-def test_a_kernel_that_runs_within_paritys_own_attention_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a port whose module attends by parity's, and that installs a kernel beneath."""
-    own = torch.nn.functional.scaled_dot_product_attention
-
-    def kernel(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return own(*args, **kwargs)
-
-    def ran() -> str:
-        model = Model("attend")
-        tap = make_tap(model)
-        with attached(model, tap):
-            model(tokens())
-        return tap.ran.ran()["blocks.0.attention"]
-
-    assert ran() == "parity's own, 1 call"
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", kernel)
-    assert "the port's own function kernel (test_attach.py:" in ran()
 
 
 # --- what is chosen has to fire --------------------------------------------------------------------------------
@@ -230,27 +152,3 @@ def test_only_chosen_sites_are_recorded(sites: str, expected: list[tuple[str, in
 def test_a_chosen_site_that_never_fires_is_an_error(sites: str, values: tuple[str, ...]) -> None:
     with pytest.raises(UnjudgedError, match="never fired"):
         fired(sites, values)
-
-
-def test_what_fires_or_a_setting_silences_is_no_error() -> None:
-    assert fired("all").order
-    assert fired("blocks.*", ("blocks.0.attention:out",)).at("blocks.0.attention:out").value is not None
-    assert fired("spare:out", silenced=frozenset({"spare"})).order == []
-
-
-class Various(torch.nn.Module):
-    def forward(self, x: Any, *rest: Any, flag: bool = False, **options: Any) -> Any:
-        return x
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs", "expected"),
-    [
-        ((1,), {}, {"x": 1}),
-        ((1, 2, 3), {"flag": True}, {"x": 1, "rest": (2, 3), "flag": True}),
-        ((), {"x": 1, "extra": 2}, {"x": 1, "extra": 2}),
-        ((), {"flag": True}, {"flag": True}),
-    ],
-)
-def test_arguments_are_named_by_the_forwards_signature(args: Any, kwargs: Any, expected: Any) -> None:
-    assert named_arguments(Various(), args, kwargs) == expected

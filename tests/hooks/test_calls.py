@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from parity.hooks.calls import Call, calls_of, mapped, retyped
+from parity.hooks.calls import Call, calls_of
 from parity.hooks.objects import objects_of, watched
 from parity.hooks.rerun import rerun
 
@@ -44,42 +44,7 @@ def test_each_call_has_its_inputs_from_before_the_module_wrote_to_them() -> None
     assert [bool((x == value).all()) for x, value in zip(found, (1, 2, 2, 6), strict=True)] == [True] * 4
 
 
-def test_calls_made_while_handling_one_are_not_handed_over() -> None:
-    model = Outer()
-    assert len(collected(model, lambda call: model.inner(torch.ones(1), scale=torch.tensor(1.0)))) == 2
-    assert not model.inner._forward_hooks
-    assert not model.inner._forward_pre_hooks
-
-
-def test_inputs_take_the_dtypes_of_their_sites() -> None:
-    (call, second) = collected(Outer())
-    changed = retyped(Inner(), second, {"inner:in.x": torch.bfloat16, "inner:in.rest.1": torch.float16})
-    dtypes = [x.dtype for x in (changed.args[0], changed.kwargs["scale"], *changed.kwargs["rest"])]
-    assert dtypes == [torch.bfloat16, torch.float32, torch.float32, torch.float16]
-    assert retyped(Inner(), call, {}).args[0].dtype == torch.float32
-    nest = {"a": (torch.ones(1), None, [torch.ones(2), 3]), "b": "text"}
-    assert mapped(lambda x: x.numel(), nest) == {"a": (1, None, [2, 3]), "b": "text"}
-
-
 # --- again in another dtype ------------------------------------------------------------------------------------
-
-
-class Embedding(torch.nn.Module):
-    """Works in the dtype that an argument names, as Sana's time embedding does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor, hidden_dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return self.linear(x.sin().to(hidden_dtype))
-
-
-class Positions(torch.nn.Module):
-    """Takes a norm in float32 whatever it is given, as Cosmos' positions do: torch refuses to narrow float64 there."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
 
 
 class Sinusoids(torch.nn.Module):
@@ -95,18 +60,13 @@ class Sinusoids(torch.nn.Module):
         return torch.matmul(self.conv(x.float()[None].mT)[0], scores)
 
 
-@pytest.mark.parametrize(
-    ("module", "kwargs"), [(Embedding(), {"hidden_dtype": torch.float32}), (Positions(), {}), (Sinusoids(), {})]
-)
-def test_a_module_is_run_again_in_float64(module: torch.nn.Module, kwargs: dict[str, Any]) -> None:
-    x = torch.linspace(0.1, 1, 8).reshape(2, 4)
-    call = Call("module", 0, ("cond",), (x,), kwargs, None)
+def test_a_module_is_run_again_in_float64() -> None:
+    module, x = Sinusoids(), torch.linspace(0.1, 1, 8).reshape(2, 4)
+    call = Call("module", 0, ("cond",), (x,), {}, None)
     wide, narrow = rerun(module, call, torch.float64), rerun(module, call, None)
     assert (wide.dtype, narrow.dtype) == (torch.float64, torch.float32)
     assert torch.allclose(wide.float(), narrow, atol=1e-6)
     assert not torch.equal(wide, narrow.double())  # computed in float64, not only returned so
-    if isinstance(module, Positions):
-        assert torch.allclose(wide.square().sum(dim=-1), torch.ones(2, dtype=torch.float64), rtol=1e-15)
 
 
 # --- objects without hooks -------------------------------------------------------------------------------------
@@ -155,23 +115,6 @@ def test_calls_of_a_copy_are_seen_and_the_classes_are_restored() -> None:
     with pytest.raises(ValueError, match="too large"), watched(Top(), lambda *what: seen.append(what)):
         Top()(101)
     assert (Leaf.__call__, Top.__call__) == before
-
-
-def test_flax_nnx_modules_are_objects() -> None:
-    nnx, jnp = pytest.importorskip("flax.nnx"), pytest.importorskip("jax.numpy")
-
-    class Net(nnx.Module):
-        def __init__(self) -> None:
-            self.inner = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
-
-        def __call__(self, x: Any) -> Any:
-            return self.inner(x)
-
-    seen: list[str] = []
-    graph, state = nnx.split(Net())
-    with watched(Net(), lambda path, port, value: seen.append(f"{path}:{port}")):
-        nnx.merge(graph, state)(jnp.ones((1, 3)))
-    assert {"inner:out", ":out"} <= set(seen)
 
 
 @pytest.mark.parametrize("is_unrolled", [False, True])

@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from parity.hooks.attach import attached
 from parity.hooks.perturb import perturbed
 from parity.paths.loaded import Loaded
 from parity.settings.elementary import EPS
-from tests.hooks.seen import gathered, make_tap
 
 
 class Keeps(torch.nn.Module):
@@ -92,7 +90,7 @@ def test_what_rounding_does_not_touch_stays() -> None:
     assert not torch.equal(seen["half"], mask + 0.5)
 
 
-@pytest.mark.parametrize("terms", [64, 1024, 2048])
+@pytest.mark.parametrize("terms", [64, 2048])
 def test_products_move_by_what_adding_their_terms_one_by_one_rounds(terms: int) -> None:
     """As far as an implementation that sums in that order is: neither far below (false alarms) nor far above."""
     torch.manual_seed(terms)
@@ -214,26 +212,6 @@ def test_functions_and_random_state_are_restored(fails: bool) -> None:
     assert torch.equal(torch.exp(GRID), exact[1])
 
 
-def test_a_seed_gives_one_result() -> None:
-    module, x = torch.nn.Linear(8, 8), values(4, 8)
-    results = []
-    for seed in (0, 0, 1):
-        with perturbed(module, seed):
-            results.append(module(x))
-    assert torch.equal(results[0], results[1])
-    assert not torch.equal(results[0], results[2])
-
-
-def test_a_tap_sees_what_the_module_is_given() -> None:
-    module = Keeps()
-    tap = make_tap(module, values=(":in", ":out"))
-    with perturbed(module, 0), attached(module, tap):
-        out = module(values(4, 4))
-    seen = gathered(tap)
-    assert torch.equal(torch.from_numpy(seen.at(":in.x").value), module.given[0])
-    assert torch.equal(torch.from_numpy(seen.at(":out").value), out)
-
-
 def test_the_tiny_models_prediction_moves_by_rounding_only(tiny_side: Callable[..., Loaded]) -> None:
     side = tiny_side("torch")
     model = side.backend.module()
@@ -251,37 +229,14 @@ def test_the_tiny_models_prediction_moves_by_rounding_only(tiny_side: Callable[.
     assert all(p is parameters[name] for name, p in model.named_parameters())
 
 
-class Remembers(torch.nn.Module):
-    """Keeps its place, and what it saw, in lists that it is given: as the convolutions of Wan's VAE do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = torch.nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor, cache: list[torch.Tensor | None], place: list[int]) -> torch.Tensor:
-        at = place[0]
-        place[0] += 1
-        before, cache[at] = cache[at], x
-        return self.mix(x if before is None else x + before)
-
-
-def test_what_a_module_writes_into_a_list_that_it_is_given_stays_written() -> None:
-    net = torch.nn.ModuleList(Remembers() for _ in range(2))
-
-    def run() -> torch.Tensor:
-        cache: list[torch.Tensor | None] = [None, None]
-        for frame in range(2):
-            place, x = [0], torch.full((3, 4), 1.0 + frame)
-            for module in net:
-                x = module(x, cache, place)
-            assert place == [2]
-        return x
-
-    with torch.no_grad():
-        plain = run()
-        with perturbed(net, 1):
-            moved = run()
-    assert 0 < (moved - plain).norm() / plain.norm() < 1e-5
+def test_a_seed_gives_one_result() -> None:
+    module, x = torch.nn.Linear(8, 8), values(4, 8)
+    results = []
+    for seed in (0, 0, 1):
+        with perturbed(module, seed):
+            results.append(module(x))
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
 
 
 # --- the elementary functions of a chip ------------------------------------------------------------------------
@@ -289,30 +244,16 @@ def test_what_a_module_writes_into_a_list_that_it_is_given_stays_written() -> No
 X = torch.linspace(-4, 4, 4096).reshape(64, 64)
 
 
-def flex(x: torch.Tensor) -> torch.Tensor:
-    """It gives its log-sum-exp beside its output: the first of several results moves."""
-    from torch.nn.attention import flex_attention
-
-    flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
-    return flex_attention.flex_attention(*[x[None, None]] * 3)[0, 0]
-
-
 FUNCTIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
     "exp": (torch.exp, 33 * EPS),
     "sigmoid": (torch.sigmoid, 4e-5),
-    "silu": (functional.silu, 4e-5),
-    "gelu": (lambda x: functional.gelu(x, approximate="tanh"), 2e-6),
-    "erf gelu": (functional.gelu, 1e-5),
     "softmax": (lambda x: x.softmax(-1), 35 * EPS),
     "attention": (lambda x: functional.scaled_dot_product_attention(*[x[None, None]] * 3)[0, 0], 35 * EPS),
-    "flex attention": (flex, 1e-4),
     "norm": (lambda x: functional.layer_norm(x, (64,)), 2 * EPS),
-    "root": (lambda x: torch.rsqrt(x.abs() + 1), 2 * EPS),
     "named argument": (lambda x: functional.gelu(input=x, approximate="tanh"), 2e-6),
     "quotient": (lambda x: 1 / (x.abs() + 1), 2 * EPS),
-    "power": (lambda x: 10.0**x, 8 * EPS),
 }
-ALIKE = [lambda x: x / 3, lambda x: x**2, lambda x: x * x, lambda x: x.bfloat16().exp().float(), torch.relu]
+ALIKE = [lambda x: x / 3, lambda x: x * x, lambda x: x.bfloat16().exp().float()]
 
 
 class Apply(torch.nn.Module):
@@ -341,7 +282,7 @@ def test_results_move_by_what_their_chip_may_be_off(name: str) -> None:
     exact = function(X)
     assert torch.equal(inside(function, "none"), exact)
     off = float((inside(function, "v6e") - exact).norm() / exact.norm())
-    assert (0 if function is flex else about / 8) < off < about
+    assert about / 8 < off < about
 
 
 @pytest.mark.parametrize("function", ALIKE)
@@ -349,22 +290,3 @@ def test_what_every_chip_computes_alike_stays(function: Callable[[torch.Tensor],
     assert torch.equal(inside(function, "v4"), function(X))
     infinities = inside(lambda x: torch.exp(torch.tensor([[200.0, -torch.inf]])), "v5e")
     assert infinities.tolist() == [[torch.inf, 0.0]]
-
-
-def test_what_watches_functions_within_sees_what_the_chip_gives() -> None:
-    """A tap watches attention so, and a descent operations: their floors are those of moved results."""
-    from torch.overrides import TorchFunctionMode
-
-    class Watching(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            if getattr(func, "__name__", "") == "softmax":
-                seen.append(out)
-            return out
-
-    seen: list[torch.Tensor] = []
-    module = Apply(lambda x: x.softmax(-1))
-    with torch.no_grad(), perturbed(module, 5, chip="v6e"), Watching():
-        module(X)
-    assert torch.equal(seen[0], module.seen)
-    assert not torch.equal(seen[0], X.softmax(-1))

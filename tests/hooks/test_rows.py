@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.hooks.attach import attached, masks_given
-from parity.hooks.masks import Masks, cut, frame_of, let_through, paired
+from parity.hooks.attach import attached
+from parity.hooks.masks import Masks, cut, frame_of, paired
 from parity.hooks.rows import SEQUENCE, WHOLE, NoRows, Part, take
 from tests.hooks.seen import Seen, gathered, make_tap
 
@@ -106,26 +106,6 @@ def test_valid_rows_come_first_in_their_order_whatever_lies_between(valid: list[
 
 
 @pytest.mark.parametrize(
-    "mask",
-    [
-        torch.tensor([[True, False, True]]),
-        torch.tensor([[1, 0, 1]]),
-        torch.tensor([[1.0, 0.0, 1.0]]),
-        torch.tensor([[[[0.0, -1e4, 0.0]]]]),
-        torch.tensor([[True, True, True, False, True]]),
-        torch.tensor([[[[True, False, True], [False, False, False]]]]),
-    ],
-)
-def test_masks_of_every_kind_say_the_same(mask: torch.Tensor) -> None:
-    masks = Masks(JointRows())
-    masks.see("blocks.0", {"attention_mask": mask})
-    found = masks.of("blocks.0", 3, 2)
-    assert found is not None
-    assert found.tolist() == [[True, False, True]]
-    assert masks.of("other.0", 3, 2) is None  # another part of the model may have a mask of its own
-
-
-@pytest.mark.parametrize(
     ("valid", "rows", "count"),
     [
         ([1, 1, 1, 0], [1.0, 2.0, 3.0, 0.0], 3),
@@ -141,22 +121,6 @@ def test_rows_are_paired_by_a_mask_that_lets_as_many_through(valid: list[int], r
     weight = (torch.arange(4) < count).float()
     frame = paired(torch.tensor(valid).bool(), torch.arange(4, dtype=torch.int32), weight)
     assert take(tokens(len(valid)), *frame)[0][0, :, 0].tolist() == rows
-
-
-@pytest.mark.parametrize(
-    ("mask", "through"),
-    [
-        (torch.tensor([[0.0, -1e4, 0.0]]), [[True, False, True]]),
-        (torch.zeros(1, 3, dtype=torch.int64), [[False] * 3]),
-        (torch.zeros(1, 1, 1, 3), None),  # additive, or one that lets nothing through?
-        (torch.ones(1, 3), None),
-        (torch.zeros(3), None),
-        (None, None),
-    ],
-)
-def test_what_a_mask_alone_lets_through(mask: torch.Tensor | None, through: list[list[bool]] | None) -> None:
-    found = let_through(mask)
-    assert (None if found is None else found.tolist()) == through
 
 
 def test_two_orders_and_lengths_of_the_same_tokens_have_equal_sketches() -> None:
@@ -183,15 +147,6 @@ def test_the_text_of_a_joint_sequence_is_paired_by_the_mask_of_the_text() -> Non
     seen = gathered(tap)
     assert sketch_of(seen, "blocks.0.attention:out@text").tolist() == [4.0, 5.0, 0.0, 0.0]
     assert sketch_of(seen, "blocks.0.attention:out@image").tolist() == [1.0, 2.0]
-
-
-def test_a_port_may_name_the_padded_rows_that_its_modules_are_not_given() -> None:
-    tap, model = tap_of(JointRows(), [0.0] * 4), Block()
-    with attached(model, tap):
-        masks_given({"": torch.tensor([[0, 1, 1]])})
-        model(torch.arange(1.0, 4.0).reshape(1, 3, 1))
-    assert sketch_of(gathered(tap), ":out").tolist() == [4.0, 6.0, 0.0, 0.0]
-    masks_given({"": torch.ones(1, 3)})  # outside a call nobody listens
 
 
 @pytest.mark.parametrize(
