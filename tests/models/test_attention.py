@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +18,6 @@ import torch
 import torchax
 from torchax import interop
 
-from parity.models import splash
 from parity.models.attention import AttentionSettings, Mark, attend
 from parity.models.attention_kernels import splash_block
 from parity.paths.jax.safe_attention import use_safe_attention
@@ -193,15 +190,6 @@ def test_the_oracle_distinguishes_the_masks(given: Tensors) -> None:
     assert z * (1 / gain - 1) == pytest.approx(np.full((L, H), L - VALID[0]), rel=1e-4)
 
 
-@pytest.mark.parametrize("kernel", ["flex", "sdpa"])
-@pytest.mark.parametrize("mask", ["exact", "zero_kv_rescaled"])
-def test_bfloat16_stays_bfloat16(given: Tensors, kernel: str, mask: str) -> None:
-    q, k, v = (torch.from_numpy(x).bfloat16() for x in (given.query, given.key, given.value))
-    out = attend(q, k, v, torch.from_numpy(given.valid), AttentionSettings(kernel, mask))
-    assert out.dtype == torch.bfloat16
-    assert out[SOME].float().numpy() == pytest.approx(oracle(given, mask)[SOME], abs=5e-2)
-
-
 def test_another_mask_is_not_mistaken_for_the_last(given: Tensors) -> None:
     """Block masks are cached: a mask written to, or one that took a freed one's place, must not get its blocks."""
     q, k, v = (torch.from_numpy(x) for x in (given.query, given.key, given.value))
@@ -283,22 +271,6 @@ def test_a_softmax_in_bfloat16_rounds_scores_and_weights(given: Tensors, name: s
     assert 5e-4 < np.abs(oracle(given, mask)[SOME] - out)[valid].mean() < 1e-2
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "also"),
-    [
-        ("torch flex", {}, set()),
-        ("splash", {}, set()),
-        ("torch sdpa", {"k_smooth": True}, {"k_smooth"}),
-        ("torchax jit", {"softmax_dtype": "bfloat16"}, {"softmax_dtype"}),
-    ],
-)
-def test_every_setting_says_that_it_was_reached(given: Tensors, name: str, more: Any, also: set[str]) -> None:
-    names: set[str] = set()
-    RUNS[name](given, "exact", names.add, **more)
-    always = {"kernel", "mask", "block_q", "block_kv", "block_padding"}
-    assert {n.removeprefix("attention.") for n in names} == always | also
-
-
 # --- splash alone --------------------------------------------------------------------------------------------------
 
 
@@ -317,24 +289,6 @@ def test_blocks_change_nothing(long: Tensors, mask: str, block_q: int, block_kv:
     expected = RUNS["torch sdpa"](long, mask)
     found = RUNS["splash"](long, mask, block_q=block_q, block_kv=block_kv)
     assert found == pytest.approx(expected, abs=3e-6)
-
-
-@pytest.mark.slow
-def test_whole_blocks_take_the_kernel_without_ids(long: Tensors) -> None:
-    whole = Tensors(*(x[:, :256] for x in (long.query, long.key, long.value, long.valid)))
-    with mock.patch.object(splash.kernel, "SegmentIds", side_effect=AssertionError("ids where none are needed")):
-        found = RUNS["splash"](whole, "none")
-    assert found == pytest.approx(RUNS["torch sdpa"](whole, "none"), abs=3e-6)
-
-
-@pytest.mark.parametrize(("precision", "name"), [("highest", "HIGHEST"), ("default", "DEFAULT")])
-def test_the_products_of_splash_follow_the_precision_in_force(precision: str, name: str) -> None:
-    x = jnp.ones((1, 1, 128, 16))
-    with jax.default_matmul_precision(precision):
-        program = jax.make_jaxpr(lambda x: splash.splash(x, x, x, None, block_q=128, block_kv=128, lse=False))(x)
-    products = re.findall(r"precision=(\S+)", str(program))
-    assert len(products) == str(program).count("dot_general[") == 2
-    assert all(name in p for p in products)
 
 
 @pytest.mark.slow

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from parity.errors import UsageError
-from parity.hooks.sites import plan_sites
 from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import GenerationSpec
-from parity.paths.inputs import Inputs, require_place
+from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare, state_of
 from parity.paths.reference import load_reference
@@ -26,8 +23,6 @@ STEPS = 4
 CACHE = "cache=deepcache:1,3,2"
 MODELS = ("tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5")
 _INPUTS: dict[str, Inputs] = {}
-
-Sides = Callable[..., Loaded]
 
 
 def side(model: str, backend: str, *settings: str) -> Loaded:
@@ -105,18 +100,6 @@ def test_both_sides_agree_and_differ_from_no_cache_at_skipped_steps(model: str) 
 
 
 @pytest.mark.slow
-def test_skipped_blocks_are_absent_and_observing_changes_nothing() -> None:
-    loaded = side(MODELS[0], "torchax", CACHE)
-    plan = plan_sites(["", *loaded.modules], "blocks")
-    observed, free = walk(loaded, plan), walk(loaded.with_fresh_sampler())
-    for step, (seen, unseen) in enumerate(zip(observed.steps, free.steps, strict=True)):
-        called = {r.key.module.split(".")[1] for r in seen.records if r.key.module.startswith("transformer_blocks.")}
-        assert called == ({"0", "3"} if step % 2 else {"0", "1", "2", "3"})
-        value = {r.key: r.value for r in unseen.records}
-        assert all(np.array_equal(r.value, value[r.key]) for r in seen.records if r.key.module == "loop")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "torchax"])
 def test_loops_of_one_side_share_no_cache_and_one_can_begin_at_a_skipped_step(backend: str) -> None:
     """The floors' variants run beside the reference on the same model."""
@@ -131,14 +114,3 @@ def test_loops_of_one_side_share_no_cache_and_one_can_begin_at_a_skipped_step(ba
     for step, found in ((1, beside[1]), (3, beside[3]), (3, resumed)):
         value = {r.key: r.value for r in expected.steps[step].records}
         assert all(np.array_equal(r.value, value[r.key]) for r in found.records)
-
-
-@pytest.mark.parametrize(
-    ("cache", "steps", "message"),
-    [("deepcache:1,5,2", 2, "the model has 4 blocks: END is at most 4"), ("deepcache:1,3,2", 1, "--steps 2 or more")],
-)
-def test_a_cache_without_a_place_is_refused(cache: str, steps: int, message: str) -> None:
-    folder = resolve_model(MODELS[0])
-    case, family = make_case(MODELS[0], folder, GenerationSpec.load(folder)), family_of(folder)
-    with pytest.raises(UsageError, match=message):
-        require_place(family, case, parse("torchax", [f"cache={cache}"]), steps)

@@ -42,12 +42,6 @@ def test_a_part_without_one_of_its_weights_is_refused(part: str, name: str, chan
         load_part(changed(part, lambda weights: weights.pop(name)), part)
 
 
-def test_a_renamed_weight_is_missing_and_an_unknown_one_refused(changed: Callable[..., Path]) -> None:
-    folder = changed("transformer", lambda weights: weights.update({"extra.weight": torch.ones(1)}))
-    with pytest.raises(UsageError, match=r"unexpected in its weights for a CogVideoXTransformer3DModel: extra\.weight"):
-        load_part(folder, "transformer")
-
-
 def test_a_text_encoder_may_hold_more_but_not_less(changed: Callable[..., Path]) -> None:
     kind = transformers.T5EncoderModel
     norm = "encoder.final_layer_norm.weight"
@@ -58,12 +52,3 @@ def test_a_text_encoder_may_hold_more_but_not_less(changed: Callable[..., Path])
     folder = changed("text_encoder", lambda weights: weights.pop(norm))
     with pytest.raises(UsageError, match=f"missing in its weights for a T5EncoderModel: {norm}"):
         load_component(kind, folder, "text_encoder")
-
-
-def test_a_schedulers_table_of_an_absurd_length_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(resolve_model("tiny-cogvideox-1.5"), folder)
-    config = folder / "scheduler" / "scheduler_config.json"
-    config.write_text(config.read_text().replace('"num_train_timesteps": 1000', '"num_train_timesteps": 1000000000'))
-    with pytest.raises(UsageError, match="num_train_timesteps is 1000000000, not 1 to 1000000"):
-        load_part(folder, "scheduler")

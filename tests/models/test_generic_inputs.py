@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
-from parity.errors import UsageError
+from benchmarks.tiny_families import make
 from parity.models.folder import class_of, read_config, skeleton
 from parity.models.generic.fitting import fitting
-from parity.models.generic.inputs import TEXT, Made, Signature, make_arguments, signature_of
-from tests.models.generic_models import make
+from parity.models.generic.inputs import TEXT, Signature, make_arguments, signature_of
 
 
 def _signature(folder: Path, name: str, **changes: Any) -> tuple[Signature, torch.nn.Module]:
@@ -65,56 +62,3 @@ def test_a_tensor_without_axes_is_a_number(tmp_path: Path) -> None:
     assert (made.static["num_frames"], type(made.static["num_frames"])) == (3, int)
     assert "num_frames" not in made.tensors
     assert "timestep" in made.tensors
-
-
-class TakesLists(torch.nn.Module):
-    """As AnyFlow's causal class: lists of numbers, a second time, and frames before channels."""
-
-    def __init__(self, in_channels: int = 4, text_dim: int = 8) -> None:
-        super().__init__()
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        timestep: torch.Tensor,
-        r_timestep: torch.Tensor,
-        chunks: list[int],
-        grids: list[tuple[int, int]],
-        masks: list[torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        hidden_states = hidden_states.permute(0, 2, 1, 3, 4)
-        batch_size, num_channels, num_frames, height, width = hidden_states.shape
-        return hidden_states.reshape(batch_size, num_channels, num_frames, height, width)
-
-
-TakesLists.__name__ = "Lists3DModel"
-TakesLists.forward.__annotations__["grids"] = "typing.List[typing.Tuple[int, int]]"  # as older classes have it
-
-
-def test_a_tensor_for_an_argument_of_lists_is_a_list() -> None:
-    signature = signature_of(TakesLists, {})
-    own = {"chunks": torch.tensor([2, 2]), "grids": torch.tensor([[1, 2]]), "masks": torch.ones(1, 2)}
-    made = make_arguments(signature, own)
-    assert made.static == {"chunks": [2, 2], "grids": [[1, 2]]}
-    assert set(made.tensors) == {"masks", "r_timestep"}
-    assert signature.latent_shape() == (1, 2, 4, 4, 6)
-    with pytest.raises(UsageError, match="cannot make the argument 'chunks'"):
-        make_arguments(signature, {"grids": own["grids"]})
-
-
-def test_an_optional_argument_that_the_config_does_not_ask_for_keeps_its_default(tmp_path: Path) -> None:
-    """Bria's class takes pooled embeddings and reads none; its config has no width for them."""
-    signature, _ = _signature(tmp_path, "flux")
-    config = {n: v for n, v in signature.config.items() if n != "pooled_projection_dim"}
-    required = tuple(n for n in signature.required if n != "pooled_projections")
-    bare = replace(signature, config=config, required=required, optional=("pooled_projections",))
-    assert "pooled_projections" not in make_arguments(bare, {}).tensors
-    with pytest.raises(UsageError, match="cannot make the argument 'pooled_projections'"):
-        make_arguments(replace(bare, required=("pooled_projections",)), {})
-
-
-@pytest.mark.parametrize("name", ["sana", "mochi"])
-def test_what_can_be_called_or_cannot_be_asked_keeps_all_arguments(name: str, tmp_path: Path) -> None:
-    signature, model = _signature(tmp_path, name)
-    made: Made = make_arguments(signature, {})
-    assert fitting(signature, model, made, {}) is made

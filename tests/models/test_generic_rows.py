@@ -30,12 +30,6 @@ def test_tensors_with_as_many_rows_as_the_text_are_text(
     assert TextRows(16, (48, 24)).parts(module, port, shape) == found
 
 
-def test_where_the_image_may_have_as_many_names_decide() -> None:
-    for rule in (TextRows(16), TextRows(16, (16,))):
-        assert rule.parts("blocks.0", "out.0", (1, 16, 32)) == WHOLE
-        assert rule.parts("context_embedder", "out", (1, 16, 32)) == TEXT
-
-
 def test_a_port_may_keep_fewer_of_them_where_it_has_a_mask_of_so_many() -> None:
     rule = TextRows(16, (48,))
     assert rule.paired("context_embedder", "out", (1, 12, 32), {12}) == TEXT
@@ -48,13 +42,6 @@ def test_a_joint_sequence_is_whole_and_beside_it_what_its_mask_lets_be_read() ->
     assert rule.paired("blocks.0.attn.attention", "in.key", (1, 48, 2, 8), {48, 16}) == SEQUENCE
     assert rule.paired("blocks.0.attn.attention", "in.key", (1, 48, 2, 8), {16}) == WHOLE, "no mask says"
     assert rule.paired("blocks.0", "in.attention_mask", (1, 48, 1), {48}) == WHOLE
-
-
-def test_a_joint_mask_says_how_many_rows_are_the_image_s() -> None:
-    rule = TextRows(16)  # latents of the user's: in how many patches the class cuts them nobody says
-    assert rule.paired("blocks.0", "out.1", (1, 16, 32), {48}) == TEXT
-    assert rule.paired("blocks.0", "out.1", (1, 16, 32), {32}) == WHOLE, "an image of as many rows"
-    assert rule.paired("blocks.0", "out.1", (1, 16, 32), {16}) == WHOLE
 
 
 def test_the_mask_among_the_inputs_says_which_are_valid() -> None:

@@ -31,31 +31,13 @@ def test_latents_come_back_bit_for_bit(tmp_path: pathlib.Path, dtype: torch.dtyp
     assert [entry.name for entry in tmp_path.iterdir()] == ["s2"]
 
 
-def test_bfloat16_stored_as_float32_comes_back_as_bfloat16(tmp_path: pathlib.Path) -> None:
-    latents = torch.randn(1, 2, 1, 2, 2).bfloat16()
-    info = json.dumps({"latents": "torch.bfloat16"})
-    safetensors.torch.save_file({"latents": latents.float()}, tmp_path / "s2", {"dtype_info": info})
-    found, numbers = read_stage2(tmp_path / "s2")
-    assert (found.dtype, torch.equal(found, latents), numbers) == (torch.bfloat16, True, {})
-
-
-@pytest.mark.parametrize("latents", [torch.zeros(1, 32, 4, 6), SMALL.double(), SMALL.long()])
-def test_other_latents_are_not_written(tmp_path: pathlib.Path, latents: torch.Tensor) -> None:
-    with pytest.raises(UsageError, match=r"expected latents \[B, C, T, H, W\] in float32, bfloat16 or float16"):
-        write_stage2(tmp_path / "s2", latents, **NUMBERS)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("tensors", "metadata", "word"),
     [
         ({"x": torch.zeros(1)}, {}, "'latents' is missing"),
         ({"latents": torch.zeros(32, 3, 4, 6)}, {}, r"found \[32, 3, 4, 6\]"),
-        ({"latents": torch.zeros(1, 0, 3, 4, 6)}, {}, r"found \[1, 0, 3, 4, 6\]"),
         ({"latents": SMALL.int()}, {}, "found I32"),
         ({"latents": SMALL}, {"seed": "4.5"}, "metadata seed"),
-        ({"latents": SMALL}, {"guidance_scale": "nan"}, "metadata guidance_scale"),
-        ({"latents": SMALL}, {"seed": "9" * 400}, "metadata seed"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(

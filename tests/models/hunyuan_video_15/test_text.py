@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
 
 import diffusers
 import pytest
@@ -12,7 +11,6 @@ import safetensors.torch
 import torch
 
 from parity.errors import UsageError
-from parity.models.cogvideox.text import T5
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
 from parity.models.hunyuan_video_15.text import BYT5, QWEN
 from parity.models.registry import resolve_model
@@ -65,19 +63,6 @@ def test_byt5_dtype_changes_byt5_alone_and_no_quotes_leave_it_empty(folder: path
     assert not plain["uncond"]["encoder_attention_mask_2"].any()
 
 
-def test_a_folder_without_an_encoder_is_named(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    spec = GenerationSpec.load(folder)
-    with pytest.raises(UsageError, match="expected a subfolder 'tokenizer' with a Qwen2Tokenizer"):
-        encode(tmp_path, spec)
-    for part in ("tokenizer", "tokenizer_2"):
-        shutil.copytree(folder / part, tmp_path / part)
-    for part in ("text_encoder", "text_encoder_2"):
-        (tmp_path / part).mkdir()
-        shutil.copy(folder / part / "config.json", tmp_path / part)
-    with pytest.raises(UsageError, match="text_encoder: cannot be loaded as Qwen2_5_VLTextModel"):
-        encode(tmp_path, spec)
-
-
 # --- stage-1 files ---------------------------------------------------------------------------------------------
 
 
@@ -122,28 +107,15 @@ def test_bfloat16_stored_as_float32_comes_back_as_bfloat16(tmp_path: pathlib.Pat
     assert found["uncond"]["encoder_hidden_states"].dtype == torch.float32
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8])
-def test_masks_may_be_integers(tmp_path: pathlib.Path, dtype: torch.dtype) -> None:
-    tensors = {name: tensor.to(dtype) if "mask" in name else tensor for name, tensor in stage1().items()}
-    mask = read_stage1(write(tmp_path / "s1", tensors), STREAMS, CONFIG)["cond"]["encoder_attention_mask"]
-    assert (mask.dtype, int(mask.sum())) == (dtype, 5)
-
-
 @pytest.mark.parametrize(
     ("name", "tensor", "word"),
     [
-        *((name, None, "is missing") for name in ("prompt_embeds", "negative_prompt_embeds_mask_2")),
+        ("negative_prompt_embeds_mask_2", None, "is missing"),
         ("prompt_embeds", torch.zeros(1, 7, 9), r"expected shape \[1, L, 6\], found \[1, 7, 9\]"),
-        ("prompt_embeds", torch.zeros(2, 7, 6), r"found \[2, 7, 6\]"),
-        ("prompt_embeds", torch.zeros(1, 0, 6), r"found \[1, 0, 6\]"),
         ("prompt_embeds_mask", torch.ones(1, 8), r"expected shape \[1, 7\], found \[1, 8\]"),
-        ("negative_prompt_embeds", torch.zeros(1, 3, 6), r"expected shape \[1, 7, 6\], found \[1, 3, 6\]"),
         ("prompt_embeds", torch.zeros(1, 7, 6).double(), "found F64"),
-        ("prompt_embeds_mask", torch.ones(1, 7).double(), "found F64"),
         ("prompt_embeds", torch.full((1, 7, 6), torch.nan), "found 42 NaN or Inf of 42"),
-        ("negative_prompt_embeds_2", torch.full((1, 4, 5), torch.inf), "found 20 NaN"),
         ("prompt_embeds_mask", torch.full((1, 7), 0.5), "expected a mask of 0 and 1"),
-        ("prompt_embeds_mask", torch.zeros(1, 7), "at least one token"),
     ],
 )
 def test_a_tensor_that_does_not_fit_is_refused(
@@ -152,23 +124,6 @@ def test_a_tensor_that_does_not_fit_is_refused(
     tensors = {n: x for n, x in {**stage1(), name: tensor}.items() if x is not None}
     with pytest.raises(UsageError, match=rf"s1: tensor '{name}'.*{word}"):
         read_stage1(write(tmp_path / "s1", tensors), STREAMS, CONFIG)
-
-
-def test_a_file_of_another_family_is_refused(tmp_path: pathlib.Path) -> None:
-    """CogVideoX pads both prompts to a length of its own."""
-    config = {"text_embed_dim": 64, "max_text_seq_length": 32}
-    tensors = {"prompt_embeds": torch.ones(1, 32, 64), "negative_prompt_embeds": torch.ones(1, 30, 64)}
-    path = write(tmp_path / "s1", tensors)
-    with pytest.raises(UsageError, match=r"\[1, 32, 64\], found \[1, 30, 64\]"):
-        read_stage1(path, [T5], config)
-
-
-@pytest.mark.parametrize(
-    "info", ["{", '["torch.bfloat16"]', '{"prompt_embeds": 16}', '{"prompt_embeds": "torch.int8"}']
-)
-def test_a_bad_dtype_info_is_refused(tmp_path: pathlib.Path, info: str) -> None:
-    with pytest.raises(UsageError, match="dtype_info"):
-        read_stage1(write(tmp_path / "s1", stage1(), dtype_info=info), STREAMS, CONFIG)
 
 
 def test_truncated_and_foreign_files_are_refused(tmp_path: pathlib.Path) -> None:
