@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from parity.cli import app
-from parity.golden import Golden, GoldenWriter, Key, Record, StepRecords
+from parity.golden import GoldenWriter, Key, Record, StepRecords
 from tests.support.made import PROVENANCE, mixed_step, write
 
 
@@ -65,9 +65,3 @@ def test_names_from_a_file_cannot_drive_the_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in output
     assert "a\\x1b[31m\\n[red]b[/red]\\ud800:out" in output
     assert json.loads(run("inspect", tmp_path, "--step", "0", "--json"))["records"][0]["site"] == site
-
-
-def test_merge_writes_the_steps_of_all(tmp_path: Path, folder: Path) -> None:
-    write(tmp_path / "later", PROVENANCE, [mixed_step(2)])
-    run("merge", tmp_path / "out", folder, tmp_path / "later")
-    assert Golden.open(tmp_path / "out").steps == (-1, 0, 1, 2)

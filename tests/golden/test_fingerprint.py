@@ -48,10 +48,3 @@ def _singly(x: np.ndarray) -> list[list[int]]:
 )
 def test_contents_shape_and_dtype_decide(x: np.ndarray, y: np.ndarray, is_same: bool) -> None:
     assert (fingerprint(x) == fingerprint(y)) is is_same
-
-
-def test_bfloat16_of_torch_and_of_jax_agree() -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    x = np.arange(5).astype(ml_dtypes.bfloat16)
-    assert fingerprint(x) == fingerprint(x.view(np.uint16), "bfloat16")
-    assert fingerprint(x) == fingerprint_bytes("bfloat16", (5,), [x.tobytes()])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import numpy as np
 import pytest
@@ -11,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parity.golden.sketch import (
-    BINS,
     EXACT,
-    SLOTS,
     TOTAL,
     bin_norms,
     distance,
@@ -21,7 +18,6 @@ from parity.golden.sketch import (
     norm,
     sketch,
 )
-from parity.golden.values import moments_of
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)
@@ -85,38 +81,11 @@ def test_permuted_values_are_apart(rows: int, channels: int, seed: int) -> None:
         assert distance(sketch(x), sketch(y), g) == pytest.approx(np.linalg.norm(x - y), rel=0.1)
 
 
-@pytest.mark.parametrize("shape", [(64, 64), (3000, 8), (2, 300, 24)], ids=str)
-def test_two_swapped_elements_change_the_sketch(shape: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(1)
-    x = rng.standard_normal(shape).reshape(-1)
-    for _ in range(20):
-        i, j = rng.choice(x.size, 2, replace=False)
-        y = x.copy()
-        y[[i, j]] = y[[j, i]]
-        assert not np.array_equal(sketch(x.reshape(shape)), sketch(y.reshape(shape)))
-
-
 @pytest.mark.parametrize("kind", ["noise", "channel", "row", "element", "rank one", "constant", "bias", "shifted"])
 @pytest.mark.parametrize("shape", [(1, 12288), (6000, 64), (2048, 256), (1, 4, 4, 45, 40)], ids=str)
 def test_the_norm_is_estimated_within_ten_per_cent(shape: tuple[int, ...], kind: str) -> None:
     d = difference(kind, shape)
     assert norm(sketch(d), geometry(shape)) == pytest.approx(np.linalg.norm(d), rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("kind", "spread"), [("noise", 0.018), ("channel", 0.018), ("rank one", 0.024), ("constant", 0.024)]
-)
-def test_the_spread_of_the_estimate_is_as_stated(kind: str, spread: float) -> None:
-    """The module says 1.8 % for noise, 2.4 % for rows that are multiples of each other; 25 % for a bin."""
-    errors, bin_errors = [], []
-    for seed in range(24):
-        # Rows drawn with a sign each: what varies is the estimate over the signs it happens to meet.
-        d = difference(kind, (1024, 48), seed) * np.random.default_rng(seed + 99).choice([-1.0, 1.0], (1024, 1))
-        s, g = sketch(d), geometry(d.shape)
-        errors.append(norm(s, g) / np.linalg.norm(d) - 1)
-        bin_errors.append(bin_norms(s, g) / np.linalg.norm(d.reshape(g.bins, -1), axis=1) - 1)
-    assert np.sqrt(np.mean(np.square(errors))) < 1.6 * spread
-    assert np.sqrt(np.mean(np.square(bin_errors))) < 0.35
 
 
 @given(rows=st.integers(1, 5000), channels=st.integers(1, 80), seed=seeds)
@@ -134,35 +103,6 @@ def test_row_bins_place_a_difference(rows: int, channels: int, seed: int) -> Non
     assert g.channels > 1 or norms[right] == pytest.approx(np.linalg.norm(d))
 
 
-@given(shape=st.lists(st.integers(0, 10**6), max_size=5).map(tuple))
-@settings(max_examples=100)
-def test_any_shape_has_a_small_sketch(shape: tuple[int, ...]) -> None:
-    g = geometry(shape)
-    assert 4 * g.size <= 16 * 1024
-    assert g.bins <= BINS
-    assert g.slots <= SLOTS
-    assert (g.bins - 1) * g.rows_per_bin < max(1, g.rows) <= max(1, g.bins * g.rows_per_bin)
-    assert g.channels <= g.width <= g.channels + 3
-    assert np.gcd(g.width, TOTAL) == 1
-
-
-@pytest.mark.parametrize("shape", [(7, 300, 11), (3, 5000), (40000,), (2, 3, 5, 7, 11)])
-def test_a_tensor_read_in_pieces_has_the_same_sketch_and_moments(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x = np.random.default_rng(0).standard_normal(shape)
-    y = x.copy()
-    y.flat[5] = np.inf
-    whole, m, finite = sketch(x), moments_of(y), y[np.isfinite(y)]
-    assert (m.count, m.nan, m.inf, m.min, m.max) == (y.size, 0, 1, finite.min(), finite.max())
-    assert (m.mean, m.l2) == pytest.approx((finite.mean(), np.linalg.norm(finite)))
-    for name in ("parity.golden.sketch", "parity.golden.values"):
-        monkeypatch.setattr(sys.modules[name], "AT_ONCE", 999)
-    pieces = moments_of(y)
-    assert (pieces.mean, pieces.l2, pieces.inf) == pytest.approx((m.mean, m.l2, 1))
-    np.testing.assert_allclose(sketch(x), whole, rtol=1e-6, atol=1e-6)
-
-
 def test_small_empty_and_scalar_tensors_are_their_own_sketch() -> None:
     x = np.arange(-1000.0, 1048.0).reshape(32, 64)
     np.testing.assert_array_equal(sketch(x), x.reshape(-1).astype(np.float32))
@@ -178,12 +118,6 @@ def test_one_number_that_is_not_finite_stays_in_its_bin(bad: float) -> None:
     s, g = sketch(x), geometry(x.shape)
     assert np.count_nonzero(~np.isfinite(s)) == 2
     assert np.flatnonzero(~np.isfinite(bin_norms(s, g))).tolist() == [2000 // g.rows_per_bin]
-
-
-@pytest.mark.parametrize(("shape", "start"), [((4, 4), (0,)), ((4, 4), (3, 0)), ((4, 4), (-1, 0)), ((4,), (0,))])
-def test_a_block_outside_the_tensor_is_refused(shape: tuple[int, ...], start: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="block"):
-        sketch(np.zeros((2, 2)), shape=shape, start=start)
 
 
 # Goldens on disk outlive this code: a sketch of another version compares only if these numbers never change.

@@ -8,17 +8,14 @@ import os
 import pickle
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from parity.errors import UsageError
-from parity.golden import Golden, GoldenWriter, StepRecords, verify
-from parity.golden.sketch import EXACT
-from tests.support.made import PROVENANCE, assert_same, mixed_step, noise, tensor, write
+from parity.golden import Golden, GoldenWriter, verify
+from tests.support.made import PROVENANCE, assert_same, mixed_step, write
 
 STEPS = (-1, 0, 1)
 
@@ -30,15 +27,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 def record(folder: Path, steps: tuple[int, ...] = STEPS) -> dict[str, bytes]:
     write(folder, PROVENANCE, [mixed_step(step) for step in steps])
     return contents(folder)
-
-
-def test_the_same_run_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the folder's name, the working directory and the order of the steps."""
-    first = record(tmp_path / "a")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert record(Path("another name"), (1, -1, 0)) == first
-    assert not any(str(tmp_path).encode() in content for content in first.values())
 
 
 @pytest.mark.parametrize(
@@ -77,32 +65,6 @@ def test_overwriting_touches_nothing_before_the_first_step(tmp_path: Path) -> No
     assert contents(tmp_path) == before
 
 
-def test_a_step_is_written_once(tmp_path: Path) -> None:
-    writer = GoldenWriter(tmp_path, PROVENANCE)
-    writer.write_step(mixed_step(0))
-    with pytest.raises(UsageError, match="step 0 is recorded already"):
-        writer.write_step(mixed_step(0))
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_an_interrupted_recording_resumes_to_the_same_bytes(tmp_path: Path, error: type[BaseException]) -> None:
-    def interrupted() -> None:
-        with GoldenWriter(tmp_path / "a", PROVENANCE) as writer:
-            writer.write_step(mixed_step(-1))
-            raise error
-
-    with pytest.raises(error):
-        interrupted()
-    golden = Golden.open(tmp_path / "a")
-    assert (golden.complete, golden.steps) == (False, (-1,))
-    resumed = dataclasses.replace(PROVENANCE, command="parity record --resume")
-    with GoldenWriter(tmp_path / "a", resumed, resume=True) as writer:
-        assert writer.steps_done == (-1,)
-        for step in (0, 1):
-            writer.write_step(mixed_step(step))
-    assert contents(tmp_path / "a") == record(tmp_path / "b")
-
-
 def test_a_finished_golden_is_complete_until_a_step_is_added(tmp_path: Path) -> None:
     with GoldenWriter(tmp_path, PROVENANCE, resume=True) as writer:  # nothing to resume: a new recording
         writer.write_step(mixed_step(0))
@@ -116,12 +78,7 @@ def test_a_finished_golden_is_complete_until_a_step_is_added(tmp_path: Path) -> 
     ("change", "word"),
     [
         ({"settings": {"dtype": "bfloat16", "attention.mask": "exact"}}, r"settings\[dtype\].*float32.*bfloat16"),
-        ({"settings": {"dtype": "float32"}}, r"settings\[attention.mask\]"),
-        ({"weights": {"proj.weight": "0" * 16}}, r"weights\[proj.weight\]"),
-        ({"inputs": {}}, r"inputs\[latents\]"),
         ({"seed": 8}, "seed: 7 and 8"),
-        ({"model": "tiny-cogvideox-1.0"}, "model"),
-        ({"steps": 4}, "steps: 3 and 4"),
         ({"shard": (1, 2)}, "shard"),
     ],
 )
@@ -137,26 +94,6 @@ def test_resuming_a_damaged_part_is_refused(tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     with pytest.raises(UsageError, match=r"step-0000.safetensors.*checksum"):
         GoldenWriter(tmp_path, PROVENANCE, resume=True)
-
-
-def test_what_cannot_be_read_again_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"golden.json.*provenance.seed"):
-        GoldenWriter(tmp_path, dataclasses.replace(PROVENANCE, seed=1.5))  # type: ignore[arg-type]
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="it is a file"):
-        GoldenWriter(tmp_path / "file", PROVENANCE)
-
-
-def test_a_part_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
-    site = dataclasses.replace(tensor("a", np.zeros((64, 128), np.float32)), sketch=noise(0, (EXACT,)))
-    sites = [dataclasses.replace(site, key=dataclasses.replace(site.key, site=f"b.{i}:out")) for i in range(1000)]
-    writer = GoldenWriter(tmp_path, PROVENANCE)
-    tracemalloc.start()
-    writer.write_step(StepRecords(0, tuple(sites)))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < (tmp_path / "step-0000.safetensors").stat().st_size / 2
 
 
 # --- killed and out of space -----------------------------------------------------------------------------------
