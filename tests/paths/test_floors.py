@@ -96,10 +96,6 @@ def test_the_least_floor_is_above_half_an_ulp_and_far_below_a_fault(monkeypatch:
     assert (floor.bins > 0).all()
 
 
-def test_without_variants_there_are_no_floors(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert floors_of(monkeypatch, [record(noise(0))]) == {}
-
-
 @pytest.mark.slow
 def test_variants_leave_the_reference_as_it_was(tiny_side: Callable[..., Loaded]) -> None:
     side = tiny_side("torch")

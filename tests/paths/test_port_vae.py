@@ -62,12 +62,10 @@ def test_a_right_decoder_passes(tmp_path: Path) -> None:
     "body",
     [
         "frames = vae.decode(latents, return_dict=False)[0]",
-        RIGHT + "\nframes = frames.clamp(-0.9, 0.9)",
-        RIGHT + "\nframes = frames.clamp(-1, 1) * 1.001",
         RIGHT + "\nframes = frames.clone(); frames[:, :, 4] = frames[:, :, 3]",
         RIGHT + "\nframes = frames * 1.001",
     ],
-    ids=["not divided", "cut too far", "cut and a gain", "a frame held", "a gain"],
+    ids=["not divided", "a frame held", "a gain"],
 )
 def test_what_it_does_wrong_is_in_the_frames(body: str, tmp_path: Path) -> None:
     result = compared(port(tmp_path, body))
@@ -81,7 +79,6 @@ def test_what_it_does_wrong_is_in_the_frames(body: str, tmp_path: Path) -> None:
     ("body", "told"),
     [
         ("frames = latents", r"`vae` gave float32 \[1, 16, 3, 2, 3\]; expected frames"),
-        ("frames = None", "`vae` gave object"),
         ("raise ValueError('no such latents')", r"`vae` raised at vae_port.py:\d+: ValueError: no such latents"),
     ],
 )
