@@ -15,8 +15,8 @@ from parity.paths.live import InProcess
 from parity.runs import compare
 from parity.runs.load import load_ports
 from parity.runs.request import Request
-from tests.recorder.pipelines import ltx
 from tests.support.cli import cli
+from tests.support.scripts import ltx
 
 
 def run(candidate: str, reference: str | None, model: str | None) -> Result:

@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("diffusers")
+
 import parity
 from parity.compare.diff import diff
-from parity.compare.result import Result
 from parity.compare.unlike import UNSEEN
-from parity.errors import UsageError
 from parity.golden import Golden
+from tests.support.scripts import Vae, drawn, recorded
 
-SCALING = 0.48
-
-
-class Vae(torch.nn.Module):
-    """Latents [B, 4, T, H, W] to frames [B, 3, T, H, W]; a frame sees the mean of those up to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.mix, self.out = torch.nn.Linear(4, 64), torch.nn.Linear(64, 3)
-        self.config = {"scaling_factor": SCALING}
-
-    def decode(self, z: torch.Tensor, return_dict: bool = True) -> Any:
-        x = torch.nn.functional.silu(self.mix(z.movedim(1, -1)))
-        seen = x.cumsum(dim=1) / torch.arange(1, x.shape[1] + 1).view(-1, 1, 1, 1)
-        frames = self.out(seen).movedim(-1, 1)
-        return SimpleNamespace(sample=frames) if return_dict else (frames,)
+LATENTS = drawn(1, 4, 9, 16, 16, seed=1)
+SCALED = LATENTS / 0.48
 
 
 class JaxVae:
-    """The same of latents [B, T, H, W, 4]."""
+    """The port, of latents [B, T, H, W, 4]."""
 
-    def __init__(self, vae: Vae, *, frame_wise: bool = False, cut: bool = False) -> None:
-        self.weights = {name: jnp.asarray(x.detach().numpy()) for name, x in vae.named_parameters()}
+    def __init__(self, *, frame_wise: bool = False, cut: bool = False) -> None:
+        self.weights = {name: jnp.asarray(x.detach().numpy()) for name, x in Vae().named_parameters()}
         self.frame_wise, self.cut = frame_wise, cut
 
     def decode(self, z: jax.Array) -> jax.Array:
@@ -54,38 +40,22 @@ class JaxVae:
 
 
 @pytest.fixture(scope="module")
-def latents() -> torch.Tensor:
-    return torch.randn(1, 4, 9, 16, 16, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture(scope="module")
-def reference(latents: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where, vae = tmp_path_factory.mktemp("decoded") / "gpu", Vae()
+
+    def script() -> torch.Tensor:
+        frames = vae.decode(SCALED).sample
+        parity.tap("frames", ((frames + 1) * 127.5).round().to(torch.uint8))
+        return frames
+
     with torch.no_grad():
-        plain = vae.decode(latents / SCALING).sample
-        with parity.record(where, vae=vae):
-            seen = vae.decode(latents / SCALING, return_dict=True).sample
-            parity.tap("frames", ((seen + 1) * 127.5).round().to(torch.uint8))
-    assert torch.equal(plain, seen)
+        plain = script()
+    assert torch.equal(plain, recorded(where, script, vae=vae))
     assert "decode" not in vars(vae)
     return where
 
 
-def ported(where: Path, latents: torch.Tensor, **fault: Any) -> None:
-    vae = JaxVae(Vae(), **fault)
-    z = jnp.asarray(latents.movedim(1, -1).numpy())
-    plain = vae.decode(z)
-    with parity.record(where, vae=vae, layout="channels_last", like="gpu"):
-        seen = vae.decode(z)
-    assert (plain == seen).all()
-
-
-def compared(reference: Path, where: Path, latents: torch.Tensor, **fault: Any) -> Result:
-    ported(where, latents, **fault)
-    return diff(reference, where)
-
-
-def test_what_a_script_decodes_is_recorded_with_its_floors(reference: Path) -> None:
+def test_decoded_frames_are_recorded_with_their_floors(reference: Path) -> None:
     golden = Golden.open(reference)
     assert (golden.steps, golden.complete, golden.provenance.settings["vae.scaling_factor"]) == ((-1,), True, "0.48")
     step = golden.read_step(-1)
@@ -95,49 +65,67 @@ def test_what_a_script_decodes_is_recorded_with_its_floors(reference: Path) -> N
     assert step.floors[out.key].l2 > 0
 
 
-def test_a_port_to_jax_agrees_whatever_its_layout(reference: Path, tmp_path: Path, latents: torch.Tensor) -> None:
-    found = compared(reference, tmp_path / "tpu", latents / SCALING)
-    assert found.verdict == "pass", found.reason
-    assert Golden.open(tmp_path / "tpu").provenance.model == "JaxVae"
+IN_FRAMES = "at decode:out the difference lies in frames 1 to 8 of 9; the first, which sees no other, agrees"
 
 
-def test_a_port_that_cuts_to_what_a_picture_shows_agrees(
-    reference: Path, tmp_path: Path, latents: torch.Tensor
+@pytest.mark.parametrize(
+    ("latents", "port", "origin", "said"),
+    [
+        (SCALED, {}, None, ""),
+        (SCALED, {"cut": True}, None, UNSEEN),
+        (LATENTS, {}, "decode:in.z", "the latents are not divided by scaling_factor 0.48"),
+        (SCALED, {"frame_wise": True}, "decode:out", IN_FRAMES),
+        (SCALED, {"frame_wise": True, "cut": True}, "decode:out", IN_FRAMES),
+    ],
+)
+def test_port_to_jax_whatever_its_layout(
+    latents: torch.Tensor, port: dict[str, Any], origin: str | None, said: str, reference: Path, tmp_path: Path
 ) -> None:
-    found = compared(reference, tmp_path / "tpu", latents / SCALING, cut=True)
-    assert found.verdict == "pass", found.reason
-    (site,) = [d for d in found.sites if d.key.site == "decode:out"]
-    assert site.note == UNSEEN
-
-
-def test_latents_that_were_never_divided_are_named(reference: Path, tmp_path: Path, latents: torch.Tensor) -> None:
-    found = compared(reference, tmp_path / "tpu", latents)
-    assert found.verdict == "fail"
-    assert found.origin is not None
-    assert found.origin.key.site == "decode:in.z"
-    assert "the latents are not divided by scaling_factor 0.48" in found.causes[0].cause
+    vae, z = JaxVae(**port), jnp.asarray(latents.movedim(1, -1).numpy())
+    plain = vae.decode(z)
+    seen = recorded(tmp_path / "tpu", lambda: vae.decode(z), vae=vae, layout="channels_last", like=reference)
+    assert (plain == seen).all()
+    assert Golden.open(tmp_path / "tpu").provenance.model == "JaxVae"
+    found = diff(reference, tmp_path / "tpu")
+    assert found.verdict == ("fail" if origin else "pass"), found.reason
+    assert (None if found.origin is None else found.origin.key.site) == origin
+    notes = [*(d.note for d in found.sites), *(str(n) for n in found.notes), *(c.cause for c in found.causes)]
+    assert any(said in note for note in notes)
     assert "noise_pred" not in str(found.reason), "no loop was recorded"
 
 
-@pytest.mark.parametrize("cut", [False, True])
-def test_frames_that_do_not_see_the_ones_before_are_told(
-    cut: bool, reference: Path, tmp_path: Path, latents: torch.Tensor
-) -> None:
-    found = compared(reference, tmp_path / "tpu", latents / SCALING, frame_wise=True, cut=cut)
-    assert found.origin is not None
-    assert (found.verdict, found.origin.key.site) == ("fail", "decode:out")
-    told = "at decode:out the difference lies in frames 1 to 8 of 9; the first, which sees no other, agrees"
-    assert told in [str(note) for note in found.notes]
+class Noisy(torch.nn.Module):
+    """A decoder that takes more than latents, and draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = torch.nn.Conv2d(4, 3, 1)
+
+    def decode(self, z: torch.Tensor, temb: torch.Tensor, num_frames: int = 1) -> Any:
+        frames = self.out(z) * temb + 0.1 * torch.randn(z.shape[0], 3, *z.shape[2:])
+        return (frames.unflatten(0, (-1, num_frames)),)
 
 
-@pytest.mark.parametrize("given", [{}, {"vae": object()}, {"scheduler": object()}])
-def test_nothing_to_record_is_said(given: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="transformer= of your own loop, or a vae="), parity.record(tmp_path, **given):
-        pass
+@pytest.mark.parametrize("named", [True, False])
+def test_decoder_that_is_given_more_than_latents(named: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    vae, z, given = Noisy(), drawn(4, 4, 8, 8), {"temb": torch.tensor(2.0), "num_frames": 2}
+
+    def decode() -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(1)
+        made = vae.decode(z=z, **given) if named else vae.decode(z, **given)
+        return made[0], torch.randn(3)
+
+    with torch.no_grad():
+        plain, after = decode()
+    seen, then = recorded(tmp_path / "a", decode, vae=vae)
+    assert torch.equal(plain, seen)
+    assert torch.equal(after, then), "the runs beside it draw what it drew, and no more"
+    floors = {key.site: floor for key, floor in Golden.open(tmp_path / "a").read_step(-1).floors.items()}
+    assert 0 < floors["decode:out"].l2 < 1e-4 * float(np.linalg.norm(seen.numpy()))
 
 
-def test_a_decoder_that_is_never_called_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with parity.record(tmp_path / "g", vae=Vae()):
-        pass
+def test_decoder_that_is_never_called_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path / "g", lambda: None, vae=Vae())
     assert "nothing was decoded" in capsys.readouterr().err
     assert not (tmp_path / "g").exists()

@@ -9,37 +9,21 @@ import pytest
 import torch
 
 pytest.importorskip("diffusers")
-import parity
 from parity.compare.diff import diff
 from parity.golden import Golden
-from tests.recorder.pipelines import drawn, ltx
+from tests.support.scripts import drawn, ltx, recorded
 
 MASK = torch.tensor([[True] * 10 + [False] * 6])
+ALL = torch.ones_like(MASK)
 TEXT = drawn(1, 16, 32)
 
 
-@pytest.fixture(scope="module")
-def transformer() -> Any:
-    return ltx()[0].transformer
-
-
-def generate(transformer: Any, text: torch.Tensor, mask: torch.Tensor) -> None:
-    """One call of the transformer, as a loop would make it."""
-    latents, times = drawn(1, 12, 8, seed=3), torch.tensor([500.0])
-    transformer(latents, text, times, mask, num_frames=3, height=2, width=2)
-
-
-@pytest.fixture(scope="module")
-def reference(transformer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    where = tmp_path_factory.mktemp("padding") / "gpu"
-    with parity.record(where, transformer=transformer, scheduler=None, sites="all"):
-        generate(transformer, TEXT, MASK)
-    return where
-
-
-def recorded(transformer: Any, where: Path, text: torch.Tensor, mask: torch.Tensor) -> Any:
-    with parity.record(where, transformer=transformer, scheduler=None, sites="all", floors=()):
-        generate(transformer, text, mask)
+def record(where: Path, text: torch.Tensor, mask: torch.Tensor, **options: Any) -> Path:
+    """One call of a transformer, as a loop would make it."""
+    transformer = ltx()[0].transformer
+    given = drawn(1, 12, 8, seed=3), text, torch.tensor([500.0]), mask
+    call = lambda: transformer(*given, num_frames=3, height=2, width=2)  # noqa: E731
+    recorded(where, call, transformer=transformer, scheduler=None, sites="all", **options)
     return where
 
 
@@ -49,30 +33,33 @@ def changed(rows: slice) -> torch.Tensor:
     return text
 
 
-def test_what_an_encoder_gives_for_padding_decides_nothing(transformer: Any, reference: Path, tmp_path: Path) -> None:
-    found = diff(reference, recorded(transformer, tmp_path / "tpu", changed(slice(10, 16)), MASK))
-    assert found.verdict == "pass", found.reason
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("padding") / "gpu", TEXT, MASK)
+
+
+@pytest.mark.parametrize(
+    ("text", "mask", "origin"),
+    [
+        (changed(slice(10, 16)), MASK, ""),
+        (changed(slice(9, 16)), MASK, ":in.encoder_hidden_states"),
+        (TEXT, ALL, ":in.encoder_attention_mask"),
+    ],
+)
+def test_rows_decide_if_they_are_read(
+    text: torch.Tensor, mask: torch.Tensor, origin: str, reference: Path, tmp_path: Path
+) -> None:
+    found = diff(reference, record(tmp_path / "tpu", text, mask, floors=()))
+    assert found.verdict == ("fail" if origin else "pass"), found.reason
+    assert ("" if found.origin is None else found.origin.key.site) == origin
     given = next(d for d in found.sites if d.key.site == ":in.encoder_hidden_states")
-    assert given.note == "differs in padded rows alone, which no query reads"
+    assert (given.note == "differs in padded rows alone, which no query reads") == (not origin)
 
 
-def test_rows_that_are_read_decide(transformer: Any, reference: Path, tmp_path: Path) -> None:
-    found = diff(reference, recorded(transformer, tmp_path / "tpu", changed(slice(9, 16)), MASK))
-    assert found.verdict == "fail"
-    assert found.origin is not None
-    assert found.origin.key.site == ":in.encoder_hidden_states"
-
-
-def test_a_mask_that_is_lost_is_found(transformer: Any, reference: Path, tmp_path: Path) -> None:
-    found = diff(reference, recorded(transformer, tmp_path / "tpu", TEXT, torch.ones_like(MASK)))
-    assert found.verdict == "fail"
-    assert found.origin is not None
-    assert "mask" in found.origin.key.site
-
-
-def test_where_nothing_is_padded_nothing_stands_beside_the_whole(transformer: Any, tmp_path: Path) -> None:
-    where = recorded(transformer, tmp_path / "gpu", TEXT, torch.ones_like(MASK))
-    assert not [r.key.site for r in Golden.open(where).read_step(0).records if r.key.is_read]
+def test_text_without_padding_has_no_records_of_read_rows(reference: Path, tmp_path: Path) -> None:
+    whole = record(tmp_path / "gpu", TEXT, ALL, floors=())
+    read = [any(r.key.is_read for r in Golden.open(golden).read_step(0).records) for golden in (reference, whole)]
+    assert read == [True, False]
 
 
 class Block(torch.nn.Module):
@@ -99,12 +86,12 @@ class Joint(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("scale", "verdict"), [(1.0, "pass"), (1.1, "fail")])
-def test_the_mask_of_an_attention_call_counts(scale: float, verdict: str, tmp_path: Path) -> None:
+def test_mask_of_an_attention_call_counts(scale: float, verdict: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Joint()
     for name in ("gpu", "tpu"):
-        with parity.record(tmp_path / name, transformer=model, scheduler=None, sites="all"):
-            model(drawn(1, 12, 8), torch.tensor([500.0]))
+        call = lambda: model(drawn(1, 12, 8), torch.tensor([500.0]))  # noqa: E731
+        recorded(tmp_path / name, call, transformer=model, scheduler=None, sites="all")
         model.block.unread, model.block.scale = 0.0, scale
     found = diff(tmp_path / "gpu", tmp_path / "tpu")
     assert found.verdict == verdict, found.reason

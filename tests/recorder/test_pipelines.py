@@ -1,58 +1,123 @@
-"""One line records the pipelines of other families, and another implementation's rounding passes along their loops."""
+"""One line records diffusers' pipelines; another implementation's rounding passes along their loops."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("diffusers")
+import diffusers
+
 import parity
 from parity.compare.diff import diff
 from parity.golden import Golden
-from tests.recorder import pipelines, script
+from parity.models.registry import resolve_model
+from tests.support.scripts import flux, ltx, recorded, split_linear, wan, wan_two
 
 
-@pytest.mark.parametrize(
-    ("make", "branches"),
-    [(pipelines.wan, {"", "cond", "uncond"}), (pipelines.ltx, {"", "cond", "uncond"}), (pipelines.flux, {"", "cond"})],
-)
-def test_two_recordings_of_which_one_adds_in_another_order_agree(
-    make: Callable[[], pipelines.Made], branches: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pipe, call = make()
+def built_in(kind: str, model: str, frames: int) -> Any:
+    """A built-in model's pipeline with its text encoders, and what calls it."""
+    pipe = getattr(diffusers, kind).from_pretrained(resolve_model(model))
     pipe.set_progress_bar_config(disable=True)
-    plain = call()
-    with parity.record(tmp_path / "a", pipe):
-        seen = call()
-    assert np.array_equal(plain, seen)
-    monkeypatch.setattr(torch.nn.functional, "linear", script.split_linear)
-    with parity.record(tmp_path / "b", pipe, like=tmp_path / "a"):
-        call()
+    size = {"height": 32, "width": 32, "num_frames": frames, "num_inference_steps": 2, "output_type": "np"}
+    return pipe, lambda: pipe("a cat", generator=torch.Generator().manual_seed(0), **size).frames
+
+
+def hunyuan() -> Any:
+    return built_in("HunyuanVideo15Pipeline", "tiny-hunyuan-video-1.5", 5)
+
+
+def cogvideox() -> Any:
+    return built_in("CogVideoXPipeline", "tiny-cogvideox-1.5", 9)
+
+
+def attributes(pipe: Any) -> list[set[str]]:
+    return [set(vars(part)) for part in (pipe, *pipe.components.values()) if part is not None]
+
+
+BOTH = {"", "cond", "uncond"}
+ROWS = [(wan, BOTH), (wan_two, BOTH), (ltx, BOTH), (flux, {"", "cond"}), (cogvideox, BOTH)]
+
+
+@pytest.mark.parametrize(("make", "branches"), [*ROWS, pytest.param(hunyuan, BOTH, marks=pytest.mark.slow)])
+def test_pipeline_that_adds_in_another_order_agrees(
+    make: Callable[[], Any], branches: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    pipe, call = make()
+    plain, own = call(), attributes(pipe)
+    assert np.array_equal(plain, recorded(tmp_path / "a", call, pipe)), "recording changes no bit"
+    assert "floors are estimates" not in capsys.readouterr().err
+    assert attributes(pipe) == own
+    monkeypatch.setattr(torch.nn.functional, "linear", split_linear)
+    recorded(tmp_path / "b", call, pipe, like=tmp_path / "a")
     found = diff(tmp_path / "a", tmp_path / "b")
     assert found.verdict == "pass", found.reason
     golden = Golden.open(tmp_path / "a")
-    assert (golden.steps, golden.complete) == ((-1, 0, 1, 2), True)
-    assert {r.key.branch for r in golden.read_step(2).records} == branches
-    last = [d for d in found.sites if d.key.step == 2 and d.key.site == "loop:latents.after"]
-    assert 0 < last[0].distance.ratio < 1
+    last = golden.steps[-1]
+    assert (golden.steps, golden.complete) == (tuple(range(-1, pipe.num_timesteps)), True)
+    records = golden.read_step(last).records
+    assert {r.key.branch for r in records} == branches
+    assert set(golden.read_step(last).floors) == {r.key for r in records if r.kind == "tensor"}
+    sites = {r.key.site for r in golden.read_step(-1).records}
+    assert {"decode:in.z", "decode:out", "decode:frames"} <= sites
+    (after,) = [d for d in found.sites if d.key.step == last and d.key.site == "loop:latents.after"]
+    assert 0 < after.distance.ratio < 1
 
 
-def test_a_weight_that_is_wrong_is_found_at_its_module(tmp_path: Path) -> None:
-    pipe, call = pipelines.wan()
-    pipe.set_progress_bar_config(disable=True)
-    with parity.record(tmp_path / "a", pipe, sites="all"):
-        call()
-    hooked = pipe.transformer.blocks[1].attn2.to_out[0].register_forward_hook(lambda module, args, out: out * 1.001)
-    with parity.record(tmp_path / "b", pipe, sites="all", like=tmp_path / "a"):
-        call()
-    hooked.remove()
+def test_weight_that_is_wrong_is_found_at_its_module(tmp_path: Path) -> None:
+    pipe, call = wan()
+    recorded(tmp_path / "a", call, pipe, sites="all")
+    pipe.transformer.blocks[0].attn2.to_out[0].register_forward_hook(lambda module, args, out: out * 1.001)
+    recorded(tmp_path / "b", call, pipe, sites="all", like=tmp_path / "a")
     found = diff(tmp_path / "a", tmp_path / "b")
-    assert found.verdict == "fail"
     assert found.origin is not None
-    assert (found.origin.key.step, found.origin.key.site) == (0, "blocks.1.attn2.to_out.0:out")
+    assert (found.verdict, found.origin.key.step, found.origin.key.site) == ("fail", 0, "blocks.0.attn2.to_out.0:out")
+
+
+def test_second_transformer_of_a_pipeline_has_its_place(tmp_path: Path) -> None:
+    pipe, call = wan_two()
+    recorded(tmp_path / "a", call, pipe, floors=())
+    golden = Golden.open(tmp_path / "a")
+    modules = golden.provenance.modules
+    assert (modules["transformer_2.blocks.0"], modules["transformer_2"]) == ("transformer_2", "")
+    sites = {r.key.site for r in golden.read_step(2).records}
+    assert {"transformer_2:out", "transformer_2.blocks.0:out"} <= sites
+    pipe.transformer_2 = pipe.transformer
+    recorded(tmp_path / "b", call, pipe, floors=())
+    assert not any(r.key.module.startswith("transformer_2") for r in Golden.open(tmp_path / "b").read_step(2).records)
+
+
+def test_call_to_warm_up_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe, call = ltx()
+    given: list[Any] = []
+    hook = pipe.transformer.register_forward_pre_hook(lambda m, a, kwargs: given.append(kwargs), with_kwargs=True)
+    recorded(tmp_path / "a", call, pipe)
+    hook.remove()
+    with torch.no_grad(), parity.record(tmp_path / "b", pipe, like=tmp_path / "a"):
+        with pipe.transformer.cache_context("cond_uncond"):
+            pipe.transformer(**given[-1])
+        call()
+    assert "in step 0 a branch was called more than once: the last call of each is recorded" in capsys.readouterr().err
+    assert diff(tmp_path / "a", tmp_path / "b").verdict == "pass"
+
+
+def test_another_output_type_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floats, tensors with the channels first, pictures of 8 bits."""
+    pipe, call = ltx()
+    recorded(tmp_path / "np", call, pipe, floors=("rounding",))
+    own = pipe.video_processor.postprocess_video
+    for output in ("pt", "pil"):
+        monkeypatch.setattr(
+            pipe.video_processor, "postprocess_video", lambda video, output_type, o=output: own(video, o)
+        )
+        recorded(tmp_path / output, call, pipe, floors=())
+        found = diff(tmp_path / "np", tmp_path / output)
+        assert found.verdict == "pass", found.reason
+        (frames,) = [d for d in found.sites if d.key.site == "decode:frames"]
+        assert (output == "pil") == ("pictures of 8 bits against floats" in str([n.text for n in found.notes]))
+        assert (frames.distance.rel_l2 == 0) == (output == "pt")

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+pytest.importorskip("torchax")
+pytest.importorskip("diffusers")
 import torchax
 from torchax.ops import ops_registry
 
@@ -17,17 +20,15 @@ import parity
 from parity.compare.diff import diff
 from parity.golden import Golden
 from parity.recorder.torchax_calls import InTorchax
-from tests.recorder import script
+from tests.support.scripts import generate, load, recorded
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    parts = script.load()
-    where = tmp_path_factory.mktemp("scripts") / "gpu"
-    with parity.record(where, **parts.named):
-        script.generate(parts)
+    parts, where = load(), tmp_path_factory.mktemp("scripts") / "gpu"
+    recorded(where, lambda: generate(parts), **parts.named)
     return where
 
 
@@ -40,9 +41,9 @@ def env() -> Iterator[Any]:
     found._ops.update(before)
 
 
-def port(env: Any, *, compiled: bool) -> script.Parts:
-    """The script's parts as such ports move them; the VAE stays where it is."""
-    parts = script.load()
+def ported(env: Any, where: Path, *, compiled: bool, **options: Any) -> None:
+    """Record the script as such ports run it."""
+    parts = load()
     with env:
         for owner in (parts.transformer, parts.vae):
             owner.load_state_dict(env.to_xla(owner.state_dict()), assign=True)
@@ -50,25 +51,18 @@ def port(env: Any, *, compiled: bool) -> script.Parts:
                 module._buffers = {name: env.to_xla(x) for name, x in module._buffers.items()}
         parts.embeds, parts.negative = parts.embeds.to("jax"), parts.negative.to("jax")
         if compiled:
-            options = torchax.CompileOptions(jax_jit_kwargs={"static_argnames": ("return_dict",)})
-            parts.transformer = torchax.compile(parts.transformer, options)
-    return parts
-
-
-def generate(env: Any, parts: script.Parts) -> Any:
+            words = torchax.CompileOptions(jax_jit_kwargs={"static_argnames": ("return_dict",)})
+            parts.transformer = torchax.compile(parts.transformer, words)
     with env:
-        return script.generate(parts, noise=lambda x: x.to("jax"))
+        plain = generate(parts, noise=lambda x: x.to("jax"))
+        with parity.record(where, **parts.named, **options):
+            seen = generate(parts, noise=lambda x: x.to("jax"))
+    assert np.array_equal(plain, seen), "recording changes no bit"
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_port_agrees_with_the_torch_recording_and_is_not_disturbed(
-    compiled: bool, env: Any, reference: Path, tmp_path: Path
-) -> None:
-    parts = port(env, compiled=compiled)
-    plain = generate(env, parts)
-    with parity.record(tmp_path / "tpu", **parts.named, like=reference):
-        seen = generate(env, parts)
-    assert np.array_equal(plain, seen)
+@pytest.mark.parametrize("compiled", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_port_agrees_with_the_torch_recording(compiled: bool, env: Any, reference: Path, tmp_path: Path) -> None:
+    ported(env, tmp_path / "tpu", compiled=compiled, like=reference)
     golden = Golden.open(tmp_path / "tpu")
     assert (golden.provenance.side, golden.provenance.backend, golden.steps) == ("candidate", "port", (-1, 0, 1))
     found = diff(reference, tmp_path / "tpu")
@@ -87,23 +81,21 @@ def unscaled(query: Any, key: Any, value: Any, **_: Any) -> Any:
     return torch.softmax(query @ key.transpose(-2, -1), dim=-1) @ value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [wrong, unscaled])
-def test_a_wrong_kernel_in_the_operator_table_is_found_at_the_attention(
+def test_wrong_kernel_in_the_operator_table_is_found_at_the_attention(
     kernel: Callable[..., Any], env: Any, reference: Path, tmp_path: Path
 ) -> None:
-    parts = port(env, compiled=True)
     env._ops[SDPA] = ops_registry.Operator(
         SDPA, kernel, is_jax_function=False, is_user_defined=True, needs_env=False, is_view_op=False
     )
-    with parity.record(tmp_path / "tpu", **parts.named, like=reference):
-        generate(env, parts)
+    ported(env, tmp_path / "tpu", compiled=True, like=reference)
     found = diff(reference, tmp_path / "tpu")
-    assert found.verdict == "fail"
     assert found.origin is not None
-    assert found.origin.key.module == "transformer_blocks.0.attn1.attention"
+    assert (found.verdict, found.origin.key.module) == ("fail", "transformer_blocks.0.attn1.attention")
 
 
-def test_a_schedule_that_stayed_with_torch_in_bfloat16_is_recorded(env: Any) -> None:
+def test_schedule_that_stayed_with_torch_in_bfloat16_is_recorded() -> None:
     """As where bfloat16 is torch's default dtype and the scheduler was not moved."""
     x = torch.tensor([0.5, 1.5, 997.7], dtype=torch.bfloat16)
     held = InTorchax().host(x)

@@ -1,0 +1,245 @@
+"""What a script's numbers round by has floors: an innocent variant of each script passes, and a fault in it fails."""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("diffusers")
+import diffusers
+from transformers import T5Config, T5EncoderModel
+
+from parity.compare.diff import diff
+from parity.compare.result import Result
+from tests.support.scripts import cogvideox_image, drawn, flux_controlnet, flux_vae, recorded, split_linear, tame
+
+Context = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass
+class Script:
+    """A script, and a variant of it that is wrong.
+
+    Attributes:
+        run: it. fault: what is wrong in the variant. pipe, parts: what is recorded.
+        site: where the innocent variant rounds otherwise, and the fault shows.
+    """
+
+    run: Callable[[], Any]
+    fault: Context
+    pipe: tuple[Any, ...] = ()
+    parts: dict[str, Any] = field(default_factory=dict)
+    site: str = "loop:latents.after"
+
+
+@contextmanager
+def split() -> Iterator[None]:
+    """The sums of linear layers and of convolutions in two halves: another right implementation."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch("torch.nn.functional.linear", split_linear))
+        for kind in (torch.nn.Conv2d, torch.nn.Conv3d):
+            stack.enter_context(mock.patch.object(kind, "_conv_forward", _halved(kind._conv_forward)))
+        yield
+
+
+def _halved(whole: Any) -> Any:
+    def forward(self: Any, x: torch.Tensor, weight: torch.Tensor, bias: Any, *rest: Any) -> torch.Tensor:
+        half = x.shape[1] // 2
+        if self.groups > 1 or not half:
+            return whole(self, x, weight, bias, *rest)
+        part = whole(self, x[:, :half], weight[:, :half].contiguous(), None, *rest)
+        return part + whole(self, x[:, half:], weight[:, half:].contiguous(), bias, *rest)
+
+    return forward
+
+
+@contextmanager
+def scaled(module: torch.nn.Module, by: float, part: int = 0) -> Iterator[None]:
+    """A module with an output that is wrong, or one of several."""
+
+    def hook(_: Any, args: Any, out: Any) -> Any:
+        return out * by if torch.is_tensor(out) else tuple(x * by if i == part else x for i, x in enumerate(out))
+
+    handle = module.register_forward_hook(hook)
+    yield
+    handle.remove()
+
+
+class Net(torch.nn.Module):
+    """A transformer of tokens [B, rows, channels]."""
+
+    def __init__(self, given: int = 16, out: int = 16) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.out = torch.nn.Linear(given, 64), torch.nn.Linear(64, out)
+
+    def forward(self, hidden_states: torch.Tensor, timestep: torch.Tensor, text: Any = 0.0) -> torch.Tensor:
+        return self.out(torch.sin(4 * self.inner(hidden_states) + text)) * (1 + timestep / 1000)
+
+
+def loop(scheduler: Any, latents: torch.Tensor, predict: Any, **step: Any) -> torch.Tensor:
+    """Four steps; `predict(latents, t)` gives the guided prediction."""
+    scheduler.set_timesteps(4)
+    for t in scheduler.timesteps:
+        latents = scheduler.step(predict(latents, t), t, latents, return_dict=False, **step)[0]
+    return latents
+
+
+def draws(own: bool) -> Script:
+    """A scheduler that draws, of the script's generator or of torch's own."""
+    net, scheduler = Net(), diffusers.FlowMatchEulerDiscreteScheduler(stochastic_sampling=True)
+    option = {"seed": 3}
+
+    def run() -> torch.Tensor:
+        torch.manual_seed(option["seed"])
+        step = {} if own else {"generator": torch.Generator().manual_seed(option["seed"])}
+        return loop(scheduler, drawn(1, 32, 16), net, **step)
+
+    return Script(run, lambda: mock.patch.dict(option, seed=4), parts={"transformer": net, "scheduler": scheduler})
+
+
+def memory(kind: str) -> Script:
+    """A scheduler that remembers earlier predictions, or latents."""
+    net, scheduler = Net(), getattr(diffusers, kind)()
+
+    def run() -> torch.Tensor:
+        def predict(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            return net(scheduler.scale_model_input(x, t), t)
+
+        return loop(scheduler, drawn(1, 32, 16) * scheduler.init_noise_sigma, predict)
+
+    step = scheduler.step
+    wrong = lambda *args, **given: (step(*args, **given)[0] * 1.0005,)  # noqa: E731
+    fault = functools.partial(mock.patch.object, scheduler, "step", wrong)
+    return Script(run, fault, parts={"transformer": net, "scheduler": scheduler})
+
+
+def guided(channels: int, scale: float) -> Script:
+    """Guidance that keeps a token's size (QwenImage), or of a part of the channels (PixArt: a variance is left)."""
+    net, scheduler = Net(out=channels), diffusers.FlowMatchEulerDiscreteScheduler()
+    option = {"scale": scale}
+
+    def predict(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        c, u = (net(x, t, drawn(64, seed=seed)) for seed in (1, 2))
+        both = u + option["scale"] * (c - u)
+        return both[..., :16] if channels > 16 else both * (c.norm(dim=-1) / both.norm(dim=-1))[..., None]
+
+    run = functools.partial(loop, scheduler, drawn(1, 32, 16), predict)
+    fault = functools.partial(mock.patch.dict, option, scale=scale * 1.002)
+    return Script(run, fault, parts={"transformer": net, "scheduler": scheduler}, site="loop:noise_pred")
+
+
+def encoded_by_hand() -> Script:
+    """Latents of an image beside the noise, drawn of what the script's VAE gave."""
+    net, vae = Net(given=8).bfloat16(), tame(flux_vae()).bfloat16()
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
+
+    def run() -> torch.Tensor:
+        torch.manual_seed(3)
+        image = vae.encode(drawn(1, 3, 16, 16).bfloat16()).latent_dist.sample() * vae.config.scaling_factor
+        tokens = image.flatten(2).mT
+
+        def predict(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            return net(torch.cat([x, tokens], 2), t)[..., :4]
+
+        return loop(scheduler, drawn(1, 64, 4).bfloat16(), predict)
+
+    parts = {"transformer": net, "scheduler": scheduler, "vae": vae}
+    return Script(run, lambda: scaled(vae.encoder, 1.2), parts=parts, site=":in.hidden_states")
+
+
+def texts() -> Script:
+    """Text of an encoder in bfloat16 that the script's own pipeline has."""
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=64, d_model=64, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+    encoder, net = tame(T5EncoderModel(config)).bfloat16(), Net().bfloat16()
+
+    class Pipe:
+        transformer, text_encoder, scheduler = net, encoder, diffusers.FlowMatchEulerDiscreteScheduler()
+
+        def encode_prompt(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.text_encoder(ids)[0]
+
+    pipe = Pipe()
+
+    def run() -> torch.Tensor:
+        text = pipe.encode_prompt(torch.arange(32)[None])
+        return loop(pipe.scheduler, drawn(1, 32, 16).bfloat16(), lambda x, t: net(x, t, text))
+
+    return Script(run, lambda: scaled(encoder.encoder.final_layer_norm, 1.2), (pipe,), site=":in.text")
+
+
+def image() -> Script:
+    """Latents of an image that a pipeline's VAE encodes."""
+    pipe, call = cogvideox_image()
+    return Script(call, lambda: scaled(pipe.vae.encoder.conv_out.conv, 1.02), (pipe,), site=":in.hidden_states")
+
+
+def controlnet() -> Script:
+    """What another model gives the transformer in each step."""
+    pipe, call = flux_controlnet()
+    site = ":in.controlnet_block_samples.0"
+    return Script(call, lambda: scaled(pipe.controlnet.transformer_blocks[0], 1.001, 1), (pipe,), site=site)
+
+
+KINDS = {
+    "draws of a generator": lambda: draws(False),
+    "draws of torch's own": lambda: draws(True),
+    "memory of predictions": lambda: memory("PNDMScheduler"),
+    "memory of a half step": lambda: memory("HeunDiscreteScheduler"),
+    "guidance that keeps a norm": lambda: guided(16, 4.0),
+    "learned variance": lambda: guided(32, 4.5),
+    "prepared image": image,
+    "prepared image, by hand": encoded_by_hand,
+    "prepared in each step": controlnet,
+    "texts": texts,
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Script, Path]:
+    """A script and its recording, which changes no bit of it, nor what is drawn next."""
+    script, where = KINDS[request.param](), tmp_path_factory.mktemp("floors") / "gpu"
+    torch.manual_seed(1)
+    with torch.no_grad():
+        plain, after = script.run(), torch.randn(4)
+    torch.manual_seed(1)
+    with redirect_stderr(io.StringIO()) as said:
+        seen = recorded(where, script.run, *script.pipe, **script.parts)
+    assert re.findall("parity: .*", said.getvalue()) == [said.getvalue().strip()], "nothing could not be measured"
+    assert np.array_equal(np.asarray(torch.as_tensor(plain).float()), np.asarray(torch.as_tensor(seen).float()))
+    assert torch.equal(after, torch.randn(4))
+    return script, where
+
+
+def candidate(reference: tuple[Script, Path], where: Path, change: Context) -> Result:
+    script, golden = reference
+    torch.manual_seed(1)
+    with change():
+        recorded(where, script.run, *script.pipe, **script.parts, floors=())
+    return diff(golden, where)
+
+
+def test_innocent_variant_of_a_script_passes(reference: tuple[Script, Path], tmp_path: Path) -> None:
+    found = candidate(reference, tmp_path / "tpu", split)
+    assert found.verdict == "pass", found.reason
+    distances = [d.distance for d in found.sites if d.key.site == reference[0].site]
+    assert any(d.rel_l2 > 0 for d in distances)
+    assert distances[0].floor > 3e-7 or reference[0].site.startswith("loop:"), "more than its last bit"
+
+
+def test_fault_of_a_script_fails(reference: tuple[Script, Path], tmp_path: Path) -> None:
+    found = candidate(reference, tmp_path / "tpu", reference[0].fault)
+    assert found.origin is not None
+    assert (found.verdict, found.origin.key.site) == ("fail", reference[0].site)
