@@ -27,8 +27,6 @@ Number = float | Literal["nan", "inf", "-inf"]
 
 MAX_NAME = 4096
 """Characters of a name, a setting's value or a fingerprint, at most."""
-MAX_LONG = 100_000
-"""Characters of a sentence, at most."""
 MAX_VALUES = 4_500_000
 """Commas and brackets of a document at most, some 100,000 records: each may be Python objects of 70 to 190 bytes."""
 MAX_INT = 2**63 - 1
@@ -204,7 +202,6 @@ def integer(least: int = 0, most: int = MAX_INT) -> Schema[int]:
 
 
 TEXT: Schema[str] = Schema(as_text, _same)
-LONG_TEXT: Schema[str] = Schema(lambda value, what: as_text(value, what, MAX_LONG), _same)
 COUNT = integer()
 BOOL: Schema[bool] = Schema(as_bool, _same)
 NUMBER: Schema[float] = Schema(as_number, number)

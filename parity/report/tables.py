@@ -43,7 +43,6 @@ BLOCKS_LEGEND = "in, out: the worst input and output of a block, in multiples of
 STAGES_LEGEND = "by itself: on the reference's input; in the chain: on its own; ratio: to floor"
 FRAMES_LEGEND = "PSNR in dB; chain: of each side's own latents; worst at: top,left height x width"
 FAILED_LEGEND = "module: inputs match, output differs; input: it differs, its producer matches"
-LEGENDS = (LEGEND, BLOCKS_LEGEND, STAGES_LEGEND, FRAMES_LEGEND, FAILED_LEGEND)
 
 TRUNKS = ("decoder", "text_encoder", "text_encoder_2")
 """Children of the stages' modules that hold their blocks."""
