@@ -18,7 +18,7 @@ from parity.redact import secrets_of, without_secrets
         ("no url: a@b?c", "no url: a@b?c"),
     ],
 )
-def test_users_and_queries_are_hidden(text: str, shown: str) -> None:
+def test_users_and_queries_of_urls_are_hidden(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
 
 
@@ -31,7 +31,7 @@ def test_users_and_queries_are_hidden(text: str, shown: str) -> None:
         ("https://h/x?X-Amz-Signature=hunter2", "hunter2"),
     ],
 )
-def test_a_librarys_own_words_hide_them_too(url: str, secret: str) -> None:
+def test_secrets_in_a_librarys_own_words_are_hidden(url: str, secret: str) -> None:
     said = f"Invalid bucket name {url!r}: {url.partition('://')[2]}"
     assert secret not in without_secrets(said, secrets_of(url))
     assert secrets_of("gs://bucket/run@v2") == ()  # no user: an @ in a path is a name

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from parity.errors import Terminated
-from parity.signals import signalled, terminable
+from parity.signals import terminable
 
-pytestmark = pytest.mark.slow
+SLOW = pytest.mark.slow
 
 
 class SignalsWhenGone:
@@ -36,9 +36,13 @@ def _let_go(number: int) -> None:
 
 @pytest.mark.parametrize(
     ("number", "raised"),
-    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (signal.SIGHUP, Terminated)],
+    [
+        (signal.SIGTERM, Terminated),
+        pytest.param(signal.SIGINT, KeyboardInterrupt, marks=SLOW),
+        pytest.param(signal.SIGHUP, Terminated, marks=SLOW),
+    ],
 )
-def test_one_that_comes_in_a_finaliser_is_raised_after_it(
+def test_signal_in_a_finaliser_is_raised_after_it(
     number: int, raised: type[BaseException], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(raised), terminable():
@@ -46,34 +50,14 @@ def test_one_that_comes_in_a_finaliser_is_raised_after_it(
     assert capfd.readouterr().err == ""
 
 
-def test_other_exceptions_of_finalisers_are_told_as_ever() -> None:
+def test_other_exceptions_of_finalisers_are_reported_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     class Fails:
         def __del__(self) -> None:
             raise ValueError("in a finaliser")
 
     told: list[object] = []
-    before, sys.unraisablehook = sys.unraisablehook, lambda found: told.append(found.exc_value)
-    try:
-        with terminable():
-            thing = Fails()
-            del thing
-    finally:
-        sys.unraisablehook = before
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: told.append(found.exc_value))
+    with terminable():
+        thing = Fails()
+        del thing
     assert [str(error) for error in told] == ["in a finaliser"]
-
-
-def test_the_signal_behind_an_error_is_found() -> None:
-    """A library that is interrupted while it is imported may raise an error of its own for it."""
-    error = RuntimeError("Failed to import")
-    error.__context__ = KeyboardInterrupt()
-    assert isinstance(signalled(error), KeyboardInterrupt)
-    assert signalled(RuntimeError("its own")) is None
-
-
-def test_an_error_for_an_interrupt_ends_as_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
-    from parity.cli import INTERRUPTED, _code
-
-    error = RuntimeError("Failed to import")
-    error.__cause__ = KeyboardInterrupt()
-    assert _code(error) == INTERRUPTED
-    assert capsys.readouterr().err == "parity: interrupted\n"
