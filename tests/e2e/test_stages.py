@@ -1,0 +1,102 @@
+"""`parity run --stages` and `--stage2`: one document, frames as files, messages that help."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from parity.commands.parts import frame_files
+from parity.commands.run import parse_stages
+from parity.compare.detect.frames import pictures
+from parity.hooks.sites import split_sites
+from parity.models.stage2 import write_stage2
+from tests.support.cli import cli
+from tests.support.models import NANO, checkpoint
+
+
+def stage2(folder: Path, shape: tuple[int, ...] = (1, 32, 3, 1, 2)) -> Path:
+    """A port's latents."""
+    path = folder / "stage2_latents.safetensors"
+    latents = torch.from_numpy(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    write_stage2(path, latents, seed=0, guidance_scale=6.0, num_frames=9, num_inference_steps=1)
+    return path
+
+
+@pytest.mark.slow
+def test_latents_of_a_port_are_decoded_on_both_sides(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("--json", "--model", checkpoint(NANO), "--stage2", stage2(tmp_path), "--out", out)
+    found = cli("run", *words, code=0).json
+    assert (found["verdict"], found["steps"]) == ("pass", [])
+    assert {site["stage"] for site in found["sites"]} == {"vae"}
+    assert [frame["frame"] for frame in found["frames"]] == list(range(9))
+    frame = found["frames"][0]
+    assert list(frame) == ["frame", "rel_l2", "floor", "ratio", "psnr", "ssim", "region", "in_chain"]
+    assert 0 < frame["rel_l2"] < 1e-4
+    assert (frame["in_chain"], frame["ssim"]) == (None, pytest.approx(1.0, abs=1e-6))
+    (stage,) = found["stages"]
+    assert (stage["stage"], stage["verdict"], stage["in_chain"]["rel_l2"]) == ("vae", "pass", "nan")
+    for side in ("reference", "candidate"):
+        files = sorted((out / "frames" / side).glob("*.png"))
+        assert [file.name for file in files] == [f"{i:04d}.png" for i in range(9)]
+        assert Image.open(files[0]).size == (32, 16)
+    assert json.loads((out / "result.json").read_text())["frames"] == found["frames"]
+
+
+def test_latents_of_another_layout_are_refused(tmp_path: Path) -> None:
+    found = cli("run", "--model", checkpoint(NANO), "--stage2", stage2(tmp_path, (1, 3, 32, 1, 2)), code=2)
+    assert "found [1, 3, 32, 1, 2]; they are laid out [B, T, C, H, W], permute them" in found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--stages", "text", "--candidate", "attention.mask=none"), "of the transformer stage, which is not run"),
+        (("--candidate", "vae.tiling=true"), "'vae.tiling=true' is a setting of the vae stage, which is not run"),
+        (("--stages", "transformer,vae", "--stage2", "latents"), "runs no other stage"),
+    ],
+)
+def test_stage_that_cannot_be_run_is_refused(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    assert message in cli("run", *words, code=2, cwd=tmp_path).said
+
+
+def test_stages_are_run_in_their_order() -> None:
+    assert parse_stages(None, None) == ("transformer",)
+    assert parse_stages("vae, transformer, text", None) == ("text", "transformer", "vae")
+    assert parse_stages(None, Path("latents")) == ("vae",)
+
+
+def test_glob_goes_to_the_stages_that_have_such_a_module() -> None:
+    stages = {"transformer": ["", "blocks.0"], "vae": ["", "decoder", "decoder.up.0"]}
+    for glob, values, expected in (
+        ("decoder*", (), {"transformer": ("none", ()), "vae": ("decoder*", ())}),
+        ("blocks", ("decoder:out",), {"transformer": ("blocks", ()), "vae": ("blocks", ("decoder:out",))}),
+        ("nowhere", (), {"transformer": ("nowhere", ()), "vae": ("nowhere", ())}),
+    ):
+        assert split_sites(stages, glob, values) == expected
+
+
+@pytest.mark.parametrize(
+    ("encoder", "note"), [(None, "no mp4 was written"), ("cat", ""), (shutil.which("false"), "failed")]
+)
+def test_frames_are_pngs_and_an_mp4_if_there_is_an_encoder(
+    encoder: str | None, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if encoder == "cat":
+        (tmp_path / "ffmpeg").write_text('#!/bin/sh\nfor target in "$@"; do :; done\nexec cat > "$target"\n')
+        (tmp_path / "ffmpeg").chmod(0o755)
+        encoder = str(tmp_path / "ffmpeg")
+    video = np.random.default_rng(0).standard_normal((1, 3, 2, 8, 12)).astype(np.float32)
+    monkeypatch.setattr(frame_files, "find_encoder", lambda: encoder)
+    said = frame_files.write_frames(tmp_path / "a", video)
+    assert (note in said, bool(said)) == (True, bool(note))
+    shown = [np.asarray(Image.open(tmp_path / "a" / f"{i:04d}.png")) for i in range(2)]
+    assert np.abs(shown[1] / 255 - pictures(video[0, :, 1]).transpose(1, 2, 0)).max() <= 0.5 / 255 + 1e-9
+    if not note:
+        assert (tmp_path / "a.mp4").read_bytes() == b"".join(frame.tobytes() for frame in shown)
