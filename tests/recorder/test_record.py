@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,39 +101,32 @@ def test_mistake_in_the_glue_fails_where_it_is_and_is_named(
     assert [cause in c.cause for c in found.causes] == [True], found.causes
 
 
-def _inside(call: Callable[[], Any], options: dict[str, Any]) -> None:
-    with parity.record(**options), torch.inference_mode():
-        call()
+def _another(named: dict[str, Any]) -> Any:
+    return parity.record("another", **named, floors=())
 
 
-def _outside(call: Callable[[], Any], options: dict[str, Any]) -> None:
-    with torch.inference_mode(), parity.record(**options):
-        call()
+def _elsewhere(named: dict[str, Any]) -> Any:
+    return contextlib.chdir("/")
 
 
-def _within_another(call: Callable[[], Any], options: dict[str, Any]) -> None:
-    with parity.record(**{**options, "where": "another"}), parity.record(**options):
-        call()
+def _none(named: dict[str, Any]) -> Any:
+    return contextlib.nullcontext()
 
 
-def _elsewhere(call: Callable[[], Any], options: dict[str, Any]) -> None:
-    os.mkdir("folder")
-    with parity.record(**options):
-        os.chdir("folder")
-        call()
+def _inference(named: dict[str, Any]) -> Any:
+    return torch.inference_mode()
 
 
-def _again(call: Callable[[], Any], options: dict[str, Any]) -> None:
-    with parity.record(**options):
-        call()
-
-
-@pytest.mark.parametrize("way", [_again, _inside, _outside, _within_another, _elsewhere])
+@pytest.mark.parametrize(
+    ("around", "within"),
+    [(_none, _none), (_none, _inference), (_inference, _none), (_another, _none), (_none, _elsewhere)],
+)
 def test_script_in_its_own_way_is_recorded_exactly(
-    way: Any, reference: Path, parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    around: Any, within: Any, reference: Path, parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    way(lambda: generate(parts), {"where": "tpu", **parts.named, "like": reference})
+    with around(parts.named), parity.record("tpu", **parts.named, like=reference), within(parts.named):
+        generate(parts)
     found = diff(reference, tmp_path / "tpu")
     assert (found.verdict, found.causes) == ("pass", ()), found.reason
     assert all(d.distance.rel_l2 == 0 for d in found.sites)
@@ -234,9 +226,8 @@ def test_model_without_float64_is_recorded_with_the_floors_of_rounding(
             raise NotImplementedError("no kernel for Double\nat line 3")
 
     hook = parts.transformer.transformer_blocks[0].ff.register_forward_pre_hook(narrow)
-    with contextlib.closing(contextlib.ExitStack()) as stack:
-        stack.callback(hook.remove)
-        seen = recorded(tmp_path / "g", lambda: generate(parts), **parts.named)
+    seen = recorded(tmp_path / "g", lambda: generate(parts), **parts.named)
+    hook.remove()
     assert np.array_equal(plain, seen)
     said = capsys.readouterr().err
     assert said.count("cannot be run in float64 here (NotImplementedError: no kernel for Double)") == 1
