@@ -114,3 +114,5 @@ def commands_end_as_they_say(document: str, folder: Path) -> None:
         bash = ["bash", "-e", "-o", "pipefail", "-c", command]
         done = subprocess.run(bash, cwd=folder, env=variables, capture_output=True, text=True)
         assert done.returncode == bool(DIFFERS.search(command)), (command, done.stdout, done.stderr)
+        if entered := re.search(r"&& cd (\S+)$", command):  # each command has a shell of its own
+            folder /= entered[1]
