@@ -116,7 +116,7 @@ def fewest(plan: Plan, judge: Judge, state: State, heard: Callable[[Probe], None
     """The culprits; none if the run also fails without any of the settings.
 
     Args:
-        state: answers what was probed before. heard: is told of each new probe.
+        state: answers what was probed before. heard: called with each new probe.
 
     Raises:
         UsageError: the run does not fail with all of them.

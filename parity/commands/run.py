@@ -97,10 +97,13 @@ def run(
         result = run_stages(request, say, kept)
         if kept is not None:
             result = result.noted(*kept.notes)
-    output.show(Comparison(result, following=_following(result, out, sides), details=output.details))
+    try:
+        output.show(Comparison(result, following=_following(result, out, sides), details=output.details))
+    finally:  # also if stdout is full or closed
+        if kept is not None:
+            kept.result(result)
     code = result.exit_code
     if kept is not None:
-        kept.result(result)
         for problem in kept.problems:
             tell(f"parity: {problem}")
             code = code or UsageError.exit_code

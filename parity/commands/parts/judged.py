@@ -88,7 +88,7 @@ def compared(reference: str, candidate: str, renames: Renames, output: Output) -
 def reported(
     result: Result, proposed: str, following: Sequence[str], output: Judgement, renames: Renames, reports: Reports
 ) -> int:
-    """Print the result, then write the files beside it; returns the exit code.
+    """Print the result, then write the side files; returns the exit code.
 
     Args:
         proposed: of `compared`. following: commands to go on with, where there are causes to find.
@@ -113,7 +113,7 @@ def reported(
 
 
 def saved(code: int, path: Path, text: Callable[[], str], option: str) -> int:
-    """Write a file beside a result that was shown; a failure is told.
+    """Write a side file after the result was shown; a failure goes to stderr.
 
     Args:
         code: the exit code of the verdict. option: that named the file.
