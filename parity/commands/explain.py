@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parity.commands.parts.judged import saved
+from parity.commands.parts.judged import saved, shown
 from parity.commands.parts.options import CandidatePath, GoldensModel, Judgement, Prompt, ReferencePath, Stage1
 from parity.commands.parts.unfold import command
 from parity.paths.worker.openers import Workers
@@ -44,11 +44,13 @@ def explain(
             request = ExplainRequest(reference=first, candidate=second, model=model, stage1=stage1, prompt=prompt)
         result = find_causes(request, openers, say)
     document = Comparison(result, explained=True, following=_following(result, first, second), details=output.details)
-    output.show(document)
-    if second is not None:
-        return result.exit_code
-    # Beside the run, for `parity report`.
-    return saved(result.exit_code, Path(first) / "explain.json", lambda: render(document, "json"), "RUN")
+
+    def save(code: int) -> int:
+        if second is not None:
+            return code
+        return saved(code, Path(first) / "explain.json", lambda: render(document, "json"), "RUN")  # for `parity report`
+
+    return shown(output, document, save)
 
 
 def _following(result: Result, first: str, second: str | None) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from parity.commands.parts.choices import FORCINGS, ROUNDS, STAGES, one_of, some_of
+from parity.commands.parts.judged import shown
 from parity.commands.parts.like import LikeOption, alike
 from parity.commands.parts.options import Generation, InputsFile, Judgement, Observed, Sides, choose
 from parity.commands.parts.unfold import command
@@ -97,17 +98,17 @@ def run(
         result = run_stages(request, say, kept)
         if kept is not None:
             result = result.noted(*kept.notes)
-    try:
-        output.show(Comparison(result, following=_following(result, out, sides), details=output.details))
-    finally:  # also if stdout is full or closed
+
+    def save(code: int) -> int:
         if kept is not None:
             kept.result(result)
-    code = result.exit_code
-    if kept is not None:
-        for problem in kept.problems:
-            tell(f"parity: {problem}")
-            code = code or UsageError.exit_code
-    return code
+            for problem in kept.problems:
+                tell(f"parity: {problem}")
+                code = code or UsageError.exit_code
+        return code
+
+    document = Comparison(result, following=_following(result, out, sides), details=output.details)
+    return shown(output, document, save)
 
 
 def _following(result: Result, out: Path | None, sides: Sides) -> tuple[str, ...]:

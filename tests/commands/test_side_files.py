@@ -1,7 +1,9 @@
-"""A file beside a result that cannot be written loses neither the verdict nor its exit code."""
+"""An unwritable side file loses neither the verdict nor its exit code; a full stdout loses no side file."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from parity.compare.result import Result
 from tests.support.cli import cli
 from tests.support.made import because, pair
+from tests.support.models import NANO, checkpoint
 
 RESULTS = {
     "fail": (Result("fail", "structure", because("they part"), "tiny"), 1),
@@ -41,3 +44,30 @@ def test_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str) 
     ran = cli("explain", tmp_path, "--json", code=code)
     assert ran.json["verdict"] == verdict
     assert "parity: RUN: cannot write" in ran.err
+
+
+def on_full_stdout(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "parity", *map(str, words)]
+        return subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=folder, timeout=300)
+
+
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+
+
+@FULL
+def test_diff_on_a_full_stdout_writes_its_files(tmp_path: Path) -> None:
+    done = on_full_stdout(tmp_path, "diff", *pair(tmp_path, fault=1e4), "--junit", "junit.xml")
+    assert (done.returncode, "No space left on device" in done.stderr) == (2, True), done.stderr
+    assert "<failure" in (tmp_path / "junit.xml").read_text()
+
+
+@FULL
+@pytest.mark.slow
+def test_run_and_explain_on_a_full_stdout_keep_their_results(tmp_path: Path) -> None:
+    pytest.importorskip("torchax")
+    run = ("run", "--model", checkpoint(NANO), "--steps", 1, "--candidate", "attention.mask=zero_kv", "--out", "kept")
+    for words, file in ((run, "result.json"), (("explain", "kept"), "explain.json")):
+        done = on_full_stdout(tmp_path, *words)
+        assert (done.returncode, "No space left on device" in done.stderr) == (2, True), done.stderr
+        assert '"fail"' in (tmp_path / "kept" / file).read_text()

@@ -17,6 +17,7 @@ from parity.report.output import tell, write
 
 if TYPE_CHECKING:
     from parity.compare.result import Result
+    from parity.report.comparison import Comparison
 
 AUTO = "auto"
 
@@ -102,13 +103,27 @@ def reported(
         ("--markdown", reports.markdown, lambda: render(document, "markdown")),
         ("--map-out", renames.map_out if proposed else None, lambda: proposed),
     ]
-    code = result.exit_code
-    try:
-        output.show(document)
-    finally:
+
+    def save(code: int) -> int:
         for option, path, text in files:
             if path is not None:
                 code = saved(code, path, text, option)
+        return code
+
+    return shown(output, document, save)
+
+
+def shown(output: Judgement, document: Comparison, save: Callable[[int], int]) -> int:
+    """Print a result, then save it, even if stdout is full or closed; returns the exit code.
+
+    Args:
+        save: writes the files; takes the exit code of the verdict and gives the command's.
+    """
+    code = document.result.exit_code
+    try:
+        output.show(document)
+    finally:
+        code = save(code)
     return code
 
 
