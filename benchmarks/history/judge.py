@@ -69,9 +69,12 @@ def _recorded(change: Change, where: Path) -> tuple[Result, Result | None]:
     assert change.script is not None
     for version in ("after", "before"):
         scene = change.script(version == "after", torch.float32)
-        like = None if version == "after" else where / "after"
-        with parity.record(where / version, **scene.parts, like=like):
-            scene.go()
+        if version == "before":
+            with parity.record(where / version, **scene.parts, like=where / "after"):
+                scene.go()
+        else:
+            for _ in parity.record(where / version, **scene.parts):
+                scene.go()
     after, before = str(where / "after"), str(where / "before")
     result = diff(after, before)
     if result.verdict != "fail":

@@ -36,8 +36,12 @@ def told(pitfall: Pitfall, folder: Path) -> Told:
 
 
 def _record(side: Side, where: Path, like: Path | None) -> None:
-    with parity.record(where, **side.parts, like=like, **side.options):
-        side.go()
+    if like is None:
+        for _ in parity.record(where, **side.parts, **side.options):
+            side.go()
+    else:
+        with parity.record(where, **side.parts, like=like, **side.options):
+            side.go()
 
 
 def _compared(reference: str, candidate: str) -> Told:

@@ -165,19 +165,13 @@ def _script(
     where: str, script: Path, arguments: list[str], observed: Observed, floors: str, *, overwrite: bool, causes: bool
 ) -> None:
     """Record a script of somebody's own."""
-    from parity.recorder.script import run_script
+    from parity.recorder.rerun import RUNS
+    from parity.recorder.script import Script, run_script
 
-    kinds = None if floors == "default" else tuple(n for n in floors.split(",") if n and n != "none")
-    run_script(
-        where,
-        script,
-        arguments,
-        sites=observed.sites,
-        values=observed.values,
-        floors=kinds,
-        causes=causes,
-        overwrite=overwrite,
-    )
+    if floors not in ("default", "rounding", "none"):
+        raise UsageError(f"--floors of a script are 'rounding' or 'none': it is run again; found '{floors}'")
+    asked = Script(script, arguments, observed.sites, observed.values, causes)
+    run_script(where, asked, 0 if floors == "none" else RUNS, overwrite=overwrite)
 
 
 def command_line() -> str:

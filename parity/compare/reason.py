@@ -38,7 +38,7 @@ TRANSFORMER = "transformer"
 WIDE = 0.05
 """Between what a floor in float32 may be at most, and one in a 16-bit dtype (`parity.compare.conclude`)."""
 
-FLOORS = "parity record DIR --floors fp64,rounding"
+FLOORS = "`parity record DIR`, or in your own loop `for _ in parity.record(DIR, ...)`"
 """What records a reference with floors."""
 
 

@@ -1,18 +1,24 @@
 """Monte Carlo rounding: what another correct implementation's rounding could do, sampled on the reference.
 
-Every module's inputs, outputs and parameters, and so the run's inputs, move by one unit in the last place, up or
-down at random. In modules without parameters or children (rotary and time embeddings, activations) the results of
-elementary functions move too: IEEE 754 rounds sums and products alike everywhere, but not sin, exp or pow, and rotary
-tables come from constants, where nothing at the module's boundary could show that another library's differ.
-(Measured on HunyuanVideo-1.5's rotary table of 111,600 tokens: XLA is 4.9e-7 from torch, where boundaries alone
-sample 7e-8.) In any other module those of vectors move: frequencies that its own forward makes, whose ulp a timestep of
-1000 multiplies. (Z-Image's time embedding is no module: torch and XLA are 2.1e-6 apart, and 3.1e-6 from the exact one.)
+Every module's inputs, outputs and parameters move by one unit in the last place, up or down at random. The tensors that
+the model itself is given stay: nobody computes them here, both sides hold the same bits, and a large frequency may
+multiply the ulp of a coordinate (LTX-2's rotary tables). In modules without parameters or children (rotary and time
+embeddings, activations) the results of elementary functions move too: IEEE 754 rounds sums and products alike
+everywhere, but not sin, exp or pow, and rotary tables come from constants, where nothing at the module's boundary could
+show that another library's differ. (Measured on HunyuanVideo-1.5's rotary table of 111,600 tokens: XLA is 4.9e-7 from
+torch, where boundaries alone sample 7e-8.) In any other module those of vectors move: frequencies that its own forward
+makes, whose ulp a timestep of 1000 multiplies. (Z-Image's time embedding is no module: torch and XLA are 2.1e-6 apart,
+and 3.1e-6 from the exact one.)
 
 float64 that a model computes by itself (frequencies of a time embedding) is narrowed to float32, which is all that JAX
 has unless told otherwise.
 
 The results of products (linear layers, convolutions) move besides by what adding their K terms one after the other
 rounds, which grows with K where an ulp does not: see `SUM`.
+
+What is in 16 bits can be computed in float32 (`wide`): what that gives is as far from the model's own as its rounding
+is large, element by element, where whole ulps of 16 bits would be far more than two implementations differ by.
+Another's rounding is sampled there by up to half an ulp of 16 bits around modules whose weights have these.
 
 Where the other implementation runs on a TPU (the setting `tpu`), elementary functions move in every module, within what
 its own may be off (`parity.hooks.elementary`).
@@ -30,9 +36,12 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.hooks.attach import callable_modules
 from parity.hooks.elementary import reach
+from parity.hooks.modules import device_of
+from parity.hooks.rerun import Widest
 from parity.settings.elementary import CHIPS, NO_CHIP, Bounds
 
 SUM = 0.45 * 2.0**-24 / math.sqrt(2.0)
@@ -50,22 +59,27 @@ _PRODUCTS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 @contextlib.contextmanager
 def perturbed(
-    model: torch.nn.Module, seed: int, device: torch.device | None = None, chip: str = NO_CHIP
+    model: torch.nn.Module, seed: int, chip: str = NO_CHIP, *, inputs: bool = False, wide: bool = False
 ) -> Iterator[None]:
     """Within it, calls of `model` round as drawn from `seed`. Parameters and hooks are as before on leaving.
 
     Args:
-        device: where its tensors are; needed for a module without parameters.
         chip: the TPU whose elementary functions another implementation may have, by the setting `tpu`.
+        inputs: whether what it is given moves too, as for a module by itself, whose inputs another one computed.
+        wide: whether it computes in float32 what it has in 16 bits; what it gives is in 16 bits again.
     """
-    run = _Run(device or next(model.parameters()).device, seed, CHIPS[chip])
+    narrow, device = _narrow(model) if wide else None, device_of(model).type
+    run = _Run(seed, CHIPS[chip], inputs=inputs, wide=wide, narrow=narrow)
     handles = []
     try:
         for module in callable_modules(model).values():
             leaf = next(module.children(), None) is None
             own = leaf and next(module.parameters(recurse=False), None) is None
-            handles.append(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
-            handles.append(module.register_forward_hook(_after(run, own), with_kwargs=True, always_call=True))
+            handles.append(module.register_forward_pre_hook(_before(run, own, device), with_kwargs=True))
+            # First of its hooks: an observer that began before sees what rounding made of the output.
+            handles.append(
+                module.register_forward_hook(_after(run, own), prepend=True, with_kwargs=True, always_call=True)
+            )
         # Around whatever looks at functions within: that is to see what the chip gives.
         with _OfTheChip(run) if run.bounds else contextlib.nullcontext():
             yield
@@ -73,6 +87,27 @@ def perturbed(
         for handle in handles:
             handle.remove()
         run.restore_all()
+
+
+Move = Callable[[torch.Tensor], torch.Tensor]
+HALF = (torch.bfloat16, torch.float16)
+
+
+def _is(x: Any, *dtypes: torch.dtype) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype in dtypes
+
+
+def _narrow(model: torch.nn.Module) -> torch.dtype | None:
+    """The 16-bit dtype of most of a model's parameters; None for another."""
+    dtypes = [x.dtype for x in model.parameters() if x.is_floating_point()]
+    most = max(set(dtypes), key=dtypes.count, default=None)
+    return most if most in HALF else None
+
+
+def _storage(x: torch.Tensor) -> int:
+    """Where a tensor's memory begins; a view has that of what it is a view of."""
+    with torch._C.DisableTorchFunction():
+        return x.untyped_storage().data_ptr()
 
 
 def _is_mask(x: torch.Tensor) -> bool:
@@ -83,17 +118,60 @@ def _is_mask(x: torch.Tensor) -> bool:
 
 
 class _Run:
-    """The draw in use and the parameters set aside while their module is called."""
+    """The draw in use, the parameters set aside while their module is called, and what the model was given."""
 
-    def __init__(self, device: torch.device, seed: int, bounds: Bounds) -> None:
-        self.bounds = bounds
-        self.generator = torch.Generator(device).manual_seed(seed)
-        self.aside: list[tuple[torch.nn.Module, dict[str, torch.nn.Parameter | None]]] = []
+    def __init__(
+        self, seed: int, bounds: Bounds, *, inputs: bool, wide: bool = False, narrow: torch.dtype | None = None
+    ) -> None:
+        self.seed, self.bounds, self.inputs, self.wide, self.narrow = seed, bounds, inputs, wide, narrow
+        self.generators: dict[torch.device, torch.Generator] = {}
+        self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
+        self.aside: list[tuple[torch.nn.Module, dict[str, Any], dict[str, Any]]] = []
         self.modes: list[_ElementaryFunctions] = []
+        self.around = contextlib.ExitStack()  # a call of the model
         self.calls = 0
 
-    def move(self, x: Any) -> Any:
-        """Floating tensors inside a nest of tuples, lists and dicts moved by one ulp; everything else as it is.
+    def generator(self, device: torch.device) -> torch.Generator:
+        """What draws on a device: a model may move from one to another."""
+        if device not in self.generators:
+            self.generators[device] = torch.Generator(device).manual_seed(self.seed)
+        return self.generators[device]
+
+    def begin(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """What a module is given instead; where this is the model's own call, what that is given stays from now on."""
+        args, kwargs = self.widened(args), self.widened(kwargs)
+        if not (self.calls or self.inputs):
+            tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+            self.given = {_storage(x): x for x in tensors}
+        move = self.of(module)
+        return self.moved(args, move), self.moved(kwargs, move)
+
+    def of(self, module: torch.nn.Module) -> Move:
+        """How what a module is given and gives moves: where it works in 16 bits, by up to half an ulp of these."""
+        halves = self.narrow is not None and any(_is(x, *HALF) for x in module._parameters.values())
+        return self.rounded if halves else self.ulp
+
+    def end(self, module: torch.nn.Module, output: Any) -> Any:
+        """What a module gives instead; the model itself in the dtype that its script goes on with."""
+        moved = self.move(self.summed(module, output), self.of(module))
+        if self.narrow is None or self.calls:
+            return moved
+        return tree_map(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
+
+    def widened(self, x: Any) -> Any:
+        """What is in 16 bits, and a dtype that a module is told to work in, as float32, where the run is wide."""
+        if not self.wide:
+            return x
+
+        def one(x: Any) -> Any:
+            if _is(x, *HALF):
+                return x.float()
+            return torch.float32 if isinstance(x, torch.dtype) and x in HALF else x
+
+        return tree_map(one, x, is_leaf=lambda x: type(x) is list)
+
+    def move(self, x: Any, move: Move) -> Any:
+        """Floating tensors inside a nest of tuples, lists and dicts moved; everything else as it is.
 
         Vectors stay too: a timestep per batch element is handed on exactly by every implementation (preflight
         compares it), and one ulp of 1000 is a phase of 6e-5 in its sinusoids, ten times what libraries differ by.
@@ -101,28 +179,38 @@ class _Run:
         HunyuanVideo's Framepack) would count none of those that lie an ulp below one.
         """
         if isinstance(x, torch.Tensor):
-            if not x.is_floating_point() or x.ndim < 2:
+            if not x.is_floating_point() or x.ndim < 2 or _storage(x) in self.given:
                 return x
-            moved = self.ulp(x)  # drawn for a mask too: what is drawn for all others stays the same
+            moved = move(x)  # drawn for a mask too: what is drawn for all others stays the same
             return x if _is_mask(x) else moved
         if type(x) in (tuple, list):
-            return type(x)(self.move(item) for item in x)
+            return type(x)(self.move(item, move) for item in x)
         if type(x) is dict:
-            return {k: self.move(v) for k, v in x.items()}
+            return {k: self.move(v, move) for k, v in x.items()}
         return x
 
-    def given(self, x: Any) -> Any:
+    def moved(self, x: Any, move: Move) -> Any:
         """Arguments moved; a list stays the very one: what a module writes into it (Wan's VAE keeps its frames and its
         place in one) would be lost in a copy."""
         if type(x) is tuple:
-            return tuple(self.given(item) for item in x)
+            return tuple(self.moved(item, move) for item in x)
         if type(x) is dict:
-            return {k: self.given(v) for k, v in x.items()}
-        return x if type(x) is list else self.move(x)
+            return {k: self.moved(v, move) for k, v in x.items()}
+        return x if type(x) is list else self.move(x, move)
+
+    def rounded(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` moved evenly by up to half a unit in the last place of the 16-bit dtype that it would be rounded to."""
+        with torch._C.DisableTorchFunction():
+            assert self.narrow is not None
+            draw = torch.rand(x.shape, generator=self.generator(x.device), device=x.device) - 0.5
+            ulps = torch.ldexp(draw * torch.finfo(self.narrow).eps / 2, torch.frexp(x).exponent)
+            return torch.where(x == 0, x, x + ulps).to(x.dtype)
 
     def ulp(self, x: torch.Tensor) -> torch.Tensor:
         with torch._C.DisableTorchFunction():
-            up = torch.randint(0, 2, x.shape, generator=self.generator, device=x.device, dtype=torch.int8)
+            if x.itemsize < 4 and self.wide:
+                return x  # what a wide run rounds to 16 bits is rounded so by everybody
+            up = torch.randint(0, 2, x.shape, generator=self.generator(x.device), device=x.device, dtype=torch.int8)
             # Towards 4 |x| or -4 |x|, in few passes: this is half of what a perturbed run costs. Zeros stay, as nothing
             # is between them: a padded row or an absent input is exact in every implementation.
             towards = up.to(x.dtype).sub_(0.5).mul_(x.abs().mul_(8))
@@ -136,7 +224,7 @@ class _Run:
         if far is None:
             return out
         with torch._C.DisableTorchFunction():
-            draw = torch.rand(out.shape, generator=self.generator, device=out.device) * 2 - 1
+            draw = torch.rand(out.shape, generator=self.generator(out.device), device=out.device) * 2 - 1
             return torch.where(out.isfinite(), out + draw * far, out)
 
     def narrowed(self, x: torch.Tensor) -> torch.Tensor:
@@ -152,19 +240,24 @@ class _Run:
         with torch._C.DisableTorchFunction():
             channels = -1 if isinstance(module, torch.nn.Linear) else -1 - len(module.kernel_size)
             size = out.float().square().mean(dim=channels, keepdim=True).sqrt()
-            draw = torch.randn(out.shape, generator=self.generator, device=out.device)
+            draw = torch.randn(out.shape, generator=self.generator(out.device), device=out.device)
             return (out + SUM * math.sqrt(terms) * size * draw).to(out.dtype)
 
     def swap(self, module: torch.nn.Module) -> None:
-        before = dict(module._parameters)
-        self.aside.append((module, before))
+        before, tables = dict(module._parameters), dict(module._buffers)
+        self.aside.append((module, before, tables))
         for name, parameter in before.items():
-            if parameter is not None and parameter.is_floating_point():
-                module._parameters[name] = torch.nn.Parameter(self.ulp(parameter.data), requires_grad=False)
+            if parameter is not None and _is(parameter, *HALF, torch.float32, torch.float64):
+                moved = self.ulp(self.widened(parameter.data))
+                module._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
+        module._buffers.update({name: self.widened(x) for name, x in tables.items()})
 
-    def enter(self, own: bool) -> None:
+    def enter(self, own: bool, device: str) -> None:
         """Have elementary functions move within the call of a module: all in one of its own, else those of vectors."""
         self.calls += 1
+        if self.wide and self.calls == 1:
+            self.around.enter_context(Widest())
+            self.around.enter_context(torch.autocast(device, enabled=False))
         if own or self.calls == 1:
             self.modes.append(_ElementaryFunctions(self, of_vectors=not own))
             self.modes[-1].__enter__()
@@ -174,26 +267,31 @@ class _Run:
         if self.calls == 0:  # another hook failed before this call began
             return
         self.calls -= 1
+        self.given = self.given if self.calls else {}
         if self.modes and (own or self.calls == 0):
             self.modes.pop().__exit__(None, None, None)
+        if not self.calls:
+            self.around.close()
 
     def restore(self, module: torch.nn.Module) -> None:
         if self.aside and self.aside[-1][0] is module:
-            module._parameters.update(self.aside.pop()[1])
+            _, parameters, buffers = self.aside.pop()
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
 
     def restore_all(self) -> None:
         while self.aside:
-            module, before = self.aside.pop()
-            module._parameters.update(before)
+            self.restore(self.aside[-1][0])
         while self.modes:
             self.modes.pop().__exit__(None, None, None)
+        self.around.close()
 
 
-def _before(run: _Run, own: bool) -> Callable[..., Any]:
+def _before(run: _Run, own: bool, device: str) -> Callable[..., Any]:
     def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        moved = run.given(args), run.given(kwargs)
+        moved = run.begin(module, args, kwargs)
         run.swap(module)
-        run.enter(own)
+        run.enter(own, device)
         return moved
 
     return hook
@@ -203,7 +301,7 @@ def _after(run: _Run, own: bool) -> Callable[..., Any]:
     def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         run.leave(own)
         run.restore(module)
-        return run.move(run.summed(module, output))
+        return run.end(module, output)
 
     return hook
 
@@ -211,6 +309,10 @@ def _after(run: _Run, own: bool) -> Callable[..., Any]:
 _ELEMENTARY = frozenset(
     {"sin", "cos", "exp", "pow", "__pow__", "__rpow__", "log", "tanh", "sigmoid", "erf", "gelu", "silu", "rsqrt"}
 )
+
+
+_GRIDS = (torch.arange, torch.linspace)
+"""What float64 constants begin with. A power multiplies their ulp: of LTX-2's frequencies, up to 10^4, by ten."""
 
 
 class _ElementaryFunctions(TorchFunctionMode):
@@ -234,7 +336,7 @@ class _ElementaryFunctions(TorchFunctionMode):
         if self.of_vectors and not (elementary and out.ndim == 1):
             return out
         if out.dtype == torch.float64:
-            return self.run.narrowed(out)
+            return out if func in _GRIDS else self.run.narrowed(out)
         return self.run.ulp(out) if elementary else out
 
 

@@ -26,12 +26,12 @@ _PRODUCTS = frozenset(
 """What torch refuses for operands of two dtypes."""
 
 
-class InFloat64(TorchFunctionMode):
-    """Within it a model that was made for float32 runs in float64.
+class Widest(TorchFunctionMode):
+    """Within it a model runs in a wider dtype than it was made for.
 
     torch refuses a norm that a model asks for in float32 where it would narrow its operand (Cosmos' positions): it is
-    taken in the operand's dtype. And a product of what a model makes in float32, whatever its weights are (Motif's
-    sinusoids of a timestep), with weights in float64: that is widened.
+    taken in the operand's dtype. And a product of what a model makes in one dtype, whatever its weights are (Motif's
+    sinusoids of a timestep), with weights in another: both are taken in the wider.
     """
 
     def __torch_function__(
@@ -46,13 +46,15 @@ class InFloat64(TorchFunctionMode):
             given.pop("dtype", None)
         if func in _PRODUCTS:
             held = [x for x in (*args, *given.values()) if isinstance(x, torch.Tensor) and x.is_floating_point()]
-            if len({x.dtype for x in held}) > 1 and any(x.dtype == torch.float64 for x in held):
-                args, given = mapped(_wide, args), mapped(_wide, given)
+            dtypes = {x.dtype for x in held}
+            if len(dtypes) > 1:
+                cast = _to(max(dtypes, key=lambda dtype: dtype.itemsize))
+                args, given = mapped(cast, args), mapped(cast, given)
         return func(*args, **given)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.double() if x.is_floating_point() else x
+def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x.to(dtype) if x.is_floating_point() else x
 
 
 def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inputs: bool = True) -> Any:
@@ -75,5 +77,5 @@ def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inp
         return dtype if isinstance(x, torch.dtype) and x.is_floating_point else x
 
     args, kwargs = mapped(cast, call.args, named), mapped(cast, dict(call.kwargs), named)
-    with InFloat64() if dtype is torch.float64 else contextlib.nullcontext():
+    with Widest() if dtype is torch.float64 else contextlib.nullcontext():
         return torch.func.functional_call(module, weights, args, kwargs)

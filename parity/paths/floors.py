@@ -24,9 +24,8 @@ import torch
 
 from parity.golden.floors import least, level, widen
 from parity.golden.records import Floor, Key, StepRecords
-from parity.hooks.modules import device_of
 from parity.hooks.perturb import perturbed
-from parity.hooks.rerun import InFloat64
+from parity.hooks.rerun import Widest
 from parity.hooks.sites import SitePlan
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Forced, Loop, denoise, prepare
@@ -59,7 +58,7 @@ def _as_it_is(step: int) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _in_float64(step: int) -> Iterator[None]:
-    with InFloat64():
+    with Widest():
         yield
 
 
@@ -86,7 +85,7 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
     for seed in range(seeds if "rounding" in kinds else 0):
 
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:
-            return perturbed(model, 1_000_003 * (seed + 1) + step, device_of(model), chip)
+            return perturbed(model, 1_000_003 * (seed + 1) + step, chip)
 
         name = f"rounding {seed}"
         own = dataclasses.replace(side.with_fresh_sampler(), inputs=side.inputs.of(name))

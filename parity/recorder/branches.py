@@ -19,6 +19,13 @@ BATCHED = ("uncond", "cond")
 _ORDER = ("cond", "uncond")
 
 
+def _batch(x: Any) -> int:
+    """How many an argument is of: a batch of tensors, or a list of them; 0 for anything else."""
+    if isinstance(x, torch.Tensor):
+        return x.shape[0] if x.ndim > 1 else 0
+    return len(x) if isinstance(x, list) and all(isinstance(item, torch.Tensor) for item in x) else 0
+
+
 class Branches:
     """Names the calls of one transformer.
 
@@ -39,7 +46,7 @@ class Branches:
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
         """The branches in the batch of a call, in order."""
-        batch = next((x.shape[0] for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.ndim > 1), 1)
+        batch = next((n for n in map(_batch, (*args, *kwargs.values())) if n), 1)
         self._calls += 1
         if self.given and len(self.given) > 1:
             return self.given

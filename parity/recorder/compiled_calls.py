@@ -58,7 +58,7 @@ class TorchCompiledCalls(Calls):
             out = own(*args, **kwargs)
             if given is not None:
                 with self.guard():
-                    self._beside(*given, prediction_of(out).detach().clone())  # CUDA graphs write over what they gave
+                    self._beside(*given, mapped(_kept, prediction_of(out)))  # CUDA graphs write over what they gave
             return out
 
         if hasattr(own, ORIGINAL):  # so that `eagerly` finds the function beneath
@@ -68,7 +68,7 @@ class TorchCompiledCalls(Calls):
         with self.branches.listening(self.model), replaced(entry, name, observed):
             yield
 
-    def _beside(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: torch.Tensor) -> None:
+    def _beside(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """Call the module itself on what its program was given, and record that."""
         branches = self.branches.of(args, kwargs)
         call = Call("", self.seen, branches, args, kwargs, None)
@@ -83,3 +83,7 @@ class TorchCompiledCalls(Calls):
                 self._record(call, tap, output)
         finally:
             self.busy = False
+
+
+def _kept(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().clone()

@@ -1,13 +1,11 @@
 """What a loop does around the transformer: the scheduler's steps, the decoder, the frames, and the values it names.
 
-Everything is seen on its way into and out of the script's own objects. The scheduler is copied before each step where
-floors are measured (`parity.recorder.floors.carried`); the copy is stepped, never the script's.
+Everything is seen on its way into and out of the script's own objects.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import sys
 from collections import Counter
@@ -21,20 +19,14 @@ import torch
 from parity.errors import UsageError
 from parity.golden.records import Key, Record
 from parity.golden.values import value_record
-from parity.hooks.perturb import perturbed
 from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
+from parity.recorder.again import Again
 from parity.recorder.branches import Branches
-from parity.recorder.compiled import eagerly
-from parity.recorder.decoding import Decoding
-from parity.recorder.floors.carried import Carried, tensors_of
-from parity.recorder.floors.draws import Drawn, same_draws
-from parity.recorder.floors.related import resized
-from parity.recorder.floors.runs import SEEDS, seed_of
 from parity.recorder.methods import watched
 from parity.recorder.steps import OUTSIDE, STAGE, Steps
 from parity.recorder.torch_calls import Kind
-from parity.recorder.wrong import Wrong
+from parity.recorder.wrong import Wrong, latents_name, unobserved
 
 NOT_CALLED = (
     "no call of the transformer was seen in the first step; was it replaced or compiled within the block, or its "
@@ -49,9 +41,8 @@ class Loop:
     """Watches a script's loop.
 
     Attributes:
-        steps: of the recording. kind: where its tensors lie. branches: of its transformers. carried: runs beside it.
-        rounds: whether the decoder is run again, perturbed. wrong: takes runs of it with known faults; None for none.
-        layout: of what it is given and gives.
+        steps: of the recording. kind: where its tensors lie. branches: of its transformers.
+        wrong: takes decodes with known faults; None for none. layout: of what the decoder is given and gives.
         guard: context in which parity's own work is done. wanted: whether anything is recorded still.
         ended: called when a step has been written.
     """
@@ -59,14 +50,11 @@ class Loop:
     steps: Steps
     kind: Kind
     branches: list[Branches]
-    carried: Carried | None
-    rounds: bool
     wrong: Wrong | None
     layout: Layout
     guard: Guard
     wanted: Callable[[], bool]
     ended: Callable[[], None]
-    _latents: torch.Tensor | None = None
     _decoded: Counter[str] = field(default_factory=Counter)
     _named: Counter[str] = field(default_factory=Counter)
 
@@ -81,49 +69,33 @@ class Loop:
             if not self.wanted():
                 return None
             with self.guard():
-                arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-                kept = {n: x.detach().clone() if isinstance(x, torch.Tensor) else same_draws(x)
-                        for n, x in arguments.items()}  # fmt: skip
-                copied = None if self.carried is None else copy.deepcopy(scheduler)
-                return kept, copied, Drawn.now(), _remembered(scheduler)
+                given = {**dict(zip(names, args, strict=False)), **kwargs}
+                kept = {n: given[n].detach().clone() for n in ("model_output", "sample")}  # some schedulers write there
+                return kept, given["timestep"], _remembered(scheduler)
             return None
 
         def after(held: Any, args: Any, kwargs: Any, result: Any) -> None:
             if held is None or not self.wanted():
                 return
-            given, copied, drawn, remembered = held
+            given, timestep, remembered = held
             with self.guard():
                 called = [branches.step() for branches in self.branches]
                 if called and not any(called) and self.steps.number == 0:
                     raise UsageError(NOT_CALLED)
-                self.steps.part.add(() if remembered is None else [self._number("history", remembered)])
-                self._stepped(scheduler, given, copied, tensors_of(result), drawn)
+                seen = self.steps.part
+                seen += [] if remembered is None else [self._number("history", remembered)]
+                seen += self._schedule(scheduler) if self.steps.number == 0 else []
+                seen += self._place(scheduler, timestep)
+                seen += self._values({**given, "after": _first(result)})
                 self.steps.end_step()
             self.ended()
 
         with watched(scheduler, "step", before, after):
             yield
 
-    def _stepped(
-        self, scheduler: Any, given: Mapping[str, Any], before: Any, results: list[torch.Tensor], drawn: Drawn
-    ) -> None:
-        part = self.steps.part
-        part.add(self._schedule(scheduler) if self.steps.number == 0 else ())
-        part.add(self._place(scheduler, given["timestep"]))
-        guided, sample, after = given["model_output"], given["sample"], results[0]
-        dtypes = {"noise_pred": guided.dtype, "before": sample.dtype, "after": after.dtype}
-        part.add(self._values({"noise_pred": guided, "before": sample, "after": after}, dtypes))
-        self._latents = after.detach()
-        if self.carried is not None:
-            for name, values in self.carried.stepped(before, scheduler, given, results, drawn):
-                part.add_beside(name, self._values(values, dtypes))
-
-    def _values(self, values: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> list[Record]:
-        ports = {"noise_pred": "noise_pred", "before": "latents.before", "after": "latents.after"}
-        return [
-            self.steps.value(ports[n], self.kind.host(x), str(dtypes[n]).removeprefix("torch."))
-            for n, x in values.items()
-        ]
+    def _values(self, values: Mapping[str, torch.Tensor]) -> list[Record]:
+        ports = {"model_output": "noise_pred", "sample": "latents.before", "after": "latents.after"}
+        return [self.steps.value(ports[n], self.kind.host(x), _dtype(x)) for n, x in values.items()]
 
     def _schedule(self, scheduler: Any) -> list[Record]:
         """The whole schedule, as it was set."""
@@ -157,44 +129,36 @@ class Loop:
     def decoding(self, vae: Any) -> Iterator[None]:
         """Within it, calls of the VAE's `decode` are recorded, each with its number: by video, by frame or by tile."""
 
-        def after(drawn: Drawn, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        def before(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Again | None:
+            return None if self.wrong is None else Again.of(unobserved(vae), args, kwargs)
+
+        def after(again: Again | None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
             if not self.wanted():
                 return
             with self.guard():
-                self._decode(Decoding.of(vae, args, kwargs, drawn), _first(result))
+                records = self._decoded_records(_latents(args, kwargs), _first(result))
+                self.steps.outside += records
+                if self.wrong is not None and again is not None and isinstance(vae, torch.nn.Module):
+                    self._wrongly(vae, again, [r.shape for r in records])
 
-        with watched(vae, "decode", lambda args, kwargs: Drawn.now(), after):
+        with watched(vae, "decode", before, after):
             yield
 
-    def _decode(self, decoding: Decoding, out: Any) -> None:
+    def _decoded_records(self, latents: Any, frames: Any) -> list[Record]:
+        """Records of a call of the decoder: its latents, what it gave, and what a picture shows of that."""
         call = self._decoded["decode"]
         self._decoded["decode"] += 1
+        given = self.steps.after_loop("in.z", self._placed(latents), _dtype(latents), call, held=True)
+        return [given, *self.steps.shown(_frames_first(self._placed(frames)), _dtype(frames), call)]
 
-        def records(latents: Any, frames: Any) -> list[Record]:
-            names = [str(x.dtype).removeprefix("torch.") for x in (decoding.z, out)]
-            given = self.steps.after_loop("in.z", self._placed(latents), names[0], call, held=True)
-            return [given, *self.steps.shown(_frames_first(self._placed(frames)), names[1], call)]
-
-        self.steps.outside.add(records(decoding.z, out))
-        if not self.rounds or not isinstance(decoding.vae, torch.nn.Module):
-            return
-        with eagerly(decoding.vae):
-            self._decoded_again(decoding, out, records)
-
-    def _decoded_again(self, decoding: Decoding, out: Any, records: Callable[[Any, Any], list[Record]]) -> None:
-        """Decode with other rounding, and with known faults."""
-        outside, vae, z = self.steps.outside, decoding.vae, decoding.z
-        shifts = list(self.carried.shift.values())[:SEEDS] if self.carried is not None else []
-        for i in range(SEEDS):
-            moved = z
-            if self._latents is not None and i < len(shifts):
-                moved = (z.to(torch.float64) + resized(z, self._latents, shifts[i])).to(z.dtype)
-            with torch.no_grad(), perturbed(vae, seed_of(i), z.device):
-                outside.add_beside(f"rounding {i}", records(moved, _first(decoding.again(moved))))
-        if self.wrong is not None:
-            for faults, made in self.wrong.decode(vae, z, decoding.again):
-                if _first(made).shape == out.shape:
-                    self.wrong.keep(OUTSIDE, faults, records(z, _first(made))[1:])
+    def _wrongly(self, vae: torch.nn.Module, decoding: Again, shapes: list[tuple[int, ...]]) -> None:
+        """Decode with known faults; what they give in other shapes says nothing."""
+        assert self.wrong is not None
+        for faults, latents, made in self.wrong.decode(vae, decoding):
+            self._decoded["decode"] -= 1
+            records = self._decoded_records(latents, _first(made))
+            if [r.shape for r in records] == shapes:
+                self.wrong.keep(OUTSIDE, faults, records[1:])
 
     def _placed(self, x: Any) -> np.ndarray:
         """A tensor, or an array of numpy's or JAX's, on the host with the channels in their place."""
@@ -216,7 +180,7 @@ class Loop:
             frames = _array(result)
             if frames is not None:
                 self._decoded["frames"] += 1
-                self.steps.outside.add([self.steps.after_loop("frames", frames, frames.dtype.name, 0, held=False)])
+                self.steps.outside.append(self.steps.after_loop("frames", frames, frames.dtype.name, 0, held=False))
 
     # --- what the script names itself
 
@@ -228,19 +192,13 @@ class Loop:
             if not self.wanted() or not isinstance(x, (torch.Tensor, np.ndarray)):
                 return
             with self.guard():
-                run = "" if self.carried is None else self.carried.running
                 module, _, port = name.partition(":")
-                counted = f"{run} {self.steps.number} {name}"
+                counted = f"{self.steps.number} {name}"
                 call = self._named[counted]
                 self._named[counted] += 1
                 key = Key(STAGE, self.steps.number, "", f"{module}:{port or 'out'}", call)
                 value = x if isinstance(x, np.ndarray) else self.kind.host(x)
-                record = value_record(key, value, str(x.dtype).removeprefix("torch."))
-                shown = [replace(record, value=None)]
-                if run:
-                    self.steps.part.add_beside(run, shown)
-                else:
-                    self.steps.part.add(shown)
+                self.steps.part.append(replace(value_record(key, value, _dtype(x)), value=None))
 
         with listening(named):
             yield
@@ -263,8 +221,17 @@ def _whole(x: Any) -> Any:
     return whole(x)
 
 
+def _dtype(x: Any) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+def _latents(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a decoder is given: it comes first, or is called z, or is the first tensor or array among what is named."""
+    return args[0] if args else kwargs[latents_name(kwargs)]
+
+
 def _first(result: Any) -> Any:
-    """What a decoder returns: the tensor or array, or the first in a tuple or an output object."""
+    """What a decoder or a scheduler returns: the tensor or array, or the first in a tuple or an output object."""
     if hasattr(result, "shape"):
         return result
     values = result if isinstance(result, (tuple, list)) else vars(result).values()

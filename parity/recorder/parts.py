@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class Parts:
     entries: Mapping[str, Any]
 
     @staticmethod
-    def found(pipe: Any, *, transformer: Any, vae: Any, scheduler: Any) -> Parts:
+    def found(pipe: Any, *, transformer: Any = None, vae: Any = None, scheduler: Any = None) -> Parts:
         """The parts that a script gave, or else its pipeline has.
 
         Raises:
@@ -85,12 +85,12 @@ class Parts:
         return found
 
 
-def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], process: Process) -> Provenance:
-    """What the golden says of itself; asked for when its first step is written.
+def provenance_of(parts: Parts, kind: Kind, process: Process) -> Provenance:
+    """What the golden says of itself; asked for when its first step is written. It is a reference once it has floors.
 
     Args:
-        kind: where the tensors lie. kinds: floors that are measured. process: this one; weights that are split
-            or spread over several are not fingerprinted, as it holds a share of them.
+        kind: where the tensors lie. process: this one; weights that are split or spread over several are not
+            fingerprinted, as it holds a share of them.
     """
     pipe, configs = parts.pipe, parts.configs()
     models = {
@@ -113,8 +113,8 @@ def provenance_of(parts: Parts, kind: Kind, kinds: Sequence[str], process: Proce
     tensors = list(next(iter(models.values())).parameters()) if models else []
     dtypes = [str(x.dtype).removeprefix("torch.") for x in tensors]
     return Provenance(
-        side="reference" if kinds else "candidate",
-        backend="torch" if kinds else PORT,  # a candidate of somebody's own
+        side="candidate",
+        backend=PORT,
         model=recorded,
         settings={"dtype": max(set(dtypes), key=dtypes.count), **configs} if dtypes else configs,
         seed=0,

@@ -71,25 +71,33 @@ class Process:
         return f"{where.rstrip('/')}/shard-{self.rank}" if self.split else where
 
 
-def one_of(models: Mapping[str, Any], floors: bool, stop_after: int | None) -> Process:
+def one_of(models: Mapping[str, Any], stop_after: int | None) -> Process:
     """This process.
 
     Args:
-        models: by name. floors: whether they are asked for. stop_after: of `parity.record`.
+        models: by name. stop_after: of `parity.record`.
 
     Raises:
-        UsageError: several processes, and floors or an early end.
+        UsageError: several processes, and an early end.
     """
     rank, count = place()
     if count == 1:
         index, several = _of_jax()
         return Process(index, several, together=several > 1)
-    if floors:
-        raise UsageError(
-            f"parity.record: one of {count} processes cannot measure floors, it would leave the others waiting: give "
-            "floors=() (--floors none), or record in one process"
-        )
     if stop_after is not None:
         raise UsageError(f"parity.record: one of {count} processes cannot leave the loop early: leave stop_after out")
     modules = (model for model in models.values() if isinstance(model, torch.nn.Module))
     return Process(rank, count, any(is_split(x) for model in modules for x in model.parameters()))
+
+
+def refuse_several(process: Process) -> None:
+    """Refuse to run again in one of several processes: its floors would be of its share.
+
+    Raises:
+        UsageError: it is one of several.
+    """
+    if process.count > 1:
+        raise UsageError(
+            f"parity.record: one of {process.count} processes measures no floors: record it in a `with` block, or in "
+            "one process"
+        )

@@ -6,8 +6,11 @@ import contextlib
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -17,15 +20,13 @@ from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
 from parity.port import Layout
 from parity.recorder import compiled
+from parity.recorder.again import Draws, calls_of
 from parity.recorder.branches import Branches
 from parity.recorder.compiled_calls import TorchCompiledCalls
-from parity.recorder.floors.carried import Carried
-from parity.recorder.floors.prepared import Prepared
-from parity.recorder.floors.runs import KINDS, TRUTH, variants_of
-from parity.recorder.floors.texts import Texts, texts_of
 from parity.recorder.loop import Loop
 from parity.recorder.parts import Parts, provenance_of
-from parity.recorder.processes import Process, one_of
+from parity.recorder.processes import Process, one_of, refuse_several
+from parity.recorder.rerun import RUNS, measured, modules_of, write_floors
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Eager, Kind
 from parity.recorder.wrong import Wrong
@@ -42,6 +43,7 @@ class Recording:
     Attributes:
         where: of the golden. failed: what ended it before the script's end; empty for nothing.
         together: whether other processes observe the same: their collectives are never left, though nothing is written.
+        quiet: whether nothing is said of a recording that went well. whole: whether it is written, to its end.
     """
 
     where: str
@@ -49,6 +51,8 @@ class Recording:
     failed: str = ""
     stopped: bool = False
     together: bool = False
+    quiet: bool = False
+    whole: bool = False
     kind: Kind = field(default_factory=Eager)
     steps: Steps = field(init=False)
 
@@ -78,7 +82,6 @@ class Recording:
             raise _StoppedError
 
 
-@contextlib.contextmanager
 def record(
     where: str | os.PathLike[str],
     pipe: Any = None,
@@ -89,37 +92,170 @@ def record(
     like: str | os.PathLike[str] | None = None,
     sites: str = "blocks",
     values: Sequence[str] = (),
-    floors: Sequence[str] | None = None,
+    runs: int = RUNS,
     causes: bool = False,
     branches: Sequence[str] = (),
     layout: Layout = "channels_first",
     stop_after: int | None = None,
     overwrite: bool = False,
-) -> Iterator[Recording]:
-    """Record what a diffusers pipeline, a loop of one's own, or a script that decodes alone computes within the block.
+) -> Recorder:
+    """Record what a diffusers pipeline, a loop of one's own, or a script that decodes alone computes.
+
+    `for _ in parity.record(...)` runs its body 1 + `runs` times: the first run is recorded as it is, the others round
+    differently and measure the floors, which a reference needs. `with parity.record(...)` records its block once; where
+    that calls a diffusers pipeline, the call is made again for the floors once the block has its result.
 
     Args:
         where: folder or URL of the golden. pipe: a diffusers pipeline; its transformers, scheduler, VAE and processors
             are found by themselves.
         transformer, vae, scheduler: of one's own loop, or in place of the pipeline's. The VAE may be anything with a
             `decode` of tensors or arrays, and may come alone.
-        like: the golden that this one is going to be compared with, which has the floors; named at the end.
+        like: the golden that this one is going to be compared with, which has the floors: none are measured here.
         sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites kept whole.
-        floors: `fp64`, `rounding`; empty for none. Default: both in torch; none with `like`, where tensors are JAX's,
-            or in one of several processes.
-        causes: whether the first step and the decoder are run under known faults too, for `parity explain` of this
-            golden and another's: a forward for each of some ten to twenty. Of a reference, with floors.
+        runs: with perturbed rounding, for the floors; 0 for none. In one of several processes, and where tensors are
+            JAX's, a `with` block measures none.
+        causes: whether there is one more run, whose first step and decoder are tried under known faults, for
+            `parity explain` of this golden and another's: a forward for each of some ten to twenty. Of a reference.
         branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
         layout: of what the VAE is given and gives: `channels_last` is recorded with the channels in their usual place.
-        stop_after: leave the block once so many steps are recorded. overwrite: replace a golden that is there.
+        stop_after: leave the `with` block once so many steps are recorded. overwrite: replace a golden that is there.
 
     Raises:
         UsageError: nothing to record, a golden is there already, no module matches, or one of several processes is
             asked for what it cannot give (`parity.recorder.processes`). What the script raises.
     """
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
-    process = one_of(parts.models, bool(floors), stop_after)
-    wanted = Recording(process.folder(os.fspath(where)), stop_after, together=process.together)
+    asked = Asked(parts, like, sites, tuple(values), runs, causes, tuple(branches), layout, stop_after, overwrite)
+    return Recorder(os.fspath(where), asked)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is recorded, and how: the arguments of `record`."""
+
+    parts: Parts
+    like: str | os.PathLike[str] | None = None
+    sites: str = "blocks"
+    values: tuple[str, ...] = ()
+    runs: int = RUNS
+    causes: bool = False
+    branches: tuple[str, ...] = ()
+    layout: Layout = "channels_first"
+    stop_after: int | None = None
+    overwrite: bool = False
+
+
+class Recorder(contextlib.AbstractContextManager[Recording]):
+    """What `parity.record` gives: a `with` block records once, a `for` loop runs its body again for the floors.
+
+    Args:
+        where: of the golden. made: of perturbed runs that were made elsewhere. quiet: see `Recording`.
+    """
+
+    def __init__(self, where: str, asked: Asked, made: Sequence[str] = (), *, quiet: bool = False) -> None:
+        self._where, self._asked, self._made, self._quiet = where, asked, made, quiet
+        self._block = contextlib.ExitStack()
+
+    def __enter__(self) -> Recording:
+        asked, parts = self._asked, self._asked.parts
+        can = in_torch(parts) and one_of(parts.models, asked.stop_after).count == 1
+        self._again = asked.like is None and can
+        if asked.causes and not (self._again and parts.pipe is not None):
+            raise UsageError(
+                "parity.record: causes=True is for a reference in torch that runs again: a `for` loop's body, or a "
+                "`with` block that calls a diffusers pipeline"
+            )
+        with contextlib.ExitStack() as stack:
+            self._recording = stack.enter_context(_recording(self._where, asked, quiet=self._quiet))
+            self._calls = stack.enter_context(calls_of(parts.pipe))
+            self._block = stack.pop_all()
+        return self._recording
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        taken = self._block.__exit__(kind, error, traceback)
+        if self._recording.whole and self._again and (self._made or self._asked.runs or self._asked.causes):
+            self._made_again()
+        return taken
+
+    def _made_again(self) -> None:
+        """Make the calls of the block's pipeline again, once it has its result."""
+        if not self._calls:
+            say("without floors, which a reference needs: they are measured by `for _ in parity.record(...)`")
+            return
+        try:
+            for _ in self._runs():
+                for call in self._calls:
+                    call()
+        except Exception as failed:  # the script has its result, and the golden is written
+            say(f"the pipeline's call could not be made again: {_said(failed)}; {self._where} keeps the first run")
+            if os.environ.get("PARITY_DEBUG") == "1":
+                raise
+
+    def __iter__(self) -> Iterator[Recording]:
+        asked = self._asked
+        if asked.stop_after is not None:
+            raise UsageError("parity.record: stop_after leaves a block early, which a `for` cannot; use `with`")
+        if not in_torch(asked.parts) or asked.like is not None:
+            raise UsageError(
+                "parity.record: floors are measured of a reference where torch computes; record a candidate in a "
+                "`with` block"
+            )
+        refuse_several(one_of(asked.parts.models, None))
+        return self._body()
+
+    def _body(self) -> Iterator[Recording]:
+        draws = Draws.now()
+        with _recording(self._where, self._asked) as recording:
+            yield recording
+        if recording.whole:
+            for again in self._runs():
+                draws.put()
+                yield again
+
+    def _runs(self) -> Iterator[Recording]:
+        """The runs after the first: one for each sample of rounding, and one under known faults.
+
+        What draws torch's own generators make in them is taken back at the end.
+        """
+        asked, draws = replace(self._asked, like=None, overwrite=False), Draws.now()
+        again = functools.partial(_recording, asked=asked, quiet=True)
+        try:
+            if self._made:
+                write_floors(self._where, self._made, say)
+            yield from measured(self._where, again, modules_of(asked.parts), asked.runs, say)
+            if asked.causes:
+                wrong = Wrong(say)
+                with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+                    say("one run under known faults, for their causes")
+                    with again(str(Path(scratch) / "causes"), wrong=wrong) as recording:
+                        yield recording
+                wrong.finish(self._where)
+        finally:
+            draws.put()
+
+
+def refuse_golden(where: str) -> None:
+    """Refuse a place that is taken.
+
+    Raises:
+        UsageError: there is a golden.
+    """
+    if read_manifest(open_store(where)) is not None:
+        raise UsageError(f"{where}: there is a golden here already; choose another place, or give overwrite=True")
+
+
+@contextlib.contextmanager
+def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | None = None) -> Iterator[Recording]:
+    """Record a block; see `record`.
+
+    Args:
+        quiet: see `Recording`. wrong: takes what known faults make of it; None for none.
+    """
+    parts, like = asked.parts, asked.like
+    process = one_of(parts.models, asked.stop_after)
+    wanted = Recording(process.folder(where), asked.stop_after, together=process.together, quiet=quiet)
     folder = wanted.where if "://" in wanted.where else os.path.abspath(wanted.where)  # the script may go elsewhere
     if process.rank and not process.split and not process.together:
         say(f"process {process.rank} of {process.count} does not record: the first one does")
@@ -127,130 +263,88 @@ def record(
         return
     if not process.writes:
         say(f"process {process.rank} of {process.count} observes what the first one records")
-    if process.writes and not overwrite and read_manifest(open_store(wanted.where)) is not None:
-        raise UsageError(
-            f"{wanted.where}: there is a golden here already; choose another place, or give overwrite=True"
-        )
+    if process.writes and not asked.overwrite:
+        refuse_golden(wanted.where)
     wanted.kind = _kind(parts.observed)
-    kinds = _kinds(floors, parts, wanted.kind, alone=like is None and process.count == 1)
-    if causes and not kinds:
-        raise UsageError(
-            "parity.record: causes=True is for the reference, in torch and with floors: leave it out here, or leave "
-            "floors and like out"
-        )
-    wrong = Wrong(say) if causes else None
     wanted.steps = Steps(
         folder,
-        lambda: provenance_of(parts, wanted.kind, kinds, process),
-        overwrite,
+        lambda: provenance_of(parts, wanted.kind, process),
+        asked.overwrite,
         writes=process.writes,
     )
-    texts = texts_of(pipe, kinds, say)
-    watched = _watched(parts, wanted, (sites, tuple(values)), kinds, wrong, tuple(branches), layout, texts)
     with contextlib.ExitStack() as stack:
-        for context in watched:
+        for context in _watched(asked, wanted, wrong):
             stack.enter_context(context)
         try:
             yield wanted
         except _StoppedError:
             pass
         except BaseException:
-            _finish(wanted, False, like, wrong)
+            _finish(wanted, False, like)
             raise
-    _finish(wanted, True, like, wrong)
+    _finish(wanted, True, like)
     if process.split and not process.rank and not wanted.failed:
-        shards = " ".join(Process(i, process.count, True).folder(os.fspath(where)) for i in range(process.count))
+        shards = " ".join(Process(i, process.count, True).folder(where) for i in range(process.count))
         say(f"each of {process.count} processes recorded its share; add them up: parity merge OUT {shards}")
 
 
-def _kinds(floors: Sequence[str] | None, parts: Parts, kind: Kind, *, alone: bool) -> tuple[str, ...]:
-    """The floors to measure; where nobody asked for any, both if torch's tensors are recorded by themselves.
-
-    Raises:
-        UsageError: one that is none.
-    """
-    if floors is None:
-        in_torch = isinstance(kind, Eager) and isinstance(next(iter(parts.observed.values())), torch.nn.Module)
-        return KINDS if alone and in_torch else ()
-    if unknown := sorted(set(floors) - set(KINDS)):
-        raise UsageError(f"floors takes {', '.join(KINDS)}; found '{unknown[0]}'")
-    return tuple(floors)
+def in_torch(parts: Parts) -> bool:
+    """Whether torch's own tensors are recorded, which can be computed with other rounding."""
+    first = next(iter(parts.observed.values()))
+    return isinstance(_kind(parts.observed), Eager) and isinstance(first, torch.nn.Module)
 
 
-def _watched(
-    parts: Parts,
-    wanted: Recording,
-    choice: tuple[str, tuple[str, ...]],
-    kinds: Sequence[str],
-    wrong: Wrong | None,
-    branches: tuple[str, ...],
-    layout: Layout,
-    texts: Texts,
-) -> list[contextlib.AbstractContextManager[None]]:
-    """The contexts in which the parts are watched; see `record` for the arguments.
+def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[contextlib.AbstractContextManager[None]]:
+    """The contexts in which the parts are watched.
 
     Raises:
         UsageError: no module matches.
     """
-    models, kind, steps = parts.models, wanted.kind, wanted.steps
-    names = [Branches(parts.guided, branches) for _ in models]
-    beside = bool(kinds) and bool(models)
-    runs = variants_of(next(iter(models.values())), kinds) if beside else []
-    prepared = Prepared(runs, say, wanted.wanted)
-    carried = Carried(runs, say, texts.moved, prepared) if beside else None
-    if carried is not None and any(v.name == TRUTH for v in carried.variants):
-        steps.truth = TRUTH
+    parts, kind, steps = asked.parts, wanted.kind, wanted.steps
+    names = [Branches(parts.guided, asked.branches) for _ in parts.models]
     found = []
-    for (prefix, model), own in zip(models.items(), names, strict=True):
-        name = "" if prefix == next(iter(models)) else prefix
+    for (prefix, model), own in zip(parts.models.items(), names, strict=True):
         calls = _calls(model, parts.entries[prefix])(
             model=model,
-            prefix=name,
+            prefix="" if prefix == next(iter(parts.models)) else prefix,
             kind=kind,
-            choice=choice,
+            choice=(asked.sites, asked.values),
             branches=own,
             steps=steps,
-            carried=carried,
             wrong=wrong,
             guard=wanted.guard,
             wanted=wanted.wanted,
-            tell=say,
+            tell=(lambda text: None) if wanted.quiet else say,
         )
         found.append(calls.watching())
     loop = Loop(
         steps=steps,
         kind=kind,
         branches=names,
-        carried=carried,
-        rounds="rounding" in kinds,
         wrong=wrong,
-        layout=layout,
+        layout=asked.layout,
         guard=wanted.guard,
         wanted=wanted.wanted,
         ended=wanted.ended,
     )
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
-    if carried is not None:
-        found.append(texts.watching(parts.pipe))
-        found.append(prepared.watching(parts.pipe, parts.vae, list(models.values()), carried.moved))
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
 
 
-def _finish(
-    recording: Recording, complete: bool, like: str | os.PathLike[str] | None, wrong: Wrong | None = None
-) -> None:
+def _finish(recording: Recording, complete: bool, like: str | os.PathLike[str] | None) -> None:
     """Write what is left, and say what there is."""
     try:
         recording.steps.finish(complete and not recording.failed)
-        if wrong is not None and not recording.steps.empty:
-            wrong.finish(recording.steps.where)
     except Exception as error:
         what = _said(error)
         recording.failed = recording.failed or what
         say(f"recording to {recording.where} could not be finished: {what}")
         if os.environ.get("PARITY_DEBUG") == "1":
             raise
+        return
+    recording.whole = complete and not recording.failed and not recording.steps.empty
+    if recording.whole and recording.quiet:
         return
     if recording.together and not recording.steps.writes:
         return  # another process has written it, or what ended it was said

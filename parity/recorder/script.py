@@ -3,6 +3,9 @@
 Every pipeline registers its components when it is made; from then on the calls of its class are watched. The script
 runs in this process as it would by itself: its arguments, its folder on the path. What it prints is its own; how it
 ends is told in a sentence, as exit codes are parity's.
+
+For the floors it is started before that in processes of their own, whose models round differently from the moment a
+pipeline has them, and which end with the pipeline's call: what the script writes, it writes once.
 """
 
 from __future__ import annotations
@@ -11,34 +14,97 @@ import contextlib
 import functools
 import os
 import runpy
+import subprocess
 import sys
+import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parity.errors import ParityError, UsageError, line_of, summary
-from parity.recorder.floors.runs import KINDS
-from parity.recorder.floors.texts import early
+from parity.golden.disk.read import read_manifest
+from parity.golden.disk.store import open_store
 from parity.recorder.methods import replaced
-from parity.recorder.record import Recording, record, say
+from parity.recorder.parts import Parts
+from parity.recorder.processes import place
+from parity.recorder.record import Asked, Recorder, Recording, in_torch, refuse_golden, say
+from parity.recorder.rerun import components_of, modules_in, modules_of, rounding
+
+ROUNDING = "PARITY_ROUNDING"
+"""Environment variable: which perturbed run this process is."""
 
 
-def run_script(where: str, script: Path, arguments: Sequence[str], **options: Any) -> None:
+class _EnoughError(BaseException):
+    """Ends a perturbed run once its pipeline was called; not an Exception, so that nothing takes it."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script of somebody's own, and what of it is recorded: the arguments of `parity.record`."""
+
+    file: Path
+    arguments: Sequence[str]
+    sites: str = "blocks"
+    values: Sequence[str] = ()
+    causes: bool = False
+
+
+def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> None:
     """Run a script and record the first pipeline that it calls.
 
     Args:
-        where: of the golden. arguments: the script's. options: of `parity.record`.
+        where: of the golden. runs: with perturbed rounding, for the floors. overwrite: a golden that is there.
 
     Raises:
         UsageError: there is no such script, it called no pipeline, it ended with an error, or what it computed could
             not be recorded whole.
     """
+    if not script.file.is_file():
+        raise UsageError(f"--script: there is no file '{script.file}'")
+    if ROUNDING in os.environ:
+        _watched(where, script, int(os.environ[ROUNDING]), overwrite=overwrite)
+        return
+    if not overwrite:
+        refuse_golden(where)
+    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+        made = _rounded(script, Path(scratch), runs if place()[1] == 1 else 0)
+        _watched(where, script, None, overwrite=overwrite, made=made)
+
+
+def _rounded(script: Script, scratch: Path, runs: int) -> list[str]:
+    """Start the script in processes of its own that round differently: where they recorded; empty where one did not."""
+    folders = [str(scratch / str(run)) for run in range(runs)]
+    for run, folder in enumerate(folders):
+        say(f"run {run + 1} of {runs} with perturbed rounding, up to its pipeline's call")
+        values = [word for glob in script.values for word in ("--values", glob)]
+        options = ["--script", str(script.file), "--sites", script.sites, *values]
+        command = [sys.executable, "-m", "parity", "record", folder, *options, "--", *script.arguments]
+        done = subprocess.run(
+            command, env={**os.environ, ROUNDING: str(run)}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        manifest = read_manifest(open_store(folder))
+        if done.returncode or manifest is None or not manifest.complete:
+            say("no floors: this run was not recorded whole; the script itself runs now")
+            return []
+    return folders
+
+
+def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, made: Sequence[str] = ()) -> None:
+    """Run the script here, and record it.
+
+    Args:
+        run: which perturbed one this is; None for the script as it is. made: where the perturbed ones were recorded.
+    """
     from diffusers import DiffusionPipeline
 
-    if not script.is_file():
-        raise UsageError(f"--script: there is no file '{script}'")
-    watch = _Watch(where, options)
+    def recorder(parts: Parts) -> Recorder:
+        values = tuple(script.values)
+        asked = Asked(parts, None, script.sites, values, runs=0, causes=script.causes, overwrite=overwrite)
+        return Recorder(where, asked, made, quiet=run is not None)
+
+    watch = _Watch(recorder, run)
     own = DiffusionPipeline.register_modules
 
     @functools.wraps(own)
@@ -47,15 +113,18 @@ def run_script(where: str, script: Path, arguments: Sequence[str], **options: An
         watch.see(pipe)
 
     before = sys.argv, list(sys.path)
-    sys.argv, sys.path[:] = [str(script), *arguments], [str(script.resolve().parent), *sys.path]
+    folder = str(script.file.resolve().parent)
+    sys.argv, sys.path[:] = [str(script.file), *script.arguments], [folder, *sys.path]
     try:
         with replaced(DiffusionPipeline, "register_modules", registered):
-            _run(script)
+            _run(script.file)
+    except _EnoughError:
+        pass
     finally:
         watch.end()
         sys.argv, sys.path[:] = before
     if not watch.called:
-        raise UsageError(f"'{script}' called no diffusers pipeline: record its loop with `with parity.record(...)`")
+        raise UsageError(f"'{script.file}' called no diffusers pipeline: record its loop with `parity.record(...)`")
     if watch.recording is not None and watch.recording.failed:
         raise UsageError(f"the recording to {where} is not whole: {watch.recording.failed}")
 
@@ -82,42 +151,57 @@ def _run(script: Path) -> None:
 
 
 class _Watch:
-    """Watches the classes of the pipelines that a script makes; `called` once one was, and its `recording`."""
+    """Watches the classes of the pipelines that a script makes.
 
-    def __init__(self, where: str, options: dict[str, Any]) -> None:
-        self.where, self.options, self.called = where, options, False
+    Attributes:
+        recorder: of the golden. run: which perturbed one; None for the script as it is.
+        called: whether a pipeline was called. recording: of that call.
+    """
+
+    def __init__(self, recorder: Callable[[Parts], Recorder], run: int | None) -> None:
+        self.recorder, self.run, self.called = recorder, run, False
         self.recording: Recording | None = None
-        self._own: dict[type[Any], Any] = {}
-        self._early = contextlib.ExitStack()
-
-    def _floors(self) -> Sequence[str]:
-        """The floors that a recording is going to measure, as far as is known before its pipeline is called."""
-        given = self.options.get("floors")
-        unasked = self.options.get("like") is not None or "torchax" in sys.modules
-        return given if given is not None else () if unasked else KINDS
+        self._classes = contextlib.ExitStack()
+        self._seen: set[type[Any]] = set()
+        self._rounding = contextlib.ExitStack()
+        self._rounds: set[int] = set()
 
     def see(self, pipe: Any) -> None:
-        """Watch a pipeline's text encoders from now on, and the calls of its class."""
-        if not self.called:
-            self._early.enter_context(early(pipe, self._floors, say))
+        """Watch a pipeline's calls from now on; what it has rounds differently already where it encodes before one."""
+        if self.run is not None and not self.called:
+            modules = [m for m in modules_in(components_of(pipe)) if id(m) not in self._rounds]
+            self._rounds.update(map(id, modules))
+            self._rounding.enter_context(rounding(modules, self.run))
         kind = type(pipe)
-        if kind in self._own or "__call__" not in vars(kind):
+        if kind in self._seen:
             return
-        own = self._own[kind] = vars(kind)["__call__"]
+        self._seen.add(kind)
+        own = kind.__call__
 
         @functools.wraps(own)
         def call(pipe: Any, *args: Any, **kwargs: Any) -> Any:
             if self.called:
                 return own(pipe, *args, **kwargs)
             self.called = True
-            self._early.close()
-            with record(self.where, pipe, **self.options) as self.recording:
-                return own(pipe, *args, **kwargs)
+            self._rounding.close()
+            return self._recorded(pipe, args, kwargs)
 
-        kind.__call__ = call
+        self._classes.enter_context(replaced(kind, "__call__", call))
+
+    def _recorded(self, pipe: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        parts = Parts.found(pipe)
+        if self.run is None:
+            with self.recorder(parts) as self.recording:
+                return pipe(*args, **kwargs)
+        if not in_torch(parts):
+            say("floors are measured where torch computes: this pipeline's transformer is in JAX")
+            raise _EnoughError
+        modules = modules_of(parts)
+        with self.recorder(parts) as self.recording, rounding(modules, self.run):
+            pipe(*args, **kwargs)
+        raise _EnoughError
 
     def end(self) -> None:
-        """Leave the classes as they were."""
-        self._early.close()
-        for kind, own in self._own.items():
-            kind.__call__ = own
+        """Leave the classes and the models as they were."""
+        self._rounding.close()
+        self._classes.close()

@@ -21,9 +21,8 @@ from parity.hooks.rows import MaskedRows, NoRows
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap
 from parity.recorder.branches import Branches
-from parity.recorder.floors.carried import Carried
 from parity.recorder.steps import STAGE, Steps
-from parity.recorder.wrong import STEP, Wrong
+from parity.recorder.wrong import STEP, Wrong, copied
 
 
 class Kind(Protocol):
@@ -86,7 +85,7 @@ class Calls:
     Attributes:
         model: it. prefix: before its module names, where a pipeline has several. kind: where its tensors lie.
         choice: sites and values. branches: names its calls. steps: of the recording.
-        carried: runs beside it; None for none. wrong: takes runs with known faults; None for none.
+        wrong: takes runs with known faults; None for none.
         guard: context in which parity's own work is done.
         wanted: whether anything is recorded still. tell: says a line to the user.
         busy: whether parity itself is calling. seen: calls so far.
@@ -98,7 +97,6 @@ class Calls:
     choice: tuple[str, tuple[str, ...]]
     branches: Branches
     steps: Steps
-    carried: Carried | None
     wrong: Wrong | None
     guard: Callable[[], contextlib.AbstractContextManager[None]]
     wanted: Callable[[], bool]
@@ -106,6 +104,7 @@ class Calls:
     busy: bool = False
     seen: int = 0
     _call: Call | None = None
+    _before: torch.nn.Module | None = None
 
     def __post_init__(self) -> None:
         self.plan: SitePlan = plan_sites(["", *module_tree(self.model)], *self.choice)
@@ -137,7 +136,8 @@ class Calls:
             return None
         with self.guard():
             branches = self.branches.of(args, kwargs)
-            if self.carried is not None:
+            if self._tried():
+                self._before = copied(self.model)
                 args, kwargs = mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))
             self._call = Call("", self.seen, branches, args, kwargs, None)
             return self.tap(branches)
@@ -151,29 +151,33 @@ class Calls:
             self.seen += 1
             self.busy = True
             try:
-                self._record(call, tap, prediction_of(output))
+                self._record(call, tap, output)
             finally:
                 self.busy = False
 
-    def _record(self, call: Call, tap: Tap, output: torch.Tensor) -> None:
-        part, step = self.steps.part, self.steps.number
-        part.add(self.placed(self.kind.records(tap, step)))
-        part.add(self.predictions(call.branches, output, output.dtype))
-        if self.carried is None:
-            return
-        again = functools.partial(self.tap, call.branches)
-        for name, records, made in self.carried.call(self.model, call, output, again, step):
-            part.add_beside(name, [*self.placed(records), *self.predictions(call.branches, made, output.dtype)])
-        part.keep({v.name for v in self.carried.variants})
-        if self.wrong is not None and step == STEP and not self.prefix:
-            for faults, made in self.wrong.call(self.model, call, again):
-                self.wrong.keep(step, faults, self.predictions(call.branches, made, output.dtype))
+    def _record(self, call: Call, tap: Tap, output: Any) -> None:
+        step = self.steps.number
+        self.steps.part += self.placed(self.kind.records(tap, step))
+        self.steps.part += self.predictions(call.branches, output)
+        if self.wrong is not None and self._tried():
+            again = functools.partial(self.tap, call.branches)
+            for faults, made in self.wrong.call(self._before or copied(self.model), call, again):
+                self.wrong.keep(step, faults, self.predictions(call.branches, made))
 
-    def predictions(self, branches: tuple[str, ...], output: torch.Tensor, dtype: torch.dtype) -> list[Record]:
-        """Records of the predictions of the branches in a batch."""
-        split = len(branches) > 1 and output.shape[0] == len(branches)
-        name = str(dtype).removeprefix("torch.")
+    def _tried(self) -> bool:
+        """Whether a call is repeated with known faults: those of the first step, of the first transformer."""
+        return self.wrong is not None and self.steps.number == STEP and not self.prefix
+
+    def predictions(self, branches: tuple[str, ...], output: Any) -> list[Record]:
+        """Records of the predictions of the branches in a batch, which is a tensor or a list of them."""
+        count, found = len(branches), prediction_of(output)
+        listed = output if isinstance(output, list) and len(output) == count > 1 else found
+        if isinstance(listed, (list, tuple)):
+            each = list(listed) if len(listed) == count else [torch.stack(list(listed))] * count
+        else:
+            split = count > 1 and found.shape[0] == count
+            each = [found[i : i + 1] if split else found for i in range(count)]
         return [
-            self.steps.value("noise_pred", self.kind.host(output[i : i + 1] if split else output), name, branch)
-            for i, branch in enumerate(branches)
+            self.steps.value("noise_pred", self.kind.host(x), str(x.dtype).removeprefix("torch."), branch)
+            for x, branch in zip(each, branches, strict=True)
         ]

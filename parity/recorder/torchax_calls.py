@@ -112,9 +112,8 @@ class CompiledCalls(Calls):
             names = dict(zip(several, branches, strict=True))
             entries = tuple(_renamed(e, names) for e in traced[0])
             step = self.steps.number
-            self.steps.part.add(self.placed(jax_records(entries, interop.jax_view(reduced), step, STAGE)))
-            prediction = prediction_of(out)
-            self.steps.part.add(self.predictions(branches, prediction, prediction.dtype))
+            self.steps.part += self.placed(jax_records(entries, interop.jax_view(reduced), step, STAGE))
+            self.steps.part += self.predictions(branches, out)
             self.seen += 1
         if self.same.get(key):
             return out

@@ -1,16 +1,19 @@
-"""Known faults inside a recording: what the script's own model would give with each, kept for `parity explain`.
+"""Known faults of a script's model: what it would give with each, kept for `parity explain`.
 
-The first step's calls of the transformer are repeated on their recorded inputs with one fault of attention at a time
-(`parity.hooks.faults.attention`), and the decoder's with one of a decoder's. Nothing of it goes on into the script's
-loop or into the floors. What a fault does not change it is not kept of.
+In a run of its own the first step's calls of the transformer are repeated on their inputs with one fault of attention
+at a time (`parity.hooks.faults.attention`), and the decoder's with one of a decoder's. They are repeated on copies with
+the same weights: what a model remembers of its calls (a cache, a counter) is not touched. Nothing of it goes into the
+golden or its floors. What a fault does not change it is not kept of.
 
 Cost: a forward for each fault and call of the first step, some ten to twenty; two decodes for each fault of a decoder.
 """
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from parity.hooks.faults.decoder import FAULTS, faulty
 from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.rerun import rerun
 from parity.hooks.tap import Tap
+from parity.recorder.again import Again
 
 STEP = 0
 """The step whose calls are repeated."""
@@ -40,6 +44,41 @@ def _scale(vae: Any) -> float:
     return 0.0 if more or not isinstance(scale, (int, float)) or scale == 1.0 else float(scale)
 
 
+def _latents(call: Again) -> tuple[Any, Callable[[torch.nn.Module, Any], Any]]:
+    """The latents of a decode, and the same call of a VAE on others."""
+    name = "" if call.args else latents_name(call.kwargs)
+
+    def given(vae: torch.nn.Module, z: Any) -> Any:
+        args = call.args if name else (z, *call.args[1:])
+        kwargs = {**call.kwargs, name: z} if name else call.kwargs
+        return replace(call, function=functools.partial(unobserved(vae), vae), args=args, kwargs=kwargs)()
+
+    return (call.kwargs[name] if name else call.args[0]), given
+
+
+def unobserved(vae: Any) -> Callable[..., Any]:
+    """The `decode` of its class, which nobody watches."""
+    return type(vae).decode
+
+
+def latents_name(kwargs: Mapping[str, Any]) -> str:
+    """By which name a decoder is given its latents: z, latents, or that of the first tensor or array."""
+    return next(n for n in ("z", "latents", *kwargs) if hasattr(kwargs.get(n), "shape"))
+
+
+def copied(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy with the very same parameters, and with what it remembers of its calls as its own.
+
+    The caches of diffusers hold that in functions, which no copy has of its own: the copy runs without them.
+    """
+    made = copy.deepcopy(model, {id(x): x for x in model.parameters()})
+    for module in made.modules():
+        hooks = getattr(vars(module).get("_diffusers_hook"), "hooks", {})
+        if any(hook._is_stateful for hook in hooks.values()):
+            vars(module).pop("forward", None)
+    return made
+
+
 @dataclass
 class Wrong:
     """What was recorded under known faults.
@@ -54,44 +93,47 @@ class Wrong:
     _faults: tuple[AttentionFault, ...] | None = None
 
     def call(self, model: torch.nn.Module, call: Call, tap: Callable[[], Tap]) -> Iterator[tuple[Faults, torch.Tensor]]:
-        """Repeat a call of the first step with each fault: the faults, and the prediction."""
+        """Repeat a call of the first step with each fault: the faults, and the prediction.
+
+        Args:
+            model: a copy from before the call.
+        """
         if self._faults is None:
             with torch.no_grad(), looking(self._lengths):
-                rerun(model, call, None)
+                rerun(copied(model), call, None)
             self._faults = tuple(self._lengths.faults())
             if not self._lengths.keys:
                 self.tell("causes: this transformer calls no attention function of torch's: no fault of it is kept")
         for fault in self._faults if self._lengths.keys else ():
-            names, seen = frozenset(fault.names), tap()
-            with torch.no_grad(), Faulty(fault, self._lengths) as mode, attached(model, seen):
-                made = prediction_of(rerun(model, call, None))
+            names, seen, again = frozenset(fault.names), tap(), copied(model)
+            with torch.no_grad(), Faulty(fault, self._lengths) as mode, attached(again, seen):
+                made = prediction_of(rerun(again, call, None))
             if mode.changed:
                 self.keep(STEP, names, torch_records(seen.entries, "transformer", STEP))
                 yield names, made
 
-    def decode(
-        self, vae: torch.nn.Module, z: torch.Tensor, decode: Callable[[torch.Tensor], Any]
-    ) -> Iterator[tuple[Faults, Any]]:
-        """Decode with each fault of a decoder, and with latents that were not divided beside it: the faults, and what
-        they gave.
+    def decode(self, vae: torch.nn.Module, call: Again) -> Iterator[tuple[Faults, Any, Any]]:
+        """Decode with each fault of a decoder, and with latents that were not divided beside it: the faults, the
+        latents, and what they gave.
 
         Args:
-            decode: the script's call of latents.
+            call: of `decode`.
         """
-        scale = _scale(vae)
+        scale, (z, given) = _scale(vae), _latents(call)
         for name in FAULTS:
             changed: list[str] = []
             setting, _, value = name.partition("=")
-            with torch.no_grad(), faulty(vae, z, {setting: value}, changed.append):
-                out = decode(z)
-                whole = decode(z * scale) if changed and scale else None
+            again = copied(vae)
+            with torch.no_grad(), faulty(again, z, {setting: value}, changed.append):
+                out = given(again, z)
+                whole = given(again, z * scale) if changed and scale else None
             if changed:
-                yield frozenset({name}), out
+                yield frozenset({name}), z, out
             if whole is not None:
-                yield frozenset({name, NOT_DIVIDED}), whole
+                yield frozenset({name, NOT_DIVIDED}), z, whole
         if scale:
             with torch.no_grad():
-                yield frozenset({NOT_DIVIDED}), decode(z * scale)
+                yield frozenset({NOT_DIVIDED}), z, given(copied(vae), z * scale)
 
     def keep(self, step: int, faults: Faults, records: Iterable[Record]) -> None:
         """Take what faults gave: of modules their outputs alone, of frames what is shown of them too."""

@@ -56,7 +56,7 @@ def moved_by_one_ulp(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 
 def given(module: Keeps, x: Any, seed: int = 0) -> Any:
-    with perturbed(module, seed):
+    with perturbed(module, seed, inputs=True):
         module(x)
     return module.given[-1]
 
@@ -68,7 +68,7 @@ def given(module: Keeps, x: Any, seed: int = 0) -> Any:
 def test_float_tensors_move_by_exactly_one_ulp(dtype: torch.dtype) -> None:
     x, module = values(5, 7, dtype=dtype), Keeps().to(dtype)
     before = x.clone()
-    with perturbed(module, 0):
+    with perturbed(module, 0, inputs=True):
         out = module(x)
     (seen,) = module.given
     assert (seen.dtype, out.dtype) == (dtype, dtype)
@@ -88,6 +88,44 @@ def test_what_rounding_does_not_touch_stays() -> None:
     assert torch.equal(seen["nest"][0] == 0, zeros == 0)
     assert moved_by_one_ulp(zeros[zeros != 0], seen["nest"][0][zeros != 0])
     assert not torch.equal(seen["half"], mask + 0.5)
+
+
+class Handed(torch.nn.Module):
+    """Hands on what it is given, a view of it, and what it computes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.ModuleList([Keeps() for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return [module(y) for module, y in zip(self.inner, (x, x[:2].T, x * 1.0), strict=True)]
+
+
+def test_what_a_model_is_given_stays_and_what_it_computes_of_it_moves() -> None:
+    model, x = Handed(), values(4, 4)
+    with perturbed(model, 0):
+        model(x)
+    given, view, computed = (module.given[0] for module in model.inner)
+    assert torch.equal(given, x)
+    assert torch.equal(view, x[:2].T)
+    assert moved_by_one_ulp(x, computed)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_wide_run_computes_in_float32_and_moves_by_half_an_ulp_of_16_bits(dtype: torch.dtype) -> None:
+    module, x = Keeps().to(dtype), values(64, 64).to(dtype)
+    with perturbed(module, 0, inputs=True, wide=True):
+        out = module(x)
+    (seen,) = module.given
+    assert (seen.dtype, module.used[0]["weight"].dtype, module.weight.dtype, out.dtype) == (
+        torch.float32,
+        torch.float32,
+        dtype,
+        dtype,
+    )
+    apart = (seen - x.float()).abs() / (torch.finfo(dtype).eps * x.float().abs())
+    assert 0.4 < float(apart.max()) <= 0.5
+    assert 0.1 < float(apart.mean()) < 0.25
 
 
 @pytest.mark.parametrize("terms", [64, 2048])

@@ -17,7 +17,7 @@ import parity
 from parity.compare.diff import diff
 from parity.compare.unlike import UNSEEN
 from parity.golden import Golden
-from tests.support.scripts import Vae, drawn, recorded
+from tests.support.scripts import Vae, drawn, recorded, referenced
 
 LATENTS = drawn(1, 4, 9, 16, 16, seed=1)
 SCALED = LATENTS / 0.48
@@ -50,7 +50,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with torch.no_grad():
         plain = script()
-    assert torch.equal(plain, recorded(where, script, vae=vae))
+    assert torch.equal(plain, referenced(where, script, vae=vae))
     assert "decode" not in vars(vae)
     return where
 
@@ -118,9 +118,9 @@ def test_decoder_that_is_given_more_than_latents(named: bool, tmp_path: Path) ->
 
     with torch.no_grad():
         plain, after = decode()
-    seen, then = recorded(tmp_path / "a", decode, vae=vae)
+    seen, then = referenced(tmp_path / "a", decode, vae=vae)
     assert torch.equal(plain, seen)
-    assert torch.equal(after, then), "the runs beside it draw what it drew, and no more"
+    assert torch.equal(after, then), "recording draws nothing"
     floors = {key.site: floor for key, floor in Golden.open(tmp_path / "a").read_step(-1).floors.items()}
     assert 0 < floors["decode:out"].l2 < 1e-4 * float(np.linalg.norm(seen.numpy()))
 

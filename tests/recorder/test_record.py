@@ -18,8 +18,7 @@ import parity
 from parity.compare.diff import diff
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, verify
-from parity.golden.records import Key
-from tests.support.scripts import Parts, cogvideox, generate, load, recorded, split_linear
+from tests.support.scripts import Parts, cogvideox, generate, load, recorded, referenced
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def plain(parts: Parts) -> np.ndarray:
 def reference(tmp_path_factory: pytest.TempPathFactory, parts: Parts, plain: np.ndarray) -> Path:
     """The script without a mistake, with floors."""
     where = tmp_path_factory.mktemp("scripts") / "gpu"
-    assert np.array_equal(plain, recorded(where, lambda: generate(parts), **parts.named))
+    assert np.array_equal(plain, referenced(where, lambda: generate(parts), **parts.named))
     return where
 
 
@@ -102,7 +101,7 @@ def test_mistake_in_the_glue_fails_where_it_is_and_is_named(
 
 
 def _another(named: dict[str, Any]) -> Any:
-    return parity.record("another", **named, floors=())
+    return parity.record("another", **named, runs=0)
 
 
 def _elsewhere(named: dict[str, Any]) -> Any:
@@ -140,7 +139,7 @@ def test_loop_that_is_run_twice_is_not_comparable(reference: Path, parts: Parts,
 
 def test_script_in_bfloat16_is_judged_around_a_float32_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = load(torch.bfloat16)
-    recorded(tmp_path / "gpu", lambda: generate(parts), **parts.named)
+    referenced(tmp_path / "gpu", lambda: generate(parts), **parts.named)
     block = parts.transformer.transformer_blocks[0].attn1
     hooked = block.register_forward_hook(lambda module, args, out: (out[0] * 1.2, out[1]))
     recorded(tmp_path / "wrong", lambda: generate(parts), **parts.named, like=tmp_path / "gpu")
@@ -196,7 +195,7 @@ def test_failure_of_paritys_ends_the_recording_and_not_the_script(
         raise RuntimeError("no room")
 
     monkeypatch.setattr(GoldenWriter, "write_step", full)
-    with parity.record(tmp_path / "g", **parts.named, floors=()) as recording:
+    with parity.record(tmp_path / "g", **parts.named, runs=0) as recording:
         seen = generate(parts)
     assert np.array_equal(plain, seen)
     assert recording.failed == "RuntimeError: no room"
@@ -218,30 +217,9 @@ def test_transformer_that_is_replaced_within_the_block_is_reported(
     assert not (tmp_path / "g").exists()
 
 
-def test_model_without_float64_is_recorded_with_the_floors_of_rounding(
-    parts: Parts, plain: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
-    def narrow(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
-        if args[0].dtype == torch.float64:
-            raise NotImplementedError("no kernel for Double\nat line 3")
-
-    hook = parts.transformer.transformer_blocks[0].ff.register_forward_pre_hook(narrow)
-    seen = recorded(tmp_path / "g", lambda: generate(parts), **parts.named)
-    hook.remove()
-    assert np.array_equal(plain, seen)
-    said = capsys.readouterr().err
-    assert said.count("cannot be run in float64 here (NotImplementedError: no kernel for Double)") == 1
-    golden = Golden.open(tmp_path / "g")
-    for step in (0, 1):
-        assert golden.read_step(step).floors[Key("transformer", step, "cond", "loop:noise_pred")].l2 > 0
-    monkeypatch.setattr(torch.nn.functional, "linear", split_linear)
-    recorded(tmp_path / "again", lambda: generate(parts), **parts.named, like=tmp_path / "g")
-    assert diff(tmp_path / "g", tmp_path / "again").verdict == "pass"
-
-
 def test_stop_after_leaves_the_block(parts: Parts, tmp_path: Path) -> None:
     reached = []
-    with parity.record(tmp_path / "g", **parts.named, floors=(), stop_after=1):
+    with parity.record(tmp_path / "g", **parts.named, runs=0, stop_after=1):
         generate(parts, steps=3, interrupt=reached.append)
         pytest.fail("the block was not left")
     assert reached == [0, 0.5]
@@ -257,8 +235,8 @@ def test_wrong_usage_is_refused_before_anything_runs(parts: Parts, reference: Pa
         ("transformer= of your own loop, or a vae=", {"where": "x", "scheduler": object()}),
         ("must be a torch.nn.Module", {"where": "x", "transformer": 3}),
         ("no module matches the site 'blocks.7'", {"where": "x", "transformer": model, "sites": "blocks.7"}),
-        ("floors takes fp64, rounding", {"where": "x", "transformer": model, "floors": ("fp32",)}),
-        ("causes=True is for the reference", {"where": "x", "transformer": model, "like": "y", "causes": True}),
+        ("causes=True is for a reference", {"where": "x", "transformer": model, "like": "y", "causes": True}),
+        ("causes=True is for a reference", {"where": "x", "transformer": model, "causes": True}),
     ):
         with pytest.raises(UsageError, match=message), parity.record(**options):  # type: ignore[arg-type]
             pytest.fail("nothing may run")

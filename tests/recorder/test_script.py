@@ -94,11 +94,12 @@ def test_floors_and_known_faults_of_a_script_are_recorded(tmp_path: Path) -> Non
     """Its text is encoded before the pipeline is called, in bfloat16, which moves it by some 1e-2."""
     (tmp_path / "script.py").write_text(ENCODES)
     where = tmp_path / "golden"
-    cli("record", where, "--script", tmp_path / "script.py", "--causes", *FLOORS, "--", model(), code=0)
+    cli("record", where, "--script", tmp_path / "script.py", "--causes", "--", model(), code=0, cwd=tmp_path)
     step = Golden.open(where).read_step(0)
     record = next(r for r in step.records if r.key.site == ":in.encoder_hidden_states")
     assert record.moments is not None
     assert 1e-3 < step.floors[record.key].l2 / record.moments.l2 < 1e-1
+    assert (tmp_path / "ran").read_text() == "once\n", "the perturbed runs end with the pipeline's call"
     assert frozenset({"attention.scale=1"}) in kept_faults(where, 0, "transformer")
 
 
@@ -113,12 +114,9 @@ with torch.no_grad():
 pipe.text_encoder = None
 pipe(prompt_embeds=text, negative_prompt_embeds=negative, num_inference_steps=1, height=32, width=32, num_frames=9,
      generator=torch.Generator().manual_seed(0), output_type="latent")
+print("once", file=open("ran", "a"))
 """
 
-FLOORS = (
-    "--floors",
-    "fp64,rounding",
-)  # asked for: an earlier test may have imported torchax, where none is the default
 ONLY = "beside it only --sites, --values, --floors, --causes and --overwrite"
 
 

@@ -20,7 +20,7 @@ import parity
 from parity.compare.diff import diff
 from parity.golden import Golden
 from parity.recorder.torchax_calls import InTorchax
-from tests.support.scripts import generate, load, recorded
+from tests.support.scripts import generate, load, referenced
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
@@ -28,7 +28,7 @@ SDPA = torch.nn.functional.scaled_dot_product_attention
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts, where = load(), tmp_path_factory.mktemp("scripts") / "gpu"
-    recorded(where, lambda: generate(parts), **parts.named)
+    referenced(where, lambda: generate(parts), **parts.named)
     return where
 
 

@@ -39,6 +39,13 @@ def recorded(where: Path, call: Call, *pipe: Any, **options: Any) -> Any:
         return call()
 
 
+def referenced(where: Path, call: Call, *pipe: Any, **options: Any) -> Any:
+    """What a script computes in the first of the runs in which its floors are measured."""
+    with torch.no_grad():
+        first, *_ = [call() for _ in parity.record(where, *pipe, **options)]
+        return first
+
+
 def split_linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """A linear layer whose sums are added in two halves: another implementation's rounding."""
     half = x.shape[-1] // 2
@@ -118,6 +125,18 @@ def flux_vae() -> Any:
         use_quant_conv=False, use_post_quant_conv=False, shift_factor=0.06, scaling_factor=1.5,
         down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
     )  # fmt: skip
+
+
+def zimage() -> tuple[Any, Call]:
+    """A transformer that takes lists, one tensor for each of a batch, and gives a list."""
+    transformer = diffusers.ZImageTransformer2DModel(
+        in_channels=4, dim=32, n_layers=2, n_refiner_layers=1, n_heads=2, n_kv_heads=2, cap_feat_dim=32,
+        axes_dims=[4, 4, 8], axes_lens=[64, 16, 16],
+    )  # fmt: skip
+    text = {"prompt": None, "prompt_embeds": [drawn(16, 32)], "negative_prompt_embeds": [drawn(12, 32, seed=9)]}
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+    call = {**text, "height": 32, "width": 32, "guidance_scale": 4.0}
+    return _pipeline("ZImagePipeline", call, transformer=transformer, vae=flux_vae(), scheduler=scheduler)
 
 
 def flux() -> tuple[Any, Call]:

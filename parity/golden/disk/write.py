@@ -144,11 +144,29 @@ class GoldenWriter:
         self._manifest = replace(self._manifest, parts=tuple(parts), complete=False)
         self._write_manifest()
 
-    def finish(self) -> None:
-        """Mark the golden complete."""
+    def replace_step(self, step: StepRecords) -> None:
+        """Write a step that is there anew; a kill in between leaves the golden without it, and never damaged.
+
+        Raises:
+            UsageError: as `write_step`.
+        """
+        others = tuple(part for part in self._manifest.parts if part.step != step.step)
+        self._manifest = replace(self._manifest, parts=others, complete=False)
+        self._write_manifest()
+        self.write_step(step)
+
+    def finish(self, provenance: Provenance | None = None) -> None:
+        """Mark the golden complete.
+
+        Args:
+            provenance: in place of the one that it was begun with; None to keep that.
+        """
         self._replace()
-        if not self._manifest.complete:
-            self._manifest = replace(self._manifest, complete=True)
+        done = replace(self._manifest, complete=True)
+        if provenance is not None:
+            done = replace(done, provenance=replace(provenance, **_plain_mappings(provenance)))
+        if done != self._manifest:
+            self._manifest = done
             self._write_manifest()
 
     def _write_manifest(self) -> None:

@@ -113,7 +113,7 @@ def truth_of(
     widen(floors, truth, given)
     widen(floors, truth, seen(rerun(module, call, torch.float64)))
     for seed in range(SEEDS):
-        with perturbed(module, 7_919 * (seed + 1), backend.device, chip):
+        with perturbed(module, 7_919 * (seed + 1), chip, inputs=True):
             widen(floors, truth, seen(rerun(module, call, wide)))
     if theirs is not call:
         widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))

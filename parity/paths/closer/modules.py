@@ -90,15 +90,15 @@ def operations_of(side: Loaded, call: Call, step: int) -> StepRecords:
         return operation_records(call, step, {"": LocalModules(backend).operations(call)})
     with backend.scope():
         module = backend.model.get_submodule(call.module)
-        return reference_operations(module, call, step, backend.device, side.settings)
+        return reference_operations(module, call, step, side.settings)
 
 
 def reference_operations(
-    module: torch.nn.Module, call: Call, step: int, device: torch.device, settings: Settings, stage: str = STAGE
+    module: torch.nn.Module, call: Call, step: int, settings: Settings, stage: str = STAGE
 ) -> StepRecords:
     """A reference's operations of a module, as they are, in float64 and perturbed."""
     own, exact = (_eager_operations(module, call, dtype) for dtype in (None, torch.float64))
-    with perturbed(module, SEED, device, settings.text("tpu")):
+    with perturbed(module, SEED, settings.text("tpu"), inputs=True):
         moved = _eager_operations(module, call, None)
     # Casting to float64 comes before the module's own operations.
     runs = {"": own, "float64": exact[-len(own) :] if own else [], "moved": moved}

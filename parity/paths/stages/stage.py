@@ -188,7 +188,7 @@ class TorchStage:
     def operations(self, call: Call, step: int) -> StepRecords:
         with torch_scope(self.reached):
             module = self.root.get_submodule(call.module)
-            return reference_operations(module, call, step, self.device, self.settings, self.stage.name)
+            return reference_operations(module, call, step, self.settings, self.stage.name)
 
     def calls(self, inputs: Inputs, branch: str, targets: Iterable[str], dtypes: Dtypes, take: Take) -> None:
         """Run it and hand over each call of the targets, with the floors of what it gave."""
@@ -235,7 +235,7 @@ def stage_variants(truth: TorchStage) -> Iterator[Variant]:
 
 def _perturbed(truth: TorchStage, seed: int) -> Run:
     def run(inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
-        with perturbed(truth.root, seed, truth.device, truth.settings.text("tpu")):
+        with perturbed(truth.root, seed, truth.settings.text("tpu")):
             return truth.run(inputs, plan, branch)
 
     return run

@@ -1,0 +1,169 @@
+"""Floors of a script, measured: it runs again with perturbed rounding, and each tensor's spread is its floor.
+
+The first run is the script's own and is recorded as it is. In the runs after it the modules of the script round
+differently (`parity.hooks.perturb`), and the script's own code carries that on: through guidance, filters, schedulers
+with a memory, decoders, whatever it does. Nothing is inferred about the loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from parity.golden import Golden, GoldenWriter
+from parity.golden.floors import least, level, widen
+from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
+from parity.golden.sketch import Geometry, norm
+from parity.hooks.perturb import perturbed
+from parity.recorder.compiled import plain
+from parity.recorder.parts import Parts
+from parity.recorder.steps import OUTSIDE
+
+if TYPE_CHECKING:
+    from parity.recorder.record import Recording
+
+RUNS = 3
+"""Perturbed runs; more narrow the floor's own spread, fewer widen it."""
+
+DIFFERENT = 1e-3
+"""Relative distance of a script's inputs in two runs that no rounding of a text or image encoder explains."""
+
+Again = Callable[[str], contextlib.AbstractContextManager["Recording"]]
+"""Records a run into a folder."""
+
+
+def modules_of(parts: Parts) -> list[torch.nn.Module]:
+    """The modules that round differently: transformers, VAE, and the pipeline's other models; none within another."""
+    return modules_in((*parts.models.values(), parts.vae, *components_of(parts.pipe)))
+
+
+def components_of(pipe: Any) -> list[Any]:
+    """What a pipeline, or an object like one, is made of."""
+    try:
+        return list(pipe.components.values())
+    except Exception:  # it has none, or registers them one after the other and has not all yet
+        return list(getattr(pipe, "__dict__", {}).values())
+
+
+def modules_in(things: Iterable[Any]) -> list[torch.nn.Module]:
+    """The modules with weights among these, each once, none within another."""
+    modules = (plain(x) for x in things if isinstance(x, torch.nn.Module))
+    found = {id(module): module for module in modules if next(module.parameters(), None) is not None}
+    inner = {id(child) for module in found.values() for child in module.modules() if child is not module}
+    return [module for key, module in found.items() if key not in inner]
+
+
+@contextlib.contextmanager
+def rounding(modules: Iterable[torch.nn.Module], run: int) -> Iterator[None]:
+    """Within it, calls of the modules round as drawn for this run, in float32 at least; nothing runs as torch.compile
+    made it."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for i, module in enumerate(modules):
+            stack.enter_context(perturbed(module, 1_000_003 * (run + 1) + i, wide=True))
+        yield
+
+
+def measured(
+    where: str, again: Again, modules: Sequence[torch.nn.Module], runs: int, say: Callable[[str], None]
+) -> Iterator[Recording]:
+    """Have a script that was recorded run again with perturbed rounding, once for each that is yielded; write floors.
+
+    Args:
+        where: of the golden, which is there. again: records a run. say: tells the user a line.
+    """
+    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+        folders = [str(Path(scratch) / str(run)) for run in range(runs)]
+        for run, folder in enumerate(folders):
+            say(f"run {run + 1} of {runs} with perturbed rounding, for the floors")
+            with again(folder) as recording, rounding(modules, run):
+                yield recording
+            if not recording.whole:
+                say(f"no floors: the perturbed run was not recorded whole; {where} keeps the first run")
+                return
+        if folders:
+            write_floors(where, folders, say)
+
+
+def write_floors(where: str, runs: Sequence[str], say: Callable[[str], None]) -> None:
+    """Write the floors of a golden, as measured by perturbed runs of the same script, which makes it a reference.
+
+    Args:
+        where: the golden. runs: of the perturbed ones. say: tells the user why there are none.
+    """
+    own, others = Golden.open(where), [Golden.open(run) for run in runs]
+    steps = [step for step in own.steps if all(step in other.steps for other in others)]
+    if any(step != OUTSIDE for step in {*own.steps} - {*steps}):
+        say("no floors: the script took fewer steps when it ran again; does it keep state between runs?")
+        return
+    for other in others:
+        if site := _different(own, other):
+            say(
+                f"no floors: the script is not deterministic. {site} differed first when it ran again: seed its "
+                "generators where it begins, inside the loop's body"
+            )
+            return
+    writer = GoldenWriter(where, own.provenance, resume=True)
+    for step in steps:
+        writer.replace_step(floored(own.read_step(step), [other.read_step(step) for other in others]))
+    writer.finish(replace(own.provenance, side="reference", backend="torch"))
+    if len(steps) < len(own.steps):
+        say("what was decoded has no floors: the pipeline's call does not decode it")
+
+
+def floored(own: StepRecords, others: Sequence[StepRecords]) -> StepRecords:
+    """A step with floors: what other runs of it gave otherwise. What they did not give has none."""
+    runs = [[r for r in other.records if r.dtype != "uint8"] for other in others]
+    given = {r.key for records in runs for r in records}
+    floors: dict[Key, Floor] = {r.key: least(r) for r in own.records if r.kind == "tensor" and r.key in given}
+    for records in runs:
+        widen(floors, own.records, records)
+    level(floors, own.records)
+    return replace(own, floors=floors | _of_pictures(own.records, floors))
+
+
+def _of_pictures(records: Sequence[Record], floors: dict[Key, Floor]) -> dict[Key, Floor]:
+    """Floors of pictures of 8 bits, which few runs do not sample: most round alike, and then one becomes the next.
+
+    Of values rounded to 255 levels, those within `e` of the middle between two, a share of 2 e, may become the next
+    one, where `e` is what the floor of the decoder's output is in levels.
+    """
+    out = next((r for r in records if r.key.site == "decode:out" and r.key in floors), None)
+    if out is None or out.moments is None:
+        return {}
+    levels = 127.5 * floors[out.key].l2 / math.sqrt(out.moments.count)
+    counts = {r.key: r.moments.count for r in records if r.dtype == "uint8" and r.moments is not None}
+    return {key: Floor(max(1.0, math.sqrt(2 * levels * count))) for key, count in counts.items()}
+
+
+def _different(own: Golden, other: Golden) -> str:
+    """The first input of a script's first step (or decoder) that differs between two runs; empty for none."""
+    step = min((s for s in own.steps if s != OUTSIDE), default=OUTSIDE)
+    again = {r.key: r for r in other.read_step(step).records}
+    for record in own.read_step(step).records:
+        key = record.key
+        given = key.site in (f"{LOOP}:latents.before", "decode:in.z") or (key.is_input and not key.module)
+        if given and key in again and _distance(record, again[key]) > _tolerance(record.dtype):
+            return str(key.site)
+    return ""
+
+
+def _distance(a: Record, b: Record) -> float:
+    """Relative distance of two records by their sketches; 0 where there are none."""
+    if a.sketch is None or b.sketch is None or a.moments is None or a.frame != b.frame:
+        return 0.0
+    apart = norm(b.sketch.astype(np.float64) - a.sketch.astype(np.float64), Geometry(*a.frame))
+    return apart / max(a.moments.l2, 1e-30)
+
+
+def _tolerance(dtype: str) -> float:
+    """What rounding explains of an input's distance: 16 units in the last place in 16 bits."""
+    return max(DIFFERENT, 16 * torch.finfo(getattr(torch, dtype)).eps) if "float" in dtype else DIFFERENT
