@@ -95,8 +95,7 @@ class EvenSteps(diffusers.DDPMScheduler):
 def previous_timestep(fixed: bool, dtype: torch.dtype) -> Scene:
     kind = diffusers.DDPMScheduler if fixed else EvenSteps
     scheduler = kind(timestep_spacing="linspace", prediction_type="v_prediction", clip_sample=False)
-    arguments = {"generator": torch.Generator().manual_seed(3)}
-    return Script(dtype=dtype, scheduler=scheduler, arguments=arguments).scene()
+    return Script(dtype=dtype, scheduler=scheduler, seed=3).scene()
 
 
 class WrongSigma(diffusers.HeunDiscreteScheduler):
@@ -130,8 +129,7 @@ class IgnoresGenerator(diffusers.FlowMatchEulerDiscreteScheduler):
 
 def generator_ignored(fixed: bool, dtype: torch.dtype) -> Scene:
     kind = diffusers.FlowMatchEulerDiscreteScheduler if fixed else IgnoresGenerator
-    arguments = {"generator": torch.Generator().manual_seed(3)}
-    return Script(dtype=dtype, scheduler=kind(shift=3.0, stochastic_sampling=True), arguments=arguments).scene()
+    return Script(dtype=dtype, scheduler=kind(shift=3.0, stochastic_sampling=True), seed=3).scene()
 
 
 def noised(script: Any, clean: torch.Tensor, sigma: float) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ class Script:
     Attributes:
         scheduler, schedule: and what sets its timesteps. scale: of guidance. guided: combines cond and uncond.
         start: the loop's first latents. joined: what the transformer is given beside the latents' channels.
+        seed: of what the scheduler draws; None where it draws nothing.
         denormalised: latents as the VAE takes them; None for no VAE. channels: of the transformer's input.
     """
 
@@ -40,7 +41,7 @@ class Script:
     start: Callable[[Script], torch.Tensor] = lambda script: drawn(1, 4, 3, 8, 8, seed=7).to(script.dtype)
     joined: Callable[[Script], torch.Tensor] | None = None
     denormalised: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
     vae: Any = None
     transformer: Any = None
 
@@ -58,6 +59,7 @@ class Script:
     def go(self) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
         self.schedule(self.scheduler)
+        drawing = {} if self.seed is None else {"generator": torch.Generator().manual_seed(self.seed)}
         latents = self.start(self)
         cond, uncond = (drawn(1, 16, 32, seed=seed).to(self.dtype) for seed in (1, 9))
         for i, t in enumerate(self.scheduler.timesteps):
@@ -68,9 +70,9 @@ class Script:
                 predicted = self.guided(predicted, self.predict(given, time, uncond), self.scale)
             found[f"noise_pred {i}"] = predicted
             # The scheduler works in float32 whatever the model does, and so draws the same noise.
-            latents = self.scheduler.step(predicted.float(), t, latents.float(), return_dict=False, **self.arguments)[
-                0
-            ].to(self.dtype)
+            latents = self.scheduler.step(predicted.float(), t, latents.float(), return_dict=False, **drawing)[0].to(
+                self.dtype
+            )
             found[f"latents {i}"] = latents
         if self.denormalised is not None:
             found["frames"] = self.vae.decode(self.denormalised(self.vae, latents), return_dict=False)[0]

@@ -34,7 +34,9 @@ RUNS = 3
 """Perturbed runs; more narrow the floor's own spread, fewer widen it."""
 
 DIFFERENT = 1e-3
-"""Relative distance of a script's inputs in two runs that no rounding of a text or image encoder explains."""
+"""Relative distance of a script's inputs or latents in two runs that no rounding explains: no floor is so wide."""
+
+_HANDED_ON = (f"{LOOP}:latents.before", f"{LOOP}:latents.after", "decode:in.z")
 
 Again = Callable[[str], contextlib.AbstractContextManager["Recording"]]
 """Records a run into a folder."""
@@ -145,14 +147,14 @@ def _of_pictures(records: Sequence[Record], floors: dict[Key, Floor]) -> dict[Ke
 
 
 def _different(own: Golden, other: Golden) -> str:
-    """The first input of a script's first step (or decoder) that differs between two runs; empty for none."""
-    step = min((s for s in own.steps if s != OUTSIDE), default=OUTSIDE)
-    again = {r.key: r for r in other.read_step(step).records}
-    for record in own.read_step(step).records:
-        key = record.key
-        given = key.site in (f"{LOOP}:latents.before", "decode:in.z") or (key.is_input and not key.module)
-        if given and key in again and _distance(record, again[key]) > _tolerance(record.dtype):
-            return str(key.site)
+    """The first of a script's latents and inputs that differs between two runs; empty for none."""
+    for step in sorted(own.steps, key=lambda step: (step == OUTSIDE, step)):
+        again = {r.key: r for r in other.read_step(step).records} if step in other.steps else {}
+        for record in own.read_step(step).records:
+            key = record.key
+            given = key.site in _HANDED_ON or (key.is_input and not key.module)
+            if given and key in again and _distance(record, again[key]) > _tolerance(record.dtype):
+                return f"{key.site} (step {step})" if step != OUTSIDE else key.site
     return ""
 
 
