@@ -6,7 +6,7 @@
 #   make lint     ruff and mypy
 #   make bench    what observing, goldens and diffs cost (minutes)
 #   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
-#   make history  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
+#   make history oracle  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
 #                 stopped)
 #   make families docs/families.md: diffusers' transformers that parity has no line for, each as it is (an hour or two; goes
 #                 on where it stopped)
@@ -89,6 +89,10 @@ fault-bench: install
 	rm .fault-bench.json
 
 # `make history RESTART=1` forgets the rows of a stopped run.
+# What the judge says of records that were made once: what changed. `make oracle ACCEPT=1` commits to it.
+oracle: install
+	$(BIN)/python benchmarks/oracle.py $(if $(ACCEPT),--accept)
+
 history: install
 	$(if $(RESTART),rm -f .history.json)
 	$(BIN)/python benchmarks/history --state .history.json --markdown docs/history.md

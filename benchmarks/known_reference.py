@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
+from parity.commands.parts.keep import KeepRun
 from parity.compare.result import Result
 from parity.golden.facts import Facts
 from parity.golden.records import Floor, Key, Record, StepRecords
@@ -107,6 +109,12 @@ class Known:
         self._openers.loaded = candidate
         request = replace(self.request, candidate=candidate.settings)
         return compare.run(request, quiet, taken, openers=self.openers), taken
+
+    def keep(self, candidate: Loaded, where: Path) -> Result:
+        """The same, with both sides' records kept as a run's are."""
+        self._openers.loaded = candidate
+        request = replace(self.request, candidate=candidate.settings)
+        return compare.run(request, quiet, KeepRun(where, request), openers=self.openers)
 
 
 class Taken(NoSink):

@@ -35,6 +35,10 @@ def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
     del text, done, total
 
 
+REFERENCE, CANDIDATE = "reference", "candidate"
+"""Folders of the two versions of a script."""
+
+
 @dataclass
 class Here:
     """Opens sides in this process; see `parity.paths.worker.openers.Openers`."""
@@ -51,8 +55,18 @@ def judged(change: Change, where: Path) -> tuple[Result, Result | None]:
     Args:
         where: an empty folder for the records.
     """
-    if change.script is not None:
-        return _recorded(change, where)
+    if change.script is None:
+        return run(change, where)
+    record(change, where)
+    after, before = str(where / REFERENCE), str(where / CANDIDATE)
+    result = diff(after, before)
+    if result.verdict != "fail":
+        return result, None
+    return result, explain(ExplainRequest(after, before), Here(), quiet)
+
+
+def run(change: Change, where: Path) -> tuple[Result, Result | None]:
+    """Two ports, compared as `parity run` does; see `judged`."""
     openers = Here()
     after, before = (f"{PORTS}:{change.name}_{version}" for version in ("after", "before"))
     ports = load_ports(after, before, None, 60.0, openers)
@@ -65,21 +79,15 @@ def judged(change: Change, where: Path) -> tuple[Result, Result | None]:
     return result, explain(of_run(where, openers, {"reference": after, "candidate": before}), openers, quiet)
 
 
-def _recorded(change: Change, where: Path) -> tuple[Result, Result | None]:
+def record(change: Change, where: Path) -> None:
+    """Both versions of a script, recorded."""
     assert change.script is not None
-    for version in ("after", "before"):
-        scene = change.script(version == "after", torch.float32)
-        if version == "before":
-            with parity.record(where / version, **scene.parts, like=where / "after"):
-                scene.go()
-        else:
-            for _ in parity.record(where / version, **scene.parts):
-                scene.go()
-    after, before = str(where / "after"), str(where / "before")
-    result = diff(after, before)
-    if result.verdict != "fail":
-        return result, None
-    return result, explain(ExplainRequest(after, before), Here(), quiet)
+    scene = change.script(True, torch.float32)
+    for _ in parity.record(where / REFERENCE, **scene.parts):
+        scene.go()
+    scene = change.script(False, torch.float32)
+    with parity.record(where / CANDIDATE, **scene.parts, like=where / REFERENCE):
+        scene.go()
 
 
 def row(change: Change, where: Path) -> dict[str, Any]:

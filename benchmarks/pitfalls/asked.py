@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,19 +29,18 @@ def told(pitfall: Pitfall, folder: Path) -> Told:
         if pitfall.told is not None:
             return pitfall.told(folder)
         assert pitfall.sides is not None
-        reference, candidate = folder / "reference", folder / "candidate"
-        _record(pitfall.sides(True), reference, None)
-        _record(pitfall.sides(False), candidate, reference)
-        return _compared(str(reference), str(candidate))
+        record(pitfall.sides, folder)
+        return _compared(str(folder / "reference"), str(folder / "candidate"))
 
 
-def _record(side: Side, where: Path, like: Path | None) -> None:
-    if like is None:
-        for _ in parity.record(where, **side.parts, **side.options):
-            side.go()
-    else:
-        with parity.record(where, **side.parts, like=like, **side.options):
-            side.go()
+def record(sides: Callable[[bool], Side], folder: Path) -> None:
+    """Both sides, recorded."""
+    side = sides(True)
+    for _ in parity.record(folder / "reference", **side.parts, **side.options):
+        side.go()
+    side = sides(False)
+    with parity.record(folder / "candidate", **side.parts, like=folder / "reference", **side.options):
+        side.go()
 
 
 def _compared(reference: str, candidate: str) -> Told:

@@ -1,0 +1,118 @@
+"""Records both sides of every catalogue once, for `oracle.py`: what is there already is not made again.
+
+    python benchmarks/corpus.py FOLDER [--only GLOB]
+
+A case is a folder with a golden of each side and, where a pair goes through two rounds, another two in `precision`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import gc
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+FOLDERS = [str(HERE), str(HERE / "history"), str(HERE / "pitfalls")]
+Make = Callable[[Path], None]
+
+
+def history() -> Iterator[tuple[str, Make]]:
+    from every_change import CHANGES
+    from judge import record, run
+
+    for name, change in CHANGES.items():
+        yield name, lambda where, change=change: run(change, where) if change.script is None else record(change, where)
+
+
+def pitfalls() -> Iterator[tuple[str, Make]]:
+    from asked import record
+    from every_pitfall import PITFALLS
+
+    for pitfall in PITFALLS:
+        if pitfall.sides is not None:
+            yield f"{pitfall.number:02}", lambda where, sides=pitfall.sides: record(sides, where)
+
+
+def faults() -> Iterator[tuple[str, Make]]:
+    """In both dtypes; by the free run alone, as local errors are not in a golden."""
+    from fault_catalogue import FAULTS
+    from known_reference import Known
+
+    for dtype in ("float32", "bfloat16"):
+        known: dict[int, Known] = {}
+        for fault in FAULTS:
+
+            def make(where: Path, fault: Any = fault, dtype: str = dtype, known: dict[int, Known] = known) -> None:
+                if fault.steps not in known:
+                    known[fault.steps] = Known(dtype, fault.steps, forcing="none", values=())
+                side = known[fault.steps].candidate(*fault.settings)
+                with fault.apply(side):
+                    known[fault.steps].keep(side, where)
+
+            yield f"{dtype}-{fault.name}", make
+
+
+def innocents() -> Iterator[tuple[str, Make]]:
+    from innocents import INNOCENTS
+    from known_reference import Known
+
+    for dtype in ("float32", "bfloat16"):
+        known: list[Known] = []
+        for innocent in INNOCENTS:
+
+            def make(where: Path, innocent: Any = innocent, dtype: str = dtype, known: list[Known] = known) -> None:
+                if not known:
+                    known.append(Known(dtype, 1, forcing="none", values=()))
+                side = known[0].candidate(*innocent.settings)
+                with innocent.apply(side):
+                    known[0].keep(side, where)
+
+            yield f"{dtype}-{innocent.name}", make
+
+
+KINDS = {"history": history, "pitfalls": pitfalls, "faults": faults, "innocents": innocents}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="*")
+    options = parser.parse_args()
+    sys.path[:0] = FOLDERS
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    warnings.filterwarnings("ignore")
+    for kind, cases in KINDS.items():
+        for name, make in cases():
+            case = options.folder / kind / name.replace(" ", "_").replace("/", "_")
+            if (case / "made").exists() or not fnmatch.fnmatchcase(f"{kind}/{case.name}", options.only):
+                continue
+            print(f"recording {kind}/{case.name}", flush=True)
+            shutil.rmtree(case, ignore_errors=True)
+            case.mkdir(parents=True)
+            with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+                try:
+                    make(case)
+                except Exception as error:  # a case that does not run says so in its row
+                    print(f"  {type(error).__name__}: {error}", flush=True)
+            (case / "made").touch()
+            _let_go()
+
+
+def _let_go() -> None:
+    """Forget compiled programs: each takes a hundred mappings of memory, of 65,530 a process."""
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    gc.collect()
+
+
+if __name__ == "__main__":
+    main()
