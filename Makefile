@@ -30,7 +30,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test test-all lint older bench fault-bench history families gpu goldens pictures
+.PHONY: install run test test-all lint older bench fault-bench history oracle pitfalls families gpu goldens pictures
 .PHONY: reference docs fuzz kills
 
 install: $(STAMP)
@@ -76,8 +76,8 @@ KILLS ?= 20
 kills: install
 	KILLS=$(KILLS) $(BIN)/python -m pytest tests/kills tests/golden/test_writer.py -m "slow or not slow" --timeout 0
 
-# Not all of benchmarks/: `fault_bench` and `causes` take hours, the catalogues beside them are no programs.
-BENCHES := diff golden observe reduce tameness
+# Not all of benchmarks/: `fault_bench` takes hours, the catalogues beside it are no programs.
+BENCHES := diff observe tameness
 
 bench: install
 	@set -e; for name in $(BENCHES); do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
@@ -95,10 +95,13 @@ oracle: install
 
 history: install
 	$(if $(RESTART),rm -f .history.json)
-	$(BIN)/python benchmarks/history --state .history.json --markdown docs/history.md
+	$(BIN)/python benchmarks/history --state .history.json
 	rm .history.json
 
 # `make families RESTART=1` forgets the rows of a stopped run.
+pitfalls: install
+	$(BIN)/python benchmarks/pitfalls
+
 families: install
 	$(if $(RESTART),rm -f .families.json)
 	$(BIN)/python benchmarks/families.py --state .families.json --markdown docs/families.md
@@ -108,10 +111,10 @@ gpu: install
 	$(BIN)/python benchmarks/gpu.py
 
 pictures: install
-	$(BIN)/python benchmarks/pictures.py --out docs/pictures
+	$(BIN)/python tools/pictures.py --out docs/pictures
 
 reference: install
-	$(BIN)/python benchmarks/reference.py
+	$(BIN)/python tools/reference.py
 
 docs: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'

@@ -1,9 +1,9 @@
 """REAL-40: changes from the history of public repositories, each run through parity as it is.
 
-    python benchmarks/history [--only NAME]... [--state FILE] [--markdown FILE]
+    python benchmarks/history [--only NAME]... [--state FILE] [--render]
 
-Where each change lies and why is written down beside it (`*_faults.py`), before it was run. Rows are kept in the state
-file as they come, so that a stopped run goes on. A few seconds a row.
+Where each change lies and why is written down beside it (`*_faults.py`). Rows are kept in the state file as they come,
+so that a stopped run goes on; a whole run is kept in `benchmarks/results` and rendered. A few seconds a row.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 import warnings
@@ -22,6 +23,7 @@ from typing import Any
 if __name__ == "__main__":  # before torch is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
+sys.path.insert(1, str(Path(__file__).parents[1]))
 
 import diffusers
 
@@ -32,9 +34,12 @@ diffusers.utils.logging.set_verbosity_error()
 
 import judge
 import rivals
+import stamp
 from change import Change
 from every_change import CHANGES
-from table import line, markdown, summary
+from table import figures, line, markdown
+
+PAGE = Path(__file__).parents[2] / "docs" / "history.md"
 
 
 def row(change: Change) -> dict[str, Any]:
@@ -58,21 +63,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--state", type=Path, default=Path(".history.json"))
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--render", action="store_true", help="the page of the results that are kept")
     options = parser.parse_args()
-    rows: dict[str, dict[str, Any]] = json.loads(options.state.read_text()) if options.state.exists() else {}
-    for name, change in CHANGES.items():
-        if options.only and name not in options.only:
-            continue
-        if name not in rows:
-            rows[name] = row(change)
-            options.state.write_text(json.dumps(rows, indent=1))
-        print(line(change, rows[name]), flush=True)
-    print()
-    for text in summary(rows):
-        print(text)
-    if options.markdown is not None:
-        options.markdown.write_text(markdown(rows))
+    if not options.render:
+        began = time.perf_counter()
+        rows: dict[str, dict[str, Any]] = json.loads(options.state.read_text()) if options.state.exists() else {}
+        for name, change in CHANGES.items():
+            if options.only and name not in options.only:
+                continue
+            if name not in rows:
+                rows[name] = row(change)
+                options.state.write_text(json.dumps(rows, indent=1))
+            print(line(change, rows[name]), flush=True)
+        print(*(f"{name}: {figure}" for name, figure in figures(rows).items()), sep="\n")
+        if options.only:
+            return
+        stamp.save("history", stamp.stamped(rows, time.perf_counter() - began))
+    PAGE.write_text(markdown(stamp.load("history")))
 
 
 if __name__ == "__main__":

@@ -3,67 +3,69 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import stamp
 from asked import Outcome
+from every_pitfall import PITFALLS
 from pitfall import Pitfall, Told
 
 SOURCE = "https://github.com/huggingface/diffusers/blob/7d5767db48/.ai/skills/parity-testing/pitfalls.md"
 
 HEAD = f"""# Pitfalls: diffusers' own list
 
-Printed by `python benchmarks/pitfalls --markdown docs/pitfalls.md`. diffusers had a list of
+`make pitfalls` runs them and renders this page from `benchmarks/results/pitfalls.json`. diffusers had a list of
 [29 pitfalls]({SOURCE})
-for those who port a model to it; 12 are left in it since. Each is written here as two sides, a few lines of real code
-on tiny weights, recorded in two scripts (`parity.record`, float32 if nothing else is said) and compared by
-`parity diff`; where they differ, `parity explain` is asked why. What parity has to say, the verdict and the words that
-name it, was written down and committed before it was run, in `benchmarks/pitfalls`.
+for those who port a model to it. Each is written here as two sides, a few lines of real code on tiny weights, recorded
+in two scripts (`parity.record`, float32 if nothing else is said) and compared by `parity diff`; where they differ,
+`parity explain` is asked why. What parity has to say, the verdict and the words that name it, stands beside each in
+`benchmarks/pitfalls`.
 
-*Named*: the right verdict, and a sentence of the result says what it is. *Found*: the right verdict alone.
-*Passes*: both sides only round, and nothing has to be said. *Not seen*: another verdict. Six pitfalls (17, 19 to 23)
-are no faults but rounding or shape: there a pass is right, and what is said is a note. Two (8, 10) are no numbers: what
-is shown is the error that the user sees, in 8 the script's own. Measured on a CPU.
-
-As the list was first run, 10 were named or passed, 16 found and 3 not seen: a timestep by token was alarmed at, frames
-that were rounded for truncated were not judged, and audio of another length passed. What was missing became rules of
-parity, none of them for a row of this table alone, each with a test. Since then the expectations are as they were; five
-scenes were mended that held no fault or did not run (7, 15, 21, 22, 27), one leaves an argument out in place of passing
-another value (25), and one has the strength of its original (4).
+**At first sight 10 of the 29 were named or passed, 16 found and 3 not seen.** What was missing became rules of parity:
+the figures below are of a list that it was made for. *Named*: the right verdict, and a sentence of the result says what
+it is. *Found*: the right verdict alone. *Passes*: both sides only round. Six (17, 19 to 23) are no faults but rounding
+or shape: there a pass is right, and what is said is a note. Two (8, 10) are no numbers: what is shown is the error that
+the user sees, in 8 the script's own. Changed after the first run: five scenes that held no fault or did not run (7, 15,
+21, 22, 27), one argument left out in place of another value (25), the strength of one fault (4), the words of 10.
 """
 
-
-@dataclass(frozen=True)
-class Row:
-    """A pitfall and what came of it."""
-
-    pitfall: Pitfall
-    said: Told
-    outcome: Outcome
-    sentence: str
+Row = Mapping[str, str]
 
 
-def line(row: Row) -> str:
+def row(pitfall: Pitfall, said: Told, outcome: Outcome, sentence: str) -> Row:
+    """What is kept of a pitfall."""
+    return {"outcome": outcome, "verdict": said.verdict, "place": said.place, "says": " ".join(sentence.split())[:300]}
+
+
+def line(pitfall: Pitfall, found: Row) -> str:
     """One pitfall, for the terminal."""
-    place = f" at {row.said.place}" if row.said.place else ""
-    text = " ".join(row.sentence.split())
-    return f"{row.pitfall.number:2} {row.pitfall.title:42} {row.outcome:8} {row.said.verdict}{place}: {text[:300]}"
+    place = f" at {found['place']}" if found["place"] else ""
+    return f"{pitfall.number:2} {pitfall.title:42} {found['outcome']:8} {found['verdict']}{place}: {found['says']}"
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Iterable[Row]) -> str:
     """The figures in one line."""
-    count = Counter(row.outcome for row in rows)
-    return ", ".join(f"{name} {count[name]}" for name in ("named", "found", "passes", "not seen")) + f", of {len(rows)}"
+    count = Counter(found["outcome"] for found in rows)
+    return (
+        ", ".join(f"{name} {count[name]}" for name in ("named", "found", "passes", "not seen"))
+        + f", of {sum(count.values())}"
+    )
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(kept: Mapping[str, Any]) -> str:
     """The page."""
+    rows = kept["rows"]
     table = ["| | pitfall | the two sides here | outcome | verdict | what is said |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        where = f", at `{row.said.place.split(' ', 2)[-1]}`" if row.said.place else ""
+    for pitfall in PITFALLS:
+        found = rows[str(pitfall.number)]
+        where = f", at `{found['place'].split(' ', 2)[-1]}`" if found["place"] else ""
         cells = (
-            str(row.pitfall.number), row.pitfall.title, row.pitfall.what, row.outcome, row.said.verdict + where,
-            " ".join(row.sentence.split()).replace("|", "/")[:300],
-        )  # fmt: skip
-        table.append(f"| {' | '.join(cells)} |")
-    return "\n".join([HEAD, f"{summary(rows)}.".capitalize(), "", *table]) + "\n"
+            pitfall.title,
+            pitfall.what,
+            found["outcome"],
+            found["verdict"] + where,
+            found["says"].replace("|", "/"),
+        )
+        table.append(f"| {pitfall.number} | {' | '.join(cells)} |")
+    return "\n".join([HEAD, stamp.line(kept), "", f"{summary(rows.values())}.".capitalize(), "", *table]) + "\n"

@@ -16,7 +16,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import time
@@ -27,6 +26,9 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from parity.cache import cache_dir
 from parity.commands.parts.options import Output
@@ -57,11 +59,6 @@ PROBES = {
 
 LIMIT_S = 120.0
 
-_REQUIREMENT = re.compile(r"\s*([\w.-]+)\s*(?:\[([^\]]*)\])?\s*\(?([^;)]*)\)?\s*(?:;\s*(.*))?")
-_EXTRA = re.compile(r"""extra\s*==\s*['"]([\w.-]+)['"]""")
-_CLAUSE = re.compile(r"(==|>=|<=|!=|<|>)\s*([\w.+!-]+)")
-_RELEASE = re.compile(r"\d+(?:\.\d+)*")
-
 
 @command
 def doctor(
@@ -77,14 +74,6 @@ def doctor(
     return int(strict and not findings.can_run)
 
 
-class Requirement(NamedTuple):
-    """A package that an extra asks for: its name, its own extras, the versions (`==2.13.0`; empty for any)."""
-
-    package: str
-    extras: tuple[str, ...] = ()
-    versions: str = ""
-
-
 class Disagreement(NamedTuple):
     """A package whose installed version is not a wanted one."""
 
@@ -95,8 +84,7 @@ class Disagreement(NamedTuple):
     @property
     def is_newer(self) -> bool:
         """Whether a wanted version would be a downgrade."""
-        have = _release(self.installed.partition("+")[0])
-        return all(have > _release(version) for _, version in _CLAUSE.findall(self.wanted))
+        return all(Version(self.installed) > Version(clause.version) for clause in SpecifierSet(self.wanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +177,12 @@ def installed(package: str) -> str | None:
 
 def check_extra(extra: str) -> Extra:
     """Compare what an extra asks for with what is installed."""
-    versions = {requirement: installed(requirement.package) for requirement in needed(extra)}
-    lacks = dict.fromkeys(requirement.package for requirement, version in versions.items() if version is None)
+    versions = [(requirement, installed(requirement.name)) for requirement in needed(extra)]
+    lacks = dict.fromkeys(requirement.name for requirement, version in versions if version is None)
     disagrees = (
-        Disagreement(requirement.package, version, requirement.versions)
-        for requirement, version in versions.items()
-        if version is not None and not satisfies(version, requirement.versions)
+        Disagreement(requirement.name, version, str(requirement.specifier))
+        for requirement, version in versions
+        if version is not None and not requirement.specifier.contains(version, prereleases=True)
     )
     return Extra(extra, tuple(lacks), tuple(disagrees))
 
@@ -204,60 +192,15 @@ def needed(extra: str, package: str = DISTRIBUTION) -> Iterator[Requirement]:
 
     Of another package's extra only the names are given: its versions are that package's matter.
     """
-    for text in importlib.metadata.requires(package) or ():
-        requirement, asked_by = parse_requirement(text)
-        if asked_by != extra:
+    for requirement in map(Requirement, importlib.metadata.requires(package) or ()):
+        marker = requirement.marker
+        if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": extra}):
             continue
-        if requirement.package != DISTRIBUTION:
-            yield requirement if package == DISTRIBUTION else Requirement(requirement.package)
-        if installed(requirement.package) is not None:
-            for further in requirement.extras:
-                yield from needed(further, requirement.package)
-
-
-def parse_requirement(text: str) -> tuple[Requirement, str | None]:
-    """A requirement as the metadata writes it, and the extra it belongs to.
-
-    The extra is None for a requirement that always holds, and `?` under any further condition, which only pip can
-    judge. (`packaging` would read them all, but the core does not depend on it.)
-    """
-    match = _REQUIREMENT.fullmatch(text)
-    if match is None:
-        return Requirement(text), "?"
-    name, extras, versions, marker = match.groups()
-    names = tuple(sorted(part.strip() for part in (extras or "").split(",") if part.strip()))
-    only = _EXTRA.fullmatch((marker or "").strip())
-    return Requirement(name, names, versions.strip()), only[1] if only else "?" if marker else None
-
-
-def satisfies(version: str, wanted: str) -> bool:
-    """Whether an installed version is a wanted one; a build such as `2.13.0+cpu` is its release.
-
-    Raises:
-        ValueError: a form that parity's own pins do not use.
-    """
-    have = _release(version.partition("+")[0])
-    for clause in filter(None, map(str.strip, wanted.split(","))):
-        match = _CLAUSE.fullmatch(clause)
-        if match is None:
-            raise ValueError(f"cannot read the version '{clause}'")
-        want = _release(match[2])
-        # A development version is pinned by its full name.
-        same = have == want
-        held = {
-            "==": same, "!=": not same, ">=": have[0] >= want[0], "<=": have[0] <= want[0], ">": have[0] > want[0],
-            "<": have[0] < want[0],
-        }  # fmt: skip
-        if not held[match[1]]:
-            return False
-    return True
-
-
-def _release(version: str) -> tuple[tuple[int, ...], str]:
-    """The numbers of a version, and what follows them: 2.13 is 2.13.0."""
-    match = _RELEASE.match(version)
-    numbers = match[0] if match else ""
-    return tuple(map(int, re.sub(r"(\.0)+$", "", numbers).split("."))) if numbers else (), version[len(numbers) :]
+        if requirement.name != DISTRIBUTION:
+            yield requirement if package == DISTRIBUTION else Requirement(requirement.name)
+        if installed(requirement.name) is not None:
+            for further in sorted(requirement.extras):
+                yield from needed(further, requirement.name)
 
 
 def probe_all(programs: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, Probe]:

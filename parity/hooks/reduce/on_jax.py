@@ -11,7 +11,7 @@ TPUs round its operands to bfloat16. The moments are plain sums and extrema, whi
 where their sums are not finite does a `lax.cond` count NaNs and infinities and mask them out.
 
 Cost. On a CPU one read of the tensor for each of four moments and one for the sketch; some thirty small operations. Not
-measured on an accelerator. `benchmarks/reduce.py` measures.
+measured on an accelerator.
 
     extra = reduce(y)                      # in a traced function: return it beside the function's own result
     moments, sketch = to_host(extra)       # outside, with concrete arrays

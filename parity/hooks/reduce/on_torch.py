@@ -12,7 +12,7 @@ round its operands under `torch.set_float32_matmul_precision` or TF32.
 
 Cost. On a CPU four to eight norms of the tensor in float32, and up to four times 16 MB of scratch a thread. On CUDA
 some forty kernels, no host sync, scratch of a few times the tensor or of 2^26 elements, whichever is less, and one
-transfer for any number of reductions (`to_host_many`). `benchmarks/reduce.py` measures.
+transfer for any number of reductions (`to_host_many`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pictures of the documents: what a terminal and a browser show of a real run.
 
-    python benchmarks/pictures.py --out docs/pictures            runs the README's first commands, a few minutes
-    python benchmarks/pictures.py --out DIR --kept RUN           of a run that is kept and explained already
+    python tools/pictures.py --out docs/pictures            runs the README's first commands, a few minutes
+    python tools/pictures.py --out DIR --kept RUN           of a run that is kept and explained already
 
 The commands are run in a terminal of their own (a pseudo-terminal, `COLUMNS` wide, so that a phone can show it), and
 what they wrote is drawn as SVG by rich, without the fonts that it would load. The pages are photographed in headless
