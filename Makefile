@@ -8,6 +8,7 @@
 #   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
 #   make history oracle  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
 #                 stopped)
+#   make mutants  benchmarks/results/mutants.json: faults that nobody chose (minutes; goes on where it stopped)
 #   make families docs/families.md: diffusers' transformers that parity has no line for, each as it is (an hour or two; goes
 #                 on where it stopped)
 #   make gpu      what only a GPU can show (at most eight minutes on a large one)
@@ -30,8 +31,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test test-all lint older bench fault-bench history oracle pitfalls families gpu goldens pictures
-.PHONY: reference docs fuzz kills
+.PHONY: install run test test-all lint older bench fault-bench history oracle mutants pitfalls families gpu goldens
+.PHONY: pictures reference docs fuzz kills
 
 install: $(STAMP)
 
@@ -97,6 +98,12 @@ history: install
 	$(if $(RESTART),rm -f .history.json)
 	$(BIN)/python benchmarks/history --state .history.json
 	rm .history.json
+
+# `make mutants RESTART=1` forgets the rows of a stopped run.
+mutants: install
+	$(if $(RESTART),rm -f .mutants.json)
+	$(BIN)/python benchmarks/mutants.py --state .mutants.json --out benchmarks/results/mutants.json
+	rm .mutants.json
 
 # `make families RESTART=1` forgets the rows of a stopped run.
 pitfalls: install
