@@ -102,7 +102,7 @@ history: install
 # `make mutants RESTART=1` forgets the rows of a stopped run.
 mutants: install
 	$(if $(RESTART),rm -f .mutants.json)
-	$(BIN)/python benchmarks/mutants.py --state .mutants.json --out benchmarks/results/mutants.json
+	$(BIN)/python benchmarks/mutants.py --state .mutants.json
 	rm .mutants.json
 
 # `make families RESTART=1` forgets the rows of a stopped run.

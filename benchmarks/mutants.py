@@ -1,13 +1,13 @@
 """A mutation holdout: does the verdict find faults that nobody chose, and pass what computes the same?
 
-    python benchmarks/mutants.py [--count N] [--seed N] [--model NAME]... [--state FILE] [--out FILE]
+    python benchmarks/mutants.py [--count N] [--seed N] [--model NAME]... [--state FILE]
 
 Six tiny transformers of diffusers, two blocks each. Every one is compared with copies of its class in which one syntax
 node of a `forward` is changed (`mutations.py`); a seed draws the changes, of lines that run. What a change does is
 measured apart from parity, in float64 on the same inputs: `equivalent` below 1e-12 of the output, `below
 rounding` up to twice what float32 loses, else `fault`. A change that does not run, or gives another shape or NaN, is
-`broken` and not judged. Rows are kept in the state file as they come, so that a stopped run goes on. Half a second a
-row.
+`broken` and not judged. Rows are kept in the state file as they come, so that a stopped run goes on; a whole run
+in `benchmarks/results`. Half a second a row.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ import inspect
 import json
 import math
 import os
-import platform
 import random
 import signal
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,6 +43,7 @@ from parity.paths.worker.extras import quieten
 quieten()
 diffusers.utils.logging.set_verbosity_error()
 
+import stamp
 import tiny
 import torch
 from change import Made
@@ -61,6 +59,9 @@ from parity.port import Case, Port
 from parity.runs import compare
 from parity.runs.load import load_ports
 from parity.runs.request import Request
+
+COUNT = 50
+"""Mutants of a model."""
 
 MODELS: Mapping[str, Callable[[], Made]] = {
     "flux": tiny.flux,
@@ -203,15 +204,19 @@ def effect_and_verdict(of: Subject, site: Site, tree: ast.Module) -> dict[str, A
         return {"status": "broken", "reason": f"{type(error).__name__}: {error}"[:200]}
     status = "equivalent" if effect < EQUIVALENT else "below rounding" if effect <= 2 * of.rounding else "fault"
     measured = {"status": status, "effect": effect, "rounding": of.rounding}
+    return {**measured, **judged(of, site, candidate)}
+
+
+def judged(of: Subject, site: Site, candidate: Made) -> dict[str, Any]:
+    """What parity says of a mutant."""
     try:
         with limited(JUDGE_SECONDS):
             result = compared(of.made, candidate)
     except Exception as error:
         verdict = "refused" if isinstance(error, ParityError) else "crashed"
-        return {**measured, "verdict": verdict, "reason": f"{type(error).__name__}: {error}"}
+        return {"verdict": verdict, "reason": f"{type(error).__name__}: {error}"}
     origin = result.origin
     return {
-        **measured,
         "verdict": result.verdict,
         "failed": result.failed,
         "reason": result.reason,
@@ -306,43 +311,32 @@ def line(found: Mapping[str, Any]) -> str:
     return f"{where} | {found['status']} {found['effect']:.1e} | {found['verdict']}{place}"
 
 
-def document(rows: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any]:
-    folder = Path(__file__).parent
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False)
-    return {
-        "commit": commit.stdout.strip(),
-        "versions": {name: version(name) for name in ("diffusers", "torch", "numpy")},
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "seconds": round(sum(r["seconds"] for r in rows), 1),
-        "seed": seed,
-        "rows": rows,
-    }
+def drawn(of: Subject, model: str, count: int, seed: int) -> list[Site]:
+    """The changes of a model that a seed draws."""
+    return random.Random(f"{seed} {model}").sample(of.sites, min(count, len(of.sites)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--count", type=int, default=50, help="mutants of each model")
+    parser.add_argument("--count", type=int, default=COUNT, help="mutants of each model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", action="append", choices=tuple(MODELS))
     parser.add_argument("--state", type=Path, default=Path(".mutants.json"))
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     known: dict[str, dict[str, Any]] = json.loads(options.state.read_text()) if options.state.exists() else {}
-    rows = []
+    rows: dict[str, dict[str, Any]] = {}
     for model in options.model or MODELS:
         of = subject(model)
-        drawn = random.Random(f"{options.seed} {model}").sample(of.sites, min(options.count, len(of.sites)))
-        for site in drawn:
+        for site in drawn(of, model, options.count, options.seed):
             name = f"{model} {site.name}"
             if name not in known:
                 known[name] = row(model, of, site)
                 options.state.write_text(json.dumps(known, indent=1))
-            rows.append(known[name])
+            rows[name] = known[name]
             print(line(known[name]), flush=True)
-    print("\n" + table(rows))
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(document(rows, options.seed), indent=1) + "\n")
+    print("\n" + table(list(rows.values())))
+    if options.count == COUNT and not options.model:
+        stamp.save("mutants", stamp.stamped(rows, sum(r["seconds"] for r in rows.values()), seed=options.seed))
 
 
 if __name__ == "__main__":

@@ -98,8 +98,17 @@ def row(change: Change, where: Path) -> dict[str, Any]:
         return {"verdict": "refused", "reason": str(error)}
     except Exception as error:  # of parity's: shown as such
         return {"verdict": "crashed", "reason": f"{type(error).__name__}: {error}"}
-    origin = result.origin
     causes = [] if why is None else [{"cause": c.cause, "setting": c.setting, "share": c.share} for c in why.causes]
+    return {
+        **told(result),
+        "causes": [{**c, "share": None if c["share"] != c["share"] else round(c["share"], 3)} for c in causes],
+        "unknown": [n.text for n in (why.notes if why else ()) if "unknown" in n.text],
+    }
+
+
+def told(result: Result) -> dict[str, Any]:
+    """What is kept of a verdict."""
+    origin = result.origin
     return {
         "verdict": result.verdict,
         "failed": result.failed,
@@ -107,8 +116,6 @@ def row(change: Change, where: Path) -> dict[str, Any]:
         "birth": "" if origin is None else origin.birth,
         "step": -1 if origin is None else origin.key.step,
         "reason": result.reason,
-        "causes": [{**c, "share": None if c["share"] != c["share"] else round(c["share"], 3)} for c in causes],
-        "unknown": [n.text for n in (why.notes if why else ()) if "unknown" in n.text],
     }
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from parity.golden import Golden, GoldenWriter
-from parity.golden.floors import least, level, widen
+from parity.golden.floors import STORED, least, level, widen
 from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.golden.sketch import Geometry, norm
 from parity.hooks.perturb import perturbed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RUNS = 3
 """Perturbed runs; more narrow the floor's own spread, fewer widen it."""
 
-DIFFERENT = 1e-3
+DIFFERENT, DIFFERENT_IN_16_BITS = 1e-3, 0.25
 """Relative distance of a script's inputs or latents in two runs that no rounding explains: no floor is so wide."""
 
 _HANDED_ON = (f"{LOOP}:latents.before", f"{LOOP}:latents.after", "decode:in.z")
@@ -148,12 +148,15 @@ def _of_pictures(records: Sequence[Record], floors: dict[Key, Floor]) -> dict[Ke
 
 def _different(own: Golden, other: Golden) -> str:
     """The first of a script's latents and inputs that differs between two runs; empty for none."""
+    most = DIFFERENT
     for step in sorted(own.steps, key=lambda step: (step == OUTSIDE, step)):
         again = {r.key: r for r in other.read_step(step).records} if step in other.steps else {}
-        for record in own.read_step(step).records:
+        records = own.read_step(step).records
+        most = DIFFERENT_IN_16_BITS if any(r.dtype in STORED for r in records) else most
+        for record in records:
             key = record.key
             given = key.site in _HANDED_ON or (key.is_input and not key.module)
-            if given and key in again and _distance(record, again[key]) > _tolerance(record.dtype):
+            if given and key in again and _distance(record, again[key]) > most:
                 return f"{key.site} (step {step})" if step != OUTSIDE else key.site
     return ""
 
@@ -164,8 +167,3 @@ def _distance(a: Record, b: Record) -> float:
         return 0.0
     apart = norm(b.sketch.astype(np.float64) - a.sketch.astype(np.float64), Geometry(*a.frame))
     return apart / max(a.moments.l2, 1e-30)
-
-
-def _tolerance(dtype: str) -> float:
-    """What rounding explains of an input's distance: 16 units in the last place in 16 bits."""
-    return max(DIFFERENT, 16 * torch.finfo(getattr(torch, dtype)).eps) if "float" in dtype else DIFFERENT

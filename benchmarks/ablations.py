@@ -1,0 +1,124 @@
+"""What each mechanism of the verdict earns: the mutants and history judged without it.
+
+    python benchmarks/ablations.py [--only NAME]... [--state FILE]
+
+A mechanism that changes nothing here is a candidate to go. Of the mutants those of `results/mutants.json` that ran are
+judged again; of history what is run as two ports. Two minutes a mechanism.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import mutants  # it sets up what is imported next
+
+sys.path.insert(0, str(Path(__file__).parent / "history"))
+import judge
+import stamp
+from every_change import CHANGES
+from mutations import mutated
+
+NAN = float("nan")
+JUDGE, STRUCTURE = "parity.compare.judge", "parity.runs.structure"
+
+MECHANISMS: Mapping[str, Mapping[str, Any]] = {
+    "nothing": {},
+    "row bins": {f"{JUDGE}.bin_ratios": lambda *_: (), "parity.compare.local.bin_ratios": lambda *_: ()},
+    "largest element": {f"{JUDGE}.linf_ratio": lambda *_: NAN},
+    "following": {f"{STRUCTURE}.Following.of": lambda *_: None},
+    "second look": {f"{STRUCTURE}.SecondLook.of": lambda *_: None},
+    "descent into the block": {f"{STRUCTURE}.descend": lambda result, *_, **__: result},
+    "unobserved run": {"parity.runs.compare.unobserved": lambda result, *_: result},
+    "padding decides nothing": {f"{JUDGE}.acquitted": lambda diffs, _: list(diffs)},
+    "masks by what they let through": {f"{JUDGE}.same_mask": lambda *_: False},
+    "another layout": {f"{JUDGE}.other_layout": lambda *_: False},
+    "another number of rows": {f"{JUDGE}.other_rows": lambda *_: False},
+    "repeated values": {f"{JUDGE}.repeated": lambda *_: False},
+    "left to who reads it": {f"{JUDGE}.left_to_reader": lambda *_: ""},
+    "nothing on one side": {f"{JUDGE}.nothing": lambda *_: False},
+    "two things of one name": {f"{JUDGE}.told_apart": list},
+}
+"""Name -> what stands in its place. None of them can be turned off in the product."""
+
+
+@contextlib.contextmanager
+def without(name: str) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for target, instead in MECHANISMS[name].items():
+            stack.enter_context(mock.patch(target, instead))
+        yield
+
+
+def of_mutants() -> dict[str, list[Any]]:
+    """Verdict, and whether the place is right, by name."""
+    kept, found = stamp.load("mutants"), dict[str, list[Any]]()
+    for model in mutants.MODELS:
+        of = mutants.subject(model)
+        for site in mutants.drawn(of, model, mutants.COUNT, kept["seed"]):
+            name = f"{model} {site.name}"
+            if kept["rows"][name]["status"] != "broken":
+                row = mutants.judged(of, site, mutants.changed(of.made, mutated(of.tree, site)[0]))
+                found[name] = [row["verdict"], row.get("placed", False)]
+    return found
+
+
+def of_history() -> dict[str, list[Any]]:
+    """The same of the changes in models."""
+    found = dict[str, list[Any]]()
+    for name, change in CHANGES.items():
+        if change.script is None:
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    row = judge.told(judge.run(change, Path(folder) / "run")[0])
+                except Exception as error:
+                    row = {"verdict": type(error).__name__}
+            found[name] = [row["verdict"], judge.placed(change, row)]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--state", type=Path, default=Path(".ablations.json"))
+    options = parser.parse_args()
+    began = time.perf_counter()
+    rows: dict[str, dict[str, Any]] = json.loads(options.state.read_text()) if options.state.exists() else {}
+    for name in MECHANISMS:
+        if name in rows or (options.only and name not in (*options.only, "nothing")):
+            continue
+        with without(name):
+            rows[name] = {"mutants": of_mutants(), "history": of_history()}
+        options.state.write_text(json.dumps(rows))
+        print(line(name, rows), flush=True)
+    if not options.only:
+        told = {name: {kind: changed(rows, name, kind) for kind in ("mutants", "history")} for name in rows}
+        stamp.save("ablations", stamp.stamped(told, time.perf_counter() - began))
+
+
+def changed(rows: Mapping[str, Any], name: str, kind: str) -> dict[str, list[Any]]:
+    """What comes out otherwise without a mechanism: [with it, without it] by name."""
+    whole = rows["nothing"][kind]
+    return {case: [whole[case], other] for case, other in rows[name][kind].items() if other != whole[case]}
+
+
+def line(name: str, rows: Mapping[str, Any]) -> str:
+    """What a mechanism earns, for people."""
+    told = []
+    for kind in ("mutants", "history"):
+        all_of = rows[name][kind].values()
+        fails, places = sum(v == "fail" for v, _ in all_of), sum(v == "fail" and p for v, p in all_of)
+        told.append(f"{kind}: {fails} fail, {places} placed, {len(changed(rows, name, kind))} other")
+    return f"without {name:32} {'; '.join(told)}"
+
+
+if __name__ == "__main__":
+    main()
