@@ -344,7 +344,7 @@ def _finish(recording: Recording, complete: bool, like: str | os.PathLike[str] |
             raise
         return
     recording.whole = complete and not recording.failed and not recording.steps.empty
-    if recording.whole and recording.quiet:
+    if recording.quiet:
         return
     if recording.together and not recording.steps.writes:
         return  # another process has written it, or what ended it was said

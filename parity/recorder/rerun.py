@@ -118,7 +118,7 @@ def write_floors(where: str, runs: Sequence[str], say: Callable[[str], None]) ->
         writer.replace_step(floored(own.read_step(step), [other.read_step(step) for other in others]))
     writer.finish(replace(own.provenance, side="reference", backend="torch"))
     if len(steps) < len(own.steps):
-        say("what was decoded has no floors: the pipeline's call does not decode it")
+        say("what was decoded has no floors: its call does not decode; `for _ in parity.record(...)` does")
 
 
 def floored(own: StepRecords, others: Sequence[StepRecords]) -> StepRecords:
