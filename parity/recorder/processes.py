@@ -88,16 +88,3 @@ def one_of(models: Mapping[str, Any], stop_after: int | None) -> Process:
         raise UsageError(f"parity.record: one of {count} processes cannot leave the loop early: leave stop_after out")
     modules = (model for model in models.values() if isinstance(model, torch.nn.Module))
     return Process(rank, count, any(is_split(x) for model in modules for x in model.parameters()))
-
-
-def refuse_several(process: Process) -> None:
-    """Refuse to run again in one of several processes: its floors would be of its share.
-
-    Raises:
-        UsageError: it is one of several.
-    """
-    if process.count > 1:
-        raise UsageError(
-            f"parity.record: one of {process.count} processes measures no floors: record it in a `with` block, or in "
-            "one process"
-        )

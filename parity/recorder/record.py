@@ -25,7 +25,7 @@ from parity.recorder.branches import Branches
 from parity.recorder.compiled_calls import TorchCompiledCalls
 from parity.recorder.loop import Loop
 from parity.recorder.parts import Parts, provenance_of
-from parity.recorder.processes import Process, one_of, refuse_several
+from parity.recorder.processes import Process, one_of
 from parity.recorder.rerun import RUNS, measured, modules_of, write_floors
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Eager, Kind
@@ -102,8 +102,9 @@ def record(
     """Record what a diffusers pipeline, a loop of one's own, or a script that decodes alone computes.
 
     `for _ in parity.record(...)` runs its body 1 + `runs` times: the first run is recorded as it is, the others round
-    differently and measure the floors, which a reference needs. `with parity.record(...)` records its block once; where
-    that calls a diffusers pipeline, the call is made again for the floors once the block has its result.
+    differently and measure the floors, which a reference needs. What has none (`like`, JAX's tensors, one of several
+    processes) runs once. `with parity.record(...)` records its block once; where that calls a diffusers pipeline, the
+    call is made again for the floors once the block has its result.
 
     Args:
         where: folder or URL of the golden. pipe: a diffusers pipeline; its transformers, scheduler, VAE and processors
@@ -112,8 +113,7 @@ def record(
             `decode` of tensors or arrays, and may come alone.
         like: the golden that this one is going to be compared with, which has the floors: none are measured here.
         sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites kept whole.
-        runs: with perturbed rounding, for the floors; 0 for none. In one of several processes, and where tensors are
-            JAX's, a `with` block measures none.
+        runs: with perturbed rounding, for the floors; 0 for none.
         causes: whether there is one more run, whose first step and decoder are tried under known faults, for
             `parity explain` of this golden and another's: a forward for each of some ten to twenty. Of a reference.
         branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
@@ -145,6 +145,12 @@ class Asked:
     overwrite: bool = False
 
 
+CAUSES = (
+    "parity.record: causes=True is for a reference in torch that runs again: the body of a `for` loop, or a `with` "
+    "block that calls a diffusers pipeline"
+)
+
+
 class Recorder(contextlib.AbstractContextManager[Recording]):
     """What `parity.record` gives: a `with` block records once, a `for` loop runs its body again for the floors.
 
@@ -158,13 +164,9 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
 
     def __enter__(self) -> Recording:
         asked, parts = self._asked, self._asked.parts
-        can = in_torch(parts) and one_of(parts.models, asked.stop_after).count == 1
-        self._again = asked.like is None and can
+        self._again = self._runs_again()
         if asked.causes and not (self._again and parts.pipe is not None):
-            raise UsageError(
-                "parity.record: causes=True is for a reference in torch that runs again: a `for` loop's body, or a "
-                "`with` block that calls a diffusers pipeline"
-            )
+            raise UsageError(CAUSES)
         with contextlib.ExitStack() as stack:
             self._recording = stack.enter_context(_recording(self._where, asked, quiet=self._quiet))
             self._calls = stack.enter_context(calls_of(parts.pipe))
@@ -197,22 +199,23 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         asked = self._asked
         if asked.stop_after is not None:
             raise UsageError("parity.record: stop_after leaves a block early, which a `for` cannot; use `with`")
-        if not in_torch(asked.parts) or asked.like is not None:
-            raise UsageError(
-                "parity.record: floors are measured of a reference where torch computes; record a candidate in a "
-                "`with` block"
-            )
-        refuse_several(one_of(asked.parts.models, None))
+        if asked.causes and not self._runs_again():
+            raise UsageError(CAUSES)
         return self._body()
 
     def _body(self) -> Iterator[Recording]:
         draws = Draws.now()
         with _recording(self._where, self._asked) as recording:
             yield recording
-        if recording.whole:
+        if recording.whole and self._runs_again():
             for again in self._runs():
                 draws.put()
                 yield again
+
+    def _runs_again(self) -> bool:
+        """Whether this is a reference that can be run again: in torch, and in one process alone."""
+        asked, parts = self._asked, self._asked.parts
+        return asked.like is None and in_torch(parts) and one_of(parts.models, asked.stop_after).count == 1
 
     def _runs(self) -> Iterator[Recording]:
         """The runs after the first: one for each sample of rounding, and one under known faults.

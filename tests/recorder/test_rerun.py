@@ -55,7 +55,16 @@ def test_a_body_that_is_left_keeps_what_was_recorded(tmp_path: Path) -> None:
     assert not any(hooks)
 
 
-@pytest.mark.parametrize("option", [{"stop_after": 1}, {"like": "gpu"}])
-def test_what_a_body_that_runs_again_cannot_have(option: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="with"):
+def test_body_of_a_candidate_runs_once(tmp_path: Path) -> None:
+    parts = load()
+    assert len([generate(parts) for _ in parity.record(tmp_path / "tpu", **parts.named, like="gpu")]) == 1
+    assert Golden.open(tmp_path / "tpu").complete
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [({"stop_after": 1}, "use `with`"), ({"like": "gpu", "causes": True}, "causes=True is for a reference")],
+)
+def test_what_a_body_cannot_have(option: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
         iter(parity.record(tmp_path / "gpu", **load().named, **option))

@@ -1,8 +1,9 @@
 """A script of your own, recorded where it runs: python THIS_FILE GOLDEN [REFERENCE]
 
 As it stands it records a loop around a small model: python THIS_FILE gpu; python THIS_FILE tpu gpu; parity diff gpu tpu
-For yours, put the `with` around your own loop and hand over your transformer, scheduler and VAE (or a diffusers
-pipeline: `parity.record(where, pipe)`). Nothing that you compute changes. See help(parity.record).
+For yours, put the `for` around your own loop and hand over your transformer, scheduler and VAE (or a diffusers
+pipeline: `parity.record(where, pipe)`). The reference's body runs four times, which measures how far rounding goes;
+nothing that you compute in the first changes. See help(parity.record).
 """
 
 import sys
@@ -32,11 +33,12 @@ class Net(torch.nn.Module):
 
 def main(where: str, like: str | None = None) -> None:
     transformer, scheduler = Net(), FlowMatchEulerDiscreteScheduler()
-    latents = torch.randn(1, 16, 8, generator=torch.Generator().manual_seed(0))
-    with parity.record(where, transformer=transformer, scheduler=scheduler, like=like), torch.no_grad():
+    for _ in parity.record(where, transformer=transformer, scheduler=scheduler, like=like):
+        latents = torch.randn(1, 16, 8, generator=torch.Generator().manual_seed(0))
         scheduler.set_timesteps(2)
-        for t in scheduler.timesteps:
-            latents = scheduler.step(transformer(latents, t), t, latents).prev_sample
+        with torch.no_grad():
+            for t in scheduler.timesteps:
+                latents = scheduler.step(transformer(latents, t), t, latents).prev_sample
         parity.tap("latents.final", latents)  # anything else that you want to see
 
 
