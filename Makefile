@@ -78,7 +78,7 @@ kills: install
 	KILLS=$(KILLS) $(BIN)/python -m pytest tests/kills tests/golden/test_writer.py -m "slow or not slow" --timeout 0
 
 # Not all of benchmarks/: `fault_bench` takes hours, the catalogues beside it are no programs.
-BENCHES := diff observe tameness
+BENCHES := diff observe
 
 bench: install
 	@set -e; for name in $(BENCHES); do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
@@ -86,7 +86,7 @@ bench: install
 # `make fault-bench RESTART=1` forgets the rows of a stopped run.
 fault-bench: install
 	$(if $(RESTART),rm -f .fault-bench.json)
-	$(BIN)/python benchmarks/fault_bench.py --innocents --state .fault-bench.json --markdown docs/fault-bench.md
+	$(BIN)/python benchmarks/fault_bench.py --innocents --state .fault-bench.json
 	rm .fault-bench.json
 
 # `make history RESTART=1` forgets the rows of a stopped run.

@@ -52,10 +52,10 @@ def faults() -> Iterator[tuple[str, Make]]:
 
             def make(where: Path, fault: Any = fault, dtype: str = dtype, known: dict[int, Known] = known) -> None:
                 if fault.steps not in known:
-                    known[fault.steps] = Known(dtype, fault.steps, forcing="none", values=())
+                    known[fault.steps] = Known(dtype, fault.steps, forcing="none")
                 side = known[fault.steps].candidate(*fault.settings)
                 with fault.apply(side):
-                    known[fault.steps].keep(side, where)
+                    known[fault.steps].judge(side, where)
 
             yield f"{dtype}-{fault.name}", make
 
@@ -70,10 +70,10 @@ def innocents() -> Iterator[tuple[str, Make]]:
 
             def make(where: Path, innocent: Any = innocent, dtype: str = dtype, known: list[Known] = known) -> None:
                 if not known:
-                    known.append(Known(dtype, 1, forcing="none", values=()))
+                    known.append(Known(dtype, 1, forcing="none"))
                 side = known[0].candidate(*innocent.settings)
                 with innocent.apply(side):
-                    known[0].keep(side, where)
+                    known[0].judge(side, where)
 
             yield f"{dtype}-{innocent.name}", make
 

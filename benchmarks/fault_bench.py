@@ -1,13 +1,13 @@
 """The fault bench: does the verdict find what is wrong, where it is, and nothing where nothing is?
 
-    python benchmarks/fault_bench.py [--only NAME]... [--innocents] [--state FILE] [--markdown FILE]
+    python benchmarks/fault_bench.py [--only NAME]... [--innocents] [--state FILE]
 
 Every fault of `fault_catalogue` is run on tiny-hunyuan-video-1.5 through the tool's own rounds, in float32 (the
 structure round, as `parity run` does it) and in bfloat16 (the precision round alone, as `--rounds precision --forcing
 module` does it, so that what the structure round would find anyway does not count, with every module run alone, not
-the blocks only), and every innocent variant with five seeds in both. Beside it the same outputs are judged by the
-rules that others use. The reference and its floors are measured once for each dtype, number of steps and seed. Rows
-are kept in the state file as they come, so that a stopped run goes on. Half a minute a row.
+the blocks only), and every innocent variant with five seeds in both. The reference and its floors are measured once
+for each dtype, number of steps and seed. Rows are kept in the state file as they come, so that a stopped run goes on.
+Half a minute a row.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ from parity.paths.worker.extras import quieten, require_extras
 quieten()
 require_extras()
 
+import stamp
 from fault_catalogue import FAULTS, Fault
 from fault_table import DTYPES, markdown, right
 from innocents import INNOCENTS, Innocent
-from known_reference import Known, rivals
+from known_reference import Known
 
 from parity.compare.result import Result
 from parity.errors import ParityError
 from parity.paths.loaded import Loaded
 
 SEEDS = range(5)
+PAGE = Path(__file__).parents[1] / "docs" / "fault-bench.md"
 
 
 def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
     side = known.candidate(*fault.settings)
     with fault.apply(side):
         try:
-            result, taken = known.judge(side)
+            result = known.judge(side)
         except ParityError as error:
             return {"verdict": "unjudged", "reason": str(error)}
         except Exception as error:  # a patch that does not run is no fault
@@ -67,7 +69,6 @@ def fault_row(known: Known, fault: Fault) -> dict[str, Any]:
         "noise_pred": noise,
         **_local(result),
         "reason": result.reason,
-        "rivals": rivals(taken),
         "seconds": round(time.perf_counter() - began, 1),
     }
 
@@ -84,7 +85,7 @@ def _local(result: Result) -> dict[str, Any]:
 
 def innocent_row(known: Known, side: Loaded) -> dict[str, Any]:
     try:
-        result, taken = known.judge(side)
+        result = known.judge(side)
     except ParityError as error:
         return {"verdict": "error", "reason": str(error)}
     ratios = (d.distance.ratio for d in result.sites if d.verdict != "apart")
@@ -95,7 +96,6 @@ def innocent_row(known: Known, side: Loaded) -> dict[str, Any]:
         "origin": result.origin.key.site if result.origin else "",
         **_local(result),
         "reason": result.reason,
-        "rivals": rivals(taken),
     }
 
 
@@ -175,16 +175,16 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--skip-faults", action="store_true")
     parser.add_argument("--innocents", action="store_true")
-    parser.add_argument("--state", type=Path, default=Path("fault_bench.json"))
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--state", type=Path, default=Path(".fault-bench.json"))
     options = parser.parse_args()
-    state = State(options.state)
+    began, state = time.perf_counter(), State(options.state)
     if not options.skip_faults:
         run_faults(state, options.only)
     if options.innocents:
         run_innocents(state, options.only)
-    if options.markdown is not None:
-        options.markdown.write_text(markdown(state.rows))
+    if options.innocents and not (options.only or options.skip_faults):
+        stamp.save("fault-bench", stamp.stamped(state.rows, time.perf_counter() - began))
+        PAGE.write_text(markdown(stamp.load("fault-bench")))
 
 
 if __name__ == "__main__":

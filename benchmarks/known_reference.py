@@ -1,4 +1,4 @@
-"""What the fault bench judges candidates against: a reference with its floors, measured once, and others' rules.
+"""What the fault bench judges candidates against: a reference with its floors, measured once.
 
 A candidate is compared as `parity run` compares it, in this process and against a reference that remembers its runs
 (`parity.runs.memo`): nothing of the product is replaced, but for the fault in the candidate.
@@ -6,16 +6,12 @@ A candidate is compared as `parity run` compares it, in this process and against
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import numpy as np
 
 from parity.commands.parts.keep import KeepRun
 from parity.compare.result import Result
 from parity.golden.facts import Facts
-from parity.golden.records import Floor, Key, Record, StepRecords
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.live import Host, LiveSide
 from parity.paths.loaded import Loaded
@@ -28,9 +24,6 @@ from parity.runs.request import NO_PORTS, Ports, Request
 from parity.runs.sides import candidate_spec, reference_spec
 from parity.runs.sink import NoSink
 from parity.settings import parse
-
-VALUES = {"float32": ("*:out",), "bfloat16": ("transformer_blocks.?:out", "x_embedder:out", "proj_out:out")}
-"""Outputs that the rules of others judge; in bfloat16 those of the blocks, so that all fit beside the local floors."""
 
 
 def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
@@ -70,7 +63,6 @@ class Known:
         seed: int = 0,
         *,
         sites: str | None = None,
-        values: tuple[str, ...] | None = None,
         model: str = DEFAULT_MODEL,
         forcing: str | None = None,
         port: str | None = None,
@@ -88,7 +80,6 @@ class Known:
             steps,
             seed,
             sites=sites or ("blocks" if exact else "all"),
-            values=VALUES[dtype] if values is None else values,
             forcing=forcing or ("none" if exact else "module"),
             rounds="both" if exact else "precision",
             ports=NO_PORTS if theirs is None else Ports(candidate=theirs),
@@ -103,60 +94,13 @@ class Known:
         request = replace(self.request, candidate=parse("torchax", [f"dtype={dtype}", *settings]))
         return self._openers.host.open(candidate_spec(request, self.facts)).loaded
 
-    def judge(self, candidate: Loaded) -> tuple[Result, Taken]:
-        """The tool's result, and what both sides computed."""
-        taken = Taken()
+    def judge(self, candidate: Loaded, keep: Path | None = None) -> Result:
+        """The tool's result.
+
+        Args:
+            keep: where both sides' records are kept as a run's are; None for nowhere.
+        """
         self._openers.loaded = candidate
         request = replace(self.request, candidate=candidate.settings)
-        return compare.run(request, quiet, taken, openers=self.openers), taken
-
-    def keep(self, candidate: Loaded, where: Path) -> Result:
-        """The same, with both sides' records kept as a run's are."""
-        self._openers.loaded = candidate
-        request = replace(self.request, candidate=candidate.settings)
-        return compare.run(request, quiet, KeepRun(where, request), openers=self.openers)
-
-
-class Taken(NoSink):
-    """Keeps both sides' outputs, for the rules that others use.
-
-    Attributes:
-        reference, candidate: records with values. floors: of the reference.
-    """
-
-    def __init__(self) -> None:
-        self.reference: dict[Key, Record] = {}
-        self.candidate: list[Record] = []
-        self.floors: dict[Key, Floor] = {}
-
-    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
-        self.reference |= {r.key: r for r in _outputs(reference.records)}
-        self.candidate += _outputs(candidate.records)
-        self.floors |= reference.floors
-
-
-def _outputs(records: Sequence[Record]) -> list[Record]:
-    return [r for r in records if isinstance(r.value, np.ndarray) and r.shape]
-
-
-# --- the rules that others use -----------------------------------------------------------------------------------
-
-
-def rivals(taken: Taken) -> dict[str, bool]:
-    """Whether each rule raises an alarm at any output, on the same values."""
-    raised = dict.fromkeys(("allclose 1e-2", "PCC 0.99", "cosine 0.99", "1.5 x noise"), False)
-    for record in taken.candidate:
-        other = taken.reference.get(record.key)
-        if other is None or not isinstance(other.value, np.ndarray) or other.value.shape != record.value.shape:
-            continue
-        a, b = (np.asarray(x, np.float64).ravel() for x in (other.value, record.value))
-        if not a.any():
-            continue
-        raised["allclose 1e-2"] |= not np.allclose(b, a, rtol=1e-2, atol=1e-5)
-        raised["cosine 0.99"] |= not a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) >= 0.99
-        if a.size > 1:
-            raised["PCC 0.99"] |= not np.corrcoef(a, b)[0, 1] >= 0.99
-        floor = taken.floors.get(record.key)
-        if floor is not None:
-            raised["1.5 x noise"] |= not np.linalg.norm(b - a) <= 1.5 * floor.l2
-    return raised
+        sink = NoSink() if keep is None else KeepRun(keep, request)
+        return compare.run(request, quiet, sink, openers=self.openers)

@@ -105,7 +105,7 @@ class Bench:
         if candidate == "port":
             (folder / "port.py").write_text(PORT)
             port = f"{folder / 'port.py'}:build"
-        self.known = Known("float32", 1, values=(), model=where, forcing=forcing, port=port)
+        self.known = Known("float32", 1, model=where, forcing=forcing, port=port)
         self.side = self.known.candidate(*(["jit=false"] if candidate == "eager" else []))
         self.reference = LiveSide(self.known.openers.inner.host, reference_spec(self.known.request))  # type: ignore[attr-defined]
         first = next(self.reference.observe(Plan()))
@@ -148,7 +148,7 @@ class Bench:
         delta = size * noise * x.square().mean().sqrt()
         error, floors = self.local(weight, delta)
         with wrong(self.side, weight, delta):
-            result, _ = self.known.judge(self.side)
+            result = self.known.judge(self.side)
         at = result.origin.key.site if result.origin is not None else result.failed or ""
         return Row(
             model=self.model,

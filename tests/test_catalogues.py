@@ -49,7 +49,7 @@ def test_fault_is_found_where_it_is(bench: Any, name: str) -> None:
 def test_fault_in_bfloat16_is_placed_by_local_errors(bench: Any) -> None:
     """The free run shows the fault at the attention call behind the norm."""
     (fault,) = (f for f in bench.FAULTS if f.name == "norm_without_affine")
-    known = bench.Known("bfloat16", 1, sites="transformer_blocks.1.attn*", values=())
+    known = bench.Known("bfloat16", 1, sites="transformer_blocks.1.attn*")
     row = bench.fault_row(known, fault)
     assert (row["verdict"], row["origin"], row["birth"]) == ("fail", "transformer_blocks.1.attn.norm_k:out", "module")
 

@@ -3,7 +3,7 @@
 A tool that compares two programs needs a model that everybody has. These are made once, from seeds, without network,
 and are then loaded with `from_pretrained` exactly as a user's own checkpoint is: nothing behind this module knows that
 the weights are random. They are not what a fresh network starts from: that is so tame (gates at zero, uniform
-attention, biases at zero) that most faults would leave no trace. `benchmarks/tameness.py` measures what was reached.
+attention, biases at zero) that most faults would leave no trace.
 
 Weights are pinned by a test, so that figures measured on them stay comparable. To keep the pin on every machine they
 are uniform numbers, scaled and shifted: integers over 2^24 and one IEEE rounding per operation, where a normal
