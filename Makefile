@@ -31,8 +31,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install run test test-all lint older bench fault-bench history oracle mutants pitfalls families gpu goldens
-.PHONY: pictures reference docs fuzz kills
+.PHONY: install run test test-all lint older bench fault-bench history oracle mutants ablations sensitivity pitfalls
+.PHONY: families gpu goldens pictures reference docs fuzz kills
 
 install: $(STAMP)
 
@@ -106,6 +106,14 @@ mutants: install
 	rm .mutants.json
 
 # `make families RESTART=1` forgets the rows of a stopped run.
+ablations: install
+	$(BIN)/python benchmarks/ablations.py
+	rm .ablations.json
+
+sensitivity: install
+	$(BIN)/python benchmarks/sensitivity.py
+	rm .sensitivity.json
+
 pitfalls: install
 	$(BIN)/python benchmarks/pitfalls
 

@@ -1,7 +1,7 @@
 """How small an error is always found: random weight errors at their use, against the local floors of their modules.
 
-    python benchmarks/sensitivity.py [--model NAME]... [--candidate jit|eager|port]... [--forcing none|module]
-                                     [--faults N] [--seed N] [--state FILE] [--markdown FILE]
+    python benchmarks/sensitivity.py [--model NAME]... [--candidate jit|eager|port]...
+                                     [--faults N] [--seed N] [--state FILE]
 
 One weight of the candidate is moved by relative Gaussian noise after its checkpoint was compared, as a kernel or a
 layout that handles it wrongly would: preflight sees nothing, the arithmetic of one module differs. Sizes are spaced
@@ -23,7 +23,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from parity.paths.worker.extras import quieten, require_extras
 quieten()
 require_extras()
 
+import stamp
 from known_reference import Known
 from tiny_families import CONFIGS, make
 
@@ -57,6 +58,18 @@ MODELS = ("tiny-flux2", "tiny-hunyuan-video-1.5", "tiny-wan")
 CANDIDATES = ("jit", "port")
 SMALLEST, LARGEST = 1e-7, 1e-2
 """Sizes of the noise, relative to the weight."""
+
+FAULTS = 18
+PAGE = Path(__file__).parents[1] / "docs" / "sensitivity.md"
+HEAD = """# The smallest error that is found
+
+`make sensitivity` moves one weight of the candidate by random noise after its checkpoint was compared, so that the
+arithmetic of one module is wrong at its use and nothing before a forward shows it, runs `parity run`'s own comparison
+in float32 with default options, and lists whether it failed. An error's size is that of the module that owns the
+weight, run alone on the reference's inputs, in multiples of its local floor (2e-7 to 5e-7 of its output). Sizes are
+spaced evenly on a logarithmic scale from 1e-7 to 1e-2 of the weight, one weight drawn for each. Limits are 3 floors:
+errors below that are rounding by definition, and those just above it are found or not as the draw has it.
+"""
 
 PORT = """
 from parity.models.folder import load_part
@@ -79,7 +92,6 @@ class Row:
 
     model: str
     candidate: str
-    forcing: str
     weight: str
     size: float
     error: float
@@ -98,14 +110,14 @@ class Row:
 class Bench:
     """One model and one kind of candidate, measured once and made wrong many times."""
 
-    def __init__(self, model: str, candidate: str, forcing: str, folder: Path) -> None:
-        self.model, self.kind, self.forcing = model, candidate, forcing
+    def __init__(self, model: str, candidate: str, folder: Path) -> None:
+        self.model, self.kind = model, candidate
         where = _checkpoint(model, folder)
         port = None
         if candidate == "port":
             (folder / "port.py").write_text(PORT)
             port = f"{folder / 'port.py'}:build"
-        self.known = Known("float32", 1, model=where, forcing=forcing, port=port)
+        self.known = Known("float32", 1, model=where, port=port)
         self.side = self.known.candidate(*(["jit=false"] if candidate == "eager" else []))
         self.reference = LiveSide(self.known.openers.inner.host, reference_spec(self.known.request))  # type: ignore[attr-defined]
         first = next(self.reference.observe(Plan()))
@@ -153,7 +165,6 @@ class Bench:
         return Row(
             model=self.model,
             candidate=self.kind,
-            forcing=self.forcing,
             weight=weight,
             size=size,
             error=error,
@@ -237,48 +248,47 @@ class Summary:
         return f"every error above {self.missed:.1f} local floors was found; {least}; {of}"
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The document's table."""
-    lines = ["| model | candidate | forcing | faults | always found above | smallest found | above 20 floors |"]
-    lines.append("|---|---|---|---|---|---|---|")
-    for model, kind, forcing in dict.fromkeys((r.model, r.candidate, r.forcing) for r in rows):
-        mine = [r for r in rows if (r.model, r.candidate, r.forcing) == (model, kind, forcing)]
+def markdown(kept: Mapping[str, Any]) -> str:
+    """The page."""
+    rows = [Row(**row) for row in kept["rows"].values()]
+    out = [HEAD, stamp.line(kept), ""]
+    out += [
+        "| model | candidate | faults | always found above | smallest found | above 20 floors |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model, kind in dict.fromkeys((r.model, r.candidate) for r in rows):
+        mine = [r for r in rows if (r.model, r.candidate) == (model, kind)]
         s = Summary.of(mine)
-        least = "none" if math.isinf(s.found) else f"{s.found:.1f}"
-        found = f"{s.above[0]} of {s.above[1]}"
-        lines.append(f"| {model} | {kind} | {forcing} | {len(mine)} | {s.missed:.1f} | {least} | {found} |")
-    return "\n".join(lines) + "\n"
+        least, found = "none" if math.isinf(s.found) else f"{s.found:.1f}", f"{s.above[0]} of {s.above[1]}"
+        out.append(f"| {model} | {kind} | {len(mine)} | {s.missed:.1f} | {least} | {found} |")
+    return "\n".join(out) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", action="append", choices=MODELS)
     parser.add_argument("--candidate", action="append", choices=("jit", "eager", "port"))
-    parser.add_argument("--forcing", default="none", choices=("none", "module"))
-    parser.add_argument("--faults", type=int, default=33)
+    parser.add_argument("--faults", type=int, default=FAULTS)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--state", type=Path)
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--state", type=Path, default=Path(".sensitivity.json"))
     given = parser.parse_args()
-    rows: list[Row] = []
-    if given.state is not None and given.state.exists():
-        rows = [Row(**r) for r in json.loads(given.state.read_text())]
+    known: dict[str, dict[str, Any]] = json.loads(given.state.read_text()) if given.state.exists() else {}
+    rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for model in given.model or MODELS:
             for kind in given.candidate or CANDIDATES:
-                same = [r for r in rows if (r.model, r.candidate, r.forcing) == (model, kind, given.forcing)]
+                bench = Bench(model, kind, Path(folder))
+                mine = [Row(**row) for name, row in known.items() if name.startswith(f"{model} {kind} ")]
                 found = []
-                bench = Bench(model, kind, given.forcing, Path(folder))
-                for row in faults(bench, given.faults, given.seed, same):
+                for number, row in enumerate(faults(bench, given.faults, given.seed, mine)):
                     print(row.line(), flush=True)
                     found.append(row)
-                    if given.state is not None:
-                        kept = [r for r in rows if r not in same]
-                        given.state.write_text(json.dumps([asdict(r) for r in [*kept, *found]], indent=1))
-                rows = [*(r for r in rows if r not in same), *found]
+                    rows[f"{model} {kind} {number}"] = asdict(row)
+                    given.state.write_text(json.dumps({**known, **rows}))
                 print(f"{model} {kind}: {Summary.of(found).line()}", flush=True)
-    if given.markdown is not None:
-        given.markdown.write_text(table(rows))
+    if not (given.model or given.candidate) and given.faults == FAULTS:
+        stamp.save("sensitivity", stamp.stamped(rows, sum(row["seconds"] for row in rows.values()), seed=given.seed))
+        PAGE.write_text(markdown(stamp.load("sensitivity")))
 
 
 if __name__ == "__main__":
