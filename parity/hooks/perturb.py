@@ -30,6 +30,7 @@ one module at a time, a copy of its parameters.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -68,14 +69,13 @@ def perturbed(
         inputs: whether what it is given moves too, as for a module by itself, whose inputs another one computed.
         wide: whether it computes in float32 what it has in 16 bits; what it gives is in 16 bits again.
     """
-    narrow, device = _narrow(model) if wide else None, device_of(model).type
-    run = _Run(seed, CHIPS[chip], inputs=inputs, wide=wide, narrow=narrow)
+    run = _Run(model, seed, CHIPS[chip], inputs=inputs, wide=wide)
     handles = []
     try:
         for module in callable_modules(model).values():
             leaf = next(module.children(), None) is None
             own = leaf and next(module.parameters(recurse=False), None) is None
-            handles.append(module.register_forward_pre_hook(_before(run, own, device), with_kwargs=True))
+            handles.append(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
             # First of its hooks: an observer that began before sees what rounding made of the output.
             handles.append(
                 module.register_forward_hook(_after(run, own), prepend=True, with_kwargs=True, always_call=True)
@@ -97,13 +97,6 @@ def _is(x: Any, *dtypes: torch.dtype) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in dtypes
 
 
-def _narrow(model: torch.nn.Module) -> torch.dtype | None:
-    """The 16-bit dtype of most of a model's parameters; None for another."""
-    dtypes = [x.dtype for x in model.parameters() if x.is_floating_point()]
-    most = max(set(dtypes), key=dtypes.count, default=None)
-    return most if most in HALF else None
-
-
 def _storage(x: torch.Tensor) -> int:
     """Where a tensor's memory begins; a view has that of what it is a view of."""
     with torch._C.DisableTorchFunction():
@@ -120,13 +113,13 @@ def _is_mask(x: torch.Tensor) -> bool:
 class _Run:
     """The draw in use, the parameters set aside while their module is called, and what the model was given."""
 
-    def __init__(
-        self, seed: int, bounds: Bounds, *, inputs: bool, wide: bool = False, narrow: torch.dtype | None = None
-    ) -> None:
-        self.seed, self.bounds, self.inputs, self.wide, self.narrow = seed, bounds, inputs, wide, narrow
+    def __init__(self, model: torch.nn.Module, seed: int, bounds: Bounds, *, inputs: bool, wide: bool) -> None:
+        self.model, self.seed, self.bounds, self.inputs, self.wide = model, seed, bounds, inputs, wide
+        self.narrow: torch.dtype | None = None  # of the call that is going on, where it is in 16 bits
         self.generators: dict[torch.device, torch.Generator] = {}
         self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
-        self.aside: list[tuple[torch.nn.Module, dict[str, Any], dict[str, Any]]] = []
+        self.aside: list[tuple[torch.nn.Module, dict[str, Any], dict[str, tuple[Any, Any]]]] = []
+        self.lent: list[list[tuple[torch.Tensor, torch.Tensor, int]]] = []
         self.modes: list[_ElementaryFunctions] = []
         self.around = contextlib.ExitStack()  # a call of the model
         self.calls = 0
@@ -139,12 +132,35 @@ class _Run:
 
     def begin(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """What a module is given instead; where this is the model's own call, what that is given stays from now on."""
-        args, kwargs = self.widened(args), self.widened(kwargs)
+        self.lent.append([])
+        if not self.calls:
+            self.narrow = self.narrow_of(module, (args, kwargs)) if self.wide else None
+        args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
         if not (self.calls or self.inputs):
             tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             self.given = {_storage(x): x for x in tensors}
-        move = self.of(module)
-        return self.moved(args, move), self.moved(kwargs, move)
+        move = functools.partial(self.move, move=self.of(module))
+        return self.each(args, move), self.each(kwargs, move)
+
+    def narrow_of(self, module: torch.nn.Module, given: Any) -> torch.dtype | None:
+        """The 16-bit dtype in which a call is: that of most of its module's parameters, or else of what it is given."""
+        dtypes = [x.dtype for x in (*module.parameters(), *tree_leaves(given)) if _is(x, *HALF)]
+        return max(set(dtypes), key=dtypes.count, default=None)
+
+    def each(self, x: Any, change: Callable[[Any], Any]) -> Any:
+        """Arguments, each changed. Lists and dicts stay the very ones, as a module may write into them: Wan's VAE keeps
+        its frames in a list, a cache of keys and values is a dict. What is written into a changed tensor `end` gives
+        back."""
+        if type(x) is tuple:
+            return tuple(self.each(item, change) for item in x)
+        if type(x) is dict:
+            return {k: item if type(item) in (dict, list) else self.each(item, change) for k, item in x.items()}
+        if type(x) is list:
+            return x
+        changed = change(x)
+        if isinstance(x, torch.Tensor) and changed is not x:
+            self.lent[-1].append((x, changed, changed._version))
+        return changed
 
     def of(self, module: torch.nn.Module) -> Move:
         """How what a module is given and gives moves: where it works in 16 bits, by up to half an ulp of these."""
@@ -153,6 +169,10 @@ class _Run:
 
     def end(self, module: torch.nn.Module, output: Any) -> Any:
         """What a module gives instead; the model itself in the dtype that its script goes on with."""
+        for x, changed, version in reversed(self.lent.pop() if self.lent else []):
+            if changed._version > version:
+                with torch.no_grad(), torch._C.DisableTorchFunction():
+                    x.copy_(changed)
         moved = self.move(self.summed(module, output), self.of(module))
         if self.narrow is None or self.calls:
             return moved
@@ -160,15 +180,9 @@ class _Run:
 
     def widened(self, x: Any) -> Any:
         """What is in 16 bits, and a dtype that a module is told to work in, as float32, where the run is wide."""
-        if not self.wide:
-            return x
-
-        def one(x: Any) -> Any:
-            if _is(x, *HALF):
-                return x.float()
-            return torch.float32 if isinstance(x, torch.dtype) and x in HALF else x
-
-        return tree_map(one, x, is_leaf=lambda x: type(x) is list)
+        if self.wide and _is(x, *HALF):
+            return x.float()
+        return torch.float32 if self.wide and isinstance(x, torch.dtype) and x in HALF else x
 
     def move(self, x: Any, move: Move) -> Any:
         """Floating tensors inside a nest of tuples, lists and dicts moved; everything else as it is.
@@ -189,21 +203,12 @@ class _Run:
             return {k: self.move(v, move) for k, v in x.items()}
         return x
 
-    def moved(self, x: Any, move: Move) -> Any:
-        """Arguments moved; a list stays the very one: what a module writes into it (Wan's VAE keeps its frames and its
-        place in one) would be lost in a copy."""
-        if type(x) is tuple:
-            return tuple(self.moved(item, move) for item in x)
-        if type(x) is dict:
-            return {k: self.moved(v, move) for k, v in x.items()}
-        return x if type(x) is list else self.move(x, move)
-
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         """`x` moved evenly by up to half a unit in the last place of the 16-bit dtype that it would be rounded to."""
         with torch._C.DisableTorchFunction():
             assert self.narrow is not None
             draw = torch.rand(x.shape, generator=self.generator(x.device), device=x.device) - 0.5
-            ulps = torch.ldexp(draw * torch.finfo(self.narrow).eps / 2, torch.frexp(x).exponent)
+            ulps = torch.ldexp(draw * torch.finfo(self.narrow).eps / 2, torch.frexp(x.detach()).exponent)
             return torch.where(x == 0, x, x + ulps).to(x.dtype)
 
     def ulp(self, x: torch.Tensor) -> torch.Tensor:
@@ -213,8 +218,10 @@ class _Run:
             up = torch.randint(0, 2, x.shape, generator=self.generator(x.device), device=x.device, dtype=torch.int8)
             # Towards 4 |x| or -4 |x|, in few passes: this is half of what a perturbed run costs. Zeros stay, as nothing
             # is between them: a padded row or an absent input is exact in every implementation.
-            towards = up.to(x.dtype).sub_(0.5).mul_(x.abs().mul_(8))
-            return torch.nextafter(x, towards, out=towards)
+            held = x.detach()
+            towards = up.to(x.dtype).sub_(0.5).mul_(held.abs().mul_(8))
+            moved = torch.nextafter(held, towards, out=towards)
+            return x + (moved - held) if x.requires_grad and torch.is_grad_enabled() else moved
 
     def err(self, name: str, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A function's result moved within what the chip's may be off, evenly; of several the first (attention's)."""
@@ -244,20 +251,21 @@ class _Run:
             return (out + SUM * math.sqrt(terms) * size * draw).to(out.dtype)
 
     def swap(self, module: torch.nn.Module) -> None:
-        before, tables = dict(module._parameters), dict(module._buffers)
+        before = dict(module._parameters)
+        tables = {n: (x, self.widened(x)) for n, x in module._buffers.items() if self.wide and _is(x, *HALF)}
         self.aside.append((module, before, tables))
+        module._buffers.update({name: wide for name, (_, wide) in tables.items()})
         for name, parameter in before.items():
             if parameter is not None and _is(parameter, *HALF, torch.float32, torch.float64):
                 moved = self.ulp(self.widened(parameter.data))
                 module._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
-        module._buffers.update({name: self.widened(x) for name, x in tables.items()})
 
-    def enter(self, own: bool, device: str) -> None:
+    def enter(self, own: bool) -> None:
         """Have elementary functions move within the call of a module: all in one of its own, else those of vectors."""
         self.calls += 1
         if self.wide and self.calls == 1:
             self.around.enter_context(Widest())
-            self.around.enter_context(torch.autocast(device, enabled=False))
+            self.around.enter_context(torch.autocast(device_of(self.model).type, enabled=False))
         if own or self.calls == 1:
             self.modes.append(_ElementaryFunctions(self, of_vectors=not own))
             self.modes[-1].__enter__()
@@ -275,9 +283,11 @@ class _Run:
 
     def restore(self, module: torch.nn.Module) -> None:
         if self.aside and self.aside[-1][0] is module:
-            _, parameters, buffers = self.aside.pop()
+            _, parameters, tables = self.aside.pop()
             module._parameters.update(parameters)
-            module._buffers.update(buffers)
+            for name, (before, wide) in tables.items():
+                if module._buffers.get(name) is wide:  # what the module has put there itself stays
+                    module._buffers[name] = before
 
     def restore_all(self) -> None:
         while self.aside:
@@ -287,11 +297,11 @@ class _Run:
         self.around.close()
 
 
-def _before(run: _Run, own: bool, device: str) -> Callable[..., Any]:
+def _before(run: _Run, own: bool) -> Callable[..., Any]:
     def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         moved = run.begin(module, args, kwargs)
         run.swap(module)
-        run.enter(own, device)
+        run.enter(own)
         return moved
 
     return hook

@@ -7,31 +7,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from parity.hooks.calls import Call, mapped
-
-_PRODUCTS = frozenset(
-    (
-        *(
-            getattr(functional, name)
-            for name in ("linear", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention")
-        ),
-        *(getattr(torch, name) for name in ("matmul", "bmm", "baddbmm", "addmm", "mm")),
-        torch.Tensor.matmul,
-        torch.Tensor.__matmul__,
-    )
-)
-"""What torch refuses for operands of two dtypes."""
 
 
 class Widest(TorchFunctionMode):
     """Within it a model runs in a wider dtype than it was made for.
 
     torch refuses a norm that a model asks for in float32 where it would narrow its operand (Cosmos' positions): it is
-    taken in the operand's dtype. And a product of what a model makes in one dtype, whatever its weights are (Motif's
-    sinusoids of a timestep), with weights in another: both are taken in the wider.
+    taken in the operand's dtype. And what it refuses for operands of two dtypes, as a product of what a model makes in
+    one (Motif's sinusoids of a timestep) with weights in another: all are taken in the widest, or where that is written
+    to in the first's.
     """
 
     def __torch_function__(
@@ -44,13 +32,18 @@ class Widest(TorchFunctionMode):
         given = dict(kwargs or {})
         if func is torch.linalg.vector_norm and args and args[0].dtype == torch.float64:
             given.pop("dtype", None)
-        if func in _PRODUCTS:
-            held = [x for x in (*args, *given.values()) if isinstance(x, torch.Tensor) and x.is_floating_point()]
-            dtypes = {x.dtype for x in held}
-            if len(dtypes) > 1:
-                cast = _to(max(dtypes, key=lambda dtype: dtype.itemsize))
-                args, given = mapped(cast, args), mapped(cast, given)
-        return func(*args, **given)
+        try:
+            return func(*args, **given)
+        except RuntimeError:
+            leaves = [x for x in tree_leaves((args, given)) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+            dtypes = {x.dtype for x in leaves}
+            if len(dtypes) < 2:
+                raise
+        in_place = getattr(func, "__name__", "").rstrip("_") != getattr(func, "__name__", "")
+        wanted = (
+            args[0].dtype if in_place and not func.__name__.endswith("__") else max(dtypes, key=lambda d: d.itemsize)
+        )
+        return func(*mapped(_to(wanted), args), **mapped(_to(wanted), given))
 
 
 def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:

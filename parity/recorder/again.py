@@ -1,41 +1,88 @@
-"""Calls that can be made again: the same arguments, and the same draws from torch's generators."""
+"""Calls that can be made again: the same arguments, the same draws, and models that remember the same."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from parity.hooks.calls import mapped
 from parity.recorder.methods import replaced
 
+Guard = Callable[[], contextlib.AbstractContextManager[None]]
+
 
 @dataclass(frozen=True)
 class Draws:
-    """Where torch's own generators stand.
+    """Where the generators stand that a script may draw from without naming one: torch's, numpy's and Python's.
 
     Attributes:
-        cpu: the state of the CPU's. devices: of each CUDA device's.
+        cpu: the state of torch's on the CPU. devices: of each CUDA device's. others: of numpy's and of Python's.
     """
 
     cpu: torch.Tensor
     devices: tuple[torch.Tensor, ...]
+    others: tuple[Any, Any]
 
     @classmethod
     def now(cls) -> Draws:
         """Where they stand now."""
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-        return cls(torch.get_rng_state(), tuple(torch.cuda.get_rng_state_all()) if cuda else ())
+        devices = tuple(torch.cuda.get_rng_state_all()) if cuda else ()
+        return cls(torch.get_rng_state(), devices, (np.random.get_state(), random.getstate()))
 
     def put(self) -> None:
         """Put them back there."""
         torch.set_rng_state(self.cpu)
         if self.devices:
             torch.cuda.set_rng_state_all(list(self.devices))
+        np.random.set_state(self.others[0])
+        random.setstate(self.others[1])
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What modules remember of their calls in attributes of their own: counters, caches, tables.
+
+    Attributes:
+        held: for each module its attributes, and of containers what was in them.
+    """
+
+    held: tuple[tuple[torch.nn.Module, Mapping[str, tuple[Any, Any]]], ...]
+
+    @classmethod
+    def of(cls, modules: Iterable[torch.nn.Module]) -> Memory:
+        """What they remember now."""
+        every = {id(m): m for module in modules for m in module.modules()}
+        return cls(tuple((m, {n: (x, _content(x)) for n, x in _own(m).items()}) for m in every.values()))
+
+    def put(self) -> None:
+        """Have them remember that again."""
+        for module, attributes in self.held:
+            for name in _own(module).keys() - attributes.keys():
+                del vars(module)[name]
+            for name, (x, content) in attributes.items():
+                vars(module)[name] = x
+                if isinstance(x, list):
+                    x[:] = content
+                elif content is not None:
+                    x.clear()
+                    x.update(content)
+
+
+def _own(module: torch.nn.Module) -> dict[str, Any]:
+    """Attributes that a module's class gave it; not its parts, and not what torch or a recording hooked on to it."""
+    return {n: x for n, x in vars(module).items() if not n.startswith("_") and n != "forward"}
+
+
+def _content(x: Any) -> Any:
+    return x.copy() if type(x) in (list, dict, set) else None
 
 
 @dataclass(frozen=True)
@@ -59,8 +106,12 @@ class Again:
 
 
 @contextlib.contextmanager
-def calls_of(pipe: Any) -> Iterator[list[Again]]:
-    """Within it, the calls of a pipeline are noted, so that each can be made again."""
+def calls_of(pipe: Any, guard: Guard) -> Iterator[list[Again]]:
+    """Within it, the calls of a pipeline are noted, so that each can be made again.
+
+    Args:
+        guard: context in which parity's own work is done.
+    """
     calls: list[Again] = []
     if not callable(pipe):
         yield calls
@@ -74,7 +125,8 @@ def calls_of(pipe: Any) -> Iterator[list[Again]]:
             return own(self, *args, **kwargs)
         inside = True
         try:
-            calls.append(Again.of(functools.partial(own, self), args, kwargs))
+            with guard():
+                calls.append(Again.of(functools.partial(own, self), args, kwargs))
             return own(self, *args, **kwargs)
         finally:
             inside = False

@@ -130,7 +130,11 @@ class Loop:
         """Within it, calls of the VAE's `decode` are recorded, each with its number: by video, by frame or by tile."""
 
         def before(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Again | None:
-            return None if self.wrong is None else Again.of(unobserved(vae), args, kwargs)
+            again: Again | None = None
+            if self.wrong is not None and isinstance(vae, torch.nn.Module):
+                with self.guard():
+                    again = Again.of(unobserved(vae), args, kwargs)
+            return again
 
         def after(again: Again | None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
             if not self.wanted():

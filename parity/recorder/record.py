@@ -20,7 +20,7 @@ from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
 from parity.port import Layout
 from parity.recorder import compiled
-from parity.recorder.again import Draws, calls_of
+from parity.recorder.again import Draws, Memory, calls_of
 from parity.recorder.branches import Branches
 from parity.recorder.compiled_calls import TorchCompiledCalls
 from parity.recorder.loop import Loop
@@ -58,7 +58,12 @@ class Recording:
 
     def wanted(self) -> bool:
         """Whether anything is still recorded."""
-        return (self.together or not self.failed) and not self.stopped
+        return (self.together or not self.failed) and not self.stopped and (self.quiet or not _REPEATED)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the script's own run, and none that rounds otherwise or has known faults."""
+        return not self.quiet
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
@@ -129,6 +134,11 @@ def record(
     return Recorder(os.fspath(where), asked)
 
 
+def absolute(where: str) -> str:
+    """A golden's place, wherever the script goes."""
+    return where if "://" in where else os.path.abspath(where)
+
+
 @dataclass(frozen=True)
 class Asked:
     """What is recorded, and how: the arguments of `record`."""
@@ -145,6 +155,7 @@ class Asked:
     overwrite: bool = False
 
 
+BARE = "without floors, which a reference needs: they are measured by `for _ in parity.record(...)`, in torch"
 CAUSES = (
     "parity.record: causes=True is for a reference in torch that runs again: the body of a `for` loop, or a `with` "
     "block that calls a diffusers pipeline"
@@ -160,6 +171,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
 
     def __init__(self, where: str, asked: Asked, made: Sequence[str] = (), *, quiet: bool = False) -> None:
         self._where, self._asked, self._made, self._quiet = where, asked, made, quiet
+        self._place = absolute(where)
         self._block = contextlib.ExitStack()
 
     def __enter__(self) -> Recording:
@@ -167,9 +179,11 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         self._again = self._runs_again()
         if asked.causes and not (self._again and parts.pipe is not None):
             raise UsageError(CAUSES)
+        self._begin = Memory.of(modules_of(parts)) if self._again else Memory(())
         with contextlib.ExitStack() as stack:
             self._recording = stack.enter_context(_recording(self._where, asked, quiet=self._quiet))
-            self._calls = stack.enter_context(calls_of(parts.pipe))
+            pipe = parts.pipe if self._again else None
+            self._calls = stack.enter_context(calls_of(pipe, self._recording.guard))
             self._block = stack.pop_all()
         return self._recording
 
@@ -177,23 +191,24 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         taken = self._block.__exit__(kind, error, traceback)
-        if self._recording.whole and self._again and (self._made or self._asked.runs or self._asked.causes):
+        if self._recording.whole and self._again:
             self._made_again()
+        elif self._recording.whole and self._asked.runs and self._asked.like is None:
+            say(BARE)
         return taken
 
     def _made_again(self) -> None:
         """Make the calls of the block's pipeline again, once it has its result."""
-        if not self._calls:
-            say("without floors, which a reference needs: they are measured by `for _ in parity.record(...)`")
+        if not self._calls and (self._made or self._asked.runs or self._asked.causes):
+            say(BARE)
             return
         try:
-            for _ in self._runs():
+            for _ in self._runs(self._begin.put):
                 for call in self._calls:
-                    call()
+                    with contextlib.suppress(_StoppedError):
+                        call()
         except Exception as failed:  # the script has its result, and the golden is written
-            say(f"the pipeline's call could not be made again: {_said(failed)}; {self._where} keeps the first run")
-            if os.environ.get("PARITY_DEBUG") == "1":
-                raise
+            self._failed(failed)
 
     def __iter__(self) -> Iterator[Recording]:
         asked = self._asked
@@ -204,39 +219,73 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         return self._body()
 
     def _body(self) -> Iterator[Recording]:
-        draws = Draws.now()
-        with _recording(self._where, self._asked) as recording:
+        asked, again = self._asked, self._runs_again()
+        draws, begin = Draws.now(), Memory.of(modules_of(asked.parts)) if again else Memory(())
+        with _recording(self._where, asked) as recording:
             yield recording
-        if recording.whole and self._runs_again():
-            for again in self._runs():
-                draws.put()
-                yield again
+        if recording.whole and not again and asked.like is None and asked.runs:
+            say("without floors: they are measured where torch computes, in one process")
+        if not (recording.whole and again and (asked.runs or asked.causes)):
+            return
+
+        def anew() -> None:
+            draws.put()
+            begin.put()
+
+        yield from self._runs(anew)
+        say("what the body made last is of such a run: keep what the first makes (`for run in ...: if run.first`)")
 
     def _runs_again(self) -> bool:
         """Whether this is a reference that can be run again: in torch, and in one process alone."""
         asked, parts = self._asked, self._asked.parts
         return asked.like is None and in_torch(parts) and one_of(parts.models, asked.stop_after).count == 1
 
-    def _runs(self) -> Iterator[Recording]:
+    def _failed(self, error: Exception) -> None:
+        say(f"no floors: the run could not be made again: {_said(error)}; {self._where} keeps the first")
+        if os.environ.get("PARITY_DEBUG") == "1":
+            raise error
+
+    def _runs(self, anew: Callable[[], None]) -> Iterator[Recording]:
         """The runs after the first: one for each sample of rounding, and one under known faults.
 
-        What draws torch's own generators make in them is taken back at the end.
+        What they draw and what models remember of them is taken back at the end. What parity itself raises in between
+        ends them, and not the script.
+
+        Args:
+            anew: called before each.
         """
-        asked, draws = replace(self._asked, like=None, overwrite=False), Draws.now()
-        again = functools.partial(_recording, asked=asked, quiet=True)
+        asked = replace(self._asked, like=None, overwrite=False)
+
+        def again(folder: str, wrong: Wrong | None = None) -> contextlib.AbstractContextManager[Recording]:
+            anew()
+            return _recording(folder, asked, quiet=True, wrong=wrong)
+
+        draws, end = Draws.now(), Memory.of(modules_of(asked.parts))
+        _REPEATED.append(self._where)
         try:
             if self._made:
-                write_floors(self._where, self._made, say)
-            yield from measured(self._where, again, modules_of(asked.parts), asked.runs, say)
+                write_floors(self._place, self._made, say)
+            yield from measured(self._place, again, modules_of(asked.parts), asked.runs, say)
             if asked.causes:
                 wrong = Wrong(say)
                 with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
                     say("one run under known faults, for their causes")
                     with again(str(Path(scratch) / "causes"), wrong=wrong) as recording:
                         yield recording
-                wrong.finish(self._where)
+                wrong.finish(self._place)
+        except GeneratorExit:
+            say(f"no floors: the script left the loop before its last run; {self._where} keeps the first")
+            raise
+        except Exception as error:
+            self._failed(error)
         finally:
+            _REPEATED.pop()
             draws.put()
+            end.put()
+
+
+_REPEATED: list[str] = []
+"""Goldens whose script is being run again: nobody else records that."""
 
 
 def refuse_golden(where: str) -> None:
@@ -259,7 +308,6 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
     parts, like = asked.parts, asked.like
     process = one_of(parts.models, asked.stop_after)
     wanted = Recording(process.folder(where), asked.stop_after, together=process.together, quiet=quiet)
-    folder = wanted.where if "://" in wanted.where else os.path.abspath(wanted.where)  # the script may go elsewhere
     if process.rank and not process.split and not process.together:
         say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted
@@ -270,7 +318,7 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
         refuse_golden(wanted.where)
     wanted.kind = _kind(parts.observed)
     wanted.steps = Steps(
-        folder,
+        absolute(wanted.where),
         lambda: provenance_of(parts, wanted.kind, process),
         asked.overwrite,
         writes=process.writes,

@@ -89,7 +89,7 @@ def measured(
             with again(folder) as recording, rounding(modules, run):
                 yield recording
             if not recording.whole:
-                say(f"no floors: the perturbed run was not recorded whole; {where} keeps the first run")
+                say("no floors: the perturbed run was not recorded whole; the golden is of the first")
                 return
         if folders:
             write_floors(where, folders, say)
@@ -114,11 +114,18 @@ def write_floors(where: str, runs: Sequence[str], say: Callable[[str], None]) ->
             )
             return
     writer = GoldenWriter(where, own.provenance, resume=True)
+    bare: list[str] = []
     for step in steps:
-        writer.replace_step(floored(own.read_step(step), [other.read_step(step) for other in others]))
+        step_of = floored(own.read_step(step), [other.read_step(step) for other in others])
+        writer.replace_step(step_of)
+        bare += [r.key.site for r in step_of.records if r.kind == "tensor" and r.key not in step_of.floors]
     writer.finish(replace(own.provenance, side="reference", backend="torch"))
-    if len(steps) < len(own.steps):
-        say("what was decoded has no floors: its call does not decode; `for _ in parity.record(...)` does")
+    bare += [r.key.site for step in {*own.steps} - {*steps} for r in own.read_step(step).records]
+    if bare:
+        say(
+            f"{bare[0]} and {len(bare) - 1} others have no floors, as the run again did not make them: "
+            "`for _ in parity.record(...)` runs all of your own code again"
+        )
 
 
 def floored(own: StepRecords, others: Sequence[StepRecords]) -> StepRecords:

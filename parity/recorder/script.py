@@ -5,7 +5,7 @@ runs in this process as it would by itself: its arguments, its folder on the pat
 ends is told in a sentence, as exit codes are parity's.
 
 For the floors it is started before that in processes of their own, whose models round differently from the moment a
-pipeline has them, and which end with the pipeline's call: what the script writes, it writes once.
+pipeline has them, and which end with the pipeline's call: what the script does after it, it does once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from parity.errors import ParityError, UsageError, line_of, summary
 from parity.golden.disk.read import read_manifest
@@ -34,10 +34,6 @@ from parity.recorder.rerun import components_of, modules_in, modules_of, roundin
 
 ROUNDING = "PARITY_ROUNDING"
 """Environment variable: which perturbed run this process is."""
-
-
-class _EnoughError(BaseException):
-    """Ends a perturbed run once its pipeline was called; not an Exception, so that nothing takes it."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +59,9 @@ def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> Non
     """
     if not script.file.is_file():
         raise UsageError(f"--script: there is no file '{script.file}'")
-    if ROUNDING in os.environ:
-        _watched(where, script, int(os.environ[ROUNDING]), overwrite=overwrite)
+    run = os.environ.pop(ROUNDING, "")  # what the script itself starts is no such run
+    if run:
+        _watched(where, script, int(run), overwrite=overwrite)
         return
     if not overwrite:
         refuse_golden(where)
@@ -80,7 +77,7 @@ def _rounded(script: Script, scratch: Path, runs: int) -> list[str]:
         say(f"run {run + 1} of {runs} with perturbed rounding, up to its pipeline's call")
         values = [word for glob in script.values for word in ("--values", glob)]
         options = ["--script", str(script.file), "--sites", script.sites, *values]
-        command = [sys.executable, "-m", "parity", "record", folder, *options, "--", *script.arguments]
+        command = [sys.executable, "-P", "-m", "parity", "record", folder, *options, "--", *script.arguments]
         done = subprocess.run(
             command, env={**os.environ, ROUNDING: str(run)}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
@@ -118,8 +115,6 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
     try:
         with replaced(DiffusionPipeline, "register_modules", registered):
             _run(script.file)
-    except _EnoughError:
-        pass
     finally:
         watch.end()
         sys.argv, sys.path[:] = before
@@ -148,6 +143,13 @@ def _run(script: Path) -> None:
             traceback.print_exc()
         said = f"'{script}' raised at {line_of(error, script.resolve())}: {summary(error)}; {kept}"
         raise UsageError(f"{said} (PARITY_DEBUG=1: traceback)") from error
+
+
+def _leave(code: int) -> NoReturn:
+    """End a perturbed run, whatever the script would do next, or catch."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class _Watch:
@@ -195,11 +197,14 @@ class _Watch:
                 return pipe(*args, **kwargs)
         if not in_torch(parts):
             say("floors are measured where torch computes: this pipeline's transformer is in JAX")
-            raise _EnoughError
-        modules = modules_of(parts)
-        with self.recorder(parts) as self.recording, rounding(modules, self.run):
-            pipe(*args, **kwargs)
-        raise _EnoughError
+            _leave(2)
+        try:
+            with self.recorder(parts), rounding(modules_of(parts), self.run):
+                pipe(*args, **kwargs)
+        except Exception as error:
+            say(f"the pipeline's call raised {summary(error)}")
+            _leave(2)
+        _leave(0)
 
     def end(self) -> None:
         """Leave the classes and the models as they were."""

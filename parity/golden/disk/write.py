@@ -150,10 +150,16 @@ class GoldenWriter:
         Raises:
             UsageError: as `write_step`.
         """
-        others = tuple(part for part in self._manifest.parts if part.step != step.step)
-        self._manifest = replace(self._manifest, parts=others, complete=False)
+        before = self._manifest
+        others = tuple(part for part in before.parts if part.step != step.step)
+        self._manifest = replace(before, parts=others, complete=False)
         self._write_manifest()
-        self.write_step(step)
+        try:
+            self.write_step(step)
+        except BaseException:  # a full disk: the file of the step is as it was
+            self._manifest = before
+            self._write_manifest()
+            raise
 
     def finish(self, provenance: Provenance | None = None) -> None:
         """Mark the golden complete.
