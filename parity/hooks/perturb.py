@@ -97,6 +97,13 @@ def _is(x: Any, *dtypes: torch.dtype) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in dtypes
 
 
+def _narrow(module: torch.nn.Module) -> torch.dtype | None:
+    """The 16-bit dtype of most of a module's parameters; what has none (a rotary table) gives what it gives."""
+    dtypes = [x.dtype for x in module.parameters() if x.is_floating_point()]
+    most = max(set(dtypes), key=dtypes.count, default=None)
+    return most if most in HALF else None
+
+
 def _storage(x: torch.Tensor) -> int:
     """Where a tensor's memory begins; a view has that of what it is a view of."""
     with torch._C.DisableTorchFunction():
@@ -106,6 +113,7 @@ def _storage(x: torch.Tensor) -> int:
 def _is_mask(x: torch.Tensor) -> bool:
     """Whether a tensor holds zeros and ones alone; of most others the first element tells."""
     with torch._C.DisableTorchFunction():
+        x = x.detach()
         first = float(x[(0,) * x.ndim]) if x.numel() else 0.0
         return first in (0.0, 1.0) and bool(((x == 0) | (x == 1)).all())
 
@@ -134,18 +142,13 @@ class _Run:
         """What a module is given instead; where this is the model's own call, what that is given stays from now on."""
         self.lent.append([])
         if not self.calls:
-            self.narrow = self.narrow_of(module, (args, kwargs)) if self.wide else None
+            self.narrow = _narrow(module) if self.wide else None
         args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
         if not (self.calls or self.inputs):
             tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             self.given = {_storage(x): x for x in tensors}
         move = functools.partial(self.move, move=self.of(module))
         return self.each(args, move), self.each(kwargs, move)
-
-    def narrow_of(self, module: torch.nn.Module, given: Any) -> torch.dtype | None:
-        """The 16-bit dtype in which a call is: that of most of its module's parameters, or else of what it is given."""
-        dtypes = [x.dtype for x in (*module.parameters(), *tree_leaves(given)) if _is(x, *HALF)]
-        return max(set(dtypes), key=dtypes.count, default=None)
 
     def each(self, x: Any, change: Callable[[Any], Any]) -> Any:
         """Arguments, each changed. Lists and dicts stay the very ones, as a module may write into them: Wan's VAE keeps

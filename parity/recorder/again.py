@@ -48,41 +48,64 @@ class Draws:
 
 @dataclass(frozen=True)
 class Memory:
-    """What modules remember of their calls in attributes of their own: counters, caches, tables.
+    """What modules remember of their calls in attributes of their own and in buffers: counters, caches, tables.
 
     Attributes:
-        held: for each module its attributes, and of containers what was in them.
+        held: for each module its attributes, and what was in those that can be written to.
     """
 
-    held: tuple[tuple[torch.nn.Module, Mapping[str, tuple[Any, Any]]], ...]
+    held: tuple[tuple[torch.nn.Module, Mapping[str, tuple[Any, Any]], tuple[tuple[Any, Any], ...]], ...]
 
     @classmethod
     def of(cls, modules: Iterable[torch.nn.Module]) -> Memory:
         """What they remember now."""
         every = {id(m): m for module in modules for m in module.modules()}
-        return cls(tuple((m, {n: (x, _content(x)) for n, x in _own(m).items()}) for m in every.values()))
+        return cls(
+            tuple(
+                (
+                    module,
+                    {name: (x, _content(x)) for name, x in _own(module).items()},
+                    tuple((x, _content(x)) for x in module._buffers.values()),
+                )
+                for module in every.values()
+            )
+        )
 
     def put(self) -> None:
         """Have them remember that again."""
-        for module, attributes in self.held:
+        for module, attributes, buffers in self.held:
             for name in _own(module).keys() - attributes.keys():
                 del vars(module)[name]
             for name, (x, content) in attributes.items():
                 vars(module)[name] = x
-                if isinstance(x, list):
-                    x[:] = content
-                elif content is not None:
-                    x.clear()
-                    x.update(content)
+                _put(x, content)
+            for x, content in buffers:
+                _put(x, content)
 
 
 def _own(module: torch.nn.Module) -> dict[str, Any]:
     """Attributes that a module's class gave it; not its parts, and not what torch or a recording hooked on to it."""
-    return {n: x for n, x in vars(module).items() if not n.startswith("_") and n != "forward"}
+    return {n: x for n, x in vars(module).items() if n == "_buffers" or not (n.startswith("_") or n == "forward")}
 
 
 def _content(x: Any) -> Any:
+    """A copy of what can be written to; None for anything else."""
+    if isinstance(x, torch.Tensor):
+        return x.detach().clone()
     return x.copy() if type(x) in (list, dict, set) else None
+
+
+def _put(x: Any, content: Any) -> None:
+    """Write what a copy holds into what it was made of."""
+    if isinstance(x, torch.Tensor):
+        if not torch.equal(x, content):
+            with torch.no_grad():
+                x.copy_(content)
+    elif isinstance(x, list):
+        x[:] = content
+    elif content is not None:
+        x.clear()
+        x.update(content)
 
 
 @dataclass(frozen=True)

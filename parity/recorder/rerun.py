@@ -115,10 +115,14 @@ def write_floors(where: str, runs: Sequence[str], say: Callable[[str], None]) ->
             return
     writer = GoldenWriter(where, own.provenance, resume=True)
     bare: list[str] = []
-    for step in steps:
-        step_of = floored(own.read_step(step), [other.read_step(step) for other in others])
-        writer.replace_step(step_of)
-        bare += [r.key.site for r in step_of.records if r.kind == "tensor" and r.key not in step_of.floors]
+    try:
+        for step in steps:
+            step_of = floored(own.read_step(step), [other.read_step(step) for other in others])
+            writer.replace_step(step_of)
+            bare += [r.key.site for r in step_of.records if r.kind == "tensor" and r.key not in step_of.floors]
+    except BaseException:  # a full disk: the steps are there, some with floors
+        writer.finish()
+        raise
     writer.finish(replace(own.provenance, side="reference", backend="torch"))
     bare += [r.key.site for step in {*own.steps} - {*steps} for r in own.read_step(step).records]
     if bare:

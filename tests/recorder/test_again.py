@@ -1,0 +1,183 @@
+"""What running a script again must leave alone, whatever its models do with what they are given and remember."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("diffusers")
+import diffusers
+
+import parity
+from parity.errors import UsageError
+from parity.golden import Golden, GoldenWriter, verify
+from tests.support.scripts import drawn, generate, load, wan
+
+
+class Remembers(torch.nn.Module):
+    """Writes what it computes into a dict or a tensor that it is given, or into attributes and buffers of its own."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.where, self.inner, self.calls, self.kept = where, torch.nn.Linear(16, 16), 0, dict[str, Any]()
+        self.register_buffer("before", torch.zeros(1, 8, 16))
+
+    def forward(self, x: torch.Tensor, held: Any = None) -> torch.Tensor:
+        out = self.inner(x)
+        self.calls += 1
+        if self.where == "dict":
+            held["k"][:, : x.shape[1]] = out
+            return out + held["k"].mean()
+        if self.where == "tensor":
+            held.add_(out)
+            return out
+        if self.where == "buffer":
+            out, self.before = out + 0.5 * self.before, out
+            return out
+        if self.calls % 2:
+            self.kept["out"] = out
+        return self.kept["out"] * 1.0
+
+
+class Net(torch.nn.Module):
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.inner, self.cache = Remembers(where), {"k": drawn(1, 8, 16, seed=9)}
+
+    def forward(self, hidden_states: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        sums = torch.zeros_like(hidden_states)
+        held = {"dict": self.cache, "tensor": sums}.get(self.inner.where)
+        return self.inner(hidden_states, held) + sums + 0 * timestep
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("where", ["dict", "tensor", "buffer", "attribute"])
+def test_model_that_writes_where_it_likes_has_floors_of_rounding_alone(
+    where: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    net, scheduler = Net(where).to(dtype), diffusers.FlowMatchEulerDiscreteScheduler()
+    net.cache["k"] = net.cache["k"].to(dtype)
+
+    def run() -> torch.Tensor:
+        scheduler.set_timesteps(3)
+        x = drawn(1, 8, 16).to(dtype)
+        for t in scheduler.timesteps:
+            x = scheduler.step(net(x, t), t, x, return_dict=False)[0]
+        return x
+
+    net.cache["k"].fill_(0.5)
+    with torch.no_grad():
+        first, *_ = [run() for _ in parity.record(tmp_path / "gpu", transformer=net, scheduler=scheduler)]
+        second = run()
+    other, scheduler_of = Net(where).to(dtype), scheduler
+    other.cache["k"] = torch.full_like(net.cache["k"], 0.5)
+    net, scheduler = other, scheduler_of
+    with torch.no_grad():
+        plain = run(), run()
+    assert torch.equal(first, plain[0])
+    assert torch.equal(second, plain[1]), "what it remembers is of the first run"
+    step = Golden.open(tmp_path / "gpu").read_step(2)
+    (after,) = [r for r in step.records if r.key.site == "loop:latents.after"]
+    assert after.moments is not None
+    far = step.floors[after.key].l2 / after.moments.l2
+    assert 0 < far < (1e-5 if dtype is torch.float32 else 3e-2)
+
+
+class Attends(torch.nn.Module):
+    """Its attention takes the weights of a module that it does not call; its table is in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+        self.rope = Rope()
+        self.norm = torch.nn.LayerNorm(16)
+
+    def forward(self, hidden_states: torch.Tensor, timestep: torch.Tensor, table: Any = None) -> torch.Tensor:
+        x = torch.nn.functional.layer_norm(hidden_states, (16,), self.norm.weight, self.norm.bias)
+        x = (x * table).to(hidden_states.dtype)
+        return self.attention(x, x, x)[0] * (1 + timestep.to(x.dtype) / 1000)
+
+
+class Rope(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (torch.arange(8)[None, :, None] / torch.linspace(1, 10, 16)).cos()
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_table_that_a_script_makes_in_float32_keeps_its_floor(graded: bool, tmp_path: Path) -> None:
+    """Of a model in 16 bits, with and without gradients (as guidance by a gradient has them)."""
+    net, scheduler = Attends().bfloat16(), diffusers.FlowMatchEulerDiscreteScheduler()
+    for _ in parity.record(tmp_path / "gpu", transformer=net, scheduler=scheduler):
+        scheduler.set_timesteps(2)
+        x = drawn(1, 8, 16).bfloat16()
+        for t in scheduler.timesteps:
+            x = x.detach().requires_grad_(graded)
+            with torch.set_grad_enabled(graded):
+                out = net(x, t, net.rope(x))
+            if graded:
+                out = out + torch.autograd.grad(out.float().square().mean(), x)[0]
+            x = scheduler.step(out.detach(), t, x.detach(), return_dict=False)[0]
+    step = Golden.open(tmp_path / "gpu").read_step(0)
+    floors = {
+        r.key.site: (step.floors[r.key].l2, r.moments.l2) for r in step.records if r.moments and r.key in step.floors
+    }
+    far = {site: floor / size for site, (floor, size) in floors.items() if size}
+    assert far[":in.table"] < 1e-6
+    assert 1e-3 < far["loop:noise_pred"] < 5e-2
+
+
+def test_nothing_of_it_ends_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The script goes elsewhere, draws from numpy, and the disk is full once the floors are to be written."""
+    parts, own, count = load(), GoldenWriter.write_step, [0]
+    monkeypatch.chdir(tmp_path)
+
+    def full(self: Any, step: Any) -> None:
+        count[0] += 1
+        if count[0] == 3 * 4 + 2:  # the second step with floors
+            raise UsageError("no space left")
+        own(self, step)
+
+    monkeypatch.setattr(GoldenWriter, "write_step", full)
+    seen, runs = [], []
+    for run in parity.record("gpu", **parts.named):
+        runs.append(run.first)
+        np.random.seed(3)
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        os.chdir(tmp_path / "elsewhere")
+        seen.append(generate(parts))
+        os.chdir(tmp_path / "elsewhere")
+    assert runs == [True, False, False, False]
+    golden = Golden.open(tmp_path / "gpu")
+    assert (golden.steps, verify(tmp_path / "gpu")) == ((-1, 0, 1), []), "no step is lost"
+    said = capsys.readouterr().err
+    assert "no space left; gpu keeps the first" in said
+
+
+def test_pipeline_that_is_left_after_a_step(tmp_path: Path) -> None:
+    pipe, call = wan()
+    with parity.record(tmp_path / "gpu", pipe, stop_after=1):
+        call()
+    golden = Golden.open(tmp_path / "gpu")
+    assert (golden.steps, bool(golden.read_step(0).floors)) == ((0,), True)
+
+
+def test_what_a_script_draws_next_is_what_it_would(tmp_path: Path) -> None:
+    pipe, call = wan()
+
+    def script(recording: Callable[[], Any]) -> list[float]:
+        np.random.seed(1)
+        torch.manual_seed(1)
+        with recording():
+            call()
+        return [float(np.random.rand()), float(torch.rand(()))]
+
+    assert script(contextlib.nullcontext) == script(lambda: parity.record(tmp_path / "gpu", pipe))
