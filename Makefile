@@ -91,6 +91,7 @@ fault-bench: install
 
 # `make history RESTART=1` forgets the rows of a stopped run.
 # What the judge says of records that were made once: what changed. `make oracle ACCEPT=1` commits to it.
+oracle: export PARITY_CACHE ?= $(CURDIR)/.cache/parity
 oracle: install
 	$(BIN)/python benchmarks/oracle.py $(if $(ACCEPT),--accept)
 
