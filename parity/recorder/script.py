@@ -60,7 +60,7 @@ def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> Non
     if not script.file.is_file():
         raise UsageError(f"--script: there is no file '{script.file}'")
     run = os.environ.pop(ROUNDING, "")  # what the script itself starts is no such run
-    if run:
+    if run.isdigit():
         _watched(where, script, int(run), overwrite=overwrite)
         return
     if not overwrite:
