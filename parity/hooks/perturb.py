@@ -104,6 +104,11 @@ def _narrow(module: torch.nn.Module) -> torch.dtype | None:
     return most if most in HALF else None
 
 
+def _version(x: torch.Tensor) -> int:
+    """How often a tensor was written to; a tensor of inference mode does not know."""
+    return 0 if x.is_inference() else x._version
+
+
 def _storage(x: torch.Tensor) -> int:
     """Where a tensor's memory begins; a view has that of what it is a view of."""
     with torch._C.DisableTorchFunction():
@@ -162,7 +167,7 @@ class _Run:
             return x
         changed = change(x)
         if isinstance(x, torch.Tensor) and changed is not x:
-            self.lent[-1].append((x, changed, changed._version))
+            self.lent[-1].append((x, changed, _version(changed)))
         return changed
 
     def of(self, module: torch.nn.Module) -> Move:
@@ -173,7 +178,7 @@ class _Run:
     def end(self, module: torch.nn.Module, output: Any) -> Any:
         """What a module gives instead; the model itself in the dtype that its script goes on with."""
         for x, changed, version in reversed(self.lent.pop() if self.lent else []):
-            if changed._version > version:
+            if _version(changed) > version:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
                     x.copy_(changed)
         moved = self.move(self.summed(module, output), self.of(module))

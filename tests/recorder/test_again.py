@@ -162,6 +162,14 @@ def test_nothing_of_it_ends_the_script(tmp_path: Path, monkeypatch: pytest.Monke
     assert "no space left; gpu keeps the first" in said
 
 
+def test_body_in_inference_mode(tmp_path: Path) -> None:
+    parts = load(torch.bfloat16)
+    for _ in parity.record(tmp_path / "gpu", **parts.named):
+        with torch.inference_mode():
+            generate(parts)
+    assert Golden.open(tmp_path / "gpu").read_step(0).floors
+
+
 def test_pipeline_that_is_left_after_a_step(tmp_path: Path) -> None:
     pipe, call = wan()
     with parity.record(tmp_path / "gpu", pipe, stop_after=1):
