@@ -46,6 +46,10 @@ class Draws:
         random.setstate(self.others[1])
 
 
+MOST = 2**20
+"""Elements of a tensor that is copied to be put back; larger ones are weights that stand in buffers."""
+
+
 @dataclass(frozen=True)
 class Memory:
     """What modules remember of their calls in attributes of their own and in buffers: counters, caches, tables.
@@ -91,19 +95,22 @@ def _own(module: torch.nn.Module) -> dict[str, Any]:
 def _content(x: Any) -> Any:
     """A copy of what can be written to; None for anything else."""
     if isinstance(x, torch.Tensor):
-        return x.detach().clone()
+        small = type(x) is torch.Tensor and x.numel() <= MOST and x.device.type != "meta"
+        return x.detach().clone() if small else None
     return x.copy() if type(x) in (list, dict, set) else None
 
 
 def _put(x: Any, content: Any) -> None:
     """Write what a copy holds into what it was made of."""
+    if content is None:
+        return
     if isinstance(x, torch.Tensor):
-        if not torch.equal(x, content):
+        if x.device == content.device and not torch.equal(x, content):
             with torch.no_grad():
                 x.copy_(content)
     elif isinstance(x, list):
         x[:] = content
-    elif content is not None:
+    else:
         x.clear()
         x.update(content)
 

@@ -281,7 +281,10 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         finally:
             _REPEATED.pop()
             draws.put()
-            end.put()
+            try:
+                end.put()
+            except Exception as error:
+                say(f"what the models remembered could not be put back: {_said(error)}")
 
 
 _REPEATED: list[str] = []
