@@ -18,8 +18,8 @@ HEAD = """# History: faults that were real
 repository and was mended there; its two versions are written anew, a few lines each, on tiny weights: the version
 before is the candidate, the one since the reference. What lies in a model is run as two ports (`parity run
 --reference-path ... --candidate-path ...`, defaults, float32); what lies in the loop around one is recorded in two
-scripts (`parity.record`) and compared by `parity diff`; where they differ, `parity explain` is asked why. Where each
-lies and why stands beside it in `benchmarks/history/*_faults.py`.
+scripts (`parity.record`) and compared by `parity diff`; where they differ, `parity explain` is asked why. The expected
+place and cause of each are in `benchmarks/history/*_faults.py`.
 
 The first column is what counts: parity as it was when the catalogue was first run. Since then parity was changed by
 what it got wrong here, so the second says only that nothing is lost. A fault counts where its effect on the result,

@@ -18,15 +18,14 @@ HEAD = f"""# Pitfalls: diffusers' own list
 `make pitfalls` runs them and renders this page from `benchmarks/results/pitfalls.json`. diffusers had a list of
 [29 pitfalls]({SOURCE})
 for those who port a model to it. Each is written here as two sides, a few lines of real code on tiny weights, recorded
-in two scripts (`parity.record`, float32 if nothing else is said) and compared by `parity diff`; where they differ,
-`parity explain` is asked why. What parity has to say, the verdict and the words that name it, stands beside each in
-`benchmarks/pitfalls`.
+in two scripts (`parity.record`, float32 unless it says otherwise) and compared by `parity diff`; where they differ,
+`parity explain` is asked why. The expected verdict and words of each are in `benchmarks/pitfalls`.
 
 **At first sight 10 of the 29 were named or passed, 16 found and 3 not seen.** What was missing became rules of parity:
 the figures below are of a list that it was made for. *Named*: the right verdict, and a sentence of the result says what
 it is. *Found*: the right verdict alone. *Passes*: both sides only round. Six (17, 19 to 23) are no faults but rounding
-or shape: there a pass is right, and what is said is a note. Two (8, 10) are no numbers: what is shown is the error that
-the user sees, in 8 the script's own. Changed after the first run: five scenes that held no fault or did not run (7, 15,
+or shape: there a pass with a note is right. Two (8, 10) have no numbers: they show the error that the user sees, in 8
+the script's own. Changed after the first run: five scenes that held no fault or did not run (7, 15,
 21, 22, 27), one argument left out in place of another value (25), the strength of one fault (4), the words of 10.
 """
 

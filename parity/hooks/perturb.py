@@ -144,7 +144,7 @@ class _Run:
         return self.generators[device]
 
     def begin(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """What a module is given instead; where this is the model's own call, what that is given stays from now on."""
+        """The arguments of a module, moved; those of the model's own call stay, and so wherever it hands them on."""
         self.lent.append([])
         if not self.calls:
             self.narrow = _narrow(module) if self.wide else None
@@ -176,7 +176,7 @@ class _Run:
         return self.rounded if halves else self.ulp
 
     def end(self, module: torch.nn.Module, output: Any) -> Any:
-        """What a module gives instead; the model itself in the dtype that its script goes on with."""
+        """The output of a module, moved; that of the model itself in its own dtype again."""
         for x, changed, version in reversed(self.lent.pop() if self.lent else []):
             if _version(changed) > version:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
@@ -187,7 +187,7 @@ class _Run:
         return tree_map(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
 
     def widened(self, x: Any) -> Any:
-        """What is in 16 bits, and a dtype that a module is told to work in, as float32, where the run is wide."""
+        """A tensor in 16 bits, and a 16-bit dtype among the arguments, as float32; in a wide run alone."""
         if self.wide and _is(x, *HALF):
             return x.float()
         return torch.float32 if self.wide and isinstance(x, torch.dtype) and x in HALF else x

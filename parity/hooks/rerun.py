@@ -39,10 +39,9 @@ class Widest(TorchFunctionMode):
             dtypes = {x.dtype for x in leaves}
             if len(dtypes) < 2:
                 raise
-        in_place = getattr(func, "__name__", "").rstrip("_") != getattr(func, "__name__", "")
-        wanted = (
-            args[0].dtype if in_place and not func.__name__.endswith("__") else max(dtypes, key=lambda d: d.itemsize)
-        )
+        name = getattr(func, "__name__", "")
+        in_place = name.endswith("_") and not name.endswith("__")
+        wanted = args[0].dtype if in_place else max(dtypes, key=lambda dtype: dtype.itemsize)
         return func(*mapped(_to(wanted), args), **mapped(_to(wanted), given))
 
 
@@ -55,9 +54,7 @@ def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inp
     if dtype is None:
         return module(*call.args, **call.kwargs)
 
-    def cast(x: torch.Tensor) -> torch.Tensor:
-        return x.to(dtype) if x.is_floating_point() else x
-
+    cast = _to(dtype)
     tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     tensors.update(module.named_buffers(remove_duplicate=False))
     once = {id(x): cast(x.detach()) for x in tensors.values()}  # tied weights stay one

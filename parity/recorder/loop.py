@@ -26,7 +26,7 @@ from parity.recorder.branches import Branches
 from parity.recorder.methods import watched
 from parity.recorder.steps import OUTSIDE, STAGE, Steps
 from parity.recorder.torch_calls import Kind
-from parity.recorder.wrong import Wrong, latents_name, unobserved
+from parity.recorder.wrong import Wrong, latents_of, unobserved
 
 NOT_CALLED = (
     "no call of the transformer was seen in the first step; was it replaced or compiled within the block, or its "
@@ -140,7 +140,7 @@ class Loop:
             if not self.wanted():
                 return
             with self.guard():
-                records = self._decoded_records(_latents(args, kwargs), _first(result))
+                records = self._decoded_records(latents_of(args, kwargs)[1], _first(result))
                 self.steps.outside += records
                 if self.wrong is not None and again is not None and isinstance(vae, torch.nn.Module):
                     self._wrongly(vae, again, [r.shape for r in records])
@@ -227,11 +227,6 @@ def _whole(x: Any) -> Any:
 
 def _dtype(x: Any) -> str:
     return str(x.dtype).removeprefix("torch.")
-
-
-def _latents(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What a decoder is given: it comes first, or is called z, or is the first tensor or array among what is named."""
-    return args[0] if args else kwargs[latents_name(kwargs)]
 
 
 def _first(result: Any) -> Any:

@@ -43,7 +43,7 @@ class Recording:
     Attributes:
         where: of the golden. failed: what ended it before the script's end; empty for nothing.
         together: whether other processes observe the same: their collectives are never left, though nothing is written.
-        quiet: whether nothing is said of a recording that went well. whole: whether it is written, to its end.
+        quiet: whether the user is shown nothing of it. whole: whether it is written, to its end.
     """
 
     where: str
@@ -176,13 +176,12 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
 
     def __enter__(self) -> Recording:
         asked, parts = self._asked, self._asked.parts
-        self._again = self._runs_again()
-        if asked.causes and not (self._again and parts.pipe is not None):
+        pipe = parts.pipe if self._runs_again() else None
+        if asked.causes and pipe is None:
             raise UsageError(CAUSES)
-        self._begin = Memory.of(modules_of(parts)) if self._again else Memory(())
+        self._begin = Memory.of(() if pipe is None else modules_of(parts))
         with contextlib.ExitStack() as stack:
             self._recording = stack.enter_context(_recording(self._where, asked, quiet=self._quiet))
-            pipe = parts.pipe if self._again else None
             self._calls = stack.enter_context(calls_of(pipe, self._recording.guard))
             self._block = stack.pop_all()
         return self._recording
@@ -191,7 +190,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         taken = self._block.__exit__(kind, error, traceback)
-        if self._recording.whole and self._again:
+        if self._recording.whole and self._calls:
             self._made_again()
         elif self._recording.whole and self._asked.runs and self._asked.like is None:
             say(BARE)
@@ -199,9 +198,6 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
 
     def _made_again(self) -> None:
         """Make the calls of the block's pipeline again, once it has its result."""
-        if not self._calls and (self._made or self._asked.runs or self._asked.causes):
-            say(BARE)
-            return
         try:
             for _ in self._runs(self._begin.put):
                 for call in self._calls:
@@ -220,12 +216,12 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
 
     def _body(self) -> Iterator[Recording]:
         asked, again = self._asked, self._runs_again()
-        draws, begin = Draws.now(), Memory.of(modules_of(asked.parts)) if again else Memory(())
+        draws, begin = Draws.now(), Memory.of(modules_of(asked.parts) if again else ())
         with _recording(self._where, asked) as recording:
             yield recording
         if recording.whole and not again and asked.like is None and asked.runs:
             say("without floors: they are measured where torch computes, in one process")
-        if not (recording.whole and again and (asked.runs or asked.causes)):
+        if not (recording.whole and again):
             return
 
         def anew() -> None:
@@ -236,9 +232,15 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         say("what the body made last is of such a run: keep what the first makes (`for run in ...: if run.first`)")
 
     def _runs_again(self) -> bool:
-        """Whether this is a reference that can be run again: in torch, and in one process alone."""
+        """Whether this is a reference that is run again: it is asked for, in torch, and in one process alone."""
         asked, parts = self._asked, self._asked.parts
-        return asked.like is None and in_torch(parts) and one_of(parts.models, asked.stop_after).count == 1
+        wanted = self._made or asked.runs or asked.causes
+        return (
+            bool(wanted)
+            and asked.like is None
+            and in_torch(parts)
+            and one_of(parts.models, asked.stop_after).count == 1
+        )
 
     def _failed(self, error: Exception) -> None:
         say(f"no floors: the run could not be made again: {_said(error)}; {self._where} keeps the first")

@@ -38,7 +38,7 @@ DIFFERENT, DIFFERENT_IN_16_BITS = 1e-3, 0.25
 
 _HANDED_ON = (f"{LOOP}:latents.before", f"{LOOP}:latents.after", "decode:in.z")
 
-Again = Callable[[str], contextlib.AbstractContextManager["Recording"]]
+Into = Callable[[str], contextlib.AbstractContextManager["Recording"]]
 """Records a run into a folder."""
 
 
@@ -75,7 +75,7 @@ def rounding(modules: Iterable[torch.nn.Module], run: int) -> Iterator[None]:
 
 
 def measured(
-    where: str, again: Again, modules: Sequence[torch.nn.Module], runs: int, say: Callable[[str], None]
+    where: str, again: Into, modules: Sequence[torch.nn.Module], runs: int, say: Callable[[str], None]
 ) -> Iterator[Recording]:
     """Have a script that was recorded run again with perturbed rounding, once for each that is yielded; write floors.
 

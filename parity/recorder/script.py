@@ -119,7 +119,9 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
         watch.end()
         sys.argv, sys.path[:] = before
     if not watch.called:
-        raise UsageError(f"'{script.file}' called no diffusers pipeline: record its loop with `parity.record(...)`")
+        raise UsageError(
+            f"'{script.file}' called no diffusers pipeline: record its loop with `for _ in parity.record(...)`"
+        )
     if watch.recording is not None and watch.recording.failed:
         raise UsageError(f"the recording to {where} is not whole: {watch.recording.failed}")
 

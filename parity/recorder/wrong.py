@@ -46,14 +46,14 @@ def _scale(vae: Any) -> float:
 
 def _latents(call: Again) -> tuple[Any, Callable[[torch.nn.Module, Any], Any]]:
     """The latents of a decode, and the same call of a VAE on others."""
-    name = "" if call.args else latents_name(call.kwargs)
+    name, latents = latents_of(call.args, call.kwargs)
 
     def given(vae: torch.nn.Module, z: Any) -> Any:
         args = call.args if name else (z, *call.args[1:])
         kwargs = {**call.kwargs, name: z} if name else call.kwargs
         return replace(call, function=functools.partial(unobserved(vae), vae), args=args, kwargs=kwargs)()
 
-    return (call.kwargs[name] if name else call.args[0]), given
+    return latents, given
 
 
 def unobserved(vae: Any) -> Callable[..., Any]:
@@ -61,9 +61,13 @@ def unobserved(vae: Any) -> Callable[..., Any]:
     return type(vae).decode
 
 
-def latents_name(kwargs: Mapping[str, Any]) -> str:
-    """By which name a decoder is given its latents: z, latents, or that of the first tensor or array."""
-    return next(n for n in ("z", "latents", *kwargs) if hasattr(kwargs.get(n), "shape"))
+def latents_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, Any]:
+    """What a decoder is given, and its name: it comes first (no name), or is called z or latents, or is the first
+    tensor or array with a name."""
+    if args:
+        return "", args[0]
+    name = next(n for n in ("z", "latents", *kwargs) if hasattr(kwargs.get(n), "shape"))
+    return name, kwargs[name]
 
 
 def copied(model: torch.nn.Module) -> torch.nn.Module:

@@ -53,7 +53,7 @@ class Net(torch.nn.Module):
         self.inner, self.cache = Remembers(where), {"k": drawn(1, 8, 16, seed=9)}
 
     def forward(self, hidden_states: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
-        sums = torch.zeros_like(hidden_states)
+        sums = 0.5 * hidden_states
         held = {"dict": self.cache, "tensor": sums}.get(self.inner.where)
         return self.inner(hidden_states, held) + sums + 0 * timestep
 

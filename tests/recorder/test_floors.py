@@ -240,7 +240,7 @@ def own_loop(what: str = "", dtype: torch.dtype = torch.float32, steps: int = 6)
 def lists() -> Script:
     """A transformer whose forward takes and returns lists, behind its own pipeline."""
     pipe, call = zimage()
-    fault = lambda: scaled(pipe.transformer.layers[1].attention.to_out[0], 1.001)  # noqa: E731
+    fault = functools.partial(scaled, pipe.transformer.layers[1].attention.to_out[0], 1.001)
     return Script(call, fault, (pipe,), site="layers.1.attention:out")
 
 
@@ -268,7 +268,7 @@ def coordinates() -> Script:
 
         return loop(scheduler, drawn(1, 32, 8, seed=3), predict)
 
-    fault = lambda: scaled(model.transformer_blocks[1].attn1.to_out[0], 1.02)  # noqa: E731
+    fault = functools.partial(scaled, model.transformer_blocks[1].attn1.to_out[0], 1.02)
     parts = {"transformer": model, "scheduler": scheduler}
     return Script(run, fault, parts=parts, site="transformer_blocks.1.attn2.attention:in.query")
 
