@@ -19,14 +19,12 @@ import typer
 
 from parity.commands import (
     bisect,
-    cache,
     compile,
     diff,
-    doctor,
     explain,
     golden,
+    info,
     init,
-    models,
     record,
     report,
     run,
@@ -157,10 +155,7 @@ app = typer.Typer(
 
 for with_settings in (run.run, record.record, gate.gate, compile.compile):
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
-for plain in (
-    diff.diff, explain.explain, report.report, golden.inspect, golden.merge, init.init, models.models,
-    doctor.doctor, cache.cache,
-):  # fmt: skip
+for plain in (diff.diff, explain.explain, report.report, golden.merge, init.init, info.info):
     app.command()(_exits(plain))
 app.command("help")(_exits(help_))
 for search in bisect.app.registered_commands:

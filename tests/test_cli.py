@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.commands import models
+from parity.commands import info
 from parity.errors import Terminated, UnjudgedError, UsageError
 from parity.report.formats import NAMES
 from tests.support.cli import Ran, cli
@@ -31,15 +31,15 @@ def raised_for(error: BaseException) -> RuntimeError:
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[BaseException], Ran]:
-    """Runs `parity models` with an error in its middle."""
+    """Runs `parity info models` with an error in its middle."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def run(error: BaseException) -> Ran:
         def raises() -> None:
             raise error
 
-        monkeypatch.setattr(models, "document", raises)
-        return cli("models")
+        monkeypatch.setattr(info, "_models", raises)
+        return cli("info", "models")
 
     return run
 
@@ -75,8 +75,8 @@ def test_defect_is_exit_125_with_its_traceback_in_a_file(
 
 def test_sigterm_ends_a_command_with_143(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(models, "document", lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert cli("models", code=143).err == "parity: terminated\n"
+    monkeypatch.setattr(info, "_models", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert cli("info", "models", code=143).err == "parity: terminated\n"
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
@@ -135,14 +135,14 @@ def test_reader_that_has_gone_changes_no_exit_code(tmp_path: Path) -> None:
 
 def test_cache_in_nobodys_home_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARITY_CACHE", "~nosuchuser/x")
-    assert "PARITY_CACHE: '~nosuchuser/x'" in cli("cache", code=2).said
+    assert "PARITY_CACHE: '~nosuchuser/x'" in cli("info", "cache", code=2).said
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "diff", "inspect", "models", "doctor"])
+@pytest.mark.parametrize("command", ["run", "explain", "diff", "info"])
 def test_command_that_prints_a_result_takes_every_format(command: str) -> None:
     help_text = " ".join(cli(command, "-h", code=0).out.split())
     assert f"--format {'|'.join(sorted(NAMES))}" in help_text
-    names = ["x"] * (command in ("explain", "diff", "inspect"))
+    names = ["x"] * (command in ("explain", "diff"))
     assert f"--format takes {', '.join(NAMES)}" in cli(command, *names, "--format", "pdf", code=2).err
 
 

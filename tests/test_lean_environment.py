@@ -29,7 +29,7 @@ COMMANDS = [
     ("diff --help", 0),
     ("diff reference candidate", 1),
     ("diff reference candidate --json --junit x.xml --markdown x.md --map auto", 1),
-    ("inspect reference --verify --step 0", 0),
+    ("info reference --verify --step 0", 0),
     ("merge merged part0 part1", 0),
     ("help words", 0),
     ("bisect --help", 0),

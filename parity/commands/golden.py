@@ -1,6 +1,6 @@
-"""`parity inspect` and `parity merge`: what is in a golden, and one golden from several.
+"""What is in a golden (`parity info GOLDEN`), and one golden from several (`parity merge`).
 
-Cost. Starting: numpy and typer. `inspect` reads `golden.json` alone, unless a step or `--verify` is asked for.
+Cost. Starting: numpy and typer. `golden.json` alone is read, unless a step or `--verify` is asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from parity.commands.parts.options import Output
 from parity.commands.parts.unfold import command
 from parity.golden import Golden, Problem, Record, StepRecords, fingerprint_bytes, verify
 from parity.golden import merge as merge_goldens
@@ -21,23 +20,17 @@ from parity.report.document import Cells, Facts, Listing, Section, Table
 from parity.report.output import tell
 
 
-@command
-def inspect(
-    golden: Annotated[str, typer.Argument(help="Folder or URL of the golden.", metavar="GOLDEN")],
-    output: Output,
-    verify_all: Annotated[
-        bool, typer.Option("--verify", help="Check every part; exit 2 where anything is wrong.")
-    ] = False,
-    step: Annotated[
-        int | None, typer.Option("--step", help="List the records of this step (-1: before the loop).")
-    ] = None,
-) -> int:
-    """Show what is in a golden."""
-    opened = Golden.open(golden)
-    problems = verify(golden) if verify_all else None
+def listing(where: str, step: int | None, check: bool) -> tuple[Listing, int]:
+    """What is in a golden, and the exit code: 2 where a check finds damage.
+
+    Args:
+        step: whose records are listed; None for no step's. check: every part is read.
+    """
+    opened = Golden.open(where)
+    problems = verify(where) if check else None
     records = None if step is None else opened.read_step(step)
-    output.show(Listing(document(opened, problems, records), tuple(_sections(opened, problems, records))))
-    return 2 if problems else 0
+    shown = tuple(_sections(opened, problems, records))
+    return Listing(document(opened, problems, records), shown), 2 if problems else 0
 
 
 @command
@@ -55,7 +48,7 @@ def merge(
 
 
 def document(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> dict[str, Any]:
-    """What `parity inspect --json` prints; numbers that JSON cannot write are strings such as "nan"."""
+    """As JSON; numbers that JSON cannot write are strings such as "nan"."""
     parts = [{"step": part.step, "file": part.file, "bytes": part.bytes, "records": part.records, "sha256": part.sha256}
              for part in golden.manifest.parts]  # fmt: skip
     result: dict[str, Any] = {

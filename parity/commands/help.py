@@ -17,9 +17,9 @@ from parity.report.words import WORDS
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Compare", ("run", "explain", "report")),
-    ("Two machines and CI", ("record", "diff", "gate", "inspect", "merge")),
+    ("Two machines and CI", ("record", "diff", "gate", "merge")),
     ("Search and measure", ("bisect", "compile")),
-    ("Begin", ("init", "models", "doctor", "cache", "help")),
+    ("Begin", ("init", "info", "help")),
 )
 """Commands in the order in which a person needs them."""
 

@@ -54,7 +54,7 @@ def run(
 ) -> int:
     """Run both sides here: same or not, and where they first diverge.
 
-    Settings are listed by `parity models`. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
+    Settings are listed by `parity info settings`. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
     """
     if overwrite and out is None:
         raise UsageError("--overwrite replaces a kept run: give its folder with --out")

@@ -98,6 +98,12 @@ class Listing:
         return tuple(section for section in self.shown if section.rows)
 
 
+def listed(*tables: Table) -> Listing:
+    """Tables whose rows are the JSON document too, under their titles."""
+    rows = {table.title.lower(): [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables}
+    return Listing({"format": 1, **rows}, tables)
+
+
 def whole(section: Section) -> Section:
     """The section with every row on a terminal too."""
     return section if isinstance(section, Facts) else replace(section, begin=(), others="")

@@ -28,7 +28,7 @@ def parse(backend: Backend, assignments: Iterable[str] = ()) -> Settings:
         if name not in BY_NAME:
             near = difflib.get_close_matches(name, list(BY_NAME), n=1)
             hint = f"; did you mean '{near[0]}'?" if near else ""
-            raise UsageError(f"unknown setting '{name}'{hint} (`parity models` lists all settings)")
+            raise UsageError(f"unknown setting '{name}'{hint} (`parity info settings` lists them)")
         if name in seen:
             raise UsageError(f"setting '{name}' is given twice")
         seen.add(name)

@@ -1,4 +1,4 @@
-"""`parity models`, `doctor` and `cache`: what can be run, what is here, and forgetting what is kept."""
+"""`parity info`: what is here, what can be run, and forgetting what is kept. Goldens: `tests/golden`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import parity.commands.doctor as doctor
-from parity.commands.doctor import Extra, Findings, Probe, check_extra, probe_all
+import parity.commands.machine as machine
+from parity.commands.machine import Extra, Findings, Probe, check_extra, probe_all
 from parity.models.registry import DEFAULT_MODEL, tiny_names
-from parity.settings import SETTINGS, parse
+from parity.settings import SETTINGS
 from tests.support.cli import cli
 
 
@@ -24,30 +24,37 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_models_lists_models_and_settings_whose_values_are_taken(cache: Path) -> None:
-    (cache / "models" / f"{DEFAULT_MODEL}-v10").mkdir()
-    found = cli("models", "--json", code=0).json
-    assert [m["model"] for m in found["models"]] == list(tiny_names())
-    assert [m["model"] for m in found["models"] if m["default"]] == [DEFAULT_MODEL]
-    assert [m["model"] for m in found["models"] if m["cached"]] == [DEFAULT_MODEL]
-    assert [s["setting"] for s in found["settings"]] == [setting.name for setting in SETTINGS]
-    for setting in found["settings"]:
-        for backend, values in setting["takes"].items():
-            blocks = "block" in setting["setting"] and backend == "torchax"  # of splash, which is not the default
-            for value in values if isinstance(values, list) else ():
-                parse(backend, [*["attention.kernel=splash"] * blocks, f"{setting['setting']}={value}"])
-    assert "setting refiner.mask: default exact; values exact, none; " in cli("models", code=0).out
+def test_models_and_settings_are_listed() -> None:
+    models = cli("info", "models", "--json", code=0).json["models"]
+    assert [m["model"] for m in models if m["default"] == "yes"] == [DEFAULT_MODEL]
+    assert [m["model"] for m in models][: len(tiny_names())] == list(tiny_names())
+    found = cli("info", "settings", "--json", code=0).json["settings"]
+    assert [s["setting"] for s in found] == [setting.name for setting in SETTINGS]
+    assert "setting refiner.mask: default exact; values exact, none; " in cli("info", "settings", code=0).out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("models --verify", "look into a golden: parity info GOLDEN"),
+        ("--step 0", "look into a golden: parity info GOLDEN"),
+        ("golden --clear jax", "parity info cache --clear jax"),
+        ("cache --clear users", "--clear takes models, jax, known_faults or all; found 'users'"),
+    ],
+)
+def test_wrong_usage(words: str, said: str) -> None:
+    assert said in cli("info", *words.split(), code=2).said
 
 
 def test_cache_shows_sizes_and_deletes_its_own_parts_alone(cache: Path, tmp_path: Path) -> None:
-    sizes = cli("cache", "--json", code=0).json["bytes"]
+    sizes = cli("info", "cache", "--json", code=0).json["bytes"]
     assert {name: size for name, size in sizes.items() if size} == {"jax": 1000, "models": 1000}
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()
     (cache / "known_faults").symlink_to(tmp_path / "precious")
-    cli("cache", "--clear", "jax", code=0)
+    cli("info", "cache", "--clear", "jax", code=0)
     assert {path.name for path in cache.iterdir()} == {"models", "users", "known_faults"}
-    cli("cache", "--clear", "all", code=0)
+    cli("info", "cache", "--clear", "all", code=0)
     assert {path.name for path in cache.iterdir()} == {"users"}
     assert (tmp_path / "precious" / "file").exists()
 
@@ -66,15 +73,15 @@ REQUIRES = {
 }
 COMPLETE = Findings(
     {"torch": "2.13.0+cpu", "libtpu": None},
-    tuple(Extra(name) for name in doctor.EXTRAS),
+    tuple(Extra(name) for name in machine.EXTRAS),
     {"torch": Probe(True), "jax": Probe(True, ("cpu (cpu)",) * 8), "torchax": Probe(True)},
-    2, "cache", 1_500_000,
+    2,
 )  # fmt: skip
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`machine(torch="2.13.0")`: what is installed, as the metadata tells."""
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`installed(torch="2.13.0")`: what is installed, as the metadata tells."""
 
     def install(**versions: str) -> None:
         def version(package: str) -> str:
@@ -84,25 +91,25 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         monkeypatch.setattr(importlib.metadata, "version", version)
         monkeypatch.setattr(importlib.metadata, "requires", REQUIRES.get)
-        found = Findings(COMPLETE.versions, tuple(map(check_extra, ("torch", "tpu"))), COMPLETE.probes, 2, "cache", 0)
-        monkeypatch.setattr(doctor, "examine", lambda: found)
+        found = Findings(COMPLETE.versions, tuple(map(check_extra, ("torch", "tpu"))), COMPLETE.probes, 2)
+        monkeypatch.setattr(machine, "examine", lambda: found)
 
     return install
 
 
-def test_doctor_says_what_an_extra_lacks_and_how_to_add_it(machine: Callable[..., None]) -> None:
-    machine(torch="2.13.0+cpu", diffusers="0.41.0", jax="0.10.2")
-    text = cli("doctor", code=0).out
+def test_it_says_what_an_extra_lacks_and_how_to_add_it(installed: Callable[..., None]) -> None:
+    installed(torch="2.13.0+cpu", diffusers="0.41.0", jax="0.10.2")
+    text = cli("info", code=0).out
     assert "extra torch: incomplete: diffusers is 0.41.0, wanted ==0.42.1; add it with: pip install " in text
     assert "lacks torchax, libtpu" in text
     assert "jax devices: 8 x cpu (cpu)" in text
-    assert cli("doctor", "--json", code=0).json["extras"][1]["lacks"] == ["torchax", "libtpu"]
-    cli("doctor", "--strict", code=1)
+    assert cli("info", "--json", code=0).json["extras"][1]["lacks"] == ["torchax", "libtpu"]
 
 
-def test_strict_passes_where_a_run_has_all_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda: COMPLETE)
-    cli("doctor", "--strict", code=0)
+def test_what_is_complete_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "examine", lambda: COMPLETE)
+    assert cli("info", "--json", code=0).json["can_run"]
+    assert "complete: `parity run` has all it needs" in cli("info", code=0).out
 
 
 def test_an_import_that_breaks_breaks_nothing_here() -> None:

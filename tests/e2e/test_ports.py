@@ -410,7 +410,7 @@ IMPORT = "import jax\n"
             "compiling what `call` computes raised at port.py: ValueError: Only interpret mode",
         ),
         ("def build(case):", "def build(case):\n    raise KeyError('gone')", "raised at port.py:39: KeyError: 'gone'"),
-        ("SETTINGS = {", "SETTINGS = {'nothing': 1, ", "'nothing', which is no setting"),
+        ("SETTINGS = {", "SETTINGS = {'nothing': 1, ", "'nothing', no setting"),
         (
             IMPORT,
             "import jax\nraise RuntimeError('at import')\n",

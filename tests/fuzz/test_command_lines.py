@@ -14,7 +14,7 @@ from tests.support.made import pair
 
 pytestmark = pytest.mark.slow
 
-LIGHT = ("diff", "inspect", "merge", "report", "models", "init", "--version", "nosuch")
+LIGHT = ("diff", "info", "merge", "report", "init", "--version", "nosuch")
 """Commands that start no side; the others' options are checked before they start one (the corpus)."""
 WORDS = st.sampled_from(
     ["--json", "--format", "junit", "html", "--map", "auto", "--map-out", "--junit", "--markdown", "--step", "-1",

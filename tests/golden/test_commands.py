@@ -1,4 +1,4 @@
-"""`parity inspect` and `parity merge`: for people, for pipes and for programs."""
+"""`parity info GOLDEN` and `parity merge`: for people, for pipes and for programs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def run(*arguments: object, code: int = 0) -> str:
     return result.output
 
 
-def test_inspect_shows_state_provenance_parts_and_records(folder: Path) -> None:
-    lines = run("inspect", folder, "--verify", "--step", "0").splitlines()
+def test_info_shows_state_provenance_parts_and_records(folder: Path) -> None:
+    lines = run("info", folder, "--verify", "--step", "0").splitlines()
     for begin in ("state: complete", "model: tiny-hunyuan-video-1.5", "run: 3 steps, seed 7",
                   "setting attention.mask: value exact", "holds: 3 steps: -1, 0-1, 18 records",
                   "part of step -1: file before.safetensors; records 6", "record blocks.0:out: "):  # fmt: skip
@@ -35,8 +35,8 @@ def test_inspect_shows_state_provenance_parts_and_records(folder: Path) -> None:
     assert ["sketch value" in rows[0], "sketch value" in rows[1]] == [True, False]
 
 
-def test_inspect_json_is_one_document(folder: Path) -> None:
-    document = json.loads(run("inspect", folder, "--json", "--verify", "--step", "0"), parse_constant=pytest.fail)
+def test_info_json_is_one_document(folder: Path) -> None:
+    document = json.loads(run("info", folder, "--json", "--verify", "--step", "0"), parse_constant=pytest.fail)
     assert (document["golden"], document["complete"], document["problems"]) == (str(folder), True, [])
     assert document["steps"] == [-1, 0, 1]
     assert document["bytes"] == sum(part["bytes"] for part in document["parts"])
@@ -46,22 +46,22 @@ def test_inspect_json_is_one_document(folder: Path) -> None:
     assert records[-1]["scalar"] == "nan"
 
 
-def test_inspect_refuses_damage_and_marks_what_is_incomplete(folder: Path, tmp_path: Path) -> None:
+def test_info_refuses_damage_and_marks_what_is_incomplete(folder: Path, tmp_path: Path) -> None:
     (folder / "before.safetensors").write_bytes(b"")
-    assert "before.safetensors: it has 0 bytes" in run("inspect", folder, "--verify", code=2)
-    document = json.loads(run("inspect", folder, "--verify", "--json", code=2))
+    assert "before.safetensors: it has 0 bytes" in run("info", folder, "--verify", code=2)
+    document = json.loads(run("info", folder, "--verify", "--json", code=2))
     assert [problem["file"] for problem in document["problems"]] == ["before.safetensors"]
-    assert "before.safetensors" in run("inspect", folder, "--step", "-1", code=2)
-    assert "no golden here" in run("inspect", tmp_path / "nothing", code=2)
+    assert "before.safetensors" in run("info", folder, "--step", "-1", code=2)
+    assert "no golden here" in run("info", tmp_path / "nothing", code=2)
     GoldenWriter(tmp_path / "begun", PROVENANCE)
-    assert "state: incomplete" in run("inspect", tmp_path / "begun")
+    assert "state: incomplete" in run("info", tmp_path / "begun")
 
 
 def test_names_from_a_file_cannot_drive_the_terminal(tmp_path: Path) -> None:
     site = "a\x1b[31m\n[red]b[/red]\ud800:out"
     step = StepRecords(0, (Record(Key("t", 0, "", site), "none"),))
     write(tmp_path, replace(PROVENANCE, model="m\x1b[2J"), [step])
-    output = run("inspect", tmp_path, "--step", "0")
+    output = run("info", tmp_path, "--step", "0")
     assert "\x1b" not in output
     assert "a\\x1b[31m\\n[red]b[/red]\\ud800:out" in output
-    assert json.loads(run("inspect", tmp_path, "--step", "0", "--json"))["records"][0]["site"] == site
+    assert json.loads(run("info", tmp_path, "--step", "0", "--json"))["records"][0]["site"] == site

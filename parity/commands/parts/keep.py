@@ -1,6 +1,6 @@
 """Keeping a run: both sides as goldens, the latents as ports write them, and the result.
 
-    DIR/reference/  DIR/candidate/                    goldens (`parity inspect`, `parity diff`)
+    DIR/reference/  DIR/candidate/                    goldens (`parity info`, `parity diff`)
     DIR/reference_latents.safetensors  DIR/candidate_latents.safetensors      the final latents, stage-2 convention
     DIR/reference_embeddings.safetensors  DIR/candidate_embeddings.safetensors  their inputs, stage-1 convention
     DIR/request.json                                  prompt, files and ports of the command, for `parity explain`

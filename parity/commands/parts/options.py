@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from parity.runs.request import Ports
 
 SETTINGS_HELP = (
-    "Settings (K; `parity models` has their values V): " + ", ".join(setting.name for setting in SETTINGS) + "."
+    "Settings (K; `parity info settings` has their values V): " + ", ".join(setting.name for setting in SETTINGS) + "."
 )
 """Ends the help of commands that take settings."""
 

@@ -192,7 +192,7 @@ def _settings(option: str, name: str, declared: Any) -> dict[str, str]:
     for setting, value in declared.items():
         if setting not in BY_NAME:
             raise UsageError(
-                f"{option}: SETTINGS in '{name}' names '{setting}', which is no setting (`parity models` lists all)"
+                f"{option}: SETTINGS in '{name}' names '{setting}', no setting (`parity info settings` lists all)"
             )
         # What parity's own paths can take yet says nothing about somebody's port.
         BY_NAME[setting].read(str(value))

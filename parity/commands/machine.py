@@ -1,4 +1,4 @@
-"""`parity doctor`: what this machine has, what it lacks, and the command that adds it.
+"""`parity info`: what this machine has, what it lacks, and the command that adds it.
 
 Why. Most first runs fail on an installation: a torchax that does not import with this torch, a jax without its TPU
 library, an extra that was left out. parity itself must not import them to find that out: the import is what breaks.
@@ -21,18 +21,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from dataclasses import asdict, dataclass
 
-import typer
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from parity.cache import cache_dir
-from parity.commands.parts.options import Output
-from parity.commands.parts.unfold import command
 from parity.report.document import Facts, Listing, Section
 
 DISTRIBUTION = "tpu-parity"
@@ -60,31 +54,13 @@ PROBES = {
 LIMIT_S = 120.0
 
 
-@command
-def doctor(
-    output: Output,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 1 unless `parity run` has all it needs, in the pinned versions.")
-    ] = False,
-) -> int:
-    """Show versions and devices, and what each extra lacks here."""
-    with output.working("importing torch, jax and torchax", quiet=output.quiet):
-        findings = examine()
-    output.show(Listing(document(findings), _sections(findings)))
-    return int(strict and not findings.can_run)
-
-
-class Disagreement(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Disagreement:
     """A package whose installed version is not a wanted one."""
 
     package: str
     installed: str
     wanted: str
-
-    @property
-    def is_newer(self) -> bool:
-        """Whether a wanted version would be a downgrade."""
-        return all(Version(self.installed) > Version(clause.version) for clause in SpecifierSet(self.wanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +68,14 @@ class Extra:
     """The state of one extra.
 
     Attributes:
-        extra: its name. lacks: packages that are not installed. disagrees: those in another version.
+        extra: its name. lacks: packages that are not installed. disagrees: those in another version. command: installs
+            what it lacks; empty where nothing is missing, and where that would downgrade a package.
     """
 
     extra: str
     lacks: tuple[str, ...] = ()
     disagrees: tuple[Disagreement, ...] = ()
-
-    @property
-    def command(self) -> str:
-        """Installs what it lacks; empty where that would downgrade a package."""
-        if any(d.is_newer for d in self.disagrees):
-            return ""
-        return f"pip install '{DISTRIBUTION}[{self.extra}]'"
+    command: str = ""
 
     @property
     def complete(self) -> bool:
@@ -131,15 +102,12 @@ class Findings:
     Attributes:
         versions: by package, None where it is not installed. extras: in the order of `EXTRAS`; none where parity itself
             is not installed, so that its pins are unknown. probes: by package. cpus: usable by this process.
-        cache: folder. cache_bytes: its size.
     """
 
     versions: Mapping[str, str | None]
     extras: tuple[Extra, ...]
     probes: Mapping[str, Probe]
     cpus: int
-    cache: str
-    cache_bytes: int
 
     @property
     def can_run(self) -> bool:
@@ -149,22 +117,12 @@ class Findings:
 
 def examine() -> Findings:
     """Look at this machine."""
-    folder = cache_dir()
     return Findings(
         {package: installed(package) for package in PACKAGES},
         tuple(check_extra(name) for name in EXTRAS) if installed(DISTRIBUTION) else (),
         probe_all(PROBES),
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        str(folder),
-        sum(map(_size, folder.rglob("*"))),
     )
-
-
-def _size(path: Path) -> int:
-    try:
-        return 0 if path.is_dir() else path.lstat().st_size
-    except OSError:  # deleted meanwhile
-        return 0
 
 
 def installed(package: str) -> str | None:
@@ -179,12 +137,18 @@ def check_extra(extra: str) -> Extra:
     """Compare what an extra asks for with what is installed."""
     versions = [(requirement, installed(requirement.name)) for requirement in needed(extra)]
     lacks = dict.fromkeys(requirement.name for requirement, version in versions if version is None)
-    disagrees = (
+    disagrees = tuple(
         Disagreement(requirement.name, version, str(requirement.specifier))
         for requirement, version in versions
         if version is not None and not requirement.specifier.contains(version, prereleases=True)
     )
-    return Extra(extra, tuple(lacks), tuple(disagrees))
+    adds = (lacks or disagrees) and not any(map(_is_newer, disagrees))
+    return Extra(extra, tuple(lacks), disagrees, f"pip install '{DISTRIBUTION}[{extra}]'" if adds else "")
+
+
+def _is_newer(found: Disagreement) -> bool:
+    """Whether a wanted version would be a downgrade."""
+    return all(Version(found.installed) > Version(clause.version) for clause in SpecifierSet(found.wanted))
 
 
 def needed(extra: str, package: str = DISTRIBUTION) -> Iterator[Requirement]:
@@ -232,26 +196,10 @@ def _answer(process: subprocess.Popen[str], deadline: float, limit_s: float) -> 
         return Probe(False, error="gave no answer")
 
 
-def document(findings: Findings) -> dict[str, Any]:
-    """What `parity doctor --json` prints."""
-    probes = {name: {"imports": p.imports, "devices": [*p.devices], "error": p.error}
-              for name, p in findings.probes.items()}  # fmt: skip
-    return {
-        "format": 1,
-        "python": platform.python_version(),
-        "versions": dict(findings.versions),
-        "cpus": findings.cpus,
-        "probes": probes,
-        "extras": list(map(_extra, findings.extras)),
-        "cache": {"folder": findings.cache, "bytes": findings.cache_bytes},
-        "can_run": findings.can_run,
-    }
-
-
-def _extra(extra: Extra) -> dict[str, Any]:
-    other = [{"package": d[0], "installed": d[1], "wanted": d[2]} for d in extra.disagrees]
-    return {"extra": extra.extra, "lacks": [*extra.lacks], "disagrees": other, "command": extra.command,
-            "complete": extra.complete}  # fmt: skip
+def listing(findings: Findings) -> Listing:
+    """What `parity info` prints."""
+    document = {"format": 1, "python": platform.python_version(), **asdict(findings), "can_run": findings.can_run}
+    return Listing(document, _sections(findings))
 
 
 def _sections(findings: Findings) -> tuple[Section, ...]:
@@ -267,8 +215,7 @@ def _sections(findings: Findings) -> tuple[Section, ...]:
     extras = [(f"extra {extra.extra}", _state(extra)) for extra in findings.extras]
     if not extras:
         extras = [("extras", f"unknown: {DISTRIBUTION} is not installed, run `pip install -e .` in its folder")]
-    cache = [("cache", f"{findings.cache}: {findings.cache_bytes / 1e6:.1f} MB")]
-    return tuple(Facts(tuple(rows)) for rows in ([("run", run)], versions, devices, extras, cache))
+    return tuple(Facts(tuple(rows)) for rows in ([("run", run)], versions, devices, extras))
 
 
 _SEES = {"torch": "cuda", "jax": "jax devices", "torchax": "torchax imports"}
