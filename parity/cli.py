@@ -29,8 +29,7 @@ from parity.commands import (
     report,
     run,
 )
-from parity.commands.ci import gate
-from parity.commands.help import EXAMPLES, Grouped, help_
+from parity.commands.help import EXAMPLES, Grouped
 from parity.commands.parts.options import SETTINGS_HELP
 from parity.commands.parts.running import running
 from parity.errors import ParityError, Terminated, UsageError
@@ -150,14 +149,13 @@ app = typer.Typer(
     cls=Grouped,
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Compare a candidate path of a diffusion video model with a reference, module by module and step by step.",
+    help="Find where, and why, a TPU port of a diffusion video model computes something different from the original.",
 )
 
-for with_settings in (run.run, record.record, gate.gate, compile.compile):
+for with_settings in (run.run, record.record, diff.diff, compile.compile):
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
-for plain in (diff.diff, explain.explain, report.report, golden.merge, init.init, info.info):
+for plain in (explain.explain, report.report, golden.merge, init.init, info.info):
     app.command()(_exits(plain))
-app.command("help")(_exits(help_))
 for search in bisect.app.registered_commands:
     if search.callback is not None:
         search.callback = _exits(search.callback)

@@ -147,7 +147,7 @@ def test_what_keeps_the_layers_is_let_through(module: str, source: str) -> None:
 
 PARENT = (
     "parity", "parity.cli", "parity.golden", "parity.compare", "parity.report.comparison", "parity.commands.run",
-    "parity.commands.explain", "parity.commands.ci.gate",
+    "parity.commands.explain", "parity.commands.diff",
     "parity.runs.compare",
     "parity.face.verbs", "parity.runs.closer.suspects",
     "parity.runs.memo", "parity.runs.sides", "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan",

@@ -31,7 +31,7 @@ COMMANDS = [
     ("diff reference candidate --json --junit x.xml --markdown x.md --map auto", 1),
     ("info reference --verify --step 0", 0),
     ("merge merged part0 part1", 0),
-    ("help words", 0),
+    ("info settings", 0),
     ("bisect --help", 0),
     ("bisect commits HEAD~1 HEAD -- true", 2),  # no repository
     ("diff s3://bucket/a s3://bucket/b", 2),

@@ -27,7 +27,7 @@ DOCS = Path(parity.__file__).parents[1] / "docs"
 
 COMMANDS = """# Commands
 
-Made from the help of the commands by `make reference`. `parity help COMMAND` prints the same in a terminal.
+Made from the help of the commands by `make reference`. `parity COMMAND --help` prints the same in a terminal.
 
 Exit codes: 0 same, 1 diverged, 2 wrong usage or bad input, 125 cannot be judged or a defect of parity; 130, 143 and 129
 interrupted, terminated and hung up. `--json` prints one document ([documents.md](documents.md)) on stdout; all else is

@@ -64,7 +64,7 @@ def compile(
     output: Output,
     timeout: Annotated[float, typer.Option(help="Seconds that the compiler may take.")] = 1800.0,
 ) -> int:
-    """Compile the candidate for a TPU that is not here: does it fit?
+    """Compile for a TPU you do not have, and check that it fits.
 
     Also told: how exactly it multiplies. From configs alone; no weights are read. Exit code 0: it compiles, 1: the
     compiler refuses it, 2: bad input, 125: it could not be told.

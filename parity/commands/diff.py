@@ -1,4 +1,4 @@
-"""`parity diff`: two goldens where there is no model.
+"""`parity diff`: two goldens where there is no model; or a golden and a port, which is recorded first.
 
 Cost. Starting: numpy and typer; rich is imported to print, fsspec for URLs.
 """
@@ -6,15 +6,68 @@ Cost. Starting: numpy and typer; rich is imported to print, fsspec for URLs.
 from __future__ import annotations
 
 import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parity.commands.parts.judged import Renames, Reports, compared, reported
-from parity.commands.parts.options import Judgement
+from parity.commands.github import annotate, errors_at
+from parity.commands.parts.judged import saved, shown
+from parity.commands.parts.options import Judgement, Output
 from parity.commands.parts.unfold import command
+from parity.commands.ported import Ported, is_port
 from parity.errors import UsageError
+from parity.report.comparison import Comparison
+from parity.report.formats import render
+from parity.report.output import tell
+
+if TYPE_CHECKING:
+    from parity.compare.result import Result
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renames:
+    """How the candidate's sites are called on the reference.
+
+    Attributes:
+        rules: file of rename rules, or `auto`. map_out: where proposed rules are saved.
+
+    Raises:
+        UsageError: rules are to be saved, and none are proposed.
+    """
+
+    rules: Annotated[
+        str | None,
+        typer.Option("--map", metavar="RENAMES", help="File of rename rules, or auto to propose them."),
+    ] = None
+    map_out: Annotated[
+        Path | None, typer.Option("--map-out", metavar="FILE", help="Save the rules that --map auto proposes.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.map_out is not None and self.rules != AUTO:
+            raise UsageError("--map-out saves what --map auto proposes: give both")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reports:
+    """Files that a CI machine shows.
+
+    Attributes:
+        junit: one case a block and step. markdown: the summary.
+    """
+
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML, one case a block and step.")
+    ] = None
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write a summary for a pull request.")
+    ] = None
 
 
 @command
@@ -25,16 +78,30 @@ def diff(
     output: Judgement,
     candidate: Annotated[
         str | None,
-        typer.Argument(metavar="CANDIDATE", help="Golden to judge; left out for a folder of `run --out`."),
+        typer.Argument(
+            metavar="CANDIDATE|FILE.py:FUNCTION",
+            help="Golden to judge, or a port, which is recorded first; left out for a folder of `run --out`.",
+        ),
     ] = None,
     *,
     renames: Renames,
     reports: Reports,
+    ported: Ported,
 ) -> int:
-    """Compare two goldens: no model, torch or jax is needed.
+    """Compare a golden with another golden or with a port.
 
-    Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
+    Two goldens need no model, torch or jax. A port is recorded first: model, steps, seed, embeddings and noise are
+    the golden's. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
     """
+    if candidate is not None and is_port(candidate):
+        with errors_at(candidate), ported.recorded(candidate, reference) as recorded:
+            result, proposed = compared(reference, recorded, renames, output)
+            if result.verdict != "pass":
+                failed = f" ({result.failed})" if result.failed else ""
+                annotate(candidate, f"parity: {result.verdict}{failed}", f"{result.reason} (golden: {reference})")
+            return _reported(result, proposed, _following(reference, ported.out), output, renames, reports)
+    if ported != Ported():
+        raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
     kept = candidate is None and Path(reference, "result.json").is_file()
     run = shlex.quote(reference)
     if candidate is None:
@@ -43,7 +110,7 @@ def diff(
     pair = shlex.join([reference, candidate])
     page = f"parity report {run}" if kept else f"parity diff {pair} --format html > diff.html"
     following = (f"parity explain {run if kept else pair}   # why", f"{page}   # the page")
-    return reported(result, proposed, following, output, renames, reports)
+    return _reported(result, proposed, following, output, renames, reports)
 
 
 def both_sides(run: str) -> tuple[str, str]:
@@ -58,3 +125,58 @@ def both_sides(run: str) -> tuple[str, str]:
             f"'{run}' holds no reference/ and candidate/: give two goldens, or the folder of a `parity run --out`"
         )
     return f"{root}/reference", f"{root}/candidate"
+
+
+def compared(reference: str, candidate: str, renames: Renames, output: Output) -> tuple[Result, str]:
+    """Compare two goldens; returns also the rules that were proposed, as a file's text, where they are to be saved.
+
+    Raises:
+        ParityError: see `parity.compare.diff.diff` and `parity.golden.rename.load_rename`.
+    """
+    from parity.compare.diff import Auto
+    from parity.compare.diff import diff as diff_goldens
+    from parity.golden.rename import NONE, load_rename
+
+    rules = renames.rules
+    rename = Auto() if rules == AUTO else NONE if rules is None else load_rename(rules)
+    with output.working("reading the goldens", quiet=output.quiet or not sys.stderr.isatty()) as say:
+        result = diff_goldens(reference, candidate, rename=rename, say=say)
+    if not isinstance(rename, Auto) or rename.proposal is None:
+        return result, ""
+    proposed = rename.proposal.rename
+    if renames.map_out is not None:
+        return result, proposed.dumps()
+    for line in proposed.dumps().splitlines() if proposed else ():
+        tell(line)
+    return result, ""
+
+
+def _reported(
+    result: Result, proposed: str, following: Sequence[str], output: Judgement, renames: Renames, reports: Reports
+) -> int:
+    """Print the result, then write the side files; returns the exit code.
+
+    Args:
+        proposed: of `compared`. following: commands to go on with, where there are causes to find.
+    """
+    following = tuple(following) if result.has_causes_to_find else ()
+    document = Comparison(result, following=following, details=output.details)
+    files: list[tuple[str, Path | None, Callable[[], str]]] = [
+        ("--junit", reports.junit, lambda: render(document, "junit")),
+        ("--markdown", reports.markdown, lambda: render(document, "markdown")),
+        ("--map-out", renames.map_out if proposed else None, lambda: proposed),
+    ]
+
+    def save(code: int) -> int:
+        for option, path, text in files:
+            if path is not None:
+                code = saved(code, path, text, option)
+        return code
+
+    return shown(output, document, save)
+
+
+def _following(golden: str, out: str | None) -> tuple[str, ...]:
+    """What to type after a divergence of a port; its causes are looked for in what was kept."""
+    explain = f"parity explain {shlex.join([golden, out or 'candidate'])}"
+    return (explain,) if out is not None else ("the same command with --out candidate", explain)

@@ -30,7 +30,7 @@ def explain(
     reference_path: ReferencePath = None,
     candidate_path: CandidatePath = None,
 ) -> int:
-    """Name the causes of a difference, with shares and evidence.
+    """Find the causes of a difference.
 
     Of a kept run, or of two goldens. Exit codes as of `parity diff`. Name the ports of a kept run again.
     """

@@ -46,7 +46,7 @@ def info(
         str | None, typer.Option(metavar="PART", help=f"Delete a part of the cache: {', '.join(PARTS)}, or all.")
     ] = None,
 ) -> int:
-    """Show versions and devices, models, settings, a golden or the cache.
+    """Show versions and devices, or what a topic names.
 
     A golden whose name is a topic's is given with its folder: ./models.
     """

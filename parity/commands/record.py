@@ -59,7 +59,7 @@ def record(
     resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished golden of the same run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing golden.")] = False,
 ) -> None:
-    """Record one side to a golden, to be compared on any machine.
+    """Record one side to a golden: a model, a port, or your own script.
 
     `parity diff REFERENCE CANDIDATE` compares two.
     """

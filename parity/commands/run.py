@@ -52,7 +52,7 @@ def run(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run in this folder.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out keeps.")] = False,
 ) -> int:
-    """Run both sides here: same or not, and where they first diverge.
+    """Run both sides, and report the first module that diverges.
 
     Settings are listed by `parity info settings`. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
     """

@@ -1,4 +1,4 @@
-"""The words of parity's reports, each with its meaning: `parity help words`, and the glossary of a page."""
+"""The words of parity's reports, each with its meaning: the glossary of a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`parity gate`: in a repository of somebody's own, by the action's steps; and what it is told."""
+"""`parity diff GOLDEN FILE.py:FUNCTION`, in a repository of somebody's own and by the action's steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import parity
-from parity.commands.ci.annotate import Place, error_line
+from parity.commands.github import error_line
 from parity.golden import Golden, verify
 from tests.support.cli import cli
 from tests.support.tiny_dit import PORT, write
@@ -24,7 +24,7 @@ ROOT = Path(parity.__file__).parents[1]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 LINE = PORT.splitlines().index("def build(case):") + 1
 """Where the port's function is defined."""
-GATE = ("--golden", "golden", "--reference-path", "model.py:reference")
+REFERENCE = ("--reference-path", "model.py:reference")
 
 Act = Callable[..., dict[str, "subprocess.CompletedProcess[str]"]]
 
@@ -88,7 +88,7 @@ def test_the_action_passes_a_port_and_writes_what_it_says(act: Act, tmp_path: Pa
     args = "--reference-path model.py:reference --out kept\n"
     ran = act(port="port.py:build", golden="golden", args=args, packages="flax -r needs.txt", comment_token="t")
     assert {name: done.returncode for name, done in ran.items()} == dict.fromkeys(ran, 0), ran
-    assert list(ran) == ["Names of the caches", "Install", "Gate", "Summary", "Comment"]
+    assert list(ran) == ["Names of the caches", "Install", "Compare", "Summary", "Comment"]
     installed, commented = (tmp_path / "calls").read_text().splitlines()
     assert installed.startswith("pip install ")
     assert installed.endswith(f" {ROOT}[torchax] flax -r needs.txt")
@@ -98,8 +98,8 @@ def test_the_action_passes_a_port_and_writes_what_it_says(act: Act, tmp_path: Pa
 
 def test_the_action_fails_a_broken_port_and_still_says_why(act: Act, tmp_path: Path) -> None:
     ran = act(port="broken.py:build", golden="golden", args="--reference-path model.py:reference")
-    assert {name: done.returncode for name, done in ran.items() if done.returncode} == {"Gate": 1}
-    (line,) = [text for text in ran["Gate"].stderr.splitlines() if text.startswith("::")]
+    assert {name: done.returncode for name, done in ran.items() if done.returncode} == {"Compare": 1}
+    (line,) = [text for text in ran["Compare"].stderr.splitlines() if text.startswith("::")]
     assert line.startswith(f"::error file=broken.py,line={LINE},title=parity%3A fail (structure)::first divergence: ")
     assert list(ran)[-1] == "Summary", "no token, no comment"
     assert "blocks.0:out" in (tmp_path / "summary.md").read_text()
@@ -114,37 +114,43 @@ def test_the_action_has_the_shape_that_github_wants() -> None:
 
 
 def test_what_is_kept_is_what_record_writes(repository: Path) -> None:
-    cli("gate", "port.py:build", *GATE, "--out", "again", cwd=repository, code=0)
+    cli("diff", "golden", "port.py:build", *REFERENCE, "--out", "again", cwd=repository, code=0)
     assert verify(repository / "again") == []
     ours = Golden.open(repository / "again").provenance
     assert (ours.side, ours.backend) == ("candidate", "port")
-    assert "--overwrite" in cli("gate", "port.py:build", *GATE, "--out", "again", cwd=repository, code=2).said
+    assert (
+        "--overwrite"
+        in cli("diff", "golden", "port.py:build", *REFERENCE, "--out", "again", cwd=repository, code=2).said
+    )
     cli("diff", "golden", "again", cwd=repository, code=0)
 
 
-def test_json_stays_one_document_beside_an_annotation(repository: Path) -> None:
-    ran = cli("gate", "broken.py:build", *GATE, "--json", "--annotate", cwd=repository, code=1)
+def test_json_stays_one_document_beside_an_annotation(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    ran = cli("diff", "golden", "broken.py:build", *REFERENCE, "--json", cwd=repository, code=1)
     assert ran.json["origin"]["site"] == "blocks.0:out"
     assert "::error file=broken.py," in ran.err
     (repository / "raises.py").write_text("\n\ndef build(case):\n    raise ValueError('50%')\n")
-    ran = cli("gate", "raises.py:build", *GATE, "--annotate", cwd=repository, code=2)
+    ran = cli("diff", "golden", "raises.py:build", *REFERENCE, cwd=repository, code=2)
     assert "::error file=raises.py,line=3,title=parity%3A not judged::" in ran.err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--golden nowhere", "there is no golden here"),
-        ("--golden golden", "is of the port 'model.py:reference', whose inputs are its own"),
-        ("--golden golden --overwrite", "--overwrite replaces what --out holds: give both"),
-        ("--golden golden --out ./golden/ --overwrite", "--out: './golden/' is the golden itself"),
+        ("nowhere port.py:build", "there is no golden here"),
+        ("golden nowhere.py:build --model tiny-cogvideox-1.0", "nowhere.py"),
+        ("golden port.py:build", "is of the port 'model.py:reference', whose inputs are its own"),
+        ("golden port.py:build --overwrite", "--overwrite replaces what --out holds: give both"),
+        ("golden port.py:build --out ./golden/ --overwrite", "--out: './golden/' is the golden itself"),
+        ("golden golden --setting dtype=bfloat16", "the options of a port are for FILE.py:FUNCTION"),
     ],
 )
 def test_wrong_usage(words: str, said: str, repository: Path) -> None:
-    assert said in cli("gate", "port.py:build", *words.split(), cwd=repository, code=2).err
+    assert said in cli("diff", *words.split(), cwd=repository, code=2).err
     assert verify(repository / "golden") == []
 
 
 def test_an_annotation_is_escaped_as_its_format_asks() -> None:
-    line = error_line(Place("a,b:c%.py", 3), "x: y, z", "50% of\r\n`a:b`, c")
+    line = error_line("a,b:c%.py", 3, "x: y, z", "50% of\r\n`a:b`, c")
     assert line == "::error file=a%2Cb%3Ac%25.py,line=3,title=x%3A y%2C z::50%25 of%0D%0A`a:b`, c"

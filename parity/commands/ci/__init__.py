@@ -1,1 +1,0 @@
-"""Commands for a CI machine: a port held to a golden."""
