@@ -142,7 +142,7 @@ GOLDENS := tiny-hunyuan-video-1.5
 goldens: install $(GOLDENS:%=golden/%.embeddings.safetensors)
 	@set -ex; for model in $(GOLDENS); do \
 	  $(BIN)/parity record golden/$$model --model $$model --steps 1 \
-	    --stage1 golden/$$model.embeddings.safetensors --overwrite; done
+	    --inputs golden/$$model.embeddings.safetensors --overwrite; done
 
 golden/%.embeddings.safetensors: | install
 	$(BIN)/python golden/embeddings.py $* $@

@@ -70,11 +70,11 @@ def products(device: str, size: Size) -> None:
 def commands(folder: Path) -> None:
     """The reference's kernels against each other and against torchax on the CPU, by the commands themselves."""
     record = ("record", "--model", MODEL, "--steps", "2", "--side", "reference")
-    like = ("--like", f"{folder}/flex", "--floors", "none")
+    like = ("--inputs", f"{folder}/flex", "--floors", "none")
     run = ("run", "--steps", "2")
     planned = {
         "reference, compiled flex_attention, recorded with floors": (*record, f"{folder}/flex"),
-        "reference, sdpa, recorded": (*record, "--setting", "attention.kernel=sdpa", *like, f"{folder}/sdpa"),
+        "reference, sdpa, recorded": (*record, "--candidate", "attention.kernel=sdpa", *like, f"{folder}/sdpa"),
         "the two diffed": ("diff", f"{folder}/flex", f"{folder}/sdpa"),
         "recorded a second time": (*record, *like, f"{folder}/again"),
         "the GPU against itself": ("diff", f"{folder}/flex", f"{folder}/again"),

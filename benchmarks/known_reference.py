@@ -70,7 +70,7 @@ class Known:
         exact = dtype == "float32"
         self._openers = _Openers()
         self.openers = Remembering(self._openers, calls=True)
-        theirs = None if port is None else self._openers.port("--candidate-path", port, DEFAULT_TIMEOUT)
+        theirs = None if port is None else self._openers.port("--port", port, DEFAULT_TIMEOUT)
         base = parse("torchax") if theirs is None else settings_of(theirs, parse("torchax"), [])
         chosen = [f"dtype={dtype}"]
         self.request = Request(

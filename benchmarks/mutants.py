@@ -228,9 +228,9 @@ def judged(of: Subject, site: Site, candidate: Made) -> dict[str, Any]:
 
 def compared(reference: Made, candidate: Made) -> Result:
     """Two models as `parity run` compares ports, in this process."""
-    first, second = entry("--reference-path", reference), entry("--candidate-path", candidate)
+    first, second = entry("--reference-port", reference), entry("--port", candidate)
     openers = InProcess(first, second)
-    ports = load_ports(first.text, second.text, None, 60.0, openers)
+    ports = load_ports(first.text, second.text, None, openers)
     request = Request(first.text, *ports.settings([], []), ports=ports)
     return compare.run(request, quiet, openers=openers)
 

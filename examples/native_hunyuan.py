@@ -3,8 +3,8 @@
 A port of the authors' code has these names for its modules and weights, diffusers' checkpoints have others. Parity has
 the table between the two (`RENAME`), so that the port is compared module by module:
 
-    parity run --model FOLDER --candidate-path native_hunyuan.py:build --steps 1
-    parity run --model FOLDER --candidate-path native_hunyuan.py:build --steps 1 --candidate attention.mask=none
+    parity run --model FOLDER --port native_hunyuan.py:build --steps 1
+    parity run --model FOLDER --port native_hunyuan.py:build --steps 1 --candidate attention.mask=none
 
 The second drops the mask of padded text in the joint attention, a fault that real ports have. Text alone: no vision
 tokens, which are padding where there is no image.

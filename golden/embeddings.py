@@ -1,4 +1,4 @@
-"""Writes the prompt embeddings of a model as a port's first stage does: what two machines share by `--stage1`.
+"""Writes the prompt embeddings of a model as a port's first stage does: what two machines share by `--inputs`.
 
     python golden/embeddings.py tiny-hunyuan-video-1.5 golden/tiny-hunyuan-video-1.5.embeddings.safetensors
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import inspect
 import sys
 import tempfile
 import traceback
@@ -31,7 +30,6 @@ from parity.commands import (
 )
 from parity.commands.help import EXAMPLES, Grouped
 from parity.commands.parts.options import SETTINGS_HELP
-from parity.commands.parts.running import running
 from parity.errors import ParityError, Terminated, UsageError
 from parity.redact import without_secrets
 from parity.report.output import show, tell
@@ -54,36 +52,17 @@ def main() -> None:
 def _exits(function: Callable[..., int | None]) -> Callable[..., None]:
     """The command, ending in the exit code that it returns or that its error has."""
 
-    signature = inspect.signature(function, eval_str=True)
-    asks = _CONTEXT in signature.parameters
-
     @functools.wraps(function)
-    def ended(*, context: typer.Context, **options: object) -> None:
-        typed = [name for name in options if _is_typed(context, name)]
-        options |= {_CONTEXT: context} if asks else {}
+    def ended(**options: object) -> None:
         try:
-            with running(typed):
-                code = function(**options)
+            code = function(**options)
         except typer.Exit:
             raise
         except (Exception, KeyboardInterrupt, Terminated) as error:
             code = _code(error)
         raise typer.Exit(code or 0)
 
-    if not asks:
-        own = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        signature = signature.replace(parameters=[*signature.parameters.values(), own])
-    vars(ended)["__signature__"] = signature
     return ended
-
-
-_CONTEXT = "context"
-"""Parameter that Typer gives what it read of the command line."""
-
-
-def _is_typed(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _code(error: BaseException) -> int:

@@ -27,7 +27,7 @@ LIMIT = 2_000_000
 
 def record(where: Path, side: Literal["reference", "candidate"]) -> Path:
     """A side's path with today's code, without floors, which are the golden's to give."""
-    cli("record", where, "--model", MODEL, "--side", side, "--stage1", STAGE1, "--floors", "none", code=0)
+    cli("record", where, "--model", MODEL, "--side", side, "--inputs", STAGE1, "--floors", "none", code=0)
     return where
 
 
@@ -62,9 +62,9 @@ def test_committed_golden_is_whole_small_and_has_floors() -> None:
     assert verify(ROOT / MODEL) == []
     files = [*(ROOT / MODEL).iterdir(), STAGE1]
     assert sum(f.stat().st_size for f in files) < LIMIT
-    assert {f.name for f in files[:-1]} == {"golden.json", "step-0000.safetensors"}
+    assert {f.name for f in files[:-1]} == {"golden.json", "inputs.safetensors", "step-0000.safetensors"}
     golden = Golden.open(ROOT / MODEL)
-    command = "parity record golden/{0} --model {0} --steps 1 --stage1 golden/{0}.embeddings.safetensors --overwrite"
+    command = "parity record golden/{0} --model {0} --steps 1 --inputs golden/{0}.embeddings.safetensors --overwrite"
     assert golden.provenance.command == command.format(MODEL)
     step = golden.read_step(0)
     assert {r.key for r in step.records if r.kind == "tensor"} == set(step.floors)

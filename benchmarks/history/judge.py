@@ -69,7 +69,7 @@ def run(change: Change, where: Path) -> tuple[Result, Result | None]:
     """Two ports, compared as `parity run` does; see `judged`."""
     openers = Here()
     after, before = (f"{PORTS}:{change.name}_{version}" for version in ("after", "before"))
-    ports = load_ports(after, before, None, 60.0, openers)
+    ports = load_ports(after, before, None, openers)
     request = Request(after, *ports.settings([], []), ports=ports)
     kept = KeepRun(where, request)
     result = compare.run(request, quiet, kept, openers=openers)

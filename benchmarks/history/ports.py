@@ -1,7 +1,7 @@
 """Both versions of every model as ports.
 
-parity run --reference-path benchmarks/history/ports.py:NAME_after \\
-           --candidate-path benchmarks/history/ports.py:NAME_before
+parity run --reference-port benchmarks/history/ports.py:NAME_after \\
+           --port benchmarks/history/ports.py:NAME_before
 """
 
 from __future__ import annotations

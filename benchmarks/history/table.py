@@ -17,7 +17,7 @@ HEAD = """# History: faults that were real
 `make history` runs them and renders this page from `benchmarks/results/history.json`. Each fault was in a public
 repository and was mended there; its two versions are written anew, a few lines each, on tiny weights: the version
 before is the candidate, the one since the reference. What lies in a model is run as two ports (`parity run
---reference-path ... --candidate-path ...`, defaults, float32); what lies in the loop around one is recorded in two
+--reference-port ... --port ...`, defaults, float32); what lies in the loop around one is recorded in two
 scripts (`parity.record`) and compared by `parity diff`; where they differ, `parity explain` is asked why. The expected
 place and cause of each are in `benchmarks/history/*_faults.py`.
 

@@ -171,7 +171,7 @@ def question_of(request: Request) -> dict[str, str]:
             with request.stage1.open("rb") as opened:
                 inputs = f"stage1 {hashlib.file_digest(opened, 'sha256').hexdigest()[:16]}"
         except OSError as error:
-            raise UsageError(f"--stage1: cannot read '{request.stage1}': {error.strerror}") from None
+            raise UsageError(f"--inputs: cannot read '{request.stage1}': {error.strerror}") from None
     ports = [port for port in (request.ports.reference, request.ports.candidate) if port is not None]
     return {
         "model": request.model,

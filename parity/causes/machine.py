@@ -18,6 +18,7 @@ from parity.paths.plan import Plan
 from parity.paths.port.settings import typed
 from parity.paths.side import Side
 from parity.paths.worker.openers import Openers
+from parity.runs.like import carried
 from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import candidate_spec, reference_spec
 from parity.settings import Settings, Value, parse
@@ -56,10 +57,10 @@ class Machine:
             parse("torchax"),
             max(golden.steps, 1),
             golden.seed,
-            request.stage1,
             prompt=request.prompt,
             inputs=request.inputs,
             ports=request.ports,
+            like=None if request.ports.alone else carried(request.reference),
         )
         reference = openers.of("reference").open(reference_spec(pair))
         facts = reference.facts()

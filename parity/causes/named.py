@@ -93,7 +93,7 @@ def rounding(name: str, share: float, ratio: float, told: Mapping[str, str]) -> 
     setting, _, value = name.partition("=")
     detail = (
         f"what no other known fault explains is {ratio:.2g} x what {value} costs the reference itself; confirm: parity "
-        f"record DIR --setting {name}, then parity diff DIR CANDIDATE passes"
+        f"record DIR --reference {name}, then parity diff DIR CANDIDATE passes"
     )
     text = f"{sentence(setting, value)}: {remedy(setting)}"
     return Cause(text, setting, told[setting], value, share, (Witness("signature", ratio, detail),))

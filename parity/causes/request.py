@@ -30,8 +30,8 @@ class ExplainRequest:
 
     Attributes:
         reference, candidate: goldens. kept: the kept run's folder where they are of one, whose settings are known.
-        model: in place of the golden's. stage1: the embeddings both were recorded with, where they were given a file.
-        prompt: the prompt, where it was not the model's own.
+        model: in place of the golden's. prompt: of goldens that carry no embeddings, where it was not the
+            model's own.
         rounding: (setting, candidate's value) of the differing settings that the round of these goldens neutralised.
         ports, inputs: of the kept run; see `parity.runs.request.Request`.
         outside: the stage outside the loop in which the kept run failed, to be compared again.
@@ -41,7 +41,6 @@ class ExplainRequest:
     candidate: str
     kept: Path | None = None
     model: str | None = None
-    stage1: Path | None = None
     prompt: str | None = None
     rounding: tuple[tuple[str, str], ...] = ()
     ports: Ports = NO_PORTS
@@ -86,7 +85,7 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     named = named or {}
     try:
         told = json.loads(read_text(where / "request.json", _MOST_BYTES))
-        stage1, prompt = told["stage1"], told["prompt"]
+        prompt = told["prompt"]
         result = json.loads(read_text(where / "result.json", _MOST_BYTES))
         differing, failed = result["differing_settings"], _failed_outside(result)
         rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
@@ -101,11 +100,10 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     at = where / "precision" if (where / "precision").is_dir() else where
     if not (at / "reference").is_dir():
         raise UsageError(f"'{where}' holds no records: it ended in preflight; its result.json says why")
-    stage = Path(stage1) if isinstance(stage1, str) else None
     given = prompt if isinstance(prompt, str) else None
     left = rounding if at == where else ()
     model, inputs, ports = ports_of(told, openers, named)
-    return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, model, stage, given, left, ports, inputs)
+    return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, model, given, left, ports, inputs)
 
 
 def _failed_outside(result: Mapping[str, Any]) -> str:
@@ -166,7 +164,6 @@ def outside_of(request: ExplainRequest, reference: Provenance, candidate: Proven
         typed(None, "torchax", candidate.settings),
         max(reference.steps, 1),
         reference.seed,
-        request.stage1,
         prompt=request.prompt,
         stages=(stage,),
     )

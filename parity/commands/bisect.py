@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.choices import FORCINGS, ROUNDS, one_of
-from parity.commands.parts.options import Generation, Output, Sides, choose
+from parity.commands.parts.choices import FORCINGS, ROUNDS, choose, one_of
+from parity.commands.parts.options import Generation, Output, Sides
 from parity.commands.parts.unfold import command
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing
@@ -45,29 +45,14 @@ def settings(
     from parity.bisect.settings import OUTCOMES, Probe, State, by_run, fewest, question_of
     from parity.bisect.swaps import plan
     from parity.report.progress import progress
-    from parity.runs.request import Request
 
     choose("--forcing", forcing, FORCINGS)
     choose("--rounds", rounds, ROUNDS)
-    generation.require_one_input()
+    start = generation.read()
     require_one_process()
     quieten()
-    ports, reference, candidate = sides.load(generation.model)
-    for chosen in (reference, candidate):
-        chosen.require_stages(("transformer",))
-    searched = plan(reference, candidate, ports.candidate or ports.reference)
-    request = Request(
-        model=str(sides.reference_path) if ports.alone else generation.name,
-        reference=reference,
-        candidate=candidate,
-        steps=generation.steps,
-        seed=generation.seed,
-        stage1=generation.stage1,
-        prompt=generation.prompt,
-        forcing=forcing,
-        rounds=rounds,
-        ports=ports,
-    )
+    request = start.request(sides.load(start.model), forcing=forcing, rounds=rounds)
+    searched = plan(request.reference, request.candidate, request.ports.candidate or request.ports.reference)
     known = State.open(state, question_of(request))
     check_extras()
 

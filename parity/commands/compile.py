@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.checks import check_seconds
-from parity.commands.parts.options import Candidate, CandidatePath, Model, Output, PathTimeout
+from parity.commands.parts.options import Candidate, Model, Output, Port
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
@@ -30,8 +29,7 @@ class Target:
     topology: Annotated[str, typer.Option(metavar="CHIP:AxB", help="TPU topology: v6e:2x4, v5e:2x2, v5p:2x2x1, ...")]
     model: Model = None
     candidate: Candidate = field(default_factory=list)
-    candidate_path: CandidatePath = None
-    path_timeout: PathTimeout = 60.0
+    port: Port = None
     height: Annotated[int | None, typer.Option(help="Height of the video, pixels; default: the model's.")] = None
     width: Annotated[int | None, typer.Option(help="Width of the video, pixels; default: the model's.")] = None
     frames: Annotated[int | None, typer.Option(help="Frames of the video; default: the model's.")] = None
@@ -40,8 +38,7 @@ class Target:
         for name, value in (("height", self.height), ("width", self.width), ("frames", self.frames)):
             if value is not None and value < 1:
                 raise UsageError(f"--{name} must be at least 1, found {value}")
-        check_seconds("--path-timeout", self.path_timeout)
-        if self.candidate_path is None:  # a port's settings are known once its file is imported
+        if self.port is None:  # a port's settings are known once its file is imported
             parse("torchax", self.candidate)
 
     @property
@@ -53,8 +50,7 @@ class Target:
             height=self.height,
             width=self.width,
             frames=self.frames,
-            port=self.candidate_path,
-            path_timeout=self.path_timeout,
+            port=self.port,
         )
 
 

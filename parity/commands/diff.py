@@ -16,9 +16,9 @@ import typer
 
 from parity.commands.github import annotate, errors_at
 from parity.commands.parts.judged import saved, shown
-from parity.commands.parts.options import Judgement, Output
+from parity.commands.parts.options import Judgement, Output, is_port
 from parity.commands.parts.unfold import command
-from parity.commands.ported import Ported, is_port
+from parity.commands.ported import Ported
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
 from parity.report.formats import render

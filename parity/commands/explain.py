@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parity.commands.parts.judged import saved, shown
-from parity.commands.parts.options import CandidatePath, GoldensModel, Judgement, Prompt, ReferencePath, Stage1
+from parity.commands.parts.options import GoldensModel, Judgement, Port, Prompt, ReferencePort
 from parity.commands.parts.unfold import command
 from parity.paths.worker.openers import Workers
 from parity.report.comparison import Comparison
@@ -25,10 +25,9 @@ def explain(
     output: Judgement,
     second: Annotated[str | None, typer.Argument(metavar="[CANDIDATE]", help="The candidate golden.")] = None,
     model: GoldensModel = None,
-    stage1: Stage1 = None,
     prompt: Prompt = None,
-    reference_path: ReferencePath = None,
-    candidate_path: CandidatePath = None,
+    port: Port = None,
+    reference_port: ReferencePort = None,
 ) -> int:
     """Find the causes of a difference.
 
@@ -39,9 +38,9 @@ def explain(
         from parity.causes.explain import explain as find_causes
 
         if second is None:
-            request = of_run(Path(first), openers, {"reference": reference_path, "candidate": candidate_path})
+            request = of_run(Path(first), openers, {"reference": reference_port, "candidate": port})
         else:
-            request = ExplainRequest(reference=first, candidate=second, model=model, stage1=stage1, prompt=prompt)
+            request = ExplainRequest(reference=first, candidate=second, model=model, prompt=prompt)
         result = find_causes(request, openers, say)
     document = Comparison(result, explained=True, following=_following(result, first, second), details=output.details)
 
@@ -59,7 +58,7 @@ def _following(result: Result, first: str, second: str | None) -> tuple[str, ...
         return ()
     top = result.causes[0]
     swapped = top.setting and top.reference and any(w.kind == "counterfactual" for w in top.witnesses)
-    again = "the same run with --candidate" if second is None else "record the candidate again with --setting"
+    again = "the same run with --candidate" if second is None else "record the candidate again with --candidate"
     confirm = f"{again} {top.setting}={top.reference}   # confirms the top cause"
     pair = shlex.join([first, *([] if second is None else [second])])
     page = f"parity report {pair}   # the page, with these causes"

@@ -21,7 +21,7 @@ Examples:
   parity run                                            # the built-in tiny model: passes in a minute
   parity run --candidate attention.mask=none --out run  # with a known bug: fails
   parity explain run                                    # why it failed
-  parity run --model ./checkpoint --candidate-path my_port.py:build
+  parity run --model ./checkpoint --port my_port.py:build
 
 Exit codes: 0 match, 1 differ, 2 usage or input error, 125 no verdict.
 """

@@ -19,7 +19,7 @@ from parity.errors import UsageError
 from parity.report.output import printable, show, write
 
 TEMPLATES = Path(__file__).parent / "templates"
-KINDS = ("jax", "torchax", "nnx", "script")
+KINDS = ("torchax", "jax", "script")
 MOST_NAMES = 60
 """Module names that are listed; a block's, once for all blocks."""
 
@@ -27,25 +27,24 @@ MOST_NAMES = 60
 @command
 def init(
     where: Annotated[Path, typer.Argument(metavar="PORT.py", help="File to write; never overwritten.")],
-    torchax: Annotated[bool, typer.Option("--torchax", help="A torch module that torchax runs.")] = False,
-    jax: Annotated[bool, typer.Option("--jax", help="A function in JAX, with taps; the default.")] = False,
-    nnx: Annotated[bool, typer.Option("--nnx", help="A module in Flax NNX.")] = False,
+    torchax: Annotated[bool, typer.Option("--torchax", help="A torch module that torchax runs; the default.")] = False,
+    jax: Annotated[bool, typer.Option("--jax", help="A function in JAX, with taps.")] = False,
     script: Annotated[bool, typer.Option("--script", help="A script with a loop of its own, recorded.")] = False,
     model: Annotated[
         str | None, choices.model("Model that is ported: its class, arguments and module names are filled in.")
     ] = None,
 ) -> None:
-    """Write a template of a port, or of a script to be recorded.
+    """Write a port template to fill in, or a script to be recorded.
 
-    A port is what --candidate-path and --reference-path take.
+    The port is for --port, and for --reference-port where the reference is your own code too.
     """
-    given = dict(zip(KINDS, (jax, torchax, nnx, script), strict=True))
+    given = dict(zip(KINDS, (torchax, jax, script), strict=True))
     chosen = [kind for kind, wanted in given.items() if wanted]
     if len(chosen) > 1:
         raise UsageError(f"--{chosen[0]} and --{chosen[1]} exclude each other")
     if where.suffix != ".py":
         raise UsageError(f"'{where}' is not the name of a Python file; name one as in my_port.py")
-    kind = chosen[0] if chosen else "jax"
+    kind = chosen[0] if chosen else "torchax"
     text = (TEMPLATES / f"port_{kind}.py").read_text(encoding="utf-8").replace("THIS_FILE", str(where))
     if model is not None:
         text = f"{_of_class(text, model) if kind == 'torchax' else text}\n\n{_about(model)}"
@@ -56,8 +55,8 @@ def init(
     write(where, text, "PORT.py", over=False)
     shown = printable(str(where), "utf-8")
     of_model = model is not None and kind == "torchax"
-    first = f"--model {model}" if of_model else f"--reference-path {shown}:reference"
-    run = f"parity run {first} --candidate-path {shown}:build"
+    first = f"--model {model}" if of_model else f"--reference-port {shown}:reference"
+    run = f"parity run {first} --port {shown}:build"
     show(f"wrote {shown}; try: {f'python {shown} golden' if kind == 'script' else run}")
 
 

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from parity.commands.parts.like import alike
-from parity.commands.parts.options import (
-    CandidatePython,
-    Generation,
-    GoldensModel,
-    Observed,
-    OneSide,
-    PathTimeout,
-    Setting,
-)
+from parity.commands.parts.options import Candidate, Generation, GoldensModel, Observed, ReferencePort, Sides, is_port
 from parity.commands.record import recorded
 from parity.errors import UsageError
 from parity.golden import Golden
-
-if TYPE_CHECKING:
-    from parity.runs.like import Like
-
-_PORT = re.compile(r".+\.py:\w+")
-"""A port, and how a golden names its model where that is a port with inputs of its own."""
-
-
-def is_port(text: str) -> bool:
-    return _PORT.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +22,16 @@ class Ported(Observed):
     """What is said of a port beside its name.
 
     Attributes:
-        model: None for the golden's. reference_path: `FILE:FUNCTION` of the reference, for a golden of a port. setting:
-            `NAME=VALUE` of the port. out: where the port's golden is kept; None for nowhere. The others are those of
-            `OneSide` and `Observed`.
+        model: None for the golden's. settings: `NAME=VALUE` of the port. reference_port: of a golden that is of a
+            port. out: where the port's golden is kept; None for nowhere. The others are those of `Observed`.
 
     Raises:
         UsageError: a kept golden is to be replaced, and none is named.
     """
 
     model: GoldensModel = None
-    reference_path: Annotated[
-        str | None,
-        typer.Option(metavar="FILE:FUNCTION", help="The reference, where the golden is of a port with its own inputs."),
-    ] = None
-    setting: Setting = field(default_factory=list)
-    candidate_python: CandidatePython = None
-    path_timeout: PathTimeout = 60.0
+    settings: Candidate = field(default_factory=list)
+    reference_port: ReferencePort = None
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Keep what is recorded of a port.")] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False
 
@@ -74,37 +48,30 @@ class Ported(Observed):
         """
         if self.out is not None and _same(self.out, golden):
             raise UsageError(f"--out: '{self.out}' is the golden itself; name another folder")
-        side = OneSide(
-            side="candidate",
-            setting=self.setting,
-            reference_path=self.reference_path,
-            candidate_path=port,
-            candidate_python=self.candidate_python,
-            path_timeout=self.path_timeout,
-        )
-        generation, like = self._of(golden)
+        sides = Sides(candidate=self.settings, port=port, reference_port=self.reference_port)
+        start = self._generation(golden).read()
         with contextlib.ExitStack() as stack:
             kept = self.out
             if kept is None:
                 kept = str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")), "candidate"))
-            recorded(kept, side, generation, self, like=like, overwrite=self.overwrite)
+            recorded(kept, start, sides, "candidate", self, overwrite=self.overwrite)
             yield kept
 
-    def _of(self, golden: str) -> tuple[Generation, Like | None]:
-        """What the golden's run generated, and what it gives to the port's.
+    def _generation(self, golden: str) -> Generation:
+        """What the golden's run generated, from what it carries unless it is of a port that has its own inputs.
 
         Raises:
-            UsageError: there is no golden; it is of a port that is not named; see `alike`.
+            UsageError: there is no golden; it is of a port that is not named.
         """
         made = Golden.open(golden).provenance
         if self.model is not None or not is_port(made.model):
-            return alike(golden, Generation(model=self.model), {})
-        if self.reference_path is None:  # a golden may come from anybody: no file is imported because it says so
+            return Generation(model=self.model, inputs=golden)
+        if self.reference_port is None:  # a golden may come from anybody: no file is imported because it says so
             raise UsageError(
-                f"'{golden}' is of the port '{made.model}', whose inputs are its own: name it with --reference-path "
-                "FILE:FUNCTION, or with --model the model that it is of"
+                f"'{golden}' is of the port '{made.model}', whose inputs are its own: name it with --reference-port "
+                "FILE.py:FUNCTION, or with --model the model that it is of"
             )
-        return Generation(steps=made.steps, seed=made.seed), None
+        return Generation(steps=made.steps, seed=made.seed)
 
 
 def _same(one: str, other: str) -> bool:

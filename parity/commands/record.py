@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, cast
 
 import typer
 
-from parity.commands.parts.choices import STAGES, some_of
-from parity.commands.parts.like import LikeOption, alike
-from parity.commands.parts.options import Generation, InputsFile, Observed, OneSide, Output
+from parity.commands.parts.choices import SIDES, STAGES, choose, some_of
+from parity.commands.parts.options import Generation, Observed, Output, SideName, Sides, Start
 from parity.commands.parts.unfold import command
-from parity.commands.run import parse_stages
 from parity.errors import UsageError
+from parity.paths.plan import Role
 from parity.redact import without_secrets
 from parity.report.output import tell
-
-if TYPE_CHECKING:
-    from parity.runs.like import Like
 
 
 @command
@@ -31,9 +28,10 @@ def record(
         list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of --script.", show_default=False)
     ] = None,
     *,
-    one: OneSide,
     generation: Generation,
+    sides: Sides,
     observed: Observed,
+    side: SideName = "reference",
     floors: Annotated[
         str,
         typer.Option(
@@ -41,12 +39,6 @@ def record(
         ),
     ] = "default",
     stages: Annotated[str | None, some_of(STAGES, "Some of these, the transformer among them.")] = None,
-    stage1_out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the embeddings as a port's first stage does, for --stage1."),
-    ] = None,
-    inputs: InputsFile = None,
-    like: LikeOption = None,
     script: Annotated[
         Path | None,
         typer.Option(
@@ -64,105 +56,87 @@ def record(
     `parity diff REFERENCE CANDIDATE` compares two.
     """
     if script is not None:
-        theirs = (generation, one, stages, stage1_out, inputs, like, resume)
-        if theirs != (Generation(), OneSide(), None, None, None, None, False):
+        theirs = (replace(generation, inputs=None), sides, side, stages, resume)
+        if theirs != (Generation(), Sides(), "reference", None, False):
             raise UsageError(
-                "--script runs a script that has its own model, settings and steps: beside it only --sites, --values, "
-                "--floors, --causes and --overwrite are taken, and the script's own arguments behind --"
+                "--script runs a script that has its own model, settings and steps: beside it only --inputs, --sites, "
+                "--values, --floors, --causes and --overwrite are taken, and the script's own arguments behind --"
             )
-        return _script(where, script, arguments or [], observed, floors, overwrite=overwrite, causes=causes)
+        return _script(where, script, arguments or [], observed, generation.inputs, floors, causes, overwrite)
     if causes:
         raise UsageError("--causes is for --script FILE: of parity's own models `parity explain` runs the known faults")
     if arguments:
         raise UsageError(f"'{arguments[0]}' is no option: arguments after the folder are those of --script FILE")
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other")
-    generation.require_one_input()
-    generation, alike_to = alike(like, generation, {"--inputs": inputs})
-    if one.candidate_path is not None and one.side == "reference":
-        raise UsageError("--candidate-path is recorded with --side candidate")
-    chosen = parse_stages(stages, None)
-    if "transformer" not in chosen:
+    start = generation.read(stages)
+    if "transformer" not in start.stages:
         raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
-    if "text" in chosen and generation.stage1 is not None:
-        raise UsageError("with text among the --stages the prompt is encoded here: leave --stage1 or text out")
-    if "text" in chosen and like is not None:
-        raise UsageError("with text among the --stages the prompt is encoded here: leave --like or text out")
-    written = recorded(
-        where,
-        one,
-        generation,
-        observed,
-        floors=floors,
-        stages=chosen,
-        stage1_out=stage1_out,
-        inputs=inputs,
-        like=alike_to,
-        resume=resume,
-        overwrite=overwrite,
-    )
+    if "text" in start.stages and start.given.any:
+        raise UsageError("with text among the --stages the prompt is encoded here: leave --inputs or text out")
+    written = recorded(where, start, sides, side, observed, floors=floors, resume=resume, overwrite=overwrite)
     tell(f"{written} step{'s' * (written != 1)} written to {where}")
 
 
 def recorded(
     where: str,
-    one: OneSide,
-    generation: Generation,
+    start: Start,
+    sides: Sides,
+    side: str,
     observed: Observed,
     *,
     floors: str = "default",
-    stages: tuple[str, ...] = ("transformer",),
-    stage1_out: Path | None = None,
-    inputs: Path | None = None,
-    like: Like | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> int:
-    """Record one side, of options that fit each other; returns the number of steps written now.
+    """Record one side; returns the number of steps written now.
 
     Args:
-        where: folder or URL of the golden. like: what a golden gives to it. The others are those of `parity record`.
+        where: folder or URL of the golden. The others are those of `parity record`.
 
     Raises:
-        ParityError: see `OneSide.load` and `parity.runs.recording.record.record`.
+        UsageError: options of the side that is not recorded.
+        ParityError: see `Sides.load` and `parity.runs.recording.record.record`.
     """
-    with Output().sides(torchax=one.side == "candidate" and not one.pythons) as say:
+    role = role_of(side)
+    if role == "reference" and (sides.candidate or sides.port is not None):
+        raise UsageError("--candidate and --port are of the candidate: --side candidate records it")
+    if role == "candidate" and sides.reference:
+        raise UsageError("--reference is of the reference, and the candidate is recorded: leave it out")
+    with Output().sides(torchax=role == "candidate") as say:
         from parity.runs.recording.record import RecordRequest, check_floors
         from parity.runs.recording.record import record as record_side
-        from parity.runs.request import Request
 
-        ports, reference, candidate = one.load(generation.model)
-        run = Request(
-            model=str(one.reference_path) if ports.alone else generation.name,
-            reference=reference,
-            candidate=candidate,
-            steps=generation.steps,
-            seed=generation.seed,
-            stage1=generation.stage1,
-            prompt=generation.prompt,
-            sites=observed.sites,
-            values=tuple(observed.values),
-            inputs=inputs,
-            ports=ports,
-            stages=stages,
-            like=like,
-        )
         request = RecordRequest(
             where=where,
-            side=one.role,
-            run=run,
-            floors=check_floors(floors, one.side),
+            side=role,
+            run=start.request(sides.load(start.model), sites=observed.sites, values=tuple(observed.values)),
+            floors=check_floors(floors, role),
             resume=resume,
             overwrite=overwrite,
             command=command_line(),
-            stage1_out=stage1_out,
         )
-        request.settings.require_stages(stages)
         return record_side(request, say)
 
 
+def role_of(side: str) -> Role:
+    """The side that `--side` names.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return cast(Role, choose("--side", side, SIDES))
+
+
 def _script(
-    where: str, script: Path, arguments: list[str], observed: Observed, floors: str, *, overwrite: bool, causes: bool
+    where: str,
+    script: Path,
+    arguments: list[str],
+    observed: Observed,
+    golden: str | None,
+    floors: str,
+    causes: bool,
+    overwrite: bool,
 ) -> None:
     """Record a script of somebody's own."""
     from parity.recorder.rerun import RUNS
@@ -170,7 +144,7 @@ def _script(
 
     if floors not in ("default", "rounding", "none"):
         raise UsageError(f"--floors of a script are 'rounding' or 'none': it is run again; found '{floors}'")
-    asked = Script(script, arguments, observed.sites, observed.values, causes)
+    asked = Script(script, arguments, observed.sites, observed.values, causes, golden)
     run_script(where, asked, 0 if floors == "none" else RUNS, overwrite=overwrite)
 
 

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.choices import FORCINGS, ROUNDS, STAGES, one_of, some_of
+from parity.commands.parts.choices import FORCINGS, ROUNDS, STAGES, choose, one_of, some_of
 from parity.commands.parts.judged import shown
-from parity.commands.parts.like import LikeOption, alike
-from parity.commands.parts.options import Generation, InputsFile, Judgement, Observed, Sides, choose
+from parity.commands.parts.options import Generation, Judgement, Observed, Sides
 from parity.commands.parts.unfold import command
 from parity.compare.result import Result
 from parity.errors import UsageError
@@ -41,14 +40,8 @@ def run(
     ] = "none",
     stages: Annotated[
         str | None,
-        some_of(STAGES, "Some of these; default: transformer (vae with --stage2)."),
+        some_of(STAGES, "Some of these; default: transformer."),
     ] = None,
-    stage2: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Latents: a port's stage2_latents.safetensors, decoded on both sides."),
-    ] = None,
-    inputs: InputsFile = None,
-    like: LikeOption = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run in this folder.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out keeps.")] = False,
 ) -> int:
@@ -58,41 +51,19 @@ def run(
     """
     if overwrite and out is None:
         raise UsageError("--overwrite replaces a kept run: give its folder with --out")
-    chosen = parse_stages(stages, stage2)
-    if "text" not in chosen:  # which judges the embeddings against the prompt's
-        generation.require_one_input()
-    generation, alike_to = alike(like, generation, {"--inputs": inputs, "--stage2": stage2})
-    if like is not None and "text" in chosen:
-        raise UsageError("with text among the --stages the prompt is encoded here: leave --like or text out")
     choose("--forcing", forcing, FORCINGS)
     choose("--rounds", rounds, ROUNDS)
-    if stage2 is not None and (generation.stage1 is not None or generation.prompt is not None):
-        raise UsageError("--stage2 takes neither --stage1 nor --prompt: its latents are already denoised")
-    with output.sides(torchax=not sides.pythons) as say:
+    start = generation.read(stages)
+    with output.sides() as say:
         from parity.commands.parts.keep import KeepRun
-        from parity.runs.request import Request
         from parity.runs.stages.run import run_stages
 
-        ports, reference, candidate = sides.load(generation.model)
-        for settings in (reference, candidate):
-            settings.require_stages(chosen)
-        request = Request(
-            model=str(sides.reference_path) if ports.alone else generation.name,
-            reference=reference,
-            candidate=candidate,
-            steps=generation.steps,
-            seed=generation.seed,
-            stage1=generation.stage1,
-            prompt=generation.prompt,
+        request = start.request(
+            sides.load(start.model),
             sites=observed.sites,
             values=tuple(observed.values),
             forcing=forcing,
             rounds=rounds,
-            inputs=inputs,
-            ports=ports,
-            stages=chosen,
-            stage2=stage2,
-            like=alike_to,
         )
         kept = None if out is None else KeepRun(out, request, overwrite)
         result = run_stages(request, say, kept)
@@ -118,23 +89,6 @@ def _following(result: Result, out: Path | None, sides: Sides) -> tuple[str, ...
         return (f"parity report {where}   # the page",) if where and result.verdict == "fail" else ()
     if where is None:
         return ("this command with --out RUN, which keeps it; then: parity explain RUN",)
-    named = {"--reference-path": sides.reference_path, "--candidate-path": sides.candidate_path}
+    named = {"--reference-port": sides.reference_port, "--port": sides.port}
     ports = "".join(f" {option} {shlex.quote(path)}" for option, path in named.items() if path is not None)
     return (f"parity explain {where}{ports}   # why", f"parity report {where}   # the page")
-
-
-def parse_stages(text: str | None, stage2: Path | None) -> tuple[str, ...]:
-    """The stages of a run, in their order.
-
-    Raises:
-        UsageError: an unknown stage, or a port's latents given to other stages than the VAE.
-    """
-    if text is None:
-        return ("vae",) if stage2 is not None else ("transformer",)
-    named = [name.strip() for name in text.split(",")]
-    unknown = [name for name in named if name not in STAGES]
-    if unknown:
-        raise UsageError(f"--stages takes {', '.join(STAGES)}, comma-separated; found '{unknown[0]}'")
-    if stage2 is not None and set(named) != {"vae"}:
-        raise UsageError("--stage2 decodes a port's latents and runs no other stage; leave --stages out")
-    return tuple(name for name in STAGES if name in named)

@@ -214,7 +214,7 @@ def _chips(a: Provenance, b: Provenance) -> list[Check]:
     if not CHIPS.get(chip) or CHIPS[chip] == CHIPS.get(a.settings.get("tpu", NO_CHIP)):
         return []
     detail = (
-        f"those of a TPU {chip}, which the reference's floors do not allow for: one recorded with --setting tpu={chip} "
+        f"those of a TPU {chip}, which the floors do not allow for: a reference recorded with --reference tpu={chip} "
         "has floors that do"
     )
     return [Check("elementary functions", "explained", detail)]

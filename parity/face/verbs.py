@@ -18,7 +18,6 @@ from parity.face.texts import Settings, texts
 from parity.golden.rename import NONE, load_rename
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.openers import Workers
-from parity.runs.request import Request
 
 Where = str | os.PathLike[str]
 
@@ -32,19 +31,17 @@ def run(
     *,
     reference: Settings | None = None,
     candidate: Settings | None = None,
-    reference_path: str | None = None,
-    candidate_path: str | None = None,
-    steps: int = 1,
-    seed: int = 0,
+    port: str | None = None,
+    reference_port: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
     prompt: str | None = None,
-    stage1: Where | None = None,
     inputs: Where | None = None,
-    like: Where | None = None,
     sites: str = "blocks",
     values: Sequence[str] = (),
     rounds: Literal["structure", "precision", "both"] = "both",
     forcing: Literal["none", "step", "module"] = "none",
-    stages: Sequence[str] = ("transformer",),
+    stages: Sequence[str] | None = None,
     out: Where | None = None,
     overwrite: bool = False,
 ) -> Result:
@@ -53,48 +50,29 @@ def run(
     Args:
         model: built-in model, folder in diffusers layout or hub name; None for the default, or for a reference port
             with inputs of its own. reference, candidate: settings by name, `{"attention.mask": "none"}`.
-        reference_path, candidate_path: ports, `FILE:FUNCTION`. like: a golden, whose model, steps, seed, embeddings and
-            noise are taken. The others: as the options of `parity run`.
+        port, reference_port: `FILE.py:FUNCTION`. steps, seed: None for one step from seed 0, or the golden's. inputs:
+            what both sides start from: a golden, a port's embeddings or latents, or tensors by argument name. The
+            others: as the options of `parity run`.
 
     Raises:
         UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting was ignored.
     """
     from parity.commands.parts.keep import KeepRun
-    from parity.commands.parts.like import alike
     from parity.commands.parts.options import Generation
     from parity.runs.load import load_ports
-    from parity.runs.request import Ports
     from parity.runs.stages.run import run_stages
 
     check_extras(torchax=True)
-    generation = Generation(model=model, steps=steps, seed=seed, prompt=prompt, stage1=_path(stage1))
-    generation.require_one_input()
-    generation, alike_to = alike(None if like is None else str(like), generation, {"inputs": _path(inputs)})
-    if like is not None and "text" in stages:
-        raise UsageError("with text among the stages the prompt is encoded: leave like or text out")
+    generation = Generation(model=model, steps=steps, seed=seed, prompt=prompt, inputs=_text(inputs))
+    start = generation.read(None if stages is None else ",".join(stages))
     with Workers() as openers:
-        ports = Ports(openers=openers)
-        if reference_path is not None or candidate_path is not None:
-            ports = load_ports(reference_path, candidate_path, model, 60.0, openers)
-        ours, theirs = ports.settings(texts(reference), texts(candidate))
-        for settings in (ours, theirs):
-            settings.require_stages(tuple(stages))
-        request = Request(
-            model=str(reference_path) if ports.alone else generation.name,
-            reference=ours,
-            candidate=theirs,
-            steps=generation.steps,
-            seed=generation.seed,
-            stage1=_path(stage1),
-            prompt=prompt,
+        ports = load_ports(reference_port, port, start.model, openers)
+        request = start.request(
+            (ports, *ports.settings(texts(reference), texts(candidate))),
             sites=sites,
             values=tuple(values),
             forcing=forcing,
             rounds=rounds,
-            inputs=_path(inputs),
-            ports=ports,
-            stages=tuple(stages),
-            like=alike_to,
         )
         kept = None if out is None else KeepRun(Path(out), request, overwrite)
         result = run_stages(request, _quiet, kept)
@@ -123,17 +101,16 @@ def explain(
     candidate: Where | None = None,
     *,
     model: str | None = None,
-    stage1: Where | None = None,
     prompt: str | None = None,
-    reference_path: str | None = None,
-    candidate_path: str | None = None,
+    port: str | None = None,
+    reference_port: str | None = None,
 ) -> Result:
     """The causes of a difference, as `result.causes`: `parity explain`.
 
     Args:
         run_or_reference: a run that was kept (`run(..., out=DIR)`), or the reference golden with `candidate` beside it.
-        model: of two goldens, None for theirs. stage1, prompt: what they were recorded with, where it was not the
-            model's example prompt. reference_path, candidate_path: the ports of a kept run, named again.
+        model: of two goldens, None for theirs. prompt: of goldens that carry no embeddings, where it was not the
+            model's own. port, reference_port: of a kept run, named again.
 
     Raises:
         UsageError: no such run or golden.
@@ -141,23 +118,20 @@ def explain(
     from parity.causes.explain import ExplainRequest, of_run
     from parity.causes.explain import explain as find_causes
 
-    if candidate is None and (model, stage1, prompt) != (None, None, None):
-        raise UsageError("a kept run holds its own model, stage1 and prompt: leave them out")
+    if candidate is None and (model, prompt) != (None, None):
+        raise UsageError("a kept run holds its own model and prompt: leave them out")
     with Workers() as openers:
         if candidate is None:
-            request = of_run(
-                Path(run_or_reference), openers, {"reference": reference_path, "candidate": candidate_path}
-            )
+            request = of_run(Path(run_or_reference), openers, {"reference": reference_port, "candidate": port})
         else:
             request = ExplainRequest(
                 reference=str(run_or_reference),
                 candidate=str(candidate),
                 model=model,
-                stage1=_path(stage1),
                 prompt=prompt,
             )
         return Result.of(find_causes(request, openers, _quiet))
 
 
-def _path(where: Where | None) -> Path | None:
-    return None if where is None else Path(where)
+def _text(where: Where | None) -> str | None:
+    return None if where is None else os.fspath(where)

@@ -91,8 +91,8 @@ def family_of(folder: Path, inputs: Path | None = None) -> Family:
     family = by_class.get(name, by_class[ANY])
     if inputs is not None and family.transformer != ANY:
         raise UsageError(
-            f"--inputs is for transformers that no family knows; '{folder}' is a {family.title}, which makes its own: "
-            "use --prompt or --stage1"
+            f"--inputs holds tensors by argument name; '{folder}' is a {family.title}, which takes a port's embeddings "
+            "(prompt_embeds...), or --prompt"
         )
     found: Family = pkgutil.resolve_name(family.family)(folder, inputs)
     return found

@@ -25,7 +25,7 @@ def vae_config(folder: Path) -> dict[str, Any]:
         known = ", ".join(DIVIDES)
         raise UsageError(
             f"'{folder}' holds a VAE '{name}', which no stage decodes yet (known: {known}); give both decoders as "
-            "ports, with latents as the reference's inputs (--reference-path, --candidate-path)"
+            "ports, with latents as the reference's inputs (--reference-port, --port)"
         )
     other = [k for k in ("shift_factor", "latents_mean", "latents_std", "use_post_quant_conv") if config.get(k)]
     if other:

@@ -83,13 +83,13 @@ def require_fit(family: Family, case: Case, conditions: Conditions, start: torch
     """
     if tuple(start.shape) != tuple(case.latent_shape):
         raise UsageError(
-            f"--like: the golden's noise has shape {list(start.shape)}, the latents of '{case.name}' "
+            f"--inputs: the golden's noise has shape {list(start.shape)}, the latents of '{case.name}' "
             f"{list(case.latent_shape)}: it was recorded with another model or size; give --model, or record it again"
         )
     branches = {branch for group in family.batches for branch in group}
     if set(conditions) != branches:
         raise UsageError(
-            f"--like: the golden holds embeddings of {', '.join(sorted(conditions)) or 'no branch'}, "
+            f"--inputs: the golden holds embeddings of {', '.join(sorted(conditions)) or 'no branch'}, "
             f"'{case.name}' takes {', '.join(sorted(branches))}: it was recorded with another model"
         )
     for stream in family.streams:
@@ -99,7 +99,7 @@ def require_fit(family: Family, case: Case, conditions: Conditions, start: torch
             if found is None or found.ndim != 3 or found.shape[-1] != width:
                 shape = "none" if found is None else str(list(found.shape))
                 raise UsageError(
-                    f"--like: '{branch}.{stream.argument}' must be [1, L, {width}] for '{case.name}', found {shape}"
+                    f"--inputs: '{branch}.{stream.argument}' must be [1, L, {width}] for '{case.name}', found {shape}"
                 )
 
 

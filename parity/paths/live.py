@@ -118,7 +118,7 @@ class LiveSide:
             base, case = from_tensors(source.model, {name: nest(x) for name, x in spec.tensors.items()})
         else:
             base, case = base_of(source.model, settings, port if source.alone else None, source.prompt, inputs)
-        own = None if spec.option == "--reference-path" and spec.role == "candidate" else port
+        own = None if spec.option == "--reference-port" and spec.role == "candidate" else port
         if spec.role == "reference":
             family, load = reference_of(base, case, port)
         else:
@@ -196,10 +196,6 @@ class LiveSide:
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
         state = (start(first) if first else None) if callable(start) else start
         loop = self._at(first, state)
-        if plan.stage1 is not None and not loop.side.family.write_stage1(
-            Path(plan.stage1), loop.side.inputs.conditions
-        ):
-            raise UsageError(f"--stage1-out: ports of a {loop.side.family.title} have no stage-1 file; leave it out")
         variants = self._floors(plan.floors, first, state) if plan.floors else []
         states: dict[int, State] = {}
 

@@ -89,7 +89,7 @@ class Spec:
     Attributes:
         role: which side. source: model and inputs. settings: all of them as text, by name.
         port: `FILE:FUNCTION` of the port that runs in place of parity's own path; None for parity's own.
-        option: it was given with: `--reference-path`, `--candidate-path`.
+        option: it was given with: `--reference-port`, `--port`.
         encode: settings that a prompt is encoded with, as text; the encoders' dtype is the reference's on both sides.
         inputs: embeddings to start from, None to encode them. beside: embeddings of the runs that measured the floors
             of the text stage, by their names. tokens: what that stage encoded; both empty where it was not run.
@@ -128,7 +128,6 @@ class Plan:
         ends: whether the final latents follow the last step, as records of step `ENDS`: those of this side, and of the
             runs that measured its floors under their names as branches.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
-        stage1: file to which the side writes its embeddings as a port's first stage does, before its first step.
         follow: outputs of the other side by `name_of` their keys: every output of this side, a reference, gives way to
             the other's, in its step and in those that measure its floors, and what is handed out is how far each was
             from it (`parity.paths.closer.follow`), in place of the step.
@@ -144,7 +143,6 @@ class Plan:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     ends: bool = False
     leave: str | None = None
-    stage1: str | None = None
     follow: Given = field(default_factory=dict)
     operations: bool = False
     eager: bool = False

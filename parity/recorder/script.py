@@ -38,13 +38,18 @@ ROUNDING = "PARITY_ROUNDING"
 
 @dataclass(frozen=True)
 class Script:
-    """A script of somebody's own, and what of it is recorded: the arguments of `parity.record`."""
+    """A script of somebody's own, and what of it is recorded: the arguments of `parity.record`.
+
+    Attributes:
+        like: golden whose inputs the pipeline is given, as a candidate; None for the script's own.
+    """
 
     file: Path
     arguments: Sequence[str]
     sites: str = "blocks"
     values: Sequence[str] = ()
     causes: bool = False
+    like: str | None = None
 
 
 def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> None:
@@ -57,6 +62,8 @@ def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> Non
         UsageError: there is no such script, it called no pipeline, it ended with an error, or what it computed could
             not be recorded whole.
     """
+    if script.causes and script.like is not None:
+        raise UsageError("--causes is of a reference: leave --inputs out")
     if not script.file.is_file():
         raise UsageError(f"--script: there is no file '{script.file}'")
     run = os.environ.pop(ROUNDING, "")  # what the script itself starts is no such run
@@ -66,7 +73,7 @@ def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> Non
     if not overwrite:
         refuse_golden(where)
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
-        made = _rounded(script, Path(scratch), runs if place()[1] == 1 else 0)
+        made = _rounded(script, Path(scratch), runs if place()[1] == 1 and script.like is None else 0)
         _watched(where, script, None, overwrite=overwrite, made=made)
 
 
@@ -98,7 +105,7 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
 
     def recorder(parts: Parts) -> Recorder:
         values = tuple(script.values)
-        asked = Asked(parts, None, script.sites, values, runs=0, causes=script.causes, overwrite=overwrite)
+        asked = Asked(parts, script.like, script.sites, values, runs=0, causes=script.causes, overwrite=overwrite)
         return Recorder(where, asked, made, quiet=run is not None)
 
     watch = _Watch(recorder, run)

@@ -18,8 +18,8 @@ from parity.runs.request import NO_PORTS, Ports
 
 MOST_BYTES = 1 << 26
 """Of a port's file."""
-TIMEOUT = 60.0
-"""Seconds that importing a port's file may take."""
+_KEYS = {"reference": "reference_port", "candidate": "port"}
+_OPTIONS = {"reference": "--reference-port", "candidate": "--port"}
 
 
 def ports_of(
@@ -39,11 +39,11 @@ def ports_of(
         return value if isinstance(value, str) else None
 
     def port(role: Role) -> str | None:
-        path, again = text(f"{role}_path"), named.get(role)
+        path, again = text(_KEYS[role]), named.get(role)
         if path is None:
             return None
         if again is None:
-            raise UsageError(f"this run was created with a port; name it again: --{role}-path {path}")
+            raise UsageError(f"this run was created with a port; name it again: {_OPTIONS[role]} {path}")
         _require_unchanged(Path(again.rpartition(":")[0]), text(f"{role}_code"))
         return again
 
@@ -51,7 +51,7 @@ def ports_of(
     given = None if inputs is None else Path(inputs)
     if reference is None and candidate is None:
         return None, given, NO_PORTS
-    return model, given, load_ports(reference, candidate, model or None, TIMEOUT, openers)
+    return model, given, load_ports(reference, candidate, model or None, openers)
 
 
 def _require_unchanged(file: Path, digest: str | None) -> None:

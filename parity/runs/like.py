@@ -1,4 +1,4 @@
-"""What a run takes over from a golden (`--like`): its embeddings, its masks, its initial noise.
+"""What a run takes over from a golden (`--inputs`): its embeddings, its masks, its initial noise.
 
 Imports neither torch nor jax.
 """
@@ -39,6 +39,11 @@ def read_like(where: str) -> Like:
     found = {name: Array(item.values, item.dtype) for name, item in read_inputs(golden).items()}
     noise = found.pop(NOISE)
     return Like(where, golden.provenance, found, noise)
+
+
+def carried(where: str) -> Like | None:
+    """`read_like`; None for a golden that carries no inputs."""
+    return read_like(where) if FILE in open_store(where).files() else None
 
 
 def carry(where: str, facts: Facts, provenance: Provenance, *, resumed: bool = False) -> bool:

@@ -149,7 +149,7 @@ def like_of(request: Request, spec: Spec) -> Spec:
     if like is None:
         return spec
     if request.ports.alone:
-        raise UsageError("--like is for a model: a reference port without --model brings its own inputs")
+        raise UsageError("--inputs GOLDEN is for a model: a reference port without --model brings its own inputs")
     return replace(spec, inputs=like.inputs, noise=like.noise)
 
 
@@ -166,7 +166,7 @@ def candidate_spec(request: Request, reference: Facts, own: Own | None = None) -
         return replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
     if request.like is not None and ours["text.byt5_dtype"] != theirs["text.byt5_dtype"]:
         raise UsageError(
-            "text.byt5_dtype changes how a prompt is encoded: with --like nothing is encoded; leave it out"
+            "text.byt5_dtype changes how a prompt is encoded: with --inputs nothing is encoded; leave it out"
         )
     if request.stage == LOOP_STAGE and ours["text.byt5_dtype"] != theirs["text.byt5_dtype"]:
         # The encoders' working dtype stays the reference's: a candidate's dtype must not change what it is given.

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from parity.errors import ParityError, UsageError, summary
-from parity.paths.port.settings import chosen
+from parity.paths.port.settings import chosen, port_timeout
 from parity.paths.worker.extras import end_with_parent, quieten
 from parity.settings import Settings
 from parity.tpu.compiler import Answer, Request
@@ -51,7 +51,7 @@ def _answered(request: Request) -> Answer:
 
     from parity.paths.port.load import load_entry
 
-    entry = None if request.port is None else load_entry("--candidate-path", request.port, request.path_timeout)
+    entry = None if request.port is None else load_entry("--port", request.port, port_timeout())
     settings = chosen(entry, "torchax", request.candidate)
     devices = _devices(request, settings.text("mesh"), settings.mesh_shape)
     family, case = _case(request)

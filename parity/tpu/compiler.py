@@ -36,7 +36,6 @@ class Request:
     Attributes:
         model: built-in name, folder or hub name. topology: `v6e:2x4`. candidate: `NAME=VALUE` of the candidate.
         height, width, frames: of the video; None for the model's own. port: `FILE:FUNCTION` in the candidate's place.
-        path_timeout: seconds that importing its file may take.
     """
 
     model: str
@@ -46,7 +45,6 @@ class Request:
     width: int | None = None
     frames: int | None = None
     port: str | None = None
-    path_timeout: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

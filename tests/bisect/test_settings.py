@@ -184,7 +184,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         (["--candidate", "rope=cached"], "is from a different search (candidate:"),
         (["--steps", "0"], "--steps"),
         (["--rounds", "three"], "--rounds takes both, structure, precision"),
-        (["--stage1", "nowhere", "--prompt", "a cat"], "--stage1 and --prompt exclude each other"),
+        (["--inputs", "nowhere"], "no such file or golden"),
     ):
         code, out, err = call(*wrong)
         assert (code, out, why in err) == (2, "", True), err

@@ -85,8 +85,8 @@ def explained(folder: Path, model: str, changed: str, decoded: str = DIVIDED) ->
     x = torch.from_numpy(np.random.default_rng(0).standard_normal(SHAPE[model]).astype(np.float32))
     write_stage2(latents, x, seed=0, guidance_scale=6.0, num_frames=9, num_inference_steps=1)
     text = f"{port(folder, model, changed, decoded)}:build"
-    openers = InProcess(load_entry("--candidate-path", text))
-    ports = load_ports(None, text, model, 60.0, openers)
+    openers = InProcess(load_entry("--port", text))
+    ports = load_ports(None, text, model, openers)
     request = Request(model, parse("torch"), parse("torchax"), stages=("vae",), stage2=latents, ports=ports)
     return explain_stage(request, openers, lambda *_: None)
 

@@ -24,7 +24,7 @@ ROOT = Path(parity.__file__).parents[1]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 LINE = PORT.splitlines().index("def build(case):") + 1
 """Where the port's function is defined."""
-REFERENCE = ("--reference-path", "model.py:reference")
+REFERENCE = ("--reference-port", "model.py:reference")
 
 Act = Callable[..., dict[str, "subprocess.CompletedProcess[str]"]]
 
@@ -35,7 +35,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toy")
     write(folder)
     write(folder, PORT.replace("var + 1e-5", "var + 1e-2"), "broken.py")
-    cli("record", "golden", "--reference-path", "model.py:reference", cwd=folder, code=0)
+    cli("record", "golden", "--reference-port", "model.py:reference", cwd=folder, code=0)
     return folder
 
 
@@ -85,7 +85,7 @@ def act(repository: Path, tmp_path: Path) -> Act:
 
 
 def test_the_action_passes_a_port_and_writes_what_it_says(act: Act, tmp_path: Path) -> None:
-    args = "--reference-path model.py:reference --out kept\n"
+    args = "--reference-port model.py:reference --out kept\n"
     ran = act(port="port.py:build", golden="golden", args=args, packages="flax -r needs.txt", comment_token="t")
     assert {name: done.returncode for name, done in ran.items()} == dict.fromkeys(ran, 0), ran
     assert list(ran) == ["Names of the caches", "Install", "Compare", "Summary", "Comment"]
@@ -97,7 +97,7 @@ def test_the_action_passes_a_port_and_writes_what_it_says(act: Act, tmp_path: Pa
 
 
 def test_the_action_fails_a_broken_port_and_still_says_why(act: Act, tmp_path: Path) -> None:
-    ran = act(port="broken.py:build", golden="golden", args="--reference-path model.py:reference")
+    ran = act(port="broken.py:build", golden="golden", args="--reference-port model.py:reference")
     assert {name: done.returncode for name, done in ran.items() if done.returncode} == {"Compare": 1}
     (line,) = [text for text in ran["Compare"].stderr.splitlines() if text.startswith("::")]
     assert line.startswith(f"::error file=broken.py,line={LINE},title=parity%3A fail (structure)::first divergence: ")
@@ -143,7 +143,7 @@ def test_json_stays_one_document_beside_an_annotation(repository: Path, monkeypa
         ("golden port.py:build", "is of the port 'model.py:reference', whose inputs are its own"),
         ("golden port.py:build --overwrite", "--overwrite replaces what --out holds: give both"),
         ("golden port.py:build --out ./golden/ --overwrite", "--out: './golden/' is the golden itself"),
-        ("golden golden --setting dtype=bfloat16", "the options of a port are for FILE.py:FUNCTION"),
+        ("golden golden --candidate dtype=bfloat16", "the options of a port are for FILE.py:FUNCTION"),
     ],
 )
 def test_wrong_usage(words: str, said: str, repository: Path) -> None:

@@ -11,7 +11,7 @@ from parity.commands.help import GROUPS
 from tests.support.cli import cli
 
 REFUSED = [
-    ("run --path-timeout nan --candidate-path absent.py:f", "--path-timeout takes seconds above 0"),
+    ("run --inputs nowhere", "no such file or golden: 'nowhere'"),
     ("run --candidate scheduler.warmup_steps=1000000000", "at most 10000"),
     ("run --candidate attention.maks=none", "did you mean 'attention.mask'"),
     ("run --prompt a\udcffb", "is not valid UTF-8"),
@@ -22,12 +22,12 @@ REFUSED = [
     ("diff a b --map-out x", "--map-out saves what --map auto proposes"),
     ("explain nowhere", "is no kept run"),
     ("info cache --clear ..", "--clear takes models, jax"),
-    ("init port.py --torchax --nnx", "--torchax and --nnx exclude each other"),
+    ("init port.py --torchax --jax", "--torchax and --jax exclude each other"),
     ("record g --floors fp32", "--floors takes none or fp64, rounding"),
     ("record g --side candidate --floors fp64", "measured on the reference"),
     ("record g --stages vae", "must name the transformer"),
     ("record g --resume --overwrite", "exclude each other"),
-    ("record g --candidate-path port.py:build", "--side candidate"),
+    ("record g --port port.py:build", "--side candidate"),
     ("nosuch", "No such command"),
 ]
 

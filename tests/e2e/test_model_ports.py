@@ -176,7 +176,7 @@ def build(case):
 
 def with_schedule(folder: Path, change: str = "pass", scale: str = "6.0", steps: int = 2) -> Result:
     text = port(folder, SCHEDULE.replace("CHANGE", change).replace("SCALE", scale))
-    return compare(None, text, model=str(checkpoint(NANO)), openers=InProcess(), steps=steps, timeout=300.0)
+    return compare(None, text, model=str(checkpoint(NANO)), openers=InProcess(), steps=steps)
 
 
 def test_schedule_and_loop_of_a_port_pass_if_they_are_right(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_schedule_that_is_none_is_an_error_of_one_line(change: str, said: str, t
 )
 def test_port_with_other_names_and_another_order_of_text(how: dict[str, str], site: str | None, tmp_path: Path) -> None:
     text = strangers.write(tmp_path, **how)
-    result = compare(None, text, model=strangers.MODEL, openers=InProcess(), timeout=300.0)
+    result = compare(None, text, model=strangers.MODEL, openers=InProcess())
     assert origin(result) == ("pass" if site is None else "fail", site), result.reason
     assert result.differing_settings == ()
     if site is None:  # the reference has vision tokens, which are padding
@@ -253,7 +253,7 @@ def test_port_of_diffusers_own_class_is_given_what_the_pipeline_computes(tmp_pat
         "from diffusers import CogVideoXTransformer3DModel as Model\nfrom parity.port import Port\n",
         "def build(case):\n    return Port(module=Model.from_pretrained(case.folder / 'transformer'))\n",
     )
-    result = compare(None, port(tmp_path, "\n".join(lines)), model="tiny-cogvideox-1.5", timeout=60.0)
+    result = compare(None, port(tmp_path, "\n".join(lines)), model="tiny-cogvideox-1.5")
     assert result.verdict == "pass", result.reason
 
 

@@ -188,7 +188,7 @@ def test_port_whose_names_meet_nothing_is_told_so(text: str, verdict: str, said:
 @pytest.mark.parametrize("text", [PORT, OBJECTS], ids=["taps", "objects"])
 def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
     with Workers() as workers:
-        ports = load_ports(*write(tmp_path, text), None, 30.0, workers)
+        ports = load_ports(*write(tmp_path, text), None, workers)
         request = Request("model", *ports.settings([], []), ports=ports)
         with ready(request, workers, quiet) as pair:
             plan = plan_sites(["", *pair.modules], "all")
@@ -227,22 +227,22 @@ def test_goldens_of_ports_are_diffed(tmp_path: Path) -> None:
     reference, candidate = write(tmp_path)
     _, broken = write(tmp_path, edited(PORT, (QKV, f'{QKV} * (1.01 if "1" in name else 1)')), "broken.py")
     where = {name: tmp_path / name for name in ("reference", "candidate", "broken")}
-    cli("record", where["reference"], "--reference-path", reference, "--sites", "all", code=0)
+    cli("record", where["reference"], "--reference-port", reference, "--sites", "all", code=0)
     for name, port in (("candidate", candidate), ("broken", broken)):
-        words = ("--side", "candidate", "--reference-path", reference, "--candidate-path", port, "--sites", "all")
+        words = ("--side", "candidate", "--reference-port", reference, "--port", port, "--sites", "all")
         cli("record", where[name], *words, code=0)
     same = cli("diff", "--json", where["reference"], where["candidate"], code=0)
     assert "blocks.1.qkv:out" in {s["site"] for s in same.json["sites"]}
     other = cli("diff", "--json", where["reference"], where["broken"], code=1)
     assert other.json["origin"]["site"] == "blocks.1.qkv:out"
-    alone = cli("record", tmp_path / "golden", "--candidate-path", candidate, code=2)
+    alone = cli("record", tmp_path / "golden", "--port", candidate, code=2)
     assert "--side candidate" in alone.said
 
 
 @pytest.mark.slow
 def test_setting_of_a_port_is_the_cause(tmp_path: Path) -> None:
     reference, candidate = nnx_port.write(tmp_path)
-    paths = ("--reference-path", reference, "--candidate-path", candidate)
+    paths = ("--reference-port", reference, "--port", candidate)
     cli("run", "--json", *paths, "--out", tmp_path / "run", code=1)
     cause = cli("explain", "--json", tmp_path / "run", *paths, code=1).json["causes"][0]
     assert (cause["setting"], cause["reference"], cause["candidate"]) == ("attention.mask", "exact", "none")
@@ -254,7 +254,7 @@ def test_setting_of_a_port_is_the_cause(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_fault_that_is_no_setting_is_measured(tmp_path: Path) -> None:
     reference, candidate = write(tmp_path, edited(PORT, (QKV, f'{QKV} * (1.25 if "1" in name else 1)')))
-    paths = ("--reference-path", reference, "--candidate-path", candidate)
+    paths = ("--reference-port", reference, "--port", candidate)
     cli("run", "--json", *paths, "--sites", "all", "--out", tmp_path / "run", code=1)
     told = cli("explain", "--json", tmp_path / "run", *paths, code=1)
     assert told.json["origin"]["site"] == "blocks.1.qkv:out"
@@ -269,7 +269,7 @@ def test_fault_that_is_no_setting_is_measured(tmp_path: Path) -> None:
 def test_template_runs_as_it_is_and_is_never_overwritten(tmp_path: Path) -> None:
     where = tmp_path / "mine.py"
     cli("init", where, code=0)
-    run = ("run", "--json", "--reference-path", f"{where}:reference", "--candidate-path", f"{where}:build")
+    run = ("run", "--json", "--reference-port", f"{where}:reference", "--port", f"{where}:build")
     assert cli(*run, code=0).json["verdict"] == "pass"
     assert "exists" in cli("init", where, code=2).said
     where.write_text(edited(where.read_text(), ("jnp.tanh(x @", "jnp.tanh(1.01 * x @")))
@@ -434,7 +434,8 @@ def test_port_that_misbehaves_is_an_error_of_one_line(before: str, after: str, s
     assert "\n" not in str(told.value)
 
 
-def test_port_that_hangs_at_import_ends_at_the_limit(tmp_path: Path) -> None:
+def test_port_that_hangs_at_import_ends_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARITY_PORT_TIMEOUT", "0.5")
     hanging = "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except Exception:\n        pass\n" + PORT
-    with pytest.raises(UsageError, match=r"did not end within 0.5 s, at port.py:4; .*--path-timeout"):
-        compare(*write(tmp_path, hanging), timeout=0.5)
+    with pytest.raises(UsageError, match=r"did not end within 0.5 s, at port.py:4; .*PARITY_PORT_TIMEOUT"):
+        compare(*write(tmp_path, hanging))

@@ -149,8 +149,7 @@ def refused(*words: object) -> str:
         (("--candidate", "mesh=dp=0,sp=1,tp=1"), "dp=N,sp=N,tp=N"),
         (("--sites", "no.such.module"), "no module matches the site 'no.such.module'"),
         (("--values", "no.such.module"), "no module matches the site 'no.such.module'"),
-        (("--stage1", "no-such-file.safetensors"), "no such file"),
-        (("--stage1", "x.safetensors", "--prompt", "y"), "exclude each other"),
+        (("--inputs", "no-such-file.safetensors"), "no such file"),
         (("--stages", "vea"), "--stages takes text, transformer, vae, comma-separated; found 'vea'"),
         (("--candidate", "vae.tiling=true"), "is a setting of the vae stage, which is not run"),
     ],
@@ -230,7 +229,7 @@ def test_stage1_file_that_does_not_fit_is_refused(
     damage(tensors)
     path = tmp_path / "bad.safetensors"
     safetensors.torch.save_file(tensors, path)
-    said = refused("--model", checkpoint(NANO), "--stage1", path)
+    said = refused("--model", checkpoint(NANO), "--inputs", path)
     assert str(path) in said
     assert f"'{tensor}'" in said
 
@@ -238,7 +237,7 @@ def test_stage1_file_that_does_not_fit_is_refused(
 def test_file_that_is_no_stage1_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.safetensors"
     path.write_bytes(b"not a safetensors file")
-    assert "not a whole safetensors file" in refused("--model", checkpoint(NANO), "--stage1", path)
+    assert "not a whole safetensors file" in refused("--model", checkpoint(NANO), "--inputs", path)
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ class Kept:
     def paths(self) -> list[str]:
         """Both ports, named on a command line."""
         here = self.folder
-        return ["--reference-path", f"{here / 'model.py'}:reference", "--candidate-path", f"{here / 'port.py'}:build"]
+        return ["--reference-port", f"{here / 'model.py'}:reference", "--port", f"{here / 'port.py'}:build"]
 
     @property
     def executed(self) -> list[str]:

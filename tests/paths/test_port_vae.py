@@ -43,9 +43,9 @@ def compared(file: Path, *candidate: str, forcing: str = "none") -> Result:
     latents = file.parent / "stage2_latents.safetensors"
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 16, 3, 2, 3)).astype(np.float32))
     write_stage2(latents, x, seed=0, guidance_scale=6.0, num_frames=9, num_inference_steps=1)
-    option, text = "--candidate-path", f"{file}:build"
+    option, text = "--port", f"{file}:build"
     openers = InProcess(load_entry(option, text))
-    ports = load_ports(None, text, COG, 60.0, openers)
+    ports = load_ports(None, text, COG, openers)
     chosen = parse("torchax", candidate)
     request = Request(COG, parse("torch"), chosen, stages=("vae",), stage2=latents, ports=ports, forcing=forcing)
     return run_chain(request, lambda *_: None, openers=openers)

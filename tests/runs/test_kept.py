@@ -21,7 +21,7 @@ class Never:
 @pytest.mark.parametrize(
     ("named", "error", "message"),
     [
-        (None, UsageError, "created with a port; name it again: --candidate-path .*port.py:build"),
+        (None, UsageError, "created with a port; name it again: --port .*port.py:build"),
         ("port.py:build", AssertionError, "the port of the candidate was imported"),
         ("other.py:build", UsageError, "is not the port that was run"),
     ],
@@ -33,7 +33,7 @@ def test_a_port_of_a_kept_run_is_imported_if_named_and_unchanged(
     file.write_text("def build(case): ...\n")
     (tmp_path / "other.py").write_text("def build(case): return 1\n")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-    request = {"candidate_path": f"{file}:build", "candidate_code": digest, "model": "tiny"}
+    request = {"port": f"{file}:build", "candidate_code": digest, "model": "tiny"}
     path = None if named is None else f"{tmp_path}/{named}"
     with pytest.raises(error, match=message):
         ports_of(request, Never(), {"candidate": path})  # type: ignore[arg-type]

@@ -117,7 +117,7 @@ def build(case: Case) -> Port:
 
 
 def write(folder: Path, port: str = PORT) -> tuple[str, str]:
-    """Write both files; returns what --reference-path and --candidate-path are given."""
+    """Write both files; returns what --reference-port and --port are given."""
     (folder / "model.py").write_text(REFERENCE)
     (folder / "port.py").write_text(port)
     return f"{folder / 'model.py'}:reference", f"{folder / 'port.py'}:build"

@@ -19,16 +19,15 @@ def compare(
     *settings: str,
     model: str | None = None,
     openers: Openers | None = None,
-    timeout: float = 30.0,
     **options: Any,
 ) -> Result:
     """Compare two sides given as `FILE:FUNCTION`, or parity's own where one is None.
 
     Args:
-        settings: of the candidate. model: name or folder. openers: in place of processes. timeout: seconds for an
-            import. options: of `Request`.
+        settings: of the candidate. model: name or folder. openers: in place of processes. options: of
+            `Request`.
     """
-    ports = load_ports(reference, candidate, model, timeout, openers or Workers())
+    ports = load_ports(reference, candidate, model, openers or Workers())
     ours, theirs = ports.settings([], list(settings))
     return run(Request(model or "model", ours, theirs, ports=ports, **options), quiet)
 

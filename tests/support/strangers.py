@@ -113,7 +113,7 @@ def build(case):
 def write(
     folder: Path, *, order: str = "interleaved", trim: str = "", attend: str = "masked", runs: str = "torch"
 ) -> str:
-    """Write the port; returns what --candidate-path is given.
+    """Write the port; returns what --port is given.
 
     Args:
         order: of the text: `interleaved` (ByT5, Qwen, each with its padding), `valid_first`, or `other` (Qwen first).

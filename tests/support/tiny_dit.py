@@ -98,7 +98,7 @@ def build(case):
 
 
 def write(folder: Path, port: str = PORT, name: str = "port.py") -> tuple[str, str]:
-    """Write both files; returns what --reference-path and --candidate-path are given."""
+    """Write both files; returns what --reference-port and --port are given."""
     (folder / "model.py").write_text(REFERENCE)
     (folder / name).write_text(port)
     return f"{folder / 'model.py'}:reference", f"{folder / name}:build"

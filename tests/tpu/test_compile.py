@@ -156,7 +156,7 @@ def build(case):
 @pytest.mark.parametrize("rows", [256, 1 << 18])
 def test_a_port_s_kernel_compiles_or_is_refused(rows: int, tmp_path: Path) -> None:
     (tmp_path / "my_port.py").write_text(KERNEL.replace("ROWS", str(rows)))
-    code, found, err = compile("--candidate-path", f"{tmp_path}/my_port.py:build")
+    code, found, err = compile("--port", f"{tmp_path}/my_port.py:build")
     assert code == int(rows > 256), err
     if code:
         assert "vmem" in found["refusal"]

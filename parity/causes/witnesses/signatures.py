@@ -85,7 +85,7 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
         noise=noise,
         sizes=site_sizes(ours, keys),
         told=told,
-        confirm="parity record DIR --setting {fault}, then parity diff DIR CANDIDATE passes",
+        confirm="parity record DIR --reference {fault}, then parity diff DIR CANDIDATE passes",
         coarse=coarse or "",
         alone=alone,
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import typer
 from typer.models import OptionInfo
 
+from parity.errors import UsageError
 from parity.models.registry import tiny_names
 from parity.report import formats
 from parity.settings import SETTINGS
@@ -76,7 +77,7 @@ def some_of(values: tuple[str, ...], help: str) -> OptionInfo:
 
 def model(help: str) -> OptionInfo:
     """An option for a model: a built-in one's name is completed, a folder or a hub name is typed."""
-    return typer.Option(metavar="NAME", autocompletion=models, help=help)
+    return typer.Option("--model", "-m", metavar="NAME", autocompletion=models, help=help)
 
 
 def sites(help: str) -> OptionInfo:
@@ -84,6 +85,18 @@ def sites(help: str) -> OptionInfo:
     return typer.Option(metavar=f"{form(SITES)}|GLOB", autocompletion=completing(SITES), help=help)
 
 
-def settings_of(what: str) -> OptionInfo:
+def settings_of(side: str, short: str) -> OptionInfo:
     """An option for settings, repeatable."""
-    return typer.Option(metavar="K=V", autocompletion=settings, help=f"Setting of the {what}; repeatable.")
+    help = f"Setting of the {side}; repeatable."
+    return typer.Option(f"--{side}", short, metavar="K=V", autocompletion=settings, help=help)
+
+
+def choose(option: str, value: str, values: tuple[str, ...]) -> str:
+    """The value, which must be one of the values.
+
+    Raises:
+        UsageError: it is another.
+    """
+    if value not in values:
+        raise UsageError(f"{option} takes {', '.join(values)}, found '{value}'")
+    return value

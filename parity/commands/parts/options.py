@@ -6,68 +6,64 @@ A group checks its own values when it is built, before anything heavy is importe
 from __future__ import annotations
 
 import contextlib
-import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parity.commands.parts import choices
-from parity.commands.parts.checks import at_revision, check_range, check_seconds, check_text, choose
-from parity.commands.parts.choices import SIDES, model, one_of, settings_of
+from parity.commands.parts.choices import SIDES, STAGES, model, one_of, settings_of
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report import formats
 from parity.report.output import consoles, show
+from parity.runs.given import Given, read_given
+from parity.runs.request import NO_PORTS, Ports, Request
 from parity.settings import SETTINGS, Settings, paired, parse
 
 if TYPE_CHECKING:
-    from parity.paths.worker.openers import Openers
     from parity.report.document import Document
     from parity.report.progress import Say
-    from parity.runs.request import Ports
 
 SETTINGS_HELP = (
     "Settings (K; `parity info settings` has their values V): " + ", ".join(setting.name for setting in SETTINGS) + "."
 )
 """Ends the help of commands that take settings."""
 
+_PORT = re.compile(r".+\.py:\w+")
+"""A port, and how a golden names its model where that is a port with inputs of its own."""
+MOST_STEPS = 100_000
+"""Denoising steps, at most: schedules are made whole."""
+
 Model = Annotated[
     str | None,
     model(f"Built-in ({', '.join(tiny_names())}), folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."),
 ]
 GoldensModel = Annotated[str | None, model("Model; default: the golden's.")]
-Revision = Annotated[
-    str | None, typer.Option(metavar="REV", help="Branch, tag or commit of a --model on the hub: as owner/name@REV.")
-]
-Steps = Annotated[int, typer.Option(help="Number of denoising steps.")]
-Seed = Annotated[int, typer.Option(help="Seed of the initial noise.")]
-Stage1 = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Embeddings: a port's stage1_embeddings.safetensors.")
-]
+Steps = Annotated[int | None, typer.Option(help="Number of denoising steps; default 1, or the golden's.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the initial noise; default 0.")]
 Prompt = Annotated[str | None, typer.Option(help="Prompt; default: the model's example prompt.")]
-InputsFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Tensors by argument name, for a transformer without a family of its own."),
+InputsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|GOLDEN",
+        help="What both sides start from: a golden, a port's embeddings or latents, or tensors by argument name.",
+    ),
 ]
 
-Reference = Annotated[list[str], settings_of("reference")]
-Candidate = Annotated[list[str], settings_of("candidate")]
-Setting = Annotated[list[str], settings_of("path")]
-SideName = Annotated[str, one_of(SIDES, "Which path: reference is torch, candidate torchax.")]
-ReferencePath = Annotated[
-    str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the reference (parity init writes one).")
+Reference = Annotated[list[str], settings_of("reference", "-r")]
+Candidate = Annotated[list[str], settings_of("candidate", "-c")]
+SideName = Annotated[str, one_of(SIDES, "Which side: reference is torch, candidate torchax.")]
+ReferencePort = Annotated[
+    str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A port in place of the reference.")
 ]
-CandidatePath = Annotated[
-    str | None, typer.Option(metavar="FILE:FUNCTION", help="A port in place of the candidate (parity init writes one).")
+Port = Annotated[
+    str | None,
+    typer.Option("--port", "-p", metavar="FILE.py:FUNCTION", help="A port as the candidate (parity init writes one)."),
 ]
-CandidatePython = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="Python that runs the candidate, with packages of its own.")
-]
-PathTimeout = Annotated[float, typer.Option(help="Seconds that importing a port's file may take.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,39 +71,122 @@ class Generation:
     """What both sides generate.
 
     Attributes:
-        model: None for the default; with a revision `owner/name@revision`. steps: of the loop. seed: of the noise.
-        revision: None once it is in the model's name.
-        stage1: a port's embeddings, in place of a prompt. prompt: None for the model's example prompt.
+        model: None for the default, or a golden's. steps: of the loop. seed: of the noise. inputs: what both sides
+            start from, see `parity.runs.given`. prompt: None for the model's example prompt.
 
     Raises:
-        UsageError: steps or seed out of range.
+        UsageError: steps or seed out of range, or a prompt that is no text.
     """
 
     model: Model = None
-    steps: Steps = 1
-    seed: Seed = 0
-    stage1: Stage1 = None
+    steps: Steps = None
+    seed: Seed = None
+    inputs: InputsOption = None
     prompt: Prompt = None
-    revision: Revision = None
 
     def __post_init__(self) -> None:
-        check_range(self.steps, self.seed)
-        if self.revision is not None:
-            object.__setattr__(self, "model", at_revision(self.model, self.revision))
-            object.__setattr__(self, "revision", None)
-        check_text("--prompt", self.prompt)
+        if self.steps is not None and not 1 <= self.steps <= MOST_STEPS:
+            bound = "at least 1" if self.steps < 1 else f"at most {MOST_STEPS}"
+            raise UsageError(f"--steps must be {bound}, found {str(self.steps)[:20]}")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {self.seed}")
+        if self.prompt is not None and any(0xD800 <= ord(char) < 0xE000 for char in self.prompt):
+            raise UsageError(f"--prompt: '{ascii(self.prompt)[1:-1][:80]}' is not valid UTF-8; retype it")
         if self.model is not None and not self.model.strip():
             raise UsageError(f"--model is empty: name a model, or leave it out for {DEFAULT_MODEL}")
 
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.model or DEFAULT_MODEL
+    def read(self, stages: str | None = None) -> Start:
+        """What the sides start from.
 
-    def require_one_input(self) -> None:
-        """Raise UsageError where both embeddings and a prompt are chosen."""
-        if self.stage1 is not None and self.prompt is not None:
-            raise UsageError("--stage1 and --prompt exclude each other: embeddings are already encoded")
+        Args:
+            stages: names of stages, comma-separated; None for the transformer, or the VAE where latents are given.
+
+        Raises:
+            UsageError: an input that is not right, or that says what another option says; an unknown stage.
+        """
+        given = read_given(self.inputs)
+        chosen = parse_stages(stages, latents=given.stage2 is not None)
+        if self.prompt is not None and given.any and not (given.stage1 is not None and "text" in chosen):
+            raise UsageError("--inputs and --prompt exclude each other: what is given is encoded already")
+        if given.like is None:
+            return Start(self.model, self.steps or 1, self.seed or 0, self.prompt, given, chosen)
+        if "text" in chosen:
+            raise UsageError("with text among the --stages the prompt is encoded here: leave --inputs or text out")
+        made = given.like.provenance
+        if self.model is None and is_port(made.model):
+            raise UsageError(f"'{self.inputs}' is of the port '{made.model}', whose inputs are its own: leave it out")
+        if self.seed not in (None, made.seed):
+            raise UsageError(f"--seed is {self.seed}, and the noise of '{self.inputs}' is of {made.seed}: leave it out")
+        return Start(self.model or made.model, self.steps or made.steps, made.seed, None, given, chosen)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the sides of a run start from, every default filled in but the model's.
+
+    Attributes:
+        model: None for the default. steps, seed, prompt: see `Request`. given: see `Given`. stages: in their order.
+    """
+
+    model: str | None
+    steps: int
+    seed: int
+    prompt: str | None
+    given: Given
+    stages: tuple[str, ...]
+
+    def request(self, loaded: tuple[Ports, Settings, Settings], **rest: object) -> Request:
+        """The request of both sides.
+
+        Args:
+            loaded: of `Sides.load`. rest: further fields.
+
+        Raises:
+            UsageError: settings that the stages have no place for.
+        """
+        ports, reference, candidate = loaded
+        for settings in (reference, candidate):
+            settings.require_stages(self.stages)
+        named = self.model or DEFAULT_MODEL
+        return Request(
+            model=ports.reference.text if ports.alone and ports.reference is not None else named,
+            reference=reference,
+            candidate=candidate,
+            steps=self.steps,
+            seed=self.seed,
+            stage1=self.given.stage1,
+            prompt=self.prompt,
+            inputs=self.given.arguments,
+            ports=ports,
+            stages=self.stages,
+            stage2=self.given.stage2,
+            like=self.given.like,
+            **rest,  # type: ignore[arg-type]
+        )
+
+
+def is_port(text: str) -> bool:
+    return _PORT.fullmatch(text) is not None
+
+
+def parse_stages(text: str | None, *, latents: bool) -> tuple[str, ...]:
+    """The stages of a run, in their order.
+
+    Args:
+        latents: whether a port's latents are given, which the VAE alone takes.
+
+    Raises:
+        UsageError: an unknown stage, or latents given to others than the VAE.
+    """
+    if text is None:
+        return ("vae",) if latents else ("transformer",)
+    named = [name.strip() for name in text.split(",")]
+    unknown = [name for name in named if name not in STAGES]
+    if unknown:
+        raise UsageError(f"--stages takes {', '.join(STAGES)}, comma-separated; found '{unknown[0]}'")
+    if latents and set(named) != {"vae"}:
+        raise UsageError("--inputs holds latents, which the VAE decodes and no other stage: leave --stages out")
+    return tuple(name for name in STAGES if name in named)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +204,11 @@ class Observed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """The settings of both sides.
+class Sides:
+    """The settings of both sides, and ports in place of them.
 
     Attributes:
-        reference, candidate: `NAME=VALUE`.
+        reference, candidate: `NAME=VALUE`. reference_port, port: `FILE.py:FUNCTION`.
 
     Raises:
         UsageError: a setting that the side does not take.
@@ -137,109 +216,37 @@ class Chosen:
 
     reference: Reference = field(default_factory=list)
     candidate: Candidate = field(default_factory=list)
+    port: Port = None
+    reference_port: ReferencePort = None
 
     def __post_init__(self) -> None:
-        self.settings()
-
-    def settings(self) -> tuple[Settings, Settings]:
-        """The settings of both sides, by parity's own catalogue."""
-        return paired(parse("torch", self.reference), parse("torchax", self.candidate))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sides(Chosen):
-    """The settings of both sides, and ports in place of them.
-
-    Attributes:
-        reference_path, candidate_path: `FILE:FUNCTION`. path_timeout: in seconds.
-        candidate_python: the interpreter of the candidate's process; None for this one.
-    """
-
-    reference_path: ReferencePath = None
-    candidate_path: CandidatePath = None
-    candidate_python: CandidatePython = None
-    path_timeout: PathTimeout = 60.0
-
-    def __post_init__(self) -> None:
-        check_seconds("--path-timeout", self.path_timeout)
         if not self.ported:  # a port's settings are known once its file is imported
             self.settings()
 
     @property
     def ported(self) -> bool:
         """Whether a port takes part."""
-        return self.reference_path is not None or self.candidate_path is not None
+        return self.reference_port is not None or self.port is not None
 
-    @property
-    def pythons(self) -> dict[str, str]:
-        """Role -> interpreter, where it is not this one."""
-        return interpreters(self.candidate_python)
+    def settings(self) -> tuple[Settings, Settings]:
+        """The settings of both sides, by parity's own catalogue."""
+        return paired(parse("torch", self.reference), parse("torchax", self.candidate))
 
-    def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
+    def load(self, model: str | None) -> tuple[Ports, Settings, Settings]:
         """Import the ports, each where it will run.
 
         Args:
-            model: None where a reference port has inputs of its own. openers: who imports; by default a process a side.
+            model: None where a reference port has inputs of its own.
 
         Raises:
             UsageError: see `parity.paths.port.load.load_entry`.
         """
-        from parity.paths.worker.openers import Workers
-        from parity.runs.load import load_ports
-        from parity.runs.request import Ports
-
-        openers = openers or (Workers(self.pythons) if self.pythons else None)
         if not self.ported:
-            return Ports(openers=openers), *self.settings()
-        ports = load_ports(self.reference_path, self.candidate_path, model, self.path_timeout, openers)
+            return NO_PORTS, *self.settings()
+        from parity.runs.load import load_ports
+
+        ports = load_ports(self.reference_port, self.port, model)
         return ports, *ports.settings(self.reference, self.candidate)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneSide:
-    """One side, run on this machine.
-
-    Attributes:
-        side: `reference` or `candidate`. setting: `NAME=VALUE` of it. The others are those of `Sides`.
-
-    Raises:
-        UsageError: another side, or a setting that it does not take.
-    """
-
-    side: SideName = "reference"
-    setting: Setting = field(default_factory=list)
-    reference_path: ReferencePath = None
-    candidate_path: CandidatePath = None
-    candidate_python: CandidatePython = None
-    path_timeout: PathTimeout = 60.0
-
-    def __post_init__(self) -> None:
-        choose("--side", self.side, SIDES)
-        self._sides()
-
-    @property
-    def role(self) -> Literal["reference", "candidate"]:
-        """The side, checked."""
-        return cast(Literal["reference", "candidate"], self.side)
-
-    @property
-    def pythons(self) -> dict[str, str]:
-        """Role -> interpreter, where it is not this one."""
-        return interpreters(self.candidate_python)
-
-    def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
-        """Import the ports; the settings of the side that is not run are the defaults; see `Sides.load`."""
-        return self._sides().load(model, openers)
-
-    def _sides(self) -> Sides:
-        return Sides(
-            reference=self.setting if self.side == "reference" else [],
-            candidate=self.setting if self.side == "candidate" else [],
-            reference_path=self.reference_path,
-            candidate_path=self.candidate_path,
-            candidate_python=self.candidate_python,
-            path_timeout=self.path_timeout,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,18 +310,5 @@ class Judgement(Output):
     """
 
     details: Annotated[
-        bool, typer.Option("--details", help="Whole tables on a terminal, and the sites that only carry on.")
+        bool, typer.Option("--details", "-v", help="Whole tables on a terminal, and the sites that only carry on.")
     ] = False
-
-
-def interpreters(candidate: Path | None) -> dict[str, str]:
-    """Role -> interpreter, where it is not this one.
-
-    Raises:
-        UsageError: it cannot be run.
-    """
-    if candidate is None:
-        return {}
-    if candidate.is_dir() or not os.access(candidate, os.X_OK):
-        raise UsageError(f"--candidate-python: '{candidate}' is no Python that can be run")
-    return {"candidate": str(candidate)}

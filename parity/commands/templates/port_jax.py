@@ -1,6 +1,6 @@
-"""A port for `parity run --candidate-path THIS_FILE:build`: what parity calls in place of its own candidate.
+"""A port for `parity run --port THIS_FILE:build`: what parity calls in place of its own candidate.
 
-As it stands: parity run --reference-path THIS_FILE:reference --candidate-path THIS_FILE:build
+As it stands: parity run --reference-port THIS_FILE:reference --port THIS_FILE:build
 For yours, replace `load` and `forward`, and name values as the reference names its modules (`rename` maps the rest).
 With --model FOLDER the reference is parity's own, and `reference` below is not needed. See help(parity.port.Port).
 """
@@ -33,7 +33,7 @@ def forward(weights: Any, inputs: Any) -> jax.Array:
 
 
 def build(case: Case) -> Port:
-    """What --candidate-path names."""
+    """What --port names."""
     return Port(call=forward, weights=load(case), rename={r"layers\.(\d+)": r"blocks.\1"})
 
 
@@ -55,5 +55,5 @@ class Net(torch.nn.Module):
 
 
 def reference(case: Case) -> Port:
-    """What --reference-path names: a torch module, with inputs where there is no --model."""
+    """What --reference-port names: a torch module, with inputs where there is no --model."""
     return Port(module=Net(), inputs={"hidden_states": torch.linspace(-1, 1, 128).reshape(1, 16, 8)})

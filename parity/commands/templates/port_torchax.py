@@ -1,4 +1,4 @@
-"""A port for `parity run --candidate-path THIS_FILE:build`: a torch module that torchax runs, compiled by parity.
+"""A port for `parity run --port THIS_FILE:build`: a torch module that torchax runs, compiled by parity.
 
 As it stands: the command that `parity init` printed runs it.
 For yours, build your module in `build`, with whatever your port installs (kernels in torchax's operator table, replaced
@@ -14,7 +14,7 @@ SETTINGS = {"dtype": "float32"}
 
 
 def build(case: Case) -> Port:
-    """What --candidate-path names: the module, from the checkpoint in `case.folder`."""
+    """What --port names: the module, from the checkpoint in `case.folder`."""
     return Port(module=Net().to(getattr(torch, case.settings["dtype"])), runs="torchax")
 
 
@@ -36,5 +36,5 @@ class Net(torch.nn.Module):
 
 
 def reference(case: Case) -> Port:
-    """What --reference-path names: a torch module, with inputs where there is no --model."""
+    """What --reference-port names: a torch module, with inputs where there is no --model."""
     return Port(module=Net(), inputs={"hidden_states": torch.linspace(-1, 1, 128).reshape(1, 16, 8)})

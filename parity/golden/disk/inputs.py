@@ -68,7 +68,7 @@ def read_inputs(golden: Golden) -> dict[str, Input]:
     if content is None:
         raise UsageError(
             f"{where}: this golden carries no embeddings and noise: it was recorded in a script, with its text stage, "
-            "or by an older parity; record it again, or hand the embeddings over with --stage1-out and --stage1"
+            "or by an older parity; record it again"
         )
     try:
         metadata, tensors = parse_container(memoryview(content))

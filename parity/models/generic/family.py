@@ -96,7 +96,7 @@ class Generic(Family):
             if name not in (*signature.required, *signature.optional):
                 raise UsageError(
                     f"'{folder}' holds a {signature.name}, whose forward takes no '{name}': no family runs it; give "
-                    "both paths as ports (--reference-path, --candidate-path)"
+                    "both sides as ports (--reference-port, --port)"
                 )
         given = {} if inputs is None else read_inputs(inputs, signature)
         return cls(signature, given, fitting(signature, model, make_arguments(signature, given), given))
@@ -127,7 +127,7 @@ class Generic(Family):
 
     def conditions(self, case: Case, settings: Settings, stage1: Path | None, device: torch.device) -> Conditions:
         if stage1 is not None:
-            raise UsageError(f"--stage1 is for models with a text stage; '{case.name}' takes --inputs FILE.safetensors")
+            raise UsageError(f"--inputs holds embeddings of a text stage; '{case.name}' takes tensors by argument name")
         dtype = DTYPES[settings.text("dtype")]
         own = {n: x for n, x in self.made.tensors.items() if n != LATENT and not (n == TIMESTEP and x.ndim == 1)}
         return {"cond": {n: x.to(dtype) if x.is_floating_point() else x for n, x in own.items()}}
@@ -188,11 +188,11 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
             if traced:
                 raise UnjudgedError(
                     f"{name} does not trace under jax.jit: {where}: {said}; run it with --candidate jit=false, or "
-                    "give a port that traces with --candidate-path"
+                    "give a port that traces with --port"
                 ) from error
             if _in_torchax(error):
                 raise UnjudgedError(
-                    f"{name} does not run through torchax: {where}: {said}; give a port with --candidate-path"
+                    f"{name} does not run through torchax: {where}: {said}; give a port with --port"
                 ) from error
             if isinstance(error, NameError):  # diffusers imports what is optional only where it is installed
                 raise UsageError(

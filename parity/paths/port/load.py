@@ -115,7 +115,7 @@ def _import(option: str, file: Path, timeout: float) -> tuple[ModuleType, Module
     except _TookTooLongError as late:
         raise UsageError(
             f"{option}: importing '{file.name}' did not end within {timeout:g} s, at {line_of(late, file)}; do the "
-            "work inside the function, or allow more with --path-timeout SECONDS"
+            "work inside the function, or set PARITY_PORT_TIMEOUT to more seconds"
         ) from None
     return module, modules
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.errors import UsageError
 from parity.settings import BY_NAME, Backend, Settings, parse
+
+MOST_SECONDS = 86_400.0
+"""That importing a port's file may take, at most: a day."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +18,7 @@ class PortInfo:
     """A port that was imported, wherever that was.
 
     Attributes:
-        option: `--candidate-path` or `--reference-path`. text: `FILE:FUNCTION` as given. file: its path, resolved.
+        option: `--port` or `--reference-port`. text: `FILE:FUNCTION` as given. file: its path, resolved.
         settings: what it declares, with its own values. digest: of what its file holds, so that an edited port is not
             taken for the one that ran. said: what importing it changed for its process, put back since.
     """
@@ -73,3 +77,19 @@ def typed(entry: PortInfo | None, backend: Backend, texts: Mapping[str, str]) ->
     own = {} if entry is None else {name: text for name, text in texts.items() if name in entry.settings}
     rest = parse(backend, [f"{name}={text}" for name, text in texts.items() if name not in own])
     return Settings(backend, {**rest.values, **{n: BY_NAME[n].read(text) for n, text in own.items()}})
+
+
+def port_timeout() -> float:
+    """Seconds that importing a port's file may take: `PARITY_PORT_TIMEOUT`, by default a minute.
+
+    Raises:
+        UsageError: it is no number of seconds that a timer takes.
+    """
+    text = os.environ.get("PARITY_PORT_TIMEOUT", "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds <= MOST_SECONDS:  # NaN is neither
+        raise UsageError(f"PARITY_PORT_TIMEOUT takes seconds above 0 and up to {MOST_SECONDS:.0f}, found '{text}'")
+    return seconds

@@ -105,7 +105,7 @@ class StageSide:
     def _port(self) -> Entry | None:
         """The candidate's port, which may bring a decoder."""
         spec = self.spec
-        if spec.port is None or spec.option != "--candidate-path" or spec.source.stage != VAE_STAGE:
+        if spec.port is None or spec.option != "--port" or spec.source.stage != VAE_STAGE:
             return None
         return self._entry(spec.option, spec.port)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from parity.paths.plan import Role, Spec
@@ -24,21 +23,15 @@ class Opener(Protocol):
 
 
 class Workers:
-    """A process for each role, started when it is first asked for, ended with the context.
+    """A process for each role, started when it is first asked for, ended with the context."""
 
-    Args:
-        python: role -> the interpreter that runs it, where it is not this one.
-    """
-
-    def __init__(self, python: Mapping[str, str] | None = None) -> None:
-        self._python = python or {}
+    def __init__(self) -> None:
         self._started: dict[str, Worker] = {}
 
     def of(self, role: Role) -> Opener:
         """The opener of a role."""
         if role not in self._started:
-            given = self._python.get(role)
-            self._started[role] = Worker(role) if given is None else Worker(role, given)
+            self._started[role] = Worker(role)
         return self._started[role]
 
     def close(self) -> None:

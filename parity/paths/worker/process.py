@@ -85,7 +85,7 @@ class Worker:
         role: `reference` or `candidate`. file: of the port it runs, for messages; None for parity's own path.
     """
 
-    def __init__(self, role: Role, python: str = sys.executable) -> None:
+    def __init__(self, role: Role) -> None:
         self.role = role
         self.file: Path | None = None
         self._said: collections.deque[str] = collections.deque(maxlen=200)
@@ -96,8 +96,8 @@ class Worker:
         we_read, child_writes = os.pipe()
         we_hear, child_prints = os.pipe()
         there = (child_reads, child_writes, child_prints)
-        launch = LAUNCHERS.get(role) if python == sys.executable else None
-        self._process = _start(role, python, there) if launch is None else launch(*there)
+        launch = LAUNCHERS.get(role)
+        self._process = _start(role, there) if launch is None else launch(*there)
         for descriptor in there:
             os.close(descriptor)
         self._to = os.fdopen(we_write, "wb")
@@ -131,7 +131,7 @@ class Worker:
                 raise
             raise UsageError(
                 f"{option}: importing '{self.file.name}' did not end within {timeout:g} s: {error}; do the work inside "
-                "the function, or allow more with --path-timeout SECONDS"
+                "the function, or set PARITY_PORT_TIMEOUT to more seconds"
             ) from None
         finally:
             late.cancel()
@@ -292,11 +292,11 @@ def _end(process: Process, pipe: IO[bytes]) -> None:
     process.kill()
 
 
-def _start(role: Role, python: str, descriptors: tuple[int, int, int]) -> Process:
+def _start(role: Role, descriptors: tuple[int, int, int]) -> Process:
     """An interpreter of its own."""
     read, write, output = descriptors
     program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
-    command = [python, "-P", "-c", program, role, str(read), str(write)]
+    command = [sys.executable, "-P", "-c", program, role, str(read), str(write)]
     return subprocess.Popen(
         command, pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
     )

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,7 +44,6 @@ class RecordRequest:
         where: folder or URL of the golden. side: which path. run: what both sides of a run of it would be; of
             `stages`, the transformer is among them.
         floors: of `KINDS`; empty for none. resume: go on with an unfinished golden. command: for the provenance.
-        stage1_out: where the embeddings are written as a port's first stage does.
     """
 
     where: str
@@ -55,7 +53,6 @@ class RecordRequest:
     resume: bool = False
     overwrite: bool = False
     command: str = ""
-    stage1_out: Path | None = None
 
     @property
     def settings(self) -> Settings:
@@ -177,8 +174,7 @@ def _steps(
     start = _state_after(request.where, first - 1) if first else None
     if request.floors:
         say("preparing the floors")
-    stage1 = None if request.stage1_out is None else str(request.stage1_out)
-    wanted = Plan(sites=plan, floors=request.floors, ends=vae, stage1=stage1)
+    wanted = Plan(sites=plan, floors=request.floors, ends=vae)
     steps = side.observe(wanted, start=start, steps=(first, total))
     for step in until_end(steps, ends):
         say(f"recording the {request.side}", step.step, total)

@@ -28,7 +28,7 @@ def compare(tmp_path: Path, port: str) -> Result:
     text = model.read_text().replace("class TinyDiT", WAVY).replace(made, f"{made}\n        self.wave = Wave()")
     model.write_text(text.replace("self.time(timestep[:, None])", "self.wave(self.time(timestep[:, None]))"))
     openers = InProcess()
-    ports = load_ports(*texts, None, 300.0, openers)
+    ports = load_ports(*texts, None, openers)
     ours, theirs = ports.settings([], [])
     return run(Request("model", ours, theirs, ports=ports), lambda *said: None, openers=openers)
 
