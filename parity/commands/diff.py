@@ -72,18 +72,15 @@ class Reports:
 
 @command
 def diff(
-    reference: Annotated[
-        str, typer.Argument(metavar="REFERENCE", help="Golden with floors: folder or URL; or a folder of `run --out`.")
-    ],
-    output: Judgement,
+    reference: Annotated[str, typer.Argument(metavar="REFERENCE", help="Golden with floors: folder or URL.")],
     candidate: Annotated[
-        str | None,
+        str,
         typer.Argument(
-            metavar="CANDIDATE|FILE.py:FUNCTION",
-            help="Golden to judge, or a port, which is recorded first; left out for a folder of `run --out`.",
+            metavar="CANDIDATE|FILE.py:FUNCTION", help="Golden to judge, or a port, which is recorded first."
         ),
-    ] = None,
+    ],
     *,
+    output: Judgement,
     renames: Renames,
     reports: Reports,
     ported: Ported,
@@ -93,7 +90,7 @@ def diff(
     Two goldens need no model, torch or jax. A port is recorded first: model, steps, seed, embeddings and noise are
     the golden's. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
     """
-    if candidate is not None and is_port(candidate):
+    if is_port(candidate):
         with errors_at(candidate), ported.recorded(candidate, reference) as recorded:
             result, proposed = compared(reference, recorded, renames, output)
             if result.verdict != "pass":
@@ -102,29 +99,10 @@ def diff(
             return _reported(result, proposed, _following(reference, ported.out), output, renames, reports)
     if ported != Ported():
         raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
-    kept = candidate is None and Path(reference, "result.json").is_file()
-    run = shlex.quote(reference)
-    if candidate is None:
-        reference, candidate = both_sides(reference)
     result, proposed = compared(reference, candidate, renames, output)
     pair = shlex.join([reference, candidate])
-    page = f"parity report {run}" if kept else f"parity diff {pair} --format html > diff.html"
-    following = (f"parity explain {run if kept else pair}   # why", f"{page}   # the page")
+    following = (f"parity explain {pair}   # why", f"parity diff {pair} --format html > diff.html   # the page")
     return _reported(result, proposed, following, output, renames, reports)
-
-
-def both_sides(run: str) -> tuple[str, str]:
-    """The two goldens of a kept run.
-
-    Raises:
-        UsageError: the folder is not one.
-    """
-    root = run.rstrip("/")
-    if "://" not in run and not (Path(run, "reference").is_dir() and Path(run, "candidate").is_dir()):
-        raise UsageError(
-            f"'{run}' holds no reference/ and candidate/: give two goldens, or the folder of a `parity run --out`"
-        )
-    return f"{root}/reference", f"{root}/candidate"
 
 
 def compared(reference: str, candidate: str, renames: Renames, output: Output) -> tuple[Result, str]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parity.commands.parts.judged import saved, shown
+from parity.commands.parts.keep import last_run
 from parity.commands.parts.options import GoldensModel, Judgement, Port, Prompt, ReferencePort
 from parity.commands.parts.unfold import command
+from parity.errors import UsageError
 from parity.paths.worker.openers import Workers
 from parity.report.comparison import Comparison
 from parity.report.formats import render
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 
 @command
 def explain(
-    first: Annotated[str, typer.Argument(metavar="RUN|REFERENCE", help="A kept run, or the reference golden.")],
     output: Judgement,
+    first: Annotated[
+        str | None, typer.Argument(metavar="[RUN|REFERENCE]", help="A kept run, or the reference golden.")
+    ] = None,
     second: Annotated[str | None, typer.Argument(metavar="[CANDIDATE]", help="The candidate golden.")] = None,
     model: GoldensModel = None,
     prompt: Prompt = None,
@@ -31,28 +35,31 @@ def explain(
 ) -> int:
     """Find the causes of a difference.
 
-    Of a kept run, or of two goldens. Exit codes as of `parity diff`. Name the ports of a kept run again.
+    Of the last run, of a kept one, or of two goldens. Exit codes as of `parity diff`. Name a run's ports again.
     """
+    where = last_run() if first is None else Path(first)
+    if first is None and not where.is_dir():
+        raise UsageError("no run is kept yet: `parity run` keeps the last one; or give two goldens")
     with output.sides(torchax=second is None) as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run
         from parity.causes.explain import explain as find_causes
 
         if second is None:
-            request = of_run(Path(first), openers, {"reference": reference_port, "candidate": port})
+            request = of_run(where, openers, {"reference": reference_port, "candidate": port})
         else:
-            request = ExplainRequest(reference=first, candidate=second, model=model, prompt=prompt)
+            request = ExplainRequest(reference=str(where), candidate=second, model=model, prompt=prompt)
         result = find_causes(request, openers, say)
     document = Comparison(result, explained=True, following=_following(result, first, second), details=output.details)
 
     def save(code: int) -> int:
         if second is not None:
             return code
-        return saved(code, Path(first) / "explain.json", lambda: render(document, "json"), "RUN")  # for `parity report`
+        return saved(code, where / "explain.json", lambda: render(document, "json"), "RUN")  # for `parity report`
 
     return shown(output, document, save)
 
 
-def _following(result: Result, first: str, second: str | None) -> tuple[str, ...]:
+def _following(result: Result, first: str | None, second: str | None) -> tuple[str, ...]:
     """What to type once the causes are known: what confirms the first of them, and the page."""
     if not result.causes:
         return ()
@@ -60,8 +67,8 @@ def _following(result: Result, first: str, second: str | None) -> tuple[str, ...
     swapped = top.setting and top.reference and any(w.kind == "counterfactual" for w in top.witnesses)
     again = "the same run with --candidate" if second is None else "record the candidate again with --candidate"
     confirm = f"{again} {top.setting}={top.reference}   # confirms the top cause"
-    pair = shlex.join([first, *([] if second is None else [second])])
-    page = f"parity report {pair}   # the page, with these causes"
+    pair = shlex.join([name for name in (first, second) if name is not None])
+    page = f"{'parity report ' + pair if pair else 'parity report'}   # the page, with these causes"
     if second is not None:
         page = f"parity explain {pair} --format html > explain.html   # the page"
     return (*([confirm] if swapped else []), page)

@@ -26,6 +26,7 @@ PARTS = {
     "models": "tiny checkpoints, made where they are missing",
     "jax": "compiled programs; without them the next run compiles again",
     "known_faults": "runs of the known faults, for parity explain",
+    "runs": "the last run, for parity explain and parity report",
 }
 """Folder in the cache -> what it holds. Nothing else in the cache is ever deleted."""
 

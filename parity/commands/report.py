@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from parity.commands.parts.keep import last_run
 from parity.commands.parts.pictures import pictures
 from parity.commands.parts.unfold import command
 from parity.errors import ParityError, UsageError
@@ -26,21 +27,29 @@ MOST_BYTES = 1 << 30
 @command
 def report(
     run: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="RUN",
-            help="A folder that `parity run --out` kept, or a file that `--json` of a comparison wrote.",
+            metavar="[RUN|RESULT.json]",
+            help="A folder of `parity run --out`, or a comparison's JSON; default: the last run.",
         ),
-    ],
+    ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html, else RUN.html.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File to write; default: RUN/report.html, RESULT.html, or parity-report.html."
+        ),
     ] = None,
 ) -> None:
     """Write a run or a comparison as an HTML page.
 
-    One file that opens anywhere. After `parity explain RUN` it has the run's causes.
+    One file that opens anywhere; after `parity explain` it has the causes.
     """
-    where = html or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
+    if run is None:
+        run, where = last_run(), html or Path("parity-report.html")
+        if not run.is_dir():
+            raise UsageError("no run is kept yet: `parity run` keeps the last one")
+    else:
+        where = html or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
     try:
         page = build(_shown(run), _version())
     except (DocumentError, LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:

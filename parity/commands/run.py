@@ -42,20 +42,20 @@ def run(
         str | None,
         some_of(STAGES, "Some of these; default: transformer."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run in this folder.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out keeps.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the run in this folder; default: as the last run, in the cache."),
+    ] = None,
 ) -> int:
     """Run both sides, and report the first module that diverges.
 
     Settings are listed by `parity info settings`. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
     """
-    if overwrite and out is None:
-        raise UsageError("--overwrite replaces a kept run: give its folder with --out")
     choose("--forcing", forcing, FORCINGS)
     choose("--rounds", rounds, ROUNDS)
     start = generation.read(stages)
     with output.sides() as say:
-        from parity.commands.parts.keep import KeepRun
+        from parity.commands.parts.keep import KeepLast, KeepRun
         from parity.runs.stages.run import run_stages
 
         request = start.request(
@@ -65,17 +65,15 @@ def run(
             forcing=forcing,
             rounds=rounds,
         )
-        kept = None if out is None else KeepRun(out, request, overwrite)
+        kept = KeepLast(request) if out is None else KeepRun(out, request)
         result = run_stages(request, say, kept)
-        if kept is not None:
-            result = result.noted(*kept.notes)
+        result = result.noted(*kept.notes)
 
     def save(code: int) -> int:
-        if kept is not None:
-            kept.result(result)
-            for problem in kept.problems:
-                tell(f"parity: {problem}")
-                code = code or UsageError.exit_code
+        kept.result(result)
+        for problem in kept.problems:
+            tell(f"parity: {problem}")
+            code = code or UsageError.exit_code
         return code
 
     document = Comparison(result, following=_following(result, out, sides), details=output.details)
@@ -84,11 +82,10 @@ def run(
 
 def _following(result: Result, out: Path | None, sides: Sides) -> tuple[str, ...]:
     """What to type after a run that differs."""
-    where = None if out is None else shlex.quote(str(out))
+    where = "" if out is None else f" {shlex.quote(str(out))}"
+    page = f"parity report{where}   # the page"
     if not result.has_causes_to_find:
-        return (f"parity report {where}   # the page",) if where and result.verdict == "fail" else ()
-    if where is None:
-        return ("this command with --out RUN, which keeps it; then: parity explain RUN",)
+        return (page,) if result.verdict == "fail" else ()
     named = {"--reference-port": sides.reference_port, "--port": sides.port}
     ports = "".join(f" {option} {shlex.quote(path)}" for option, path in named.items() if path is not None)
-    return (f"parity explain {where}{ports}   # why", f"parity report {where}   # the page")
+    return (f"parity explain{where}{ports}   # why", page)

@@ -43,7 +43,6 @@ def run(
     forcing: Literal["none", "step", "module"] = "none",
     stages: Sequence[str] | None = None,
     out: Where | None = None,
-    overwrite: bool = False,
 ) -> Result:
     """Run the reference and the candidate side by side: `parity run`.
 
@@ -74,7 +73,7 @@ def run(
             forcing=forcing,
             rounds=rounds,
         )
-        kept = None if out is None else KeepRun(Path(out), request, overwrite)
+        kept = None if out is None else KeepRun(Path(out), request)
         result = run_stages(request, _quiet, kept)
         if kept is not None:
             result = result.noted(*kept.notes)

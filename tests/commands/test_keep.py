@@ -1,75 +1,72 @@
-"""`parity run --out DIR --overwrite`: what is replaced, and what never is."""
+"""What a run keeps: in a folder of its own, or as the last one, which `parity explain` and `parity report` take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import os
 from pathlib import Path
 
 import pytest
 
-from parity.commands.parts.keep import PARTS, KeepRun, _clear
+pytest.importorskip("torchax")
+
+from parity.cache import cache_dir
+from parity.commands.parts.keep import KeepLast, KeepRun, last_run
 from parity.errors import UsageError
 from parity.runs.request import Request
 from parity.settings import parse
+from tests.support.cli import cli
+from tests.support.models import NANO, checkpoint
+from tests.support.results import RESULT
 
 REQUEST = Request("tiny", parse("torch", []), parse("torchax", []))
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    """A folder with every part of a kept run."""
-    run = tmp_path / "run"
-    run.mkdir()
-    for name in (*PARTS, "reference_latents.safetensors", "candidate_embeddings.safetensors", "report.html"):
-        if "." in name:
-            (run / name).write_text("{}")
-        else:
-            (run / name).mkdir()
-            (run / name / "0000.safetensors").touch()
-    return run
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache without runs; what is compiled is that of all tests."""
+    own = tmp_path / "cache"
+    own.mkdir()
+    for name in ("models", "jax", "known_faults", "nano"):
+        (cache_dir() / name).mkdir(parents=True, exist_ok=True)
+        (own / name).symlink_to(cache_dir() / name)
+    monkeypatch.setenv("PARITY_CACHE", str(own))
+    return own
 
 
-def test_a_kept_run_is_replaced_and_only_when_the_new_one_begins(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = sorted(kept.iterdir())
-    with pytest.raises(UsageError, match="is not an empty folder; name another, or replace a run with --overwrite"):
-        KeepRun(kept, REQUEST)
-    KeepRun(kept, REQUEST, overwrite=True)
-    assert sorted(kept.iterdir()) == before
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.rmtree", lambda folder: 1 / 0)  # stands for a kill
-        with pytest.raises(ZeroDivisionError):
-            _clear(kept)
-    assert not (kept / "result.json").exists()
-    (kept / ".result.json.x1y2").write_text("{")  # of a write that was killed
-    KeepRun(kept, REQUEST, overwrite=True)
-    _clear(kept)
-    assert list(kept.iterdir()) == []
+def test_a_folder_with_anything_in_it_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UsageError, match="is not an empty folder; name another, or delete it"):
+        KeepRun(tmp_path, REQUEST)
 
 
-def _linked(run: Path) -> None:
-    (run / "frames" / "0000.safetensors").unlink()
-    (run / "frames").rmdir()
-    (run / "frames").symlink_to(run.parent)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_last_run_is_explained_and_reported_by_name_of_nothing(cache: Path, tmp_path: Path) -> None:
+    (here := tmp_path / "here").mkdir()
+    for command in ("explain", "report"):
+        assert "no run is kept yet" in cli(command, cwd=here, code=2).said
+    run = ("run", "--model", checkpoint(NANO), "--candidate")
+    cli(*run, "rope=cached", cwd=here, code=0)
+    (cache / "runs" / "999999999").mkdir()  # of a run that was killed
+    ended = cli(*run, "attention.mask=zero_kv", cwd=here, code=1)
+    assert "parity explain   # why" in ended.out
+    assert [folder.name for folder in (cache / "runs").iterdir() if folder.is_dir()] == ["last"]
+    assert "attention.mask=zero_kv" in cli("explain", cwd=here, code=1).out
+    assert (last_run() / "explain.json").is_file()
+    pytest.importorskip("jinja2")
+    assert cli("report", cwd=here, code=0).out == "parity-report.html\n"
+    assert "attention.mask" in (here / "parity-report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda run: (run / "request.json").unlink(), "is no kept run"),
-        (lambda run: (run / "chapter.tex").touch(), r"chapter.tex' is no part of a kept run"),
-        (_linked, r"frames' is no part of a kept run"),
-    ],
-)
-def test_what_is_no_kept_run_is_never_removed(kept: Path, change: Callable[[Path], None], said: str) -> None:
-    change(kept)
-    with pytest.raises(UsageError, match=said):
-        KeepRun(kept, REQUEST, overwrite=True)
-
-
-def test_nor_is_a_link_or_what_the_new_run_is_made_from(kept: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(kept)
-    with pytest.raises(UsageError, match="is no kept run"):
-        KeepRun(tmp_path / "link", REQUEST, overwrite=True)
-    with pytest.raises(UsageError, match="is of the run that it would replace"):
-        KeepRun(kept, replace(REQUEST, stage1=kept / "candidate_embeddings.safetensors"), overwrite=True)
+def test_a_run_that_cannot_be_kept_has_its_verdict(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (cache / "runs").write_text("in the way")
+    kept = KeepLast(REQUEST)
+    kept.result(RESULT)
+    assert "this run is not kept for `parity explain`" in capsys.readouterr().err
+    (cache / "runs").unlink()
+    kept = KeepLast(REQUEST)
+    (cache / "runs").mkdir()
+    (cache / "runs" / str(os.getpid())).write_text("in the way")
+    kept.result(RESULT)
+    assert "this run is not kept for `parity explain`" in capsys.readouterr().err
+    assert not last_run().exists()

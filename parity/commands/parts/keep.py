@@ -16,13 +16,16 @@ a killed run leaves what it had finished.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from parity.cache import cache_dir
 from parity.commands.parts.frame_files import write_frames
 from parity.compare.result import Result
 from parity.errors import UsageError
@@ -33,37 +36,26 @@ from parity.paths.port.settings import PortInfo
 from parity.paths.side import Pair
 from parity.report.comparison import Comparison
 from parity.report.formats import render
-from parity.report.output import write
+from parity.report.output import tell, write
 from parity.runs.like import carry
 from parity.runs.request import Request
 from parity.runs.stream import Ends
 from parity.settings import Settings
 
-PARTS = frozenset({"reference", "candidate", "precision", "frames", "request.json", "result.json", "explain.json"})
-"""What a kept run's folder holds beside the files below."""
-SUFFIXES = ("_latents.safetensors", "_embeddings.safetensors", "report.html")
-
 
 class KeepRun:
     """See `parity.runs.sink.Sink`.
-
-    Args:
-        overwrite: replace a run that is kept there; it stays until both sides are loaded.
 
     Attributes:
         notes: what was not kept, and why. problems: what could not be written once both sides had run.
 
     Raises:
-        UsageError: on making it, if the folder holds a run already, or with `overwrite` anything that is no run's.
+        UsageError: on making it, if something is in the folder.
     """
 
-    def __init__(self, out: Path, request: Request, overwrite: bool = False) -> None:
+    def __init__(self, out: Path, request: Request) -> None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            if not overwrite:
-                raise UsageError(
-                    f"--out: '{out}' exists and is not an empty folder; name another, or replace a run with --overwrite"
-                )
-            _require_run(out, request)
+            raise UsageError(f"--out: '{out}' exists and is not an empty folder; name another, or delete it")
         self.out, self.where, self.request = out, out, request
         self.writers: dict[str, GoldenWriter] = {}
         self.notes: list[str] = []
@@ -71,16 +63,13 @@ class KeepRun:
         self._begun = False
 
     def _make(self, where: Path) -> None:
-        """Make a folder of the run. Before the first, a run that is replaced goes, and the request is written."""
+        """Make a folder of the run, with the first of them its request."""
         try:
-            if not self._begun and self.out.exists():
-                _clear(self.out)
             where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--out: cannot make '{where}': {error.strerror}") from None
         if not self._begun:
-            request = _request(self.request, self.out)
-            write(self.out / "request.json", json.dumps(request) + "\n", "--out")
+            write(self.out / "request.json", json.dumps(_request(self.request)) + "\n", "--out")
         self._begun = True
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
@@ -124,33 +113,85 @@ class KeepRun:
             self.problems.append(str(error))
 
 
-def _require_run(out: Path, request: Request) -> None:
-    """Refuse to replace what is no kept run, or what the new one is made from."""
-    if not out.is_dir() or out.is_symlink() or not (out / "request.json").is_file():
-        raise UsageError(f"--overwrite: '{out}' is no kept run (it has no request.json); name another folder")
-    for entry in sorted(out.iterdir()):
-        if entry.is_symlink() or not _is_part(entry.name):
-            raise UsageError(f"--overwrite: '{entry}' is no part of a kept run; move it, or name another folder")
-    like = None if request.like is None else Path(request.like.where)
-    for given in (request.stage1, request.stage2, request.inputs, like):
-        if given is not None and given.resolve().is_relative_to(out.resolve()):
-            raise UsageError(f"--overwrite: '{given}' is of the run that it would replace; name another folder")
+class KeepLast:
+    """Keeps a run in the cache, where it takes the place of the last one. What cannot be kept costs no verdict.
+
+    Attributes:
+        notes: see `KeepRun`. problems: none; that the run is not kept is said where it happens.
+    """
+
+    problems: Sequence[str] = ()
+
+    def __init__(self, request: Request) -> None:
+        self._kept: KeepRun | None = None
+        with self._tried():
+            runs = cache_dir() / "runs"
+            _sweep(runs)
+            self._kept = KeepRun(runs / str(os.getpid()), request)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return () if self._kept is None else self._kept.notes
+
+    def begin(self, facts: Pair[Facts], name: str) -> str | None:
+        with self._tried():
+            return None if self._kept is None else self._kept.begin(facts, name)
+        return None
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
+        with self._tried():
+            if self._kept is not None:
+                self._kept.step(reference, candidate)
+
+    def finish(self, ends: Pair[Ends]) -> None:
+        with self._tried():
+            if self._kept is not None:
+                self._kept.finish(ends)
+
+    def frames(self, name: str, frames: np.ndarray) -> None:
+        with self._tried():
+            if self._kept is not None:
+                self._kept.frames(name, frames)
+
+    def result(self, result: Result) -> None:
+        """Keep the result, and with it the run, in place of the last one."""
+        with self._tried():
+            if self._kept is None:
+                return
+            self._kept.result(result)
+            if self._kept.problems:
+                raise UsageError(self._kept.problems[0])
+            with (self._kept.out.parent / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                shutil.rmtree(last_run(), ignore_errors=True)
+                self._kept.out.rename(last_run())
+
+    @contextlib.contextmanager
+    def _tried(self) -> Iterator[None]:
+        try:
+            yield
+        except (UsageError, OSError) as error:
+            self._kept = None
+            tell(f"this run is not kept for `parity explain`: {error}")
 
 
-def _is_part(name: str) -> bool:
-    """Whether a file is a run's, or what a write of one that was killed left."""
-    begun = tuple(f".{part}." for part in PARTS if "." in part)
-    return name in PARTS or name.endswith(SUFFIXES) or name.startswith(begun)
+def last_run() -> Path:
+    """The folder of the last run, whether there is one or not."""
+    return cache_dir() / "runs" / "last"
 
 
-def _clear(out: Path) -> None:
-    """Remove a run that was found to be one: its result first, last the request by which it is known to be a run."""
-    order = {"result.json": 0, "request.json": 2}
-    for entry in sorted(out.iterdir(), key=lambda entry: order.get(entry.name, 1)):
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+def _sweep(runs: Path) -> None:
+    """Remove what runs left that were killed."""
+    for folder in runs.glob("[0-9]*"):
+        try:
+            os.kill(int(folder.name), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # somebody else's process has its number
+            continue
 
 
-def _request(request: Request, out: Path) -> dict[str, object]:
+def _request(request: Request) -> dict[str, object]:
     """What `parity explain` needs beside the records to run the sides again."""
 
     def path(file: Path | None) -> str | None:
@@ -161,8 +202,7 @@ def _request(request: Request, out: Path) -> dict[str, object]:
 
     ports = request.ports
     return {
-        # Of a run that was like a golden the embeddings are those that its sides leave here.
-        "stage1": path(request.stage1 if request.like is None else out / "reference_embeddings.safetensors"),
+        "stage1": path(request.stage1),
         "prompt": request.prompt,
         "model": None if ports.alone else request.model,
         "inputs": path(request.inputs),
