@@ -31,9 +31,9 @@ from rich.console import Console
 from rich.text import Text
 
 COLUMNS, LINES = 72, 40
-RUN = "parity run --steps 1 --candidate attention.mask=zero_kv --out run"
-EXPLAIN = "parity explain run"
-REPORT = "parity report run"
+RUN = "parity run --candidate attention.mask=zero_kv"
+EXPLAIN = "parity explain"
+REPORT = "parity report"
 VERDICT, CAUSE = re.compile(r"^verdict\b"), re.compile(r"^top cause\b")
 """Lines with which what must be read begins."""
 
@@ -150,7 +150,7 @@ def make(out: Path, folder: Path) -> None:
     if chromium() is None:
         raise SystemExit("pictures: terminal.svg is drawn; the page needs a browser (Debian: chromium chromium-driver)")
     for name, (width, height) in WIDTHS.items():
-        (out / f"{name}.png").write_bytes(photographed(folder / "run" / "report.html", width, height))
+        (out / f"{name}.png").write_bytes(photographed(folder / "parity-report.html", width, height))
 
 
 def main() -> None:
