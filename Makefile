@@ -117,6 +117,7 @@ sensitivity: install
 
 pitfalls: install
 	$(BIN)/python benchmarks/pitfalls
+	rm .pitfalls.json
 
 families: install
 	$(if $(RESTART),rm -f .families.json)

@@ -28,13 +28,13 @@ def history() -> Iterator[tuple[str, Make]]:
     from every_change import CHANGES
     from judge import record, run
 
-    for name, change in CHANGES.items():
-        yield name, lambda where, change=change: run(change, where) if change.script is None else record(change, where)
+    for name, row in CHANGES.items():
+        yield name, lambda where, row=row: run(row, where) if row.script is None else record(row.script, where)
 
 
 def pitfalls() -> Iterator[tuple[str, Make]]:
-    from asked import record
     from every_pitfall import PITFALLS
+    from judge import record
 
     for pitfall in PITFALLS:
         if pitfall.sides is not None:

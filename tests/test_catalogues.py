@@ -88,7 +88,7 @@ def test_every_change_has_a_source_and_a_place() -> None:
 
 @pytest.mark.parametrize("number", range(1, 30))
 def test_pitfall_comes_to_what_its_row_says(number: int, tmp_path: Path) -> None:
-    asked = importlib.import_module("asked")
+    asked = importlib.import_module("pitfall")
     (pitfall,) = (p for p in importlib.import_module("every_pitfall").PITFALLS if p.number == number)
     said = asked.told(pitfall, tmp_path)
     assert (asked.outcome(pitfall, said), said.verdict) == ROWS[number], said

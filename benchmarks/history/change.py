@@ -1,21 +1,21 @@
 """One change from the history of a public repository, as a pair of versions on tiny weights.
 
-A change is told twice, as it was before (the candidate) and as it is since (the reference). Where the faulty line
+A change is written twice, as it was before (the candidate) and as it is since (the reference). Where the faulty line
 stands in a model, both versions are torch modules, run as ports; where it stands in the loop around one, both are
-scripts, recorded where they run. What parity has to say of it, `at` and `cause`, is written down with the change.
+scripts, recorded where they run. A change is a function: its name is the row's, its docstring says what changed, and
+what parity has to say of it, `at` and `cause`, is written down above it.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-
-Kind = Literal["transformer", "glue", "VAE", "text"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +55,60 @@ class Change:
         at: modules, or values of the loop, of which the verdict has to name one (a glob each); empty for innocents.
         cause: a setting or a word of the gauge that has to be named; `unknown` where no known fault is meant.
         innocent: whether it only rounds, or changes nothing that counts.
-        model, script: one of them; each takes whether the fixed version is wanted (and the script a dtype).
+        model, script: one of them; each takes whether the fixed version is wanted (and the script a dtype,
+            which is float32 if left out).
     """
 
     name: str
     source: str
     what: str
-    kind: Kind
     commit: str = ""
     at: tuple[str, ...] = ()
     cause: str = "unknown"
     innocent: bool = False
     model: Callable[[bool], Made] | None = None
-    script: Callable[[bool, torch.dtype], Scene] | None = None
+    script: Callable[..., Scene] | None = None
+
+
+def change(
+    source: str, commit: str = "", of: Callable[[], Made] | None = None, **expected: Any
+) -> Callable[[Callable[..., Any]], Change]:
+    """Make a function a change in a model.
+
+    Args:
+        of: makes the fixed version, whose module the function turns into what it was before. Without it the function
+            makes both: it takes whether the fixed one is wanted.
+        expected: `at`, `cause`, `innocent`.
+    """
+
+    def row(function: Callable[..., Any]) -> Change:
+        def model(fixed: bool) -> Made:
+            if of is None:
+                return function(fixed)
+            made = of()
+            if not fixed:
+                function(made.module)
+            return made
+
+        name, what = function.__name__, said(function)
+        return Change(name=name, source=source, commit=commit, what=what, model=model, **expected)
+
+    return row
+
+
+def scripted(source: str, commit: str = "", **expected: Any) -> Callable[[Callable[[bool], Any]], Change]:
+    """Make a function a change in a loop: it takes whether the fixed version is wanted and returns a `Script`."""
+
+    def row(function: Callable[[bool], Any]) -> Change:
+        written = change(source, commit, **expected)(function)
+        return replace(written, model=None, script=lambda fixed, *dtype: function(fixed).scene(*dtype))
+
+    return row
+
+
+def said(function: Callable[..., Any]) -> str:
+    """Its docstring in one line."""
+    return " ".join(str(function.__doc__).split())
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -88,26 +129,43 @@ def tame(model: Any, seed: int = 1) -> Any:
     return model.eval()
 
 
-def wrapped(module: torch.nn.Module, change: Callable[..., Any]) -> None:
-    """Have a module compute `change(its own forward, *arguments)`; its class and its weights stay."""
-    own = module.forward
+class Around(torch.nn.Module):
+    """The lines of a pipeline around a model, as a model: `lines(*parts, **inputs)`."""
 
-    @functools.wraps(own)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return change(own, *args, **kwargs)
+    def __init__(self, lines: Callable[..., Any], **parts: torch.nn.Module) -> None:
+        super().__init__()
+        self.lines = lines
+        for name, part in parts.items():
+            self.add_module(name, part)
 
-    module.forward = forward
+    def forward(self, **inputs: Any) -> Any:
+        return self.lines(*self.children(), **inputs)
 
 
-def processed(attention: Any, change: Callable[[dict[str, Any]], None]) -> None:
-    """Have an attention's processor take arguments as `change` leaves them."""
-    own = type(attention.processor)
+def modules(model: torch.nn.Module, names: str) -> list[Any]:
+    """Those of a name, a glob."""
+    return [part for name, part in model.named_modules() if fnmatch.fnmatchcase(name, names)]
 
-    class Changed(own):  # type: ignore[misc, valid-type]
+
+def wrapped(model: torch.nn.Module, names: str, change: Callable[..., Any]) -> None:
+    """Have modules compute `change(their own forward, *arguments)`; class and weights stay."""
+    for module in modules(model, names):
+        own = module.forward
+        module.forward = functools.wraps(own)(lambda *args, own=own, **kwargs: change(own, *args, **kwargs))
+
+
+def masked(model: torch.nn.Module, names: str, change: Callable[..., Any], mask: str = "attention_mask") -> None:
+    """Have the processors of attentions take `change(their mask, hidden states)` for their mask."""
+    for attention in modules(model, names):
+        attention.processor.__class__ = _changed(type(attention.processor), change, mask)
+
+
+def _changed(own: Any, change: Callable[..., Any], mask: str) -> Any:
+    class Changed(own):
         @functools.wraps(own.__call__)
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             bound = inspect.signature(own.__call__).bind(self, *args, **kwargs)
-            change(bound.arguments)
+            bound.arguments[mask] = change(bound.arguments[mask], bound.arguments["hidden_states"])
             return own.__call__(*bound.args, **bound.kwargs)
 
-    attention.processor.__class__ = Changed
+    return Changed

@@ -1,20 +1,18 @@
-"""All changes by name."""
+"""All changes by name, in the order in which they are written down."""
 
 from __future__ import annotations
 
-from block_faults import BLOCK_FAULTS
-from glue_faults import GLUE_FAULTS
-from mask_faults import MASK_FAULTS
-from rotary_faults import ROTARY_FAULTS
-from rounding_changes import ROUNDING_CHANGES
-from schedule_faults import SCHEDULE_FAULTS
-from text_faults import TEXT_FAULTS
-from vae_faults import VAE_FAULTS
+import block_faults
+import loop_faults
+import mask_faults
+import rotary_faults
+import rounding_changes
+import text_faults
+import vae_faults
+from change import Change
 
-CHANGES = {
-    change.name: change
-    for change in (
-        *MASK_FAULTS, *ROTARY_FAULTS, *BLOCK_FAULTS, *TEXT_FAULTS, *VAE_FAULTS, *SCHEDULE_FAULTS, *GLUE_FAULTS,
-        *ROUNDING_CHANGES,
-    )
-}  # fmt: skip
+MODULES = (
+    mask_faults, rotary_faults, block_faults, text_faults, vae_faults, loop_faults, rounding_changes,
+)  # fmt: skip
+
+CHANGES = {row.name: row for module in MODULES for row in vars(module).values() if isinstance(row, Change)}

@@ -7,12 +7,14 @@ as the library form does it.
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, field
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
-import torch
-from change import Change
+from change import Change, Scene
 
 import parity
 from parity.causes.explain import ExplainRequest, explain, of_run
@@ -20,8 +22,7 @@ from parity.commands.parts.keep import KeepRun
 from parity.compare.diff import diff
 from parity.compare.result import Result
 from parity.errors import ParityError
-from parity.paths.live import Host
-from parity.paths.plan import Role
+from parity.paths.live import InProcess
 from parity.runs import compare
 from parity.runs.load import load_ports
 from parity.runs.request import Request
@@ -35,39 +36,20 @@ def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
     del text, done, total
 
 
-REFERENCE, CANDIDATE = "reference", "candidate"
-"""Folders of the two versions of a script."""
+@contextmanager
+def silent() -> Iterator[None]:
+    """What a recording says on stderr is of its script, not of these programs."""
+    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        yield
 
 
-@dataclass
-class Here:
-    """Opens sides in this process; see `parity.paths.worker.openers.Openers`."""
-
-    host: Host = field(default_factory=Host)
-
-    def of(self, role: Role) -> Any:
-        return self.host
-
-
-def judged(change: Change, where: Path) -> tuple[Result, Result | None]:
-    """What the comparison came to, and where it failed what was found to explain it.
+def run(change: Change, where: Path) -> tuple[Result, Result | None]:
+    """Two ports, compared as `parity run` does: the result, and if it fails what was found to explain it.
 
     Args:
         where: an empty folder for the records.
     """
-    if change.script is None:
-        return run(change, where)
-    record(change, where)
-    after, before = str(where / REFERENCE), str(where / CANDIDATE)
-    result = diff(after, before)
-    if result.verdict != "fail":
-        return result, None
-    return result, explain(ExplainRequest(after, before), Here(), quiet)
-
-
-def run(change: Change, where: Path) -> tuple[Result, Result | None]:
-    """Two ports, compared as `parity run` does; see `judged`."""
-    openers = Here()
+    openers = InProcess()
     after, before = (f"{PORTS}:{change.name}_{version}" for version in ("after", "before"))
     ports = load_ports(after, before, None, openers)
     request = Request(after, *ports.settings([], []), ports=ports)
@@ -79,30 +61,40 @@ def run(change: Change, where: Path) -> tuple[Result, Result | None]:
     return result, explain(of_run(where, openers, {"reference": after, "candidate": before}), openers, quiet)
 
 
-def record(change: Change, where: Path) -> None:
-    """Both versions of a script, recorded."""
-    assert change.script is not None
-    scene = change.script(True, torch.float32)
-    for _ in parity.record(where / REFERENCE, **scene.parts):
+def recorded(sides: Callable[[bool], Scene], where: Path) -> tuple[Result, Result | None]:
+    """The same of two scripts, as `parity diff` compares their records."""
+    record(sides, where)
+    reference, candidate = str(where / "reference"), str(where / "candidate")
+    result = diff(reference, candidate)
+    if result.verdict != "fail":
+        return result, None
+    return result, explain(ExplainRequest(reference, candidate), InProcess(), quiet)
+
+
+def record(sides: Callable[[bool], Scene], where: Path) -> None:
+    """Both sides of a script, recorded; `sides` takes whether the reference is wanted."""
+    scene = sides(True)
+    for _ in parity.record(where / "reference", **scene.parts):
         scene.go()
-    scene = change.script(False, torch.float32)
-    with parity.record(where / CANDIDATE, **scene.parts, like=where / REFERENCE):
+    scene = sides(False)
+    with parity.record(where / "candidate", **scene.parts, like=where / "reference"):
         scene.go()
 
 
 def row(change: Change, where: Path) -> dict[str, Any]:
     """What is kept of a change: verdict, place, causes, and whether each is right."""
     try:
-        result, why = judged(change, where)
+        result, why = run(change, where) if change.script is None else recorded(change.script, where)
     except ParityError as error:
         return {"verdict": "refused", "reason": str(error)}
     except Exception as error:  # of parity's: shown as such
         return {"verdict": "crashed", "reason": f"{type(error).__name__}: {error}"}
-    causes = [] if why is None else [{"cause": c.cause, "setting": c.setting, "share": c.share} for c in why.causes]
+    causes, notes = ((), ()) if why is None else (why.causes, why.notes)
+    shares = [None if math.isnan(c.share) else round(c.share, 3) for c in causes]
     return {
         **told(result),
-        "causes": [{**c, "share": None if c["share"] != c["share"] else round(c["share"], 3)} for c in causes],
-        "unknown": [n.text for n in (why.notes if why else ()) if "unknown" in n.text],
+        "causes": [{"cause": c.cause, "setting": c.setting, "share": x} for c, x in zip(causes, shares, strict=True)],
+        "unknown": [note.text for note in notes if "unknown" in note.text],
     }
 
 
@@ -130,11 +122,7 @@ def placed(change: Change, found: dict[str, Any]) -> bool:
     modules = {module, module.removesuffix(".attention")}
     if found.get("birth") == "input":
         modules.add(module.rpartition(".")[0])
-    for at in change.at:
-        if (":" in at and fnmatch.fnmatchcase(site, at)) or (":" not in at and any(
-            fnmatch.fnmatchcase(m, at) for m in modules)):  # fmt: skip
-            return True
-    return False
+    return any(fnmatch.fnmatchcase(name, at) for at in change.at for name in ([site] if ":" in at else modules))
 
 
 def named(change: Change, found: dict[str, Any]) -> str:

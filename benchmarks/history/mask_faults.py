@@ -2,232 +2,142 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tiny
 import torch
-from change import Change, Made, drawn, processed, wrapped
+from change import Around, Made, change, drawn, masked, modules, wrapped
 from diffusers.models.transformers.transformer_ltx import apply_rotary_emb
 from torch import nn
 
+ATTENTIONS = "*transformer_blocks.*.attn"
+mask_change = functools.partial(change, cause="attention.mask")
+HUNYUAN = ("inner.transformer_blocks.0.attn", "inner.transformer_blocks.0")
 
-class TwoPrompts(nn.Module):
+
+def two_prompts() -> Made:
     """Two prompts of other lengths in one batch, as `num_videos_per_prompt` and guidance make them.
 
     The latents of both stand in the channels of one, since a run has a batch of one.
     """
+    names = ("hidden_states", "encoder_hidden_states", "encoder_attention_mask")
 
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
+    def lines(inner: Any, **inputs: torch.Tensor) -> torch.Tensor:
+        both = {
+            name: x.unflatten(1, (2, -1))[0] if name in names else x.expand(2, *x.shape[1:])
+            for name, x in inputs.items()
+        }
+        return inner(**both, return_dict=False)[0].flatten(0, 1)[None]
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        timestep: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        encoder_attention_mask: torch.Tensor,
-        **one: torch.Tensor,
-    ) -> torch.Tensor:
-        both = hidden_states.unflatten(1, (2, -1))[0]
-        out = self.inner(
-            hidden_states=both,
-            timestep=timestep.expand(2),
-            encoder_hidden_states=encoder_hidden_states.unflatten(1, (2, -1))[0],
-            encoder_attention_mask=encoder_attention_mask.unflatten(1, (2, -1))[0],
-            **{name: x.expand(2, *x.shape[1:]) for name, x in one.items()},
-            return_dict=False,
-        )[0]
-        return out.flatten(0, 1)[None]
+    texts = drawn(1, 32, 16, seed=1), torch.cat([tiny.masked(14), tiny.masked(5)], dim=1)
+    given = zip(names, (drawn(1, 8, 2, 8, 8), *texts), strict=True)
+    return Made(module=Around(lines, inner=tiny.hunyuan()), inputs={**tiny.hunyuan_inputs(), **dict(given)})
 
 
-def two_prompts() -> Made:
-    inputs = tiny.hunyuan_inputs() | {
-        "hidden_states": drawn(1, 8, 2, 8, 8),
-        "encoder_hidden_states": drawn(1, 32, 16, seed=1),
-        "encoder_attention_mask": torch.cat([tiny.masked(14), tiny.masked(5)], dim=1),
-    }
-    return Made(module=TwoPrompts(tiny.hunyuan()), inputs=inputs)
+@change("huggingface/diffusers#10454", "7747b588e2", two_prompts, at=HUNYUAN)
+def hunyuan_mask_without_heads(model: Any) -> None:
+    """HunyuanVideo's joint mask was [B, N, N]: with two prompts in a batch and two heads each head took the mask of one
+    prompt. Since: [B, 1, N, N].
+    """
+
+    def square(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        keys = mask[:, 0, 0]
+        return keys[:, :, None] & keys[:, None, :]  # [B, N, N]: the batch stands where heads do
+
+    masked(model, ATTENTIONS, square)
 
 
-def hunyuan_attentions(model: Any) -> list[Any]:
-    return [b.attn for b in (*model.transformer_blocks, *model.single_transformer_blocks)]
+@change("huggingface/diffusers#10548", "4a4afd5ece", two_prompts, at=HUNYUAN)
+def hunyuan_mask_of_three_axes(model: Any) -> None:
+    """The mask of keys was [B, 1, N], which broadcasts its batch along the heads. Since: [B, 1, 1, N]."""
+    masked(model, ATTENTIONS, lambda mask, x: mask[:, 0])
 
 
-def hunyuan_mask_without_heads(fixed: bool) -> Made:
-    made = two_prompts()
-
-    def change(arguments: dict[str, Any]) -> None:
-        keys = arguments["attention_mask"][:, 0, 0]
-        arguments["attention_mask"] = keys[:, :, None] & keys[:, None, :]  # [B, N, N]: the batch stands where heads do
-
-    for attention in [] if fixed else hunyuan_attentions(made.module.inner):
-        processed(attention, change)
-    return made
+@mask_change("huggingface/diffusers#12702", "dad5cb55e6", tiny.qwen, at=("transformer_blocks.0.attn",))
+def qwen_mask_dropped(model: Any) -> None:
+    """QwenImage's `encoder_hidden_states_mask` never reached the joint attention: padded text was attended to. Since:
+    it is joined with ones for the image and given to the attention.
+    """
+    masked(model, ATTENTIONS, lambda mask, x: None, "encoder_hidden_states_mask")
 
 
-def hunyuan_mask_of_three_axes(fixed: bool) -> Made:
-    made = two_prompts()
-
-    def change(arguments: dict[str, Any]) -> None:
-        arguments["attention_mask"] = arguments["attention_mask"][:, 0]  # [B, 1, N]
-
-    for attention in [] if fixed else hunyuan_attentions(made.module.inner):
-        processed(attention, change)
-    return made
+@mask_change("huggingface/diffusers#12263", "0a151115bb", tiny.chroma, at=("transformer_blocks.0.attn",))
+def chroma_mask_added(model: Any) -> None:
+    """Chroma's pipeline cast the mask to the latents' dtype, so that ones and zeros were added to the logits. Since: it
+    stays boolean.
+    """
+    masked(model, ATTENTIONS, lambda mask, x: mask.to(x.dtype))
 
 
-def qwen_mask_dropped(fixed: bool) -> Made:
-    made = tiny.qwen()
+@mask_change("huggingface/diffusers#14115", "5be68ced49", tiny.ltx, at=("transformer_blocks.0.attn2",))
+def varlen_takes_the_first_keys(model: Any) -> None:
+    """Flash attention 3 with lengths kept the first `mask.sum()` keys, whatever the mask let through. Since: the keys
+    at the mask's own positions.
+    """
 
-    def change(arguments: dict[str, Any]) -> None:
-        arguments["encoder_hidden_states_mask"] = None
+    def first(bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:  # this model's mask lets the last keys through
+        keys = torch.arange(bias.shape[-1]) < (bias > -1).sum(-1, keepdim=True)
+        return torch.where(keys, 0.0, -10000.0).to(bias.dtype)
 
-    for block in [] if fixed else made.module.transformer_blocks:
-        processed(block.attn, change)
-    return made
-
-
-def chroma_mask_added(fixed: bool) -> Made:
-    made = tiny.chroma()
-
-    def change(arguments: dict[str, Any]) -> None:
-        mask = arguments["attention_mask"]
-        arguments["attention_mask"] = None if mask is None else mask.to(arguments["hidden_states"].dtype)
-
-    blocks = (*made.module.transformer_blocks, *made.module.single_transformer_blocks)
-    for block in [] if fixed else blocks:
-        processed(block.attn, change)
-    return made
+    masked(model, "transformer_blocks.*.attn2", first)
 
 
-def varlen_takes_the_first_keys(fixed: bool) -> Made:
-    made = tiny.ltx()
-
-    def change(arguments: dict[str, Any]) -> None:
-        bias = arguments.get("attention_mask")
-        if bias is not None:  # as many keys as are valid, the first ones; the mask of this model lets the last through
-            valid = (bias > -1).sum(-1, keepdim=True)
-            first = torch.arange(bias.shape[-1]) < valid
-            arguments["attention_mask"] = torch.where(first, 0.0, -10000.0).to(bias.dtype)
-
-    for block in [] if fixed else made.module.transformer_blocks:
-        processed(block.attn2, change)
-    return made
+@mask_change("huggingface/diffusers#10033", "128b96f369", tiny.mochi, at=("transformer_blocks.0.attn1",))
+def mochi_padding_attended(model: Any) -> None:
+    """Mochi's joint attention took padded prompt tokens as keys and queries. Since: each prompt's valid tokens
+    alone.
+    """
+    masked(model, "transformer_blocks.*.attn1", lambda mask, x: torch.ones_like(mask))
 
 
-def mochi_padding_attended(fixed: bool) -> Made:
-    made = tiny.mochi()
+class SelfAttention:
+    """Wan's self-attention, written out.
 
-    def change(arguments: dict[str, Any]) -> None:
-        arguments["attention_mask"] = torch.ones_like(arguments["attention_mask"])
+    Args:
+        turned: heads [B, tokens, heads, D] under the rotary tables. causal: by accident.
+    """
 
-    for block in [] if fixed else made.module.transformer_blocks:
-        processed(block.attn1, change)
-    return made
+    def __init__(self, turned: Callable[..., torch.Tensor], causal: bool = False) -> None:
+        self.turned, self.causal = turned, causal
 
-
-class Causal:
-    """Plain attention, causal by accident."""
-
-    def __call__(
-        self, attn: Any, hidden_states: torch.Tensor, encoder: Any, mask: Any, rotary_emb: Any
-    ) -> torch.Tensor:
-        q, k, v = (f(hidden_states) for f in (attn.to_q, attn.to_k, attn.to_v))
-        q, k = attn.norm_q(q), attn.norm_k(k)
-        q, k, v = (x.unflatten(2, (attn.heads, -1)) for x in (q, k, v))
-        cos, sin = rotary_emb
-
-        def turned(x: torch.Tensor) -> torch.Tensor:
-            a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
-            c, s = cos[..., 0::2], sin[..., 1::2]
-            return torch.stack([a * c - b * s, a * s + b * c], dim=-1).flatten(-2).type_as(x)
-
-        q, k, v = (x.transpose(1, 2) for x in (turned(q), turned(k), v))
-        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    def __call__(self, attn: Any, x: torch.Tensor, encoder: Any, mask: Any, tables: Any) -> torch.Tensor:
+        q, k, v = (f(x) for f in (attn.to_q, attn.to_k, attn.to_v))
+        q, k, v = (h.unflatten(2, (attn.heads, -1)) for h in (attn.norm_q(q), attn.norm_k(k), v))
+        q, k, v = (h.type_as(x).transpose(1, 2) for h in (self.turned(q, *tables), self.turned(k, *tables), v))
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return attn.to_out[1](attn.to_out[0](out.transpose(1, 2).flatten(2)))
 
 
-def causal_by_accident(fixed: bool) -> Made:
-    made = tiny.wan()
-    for block in [] if fixed else made.module.blocks:
-        block.attn1.processor = Causal()
-    return made
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    c, s = cos[..., 0::2], sin[..., 1::2]
+    return torch.stack([a * c - b * s, a * s + b * c], dim=-1).flatten(-2)
 
 
-def text_rotated(fixed: bool) -> Made:
-    """LTX-2's prompt attention took the video's rotary tables, cut to the prompt's length for its keys."""
-    made = tiny.ltx()
-    model: Any = made.module
-    seen: list[Any] = []
-
-    def note(module: Any, args: Any, kwargs: Any) -> None:
-        seen[:] = [kwargs["image_rotary_emb"]]
-
-    def change(arguments: dict[str, Any]) -> None:
-        attn, (cos, sin) = arguments["attn"], seen[0]
-        keys = arguments["encoder_hidden_states"].shape[1]
-        arguments["image_rotary_emb"] = None
-        attn.tables = ((cos, sin), (cos[:, :keys], sin[:, :keys]))
-
-    def rotated(norm: Any, attn: Any, at: int) -> None:
-        wrapped(norm, lambda own, x: apply_rotary_emb(own(x), attn.tables[at]))
-
-    for block in [] if fixed else model.transformer_blocks:
-        block.attn1.register_forward_pre_hook(note, with_kwargs=True)
-        processed(block.attn2, change)
-        rotated(block.attn2.norm_q, block.attn2, 0)
-        rotated(block.attn2.norm_k, block.attn2, 1)
-    return made
+@change("AI-Hypercomputer/maxdiffusion@4f5be064", "4f5be064", tiny.wan, at=("blocks.0.attn1",))
+def causal_by_accident(model: Any) -> None:
+    """The splash kernel of image attention was built with a causal mask for every head. Since: a full mask."""
+    for attention in modules(model, "blocks.*.attn1"):
+        attention.processor = SelfAttention(turned, causal=True)
 
 
-MASK_FAULTS = (
-    Change(
-        name="hunyuan_mask_without_heads", source="huggingface/diffusers#10454", commit="7747b588e2",
-        kind="transformer", at=("inner.transformer_blocks.0.attn", "inner.transformer_blocks.0"),
-        what="HunyuanVideo's joint mask was [B, N, N]: with two prompts in a batch and two heads each head took "
-        "the mask of one prompt. Since: [B, 1, N, N].", model=hunyuan_mask_without_heads,
-    ),
-    Change(
-        name="hunyuan_mask_of_three_axes", source="huggingface/diffusers#10548", commit="4a4afd5ece",
-        kind="transformer", at=("inner.transformer_blocks.0.attn", "inner.transformer_blocks.0"),
-        what="The mask of keys was [B, 1, N], which broadcasts its batch along the heads. Since: [B, 1, 1, N].",
-        model=hunyuan_mask_of_three_axes,
-    ),
-    Change(
-        name="qwen_mask_dropped", source="huggingface/diffusers#12702", commit="dad5cb55e6", kind="transformer",
-        at=("transformer_blocks.0.attn",), cause="attention.mask",
-        what="QwenImage's `encoder_hidden_states_mask` never reached the joint attention: padded text was attended "
-        "to. Since: it is joined with ones for the image and given to the attention.", model=qwen_mask_dropped,
-    ),
-    Change(
-        name="chroma_mask_added", source="huggingface/diffusers#12263", commit="0a151115bb", kind="transformer",
-        at=("transformer_blocks.0.attn",), cause="attention.mask",
-        what="Chroma's pipeline cast the mask to the latents' dtype, so that ones and zeros were added to the logits. "
-        "Since: it stays boolean.", model=chroma_mask_added,
-    ),
-    Change(
-        name="varlen_takes_the_first_keys", source="huggingface/diffusers#14115", commit="5be68ced49",
-        kind="transformer", at=("transformer_blocks.0.attn2",), cause="attention.mask",
-        what="Flash attention 3 with lengths kept the first `mask.sum()` keys, whatever the mask let through. Since: "
-        "the keys at the mask's own positions.", model=varlen_takes_the_first_keys,
-    ),
-    Change(
-        name="mochi_padding_attended", source="huggingface/diffusers#10033", commit="128b96f369", kind="transformer",
-        at=("transformer_blocks.0.attn1",), cause="attention.mask",
-        what="Mochi's joint attention took padded prompt tokens as keys and queries. Since: each prompt's valid "
-        "tokens alone.", model=mochi_padding_attended,
-    ),
-    Change(
-        name="causal_by_accident", source="AI-Hypercomputer/maxdiffusion@4f5be064", commit="4f5be064",
-        kind="transformer", at=("blocks.0.attn1",),
-        what="The splash kernel of image attention was built with a causal mask for every head. Since: a full mask.",
-        model=causal_by_accident,
-    ),
-    Change(
-        name="text_rotated", source="utensils/mold#187", kind="transformer",
-        at=("transformer_blocks.0.attn2.norm_q", "transformer_blocks.0.attn2.norm_k", "transformer_blocks.0.attn2"),
-        what="LTX-2's attention to the prompt turned queries and keys by the video's rotary tables. Since: only "
-        "self-attention is turned.", model=text_rotated,
-    ),
+@change(
+    "utensils/mold#187", of=tiny.ltx,
+    at=("transformer_blocks.0.attn2.norm_q", "transformer_blocks.0.attn2.norm_k", "transformer_blocks.0.attn2"),
 )  # fmt: skip
+def text_rotated(model: Any) -> None:
+    """LTX-2's attention to the prompt turned queries and keys by the video's rotary tables. Since: only self-attention
+    is turned.
+    """
+    tables: list[Any] = []
+
+    def note(rope: Any, args: Any, out: Any) -> None:
+        tables[:] = out
+
+    def rotated(own: Any, x: torch.Tensor) -> torch.Tensor:  # keys are fewer than tokens of the video
+        return apply_rotary_emb(own(x), tuple(table[:, : x.shape[1]] for table in tables))
+
+    model.rope.register_forward_hook(note)
+    wrapped(model, "transformer_blocks.*.attn2.norm_?", rotated)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import diffusers
 from every_change import CHANGES
@@ -26,12 +25,10 @@ def __getattr__(name: str) -> Callable[[Case], Port]:
         raise AttributeError(name)
 
     def build(case: Case) -> Port:
-        made: Any = model(version == "after")
+        made = model(version == "after")
+        module = made.module
         return Port(
-            module=made.module,
-            call=lambda inputs: made.module(**inputs, **made.static),
-            inputs=made.inputs,
-            runs="torch",
+            module=module, call=lambda inputs: module(**inputs, **made.static), inputs=made.inputs, runs="torch"
         )
 
     return build

@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from change import Change, Made
-
-Tensors = Mapping[str, torch.Tensor]
+from change import Change
 
 RULES: Mapping[str, Callable[[torch.Tensor, torch.Tensor, float], bool]] = {
     "max_diff 1e-3": lambda a, b, noise: bool((a - b).abs().max() <= 1e-3),
@@ -53,26 +51,18 @@ def tensors(change: Change, fixed: bool, dtype: torch.dtype) -> dict[str, torch.
     if change.script is not None:
         return {name: x.double() for name, x in change.script(fixed, dtype).go().items()}
     assert change.model is not None
-    return _outputs(change.model(fixed), dtype)
+    made, found = change.model(fixed), dict[str, torch.Tensor]()
 
+    def seen(name: str, out: Any) -> None:
+        first = out[0] if isinstance(out, (tuple, list)) and out else out
+        if isinstance(first, torch.Tensor) and first.is_floating_point() and name not in found:
+            found[name] = first.detach().double()
 
-def _outputs(made: Made, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    module = made.module.to(dtype)
-
-    def seen(name: str) -> Callable[..., None]:
-        def hook(module: Any, args: Any, out: Any) -> None:
-            first = out[0] if isinstance(out, (tuple, list)) and out else out
-            if isinstance(first, torch.Tensor) and first.is_floating_point() and name not in found:
-                found[name] = first.detach().double()
-
-        return hook
-
-    for name, part in module.named_modules():
+    for name, part in made.module.to(dtype).named_modules():
         if name:
-            part.register_forward_hook(seen(name))
+            part.register_forward_hook(lambda module, args, out, name=name: seen(name, out))
     inputs = {name: x.to(dtype) if x.is_floating_point() else x for name, x in made.inputs.items()}
     with torch.no_grad():
-        out = module(**inputs, **made.static)
+        out = made.module(**inputs, **made.static)
     found["result"] = (out if isinstance(out, torch.Tensor) else out[0]).double()
     return found

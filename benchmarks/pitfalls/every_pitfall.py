@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from loop_pitfalls import LOOP_PITFALLS
-from model_pitfalls import MODEL_PITFALLS
+import loop_pitfalls
+import model_pitfalls
+from pitfall import Pitfall
 
-PITFALLS = tuple(sorted((*LOOP_PITFALLS, *MODEL_PITFALLS), key=lambda p: p.number))
+ROWS = [row for module in (loop_pitfalls, model_pitfalls) for row in vars(module).values() if isinstance(row, Pitfall)]
+PITFALLS = tuple(sorted(ROWS, key=lambda row: row.number))
