@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import judge
 import program  # it sets up what is imported next
+
+# isort: split
+import judge
 import rivals
 from change import Change
 from every_change import CHANGES

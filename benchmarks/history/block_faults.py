@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import diffusers
 import tiny
 import torch
 from change import Around, Made, change, drawn, tame, wrapped
@@ -24,7 +23,7 @@ def sana_positions_added(model: Any) -> None:
     """Sana's patch embedding added a table of positions where the config gave no interpolation scale. Since: only where
     it gives one.
     """
-    table: Any = tiny.sana(1.0).module.patch_embed  # what no scale in the config meant
+    table: Any = tiny.sana(interpolation_scale=1.0).module.patch_embed  # what no scale in the config meant
     wrapped(model, "patch_embed", lambda own, x: own(x) + table.pos_embed.to(x.dtype))
 
 
@@ -42,10 +41,6 @@ def rms_weight_rounded(model: Any) -> None:
 
 def cosmos() -> Made:
     """Two layers of Cosmos 3's packed attention over prompt and latents."""
-    sizes: dict[str, Any] = {
-        "hidden_size": 32, "head_dim": 8, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "attention_bias": False, "rms_norm_eps": 1e-6, "qk_norm_for_text": False, "use_und_k_norm_for_gen": True,
-    }  # fmt: skip
 
     def lines(layers: Any, hidden_states: torch.Tensor, encoder_hidden_states: torch.Tensor) -> torch.Tensor:
         text, image = encoder_hidden_states[0], hidden_states[0]
@@ -56,8 +51,12 @@ def cosmos() -> Made:
             text, image = text + more_text, image + more
         return image[None]
 
-    module = tame(Around(lines, layers=nn.ModuleList(Cosmos3PackedMoTAttention(**sizes) for _ in range(2))))
-    return Made(module=module, inputs={"hidden_states": drawn(1, 24, 32), "encoder_hidden_states": drawn(1, 8, 32)})
+    sizes = tiny.CONFIGS["Cosmos3PackedMoTAttention"]
+    layers = nn.ModuleList(Cosmos3PackedMoTAttention(**sizes) for _ in range(2))
+    return Made(
+        module=tame(Around(lines, layers=layers)),
+        inputs={"hidden_states": drawn(1, 24, 32), "encoder_hidden_states": drawn(1, 8, 32)},
+    )
 
 
 @change("huggingface/diffusers#14246", "86e6dac536", cosmos, at=("layers.0.k_norm_und_for_gen", "layers.0"))
@@ -100,10 +99,6 @@ def vace_mask_behind(fixed: bool) -> Made:
     """The part of a reference picture was joined behind the mask of Wan VACE. Since: in front of it, where the
     picture's latents are.
     """
-    inner = diffusers.WanVACETransformer3DModel(
-        num_attention_heads=2, attention_head_dim=12, in_channels=4, out_channels=4, text_dim=32, freq_dim=32,
-        ffn_dim=64, num_layers=2, rope_max_seq_len=32, vace_layers=[0, 1], vace_in_channels=12,
-    )  # fmt: skip
 
     def lines(inner: Any, video: torch.Tensor, mask: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
         padding = torch.zeros_like(mask[:, :, :1])  # what stands for the picture
@@ -113,7 +108,7 @@ def vace_mask_behind(fixed: bool) -> Made:
 
     mask = (drawn(1, 4, 2, 8, 8, seed=4) > 0).float()
     inputs = tiny.inputs(1, 4, 3, 8, 8, text=32, video=drawn(1, 8, 3, 8, 8, seed=3), mask=mask)
-    return Made(module=Around(lines, inner=tame(inner)), inputs=inputs)
+    return Made(module=Around(lines, inner=tiny.model("WanVACETransformer3DModel")), inputs=inputs)
 
 
 @change("huggingface/diffusers#10033", "128b96f369", tiny.mochi, at=("transformer_blocks.0.norm1_context",))

@@ -11,8 +11,6 @@ import text_faults
 import vae_faults
 from change import Change
 
-MODULES = (
-    mask_faults, rotary_faults, block_faults, text_faults, vae_faults, loop_faults, rounding_changes,
-)  # fmt: skip
+MODULES = (mask_faults, rotary_faults, block_faults, text_faults, vae_faults, loop_faults, rounding_changes)
 
 CHANGES = {row.name: row for module in MODULES for row in vars(module).values() if isinstance(row, Change)}

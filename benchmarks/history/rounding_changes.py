@@ -10,7 +10,7 @@ import torch
 from change import Around, Made, change, drawn, masked, modules, tame, wrapped
 from mask_faults import ATTENTIONS, SelfAttention
 from torch import nn
-from vae_faults import encode
+from vae_faults import around, encode
 
 innocent = functools.partial(change, innocent=True)
 
@@ -131,8 +131,7 @@ def auraflow_norm_of_keys(model: Any) -> None:
 
 
 def encoding_attention() -> Made:
-    module = Around(encode, vae=tiny.hunyuan_vae(attention=True))
-    return Made(module=module, inputs={"hidden_states": drawn(1, 3, 5, 16, 16)})
+    return around(tiny.hunyuan_vae(mid_block_add_attention=True), encode, 3, 5, 16, 16)
 
 
 @innocent("huggingface/diffusers#10764", "8ae8008b0d", encoding_attention)

@@ -12,16 +12,11 @@ from change import Around, Made, change, drawn, tame, wrapped
 
 
 def t5(kind: Any = transformers.UMT5EncoderModel, config: Any = transformers.UMT5Config) -> Any:
-    sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 3, "num_heads": 4}
-    return tame(kind(config(**sizes, dropout_rate=0.0)))
+    return tame(kind(config(**tiny.CONFIGS["T5EncoderModel"])))
 
 
 def qwen2() -> Any:
-    config = transformers.Qwen2Config(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=4096,
-    )  # fmt: skip
-    return tame(transformers.Qwen2Model(config))
+    return tame(transformers.Qwen2Model(transformers.Qwen2Config(**tiny.CONFIGS["Qwen2Model"])))
 
 
 def last(states: Any, mask: torch.Tensor) -> torch.Tensor:
@@ -105,10 +100,7 @@ def rope_in_bfloat16(model: Any) -> None:
 
 def clip(eos: int = 61) -> Made:
     """A CLIP text model, called with ids; what it pools is the result."""
-    config = transformers.CLIPTextConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=16, bos_token_id=60, eos_token_id=eos, pad_token_id=0,
-    )  # fmt: skip
+    config = transformers.CLIPTextConfig(**tiny.CONFIGS["CLIPTextModel"], eos_token_id=eos)
 
     def lines(text: Any, hidden_states: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
         return text(**others).pooler_output[:, None] + 0 * hidden_states

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tiny
@@ -20,8 +21,8 @@ def encode(vae: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     return vae.encode(hidden_states, return_dict=False)[0].mode()
 
 
-def decoder(vae: Any, frames: int = 1) -> Made:
-    return Made(module=Around(decode, vae=vae), inputs={"hidden_states": drawn(1, 4, frames, 6, 8)})
+def around(vae: Any, lines: Callable[..., torch.Tensor], *shape: int) -> Made:
+    return Made(module=Around(lines, vae=vae), inputs={"hidden_states": drawn(1, *shape)})
 
 
 @change("huggingface/diffusers#12041", "58d2b10a2e", at=(":out",), cause="order")
@@ -36,12 +37,11 @@ def wan_patches_transposed(fixed: bool) -> Made:
         x = x.view(b, 3, 2, 2, frames, height, width).permute(*order)
         return x.reshape(b, 3, frames, 2 * height, 2 * width)
 
-    vae = tiny.wan_vae(in_channels=12, out_channels=12, patch_size=2)
-    return Made(module=Around(lines, vae=vae), inputs={"hidden_states": drawn(1, 4, 1, 6, 8)})
+    return around(tiny.wan_vae(in_channels=12, out_channels=12, patch_size=2), lines, 4, 1, 6, 8)
 
 
 @change(
-    "huggingface/diffusers#13316", "5fc2bd2c8f", lambda: decoder(tiny.wan_vae(), frames=2),
+    "huggingface/diffusers#13316", "5fc2bd2c8f", lambda: around(tiny.wan_vae(), decode, 4, 2, 6, 8),
     at=("vae.decoder.up_blocks.0.resnets.0.norm1",), cause="norm_dtype",
 )  # fmt: skip
 def rms_norm_in_bfloat16(model: Any) -> None:
@@ -63,7 +63,7 @@ def hunyuan_chunks_of_the_other_flag(fixed: bool) -> Made:
     vae = tiny.hunyuan_vae()
     vae.use_framewise_encoding, vae.use_framewise_decoding = fixed, False
     vae.tile_sample_min_num_frames, vae.tile_sample_stride_num_frames = 8, 4
-    return Made(module=Around(encode, vae=vae), inputs={"hidden_states": drawn(1, 3, 13, 16, 16)})
+    return around(vae, encode, 3, 13, 16, 16)
 
 
 def tiled(vae: Any, fixed: bool) -> Made:
@@ -74,13 +74,13 @@ def tiled(vae: Any, fixed: bool) -> Made:
     vae.use_framewise_decoding = False
     own = vae._decode
 
-    def decode(z: torch.Tensor, return_dict: bool = True) -> Any:
+    def tiles(z: torch.Tensor, return_dict: bool = True) -> Any:
         wide = z.shape[-1] > vae.tile_sample_stride_width // vae.spatial_compression_ratio
         return vae.tiled_decode(z, return_dict=return_dict) if wide else own(z, return_dict=return_dict)
 
     if not fixed:
-        vae._decode = decode
-    return decoder(vae)
+        vae._decode = tiles
+    return around(vae, decode, 4, 1, 6, 8)
 
 
 @change("huggingface/diffusers#11305", "36538e1135", at=("vae.post_quant_conv*", "vae.decoder*", ":out"))
@@ -92,4 +92,4 @@ def hunyuan_tiles_from_the_stride(fixed: bool) -> Made:
 @change("huggingface/diffusers#11294", "bc261058ee", at=("vae.decoder*", ":out"))
 def mochi_tiles_from_the_stride(fixed: bool) -> Made:
     """The same in Mochi's VAE."""
-    return tiled(tiny.mochi_vae(), fixed)
+    return tiled(tiny.model("AutoencoderKLMochi"), fixed)

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import tiny
 import torch
 from change import Around, Scene, drawn, tame
 from loop_pitfalls import B16, Wan
 from pitfall import Told, pitfall
 from scripts import Ltx, Script
-from tiny import ltx_vae
 from torch import nn
 
 import parity
@@ -65,7 +65,7 @@ def config_value(right: bool) -> Script:
 @pitfall(15, "Decoder config", "upsample_residual", "config")
 def decoder_config(right: bool) -> Script:
     """`upsample_residual` of the VAE's config is another."""
-    vae = ltx_vae(upsample_residual=(right,) * 4)
+    vae = tiny.model("AutoencoderKLLTXVideo", upsample_residual=(right,) * 4)
     return Wan(vae=vae, after=lambda latents: vae.decode(latents, return_dict=False)[0])
 
 
@@ -151,7 +151,7 @@ def audio_format(right: bool) -> Script:
 @pitfall(27, "uint8 rounding", "frames", "rounded", "truncated")
 def uint8_rounding(right: bool) -> Script:
     """Frames are rounded to 8 bits where the reference truncates."""
-    vae = ltx_vae()
+    vae = tiny.model("AutoencoderKLLTXVideo")
 
     def after(latents: torch.Tensor) -> None:
         frames = 255 * vae.decode(latents, return_dict=False)[0].sigmoid()
@@ -174,5 +174,5 @@ def wrong_writer(right: bool) -> Script:
 @pitfall(29, "Rewritten reference logic", "VAE", "2", "3 frames")
 def rewritten_loop(right: bool) -> Script:
     """A loop written anew for the test decodes a latent frame too few."""
-    vae = ltx_vae()
+    vae = tiny.model("AutoencoderKLLTXVideo")
     return Wan(vae=vae, after=lambda x: vae.decode(x if right else x[:, :, :-1], return_dict=False)[0])
