@@ -86,7 +86,7 @@ bench: install
 # `make fault-bench RESTART=1` forgets the rows of a stopped run.
 fault-bench: install
 	$(if $(RESTART),rm -f .fault-bench.json)
-	$(BIN)/python benchmarks/fault_bench.py --innocents --state .fault-bench.json
+	$(BIN)/python benchmarks/fault_bench.py
 	rm .fault-bench.json
 
 # `make history RESTART=1` forgets the rows of a stopped run.

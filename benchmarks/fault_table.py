@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import stamp
-from fault_catalogue import FAULTS, Fault
+from fault_catalogue import FAULTS, Variant
 from innocents import INNOCENTS
 
 Row = Mapping[str, Any]
 
 DTYPES = ("float32", "bfloat16")
+SEEDS = range(5)
+"""Of each innocent variant."""
 
 
 def parent(module: str) -> str:
@@ -23,7 +25,7 @@ def parent(module: str) -> str:
 LISTS = ("net", "transformer_blocks", "to_out", "refiner_blocks")
 
 
-def right(fault: Fault, row: Row) -> bool:
+def right(fault: Variant, row: Row) -> bool:
     """Whether a row's origin is the exact module, its attention call or its direct parent.
 
     Where a module's own code gives a child the wrong input, that input is the exact place; rotary tables are compared
@@ -53,12 +55,12 @@ was lost, not how good the verdict is (`mutants`, history).
 
 
 def markdown(kept: Mapping[str, Any]) -> str:
-    """The page."""
+    """The page of a whole run."""
     rows = kept["rows"]
     out = [HEAD, stamp.line(kept), "", *_summary(rows), ""]
     out += ["| fault | group | sits at | float32 | bfloat16 |", "|---|---|---|---|---|"]
     for fault in FAULTS:
-        cells = [_cell(rows.get(f"{dtype}/{fault.name}"), fault) for dtype in DTYPES]
+        cells = [_cell(rows[f"{dtype}/{fault.name}"], fault) for dtype in DTYPES]
         out.append(f"| {fault.name} | {fault.group} | `{fault.at or '(model)'}` | {' | '.join(cells)} |")
     out += [
         "",
@@ -66,45 +68,32 @@ def markdown(kept: Mapping[str, Any]) -> str:
         "|---|---|---|",
     ]
     for innocent in INNOCENTS:
-        cells = [_innocent(rows, dtype, innocent.name) for dtype in DTYPES]
+        cells = [_alarms([rows[f"{dtype}/{seed}/{innocent.name}"] for seed in SEEDS]) for dtype in DTYPES]
         out.append(f"| {innocent.name} | {' | '.join(cells)} |")
     return "\n".join(out) + "\n"
 
 
 def _summary(rows: Mapping[str, Row]) -> list[str]:
+    faults = [[rows[f"{dtype}/{fault.name}"] for fault in FAULTS] for dtype in DTYPES]
+    clean = [[rows[f"{dtype}/{seed}/{i.name}"] for i in INNOCENTS for seed in SEEDS] for dtype in DTYPES]
+    # Of a bfloat16 pair by default: the structure round first.
+    faults.append([first if _found(first) else second for first, second in zip(*faults, strict=True)])
+    clean.append([first if first["verdict"] != "pass" else second for first, second in zip(*clean, strict=True)])
     out = ["| | detected | origin right | false alarms |", "|---|---|---|---|"]
-    for dtype, title in zip(DTYPES, ("float32", "bfloat16, precision alone"), strict=True):
-        held = [(f, rows[f"{dtype}/{f.name}"]) for f in FAULTS if f"{dtype}/{f.name}" in rows]
-        out.append(_line(title, held, _innocents(rows, dtype)))
-    both = [[(f, rows.get(f"{dtype}/{f.name}")) for dtype in DTYPES] for f in FAULTS]
-    held = [(f, a if _found(a) else b) for (f, a), (_, b) in both if a is not None and b is not None]
-    pairs = [(r, rows.get(name.replace("bfloat16/", "float32/"))) for name, r in rows.items() if _is_innocent(name)]
-    clean = [b if a["verdict"] == "pass" else a for a, b in pairs if b is not None]
-    return [*out, _line("bfloat16, both rounds", held, clean)]
-
-
-def _line(title: str, held: Sequence[tuple[Fault, Row]], clean: Sequence[Row] | None = None) -> str:
-    found = [(f, r) for f, r in held if _found(r)]
-    placed = sum(right(f, r) for f, r in found)
-    alarms = "-" if clean is None else f"{sum(r['verdict'] != 'pass' for r in clean)} of {len(clean)}"
-    return f"| parity, {title} | {len(found)} of {len(held)} | {placed} of {len(found)} | {alarms} |"
+    titles = ("float32", "bfloat16, precision alone", "bfloat16, both rounds")
+    for title, judged, rest in zip(titles, faults, clean, strict=True):
+        found = [(fault, row) for fault, row in zip(FAULTS, judged, strict=True) if _found(row)]
+        placed, alarms = sum(right(*pair) for pair in found), sum(row["verdict"] != "pass" for row in rest)
+        figures = ((len(found), judged), (placed, found), (alarms, rest))
+        out.append(f"| parity, {title} | " + " | ".join(f"{n} of {len(of)}" for n, of in figures) + " |")
+    return out
 
 
 def _found(row: Row) -> bool:
     return row["verdict"] in ("fail", "unjudged")
 
 
-def _is_innocent(name: str, dtype: str = "bfloat16") -> bool:
-    return name.startswith(f"{dtype}/") and name.count("/") == 2
-
-
-def _innocents(rows: Mapping[str, Row], dtype: str) -> list[Row]:
-    return [r for name, r in rows.items() if _is_innocent(name, dtype)]
-
-
-def _cell(row: Row | None, fault: Fault) -> str:
-    if row is None:
-        return "not run"
+def _cell(row: Row, fault: Variant) -> str:
     if row["verdict"] == "pass" and row.get("local") is not None:
         return f"pass: at most {row['local']:.2f} local floors, at `{row['local_at']}`"
     if row["verdict"] != "fail":
@@ -112,11 +101,8 @@ def _cell(row: Row | None, fault: Fault) -> str:
     return "found" if right(fault, row) else f"found, origin `{row['origin']}`"
 
 
-def _innocent(rows: Mapping[str, Row], dtype: str, name: str) -> str:
-    run = [r for key, r in rows.items() if _is_innocent(key, dtype) and key.endswith(f"/{name}")]
-    if not run:
-        return "not run"
-    alarms = sum(r["verdict"] != "pass" for r in run)
-    local = [r["local"] for r in run if r.get("local") is not None]
+def _alarms(run: list[Row]) -> str:
+    alarms = sum(row["verdict"] != "pass" for row in run)
+    local = [row["local"] for row in run if row.get("local") is not None]
     alone = f", {max(local):.2f}" if local else ""
-    return f"{alarms} of {len(run)}, {max(r.get('worst', float('nan')) for r in run):.2f}{alone}"
+    return f"{alarms} of {len(run)}, {max(row.get('worst', float('nan')) for row in run):.2f}{alone}"

@@ -4,148 +4,109 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from fault_catalogue import attention, module, plain, wrap
+from fault_catalogue import Change, Patch, Variant, attention, logits, plain, replaced, rows, weighed
 from torchax import interop
 
 from parity.paths.loaded import Loaded
 
 
-@dataclass(frozen=True, slots=True)
-class Innocent:
-    """A variant: settings of the candidate, and a patch of the loaded side.
+def in_each_block(name: str, change: Change) -> Patch:
+    """One module's forward in every block."""
 
-    Attributes:
-        name: for the table. settings: of the candidate. patch: changes the side; may return what undoes it.
-    """
+    def patch(side: Loaded, m: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            for block in m.transformer_blocks:
+                stack.enter_context(replaced(block.get_submodule(name), change))
+            return stack.pop_all()
 
-    name: str
-    settings: tuple[str, ...] = ()
-    patch: Callable[[Loaded], Any] | None = None
-
-    @contextlib.contextmanager
-    def apply(self, side: Loaded) -> Iterator[None]:
-        undo = None
-        if self.patch is not None:
-            with side.backend.scope():
-                undo = self.patch(side)
-        with undo or contextlib.nullcontext():
-            yield
+    return patch
 
 
-def split_sums(side: Loaded) -> None:
+def split_sums(m: Any, old: Any, x: Any) -> Any:
     """Each feed-forward's second product in two halves, added up: what a tensor-parallel mesh does."""
-    for i in range(4):
-        m = module(side, f"transformer_blocks.{i}.ff.net.2")
-        if "forward" in m.__dict__:
-            return  # patched already, for another seed
-
-        def change(old: Any, x: Any, m: Any = m) -> Any:
-            half = x.shape[-1] // 2
-            first = F.linear(x[..., :half], m.weight[:, :half])
-            return first + F.linear(x[..., half:], m.weight[:, half:]) + m.bias
-
-        wrap(m, change)
+    half = x.shape[-1] // 2
+    first = F.linear(x[..., :half], m.weight[:, :half])
+    return first + F.linear(x[..., half:], m.weight[:, half:]) + m.bias
 
 
-def written_out(side: Loaded) -> Any:
-    return attention(plain)
-
-
-def blocked_softmax(side: Loaded) -> Any:
+def blocked_softmax(q: Any, k: Any, v: Any, valid: Any) -> Any:
     """Attention over blocks of keys with a running maximum, as flash attention sums."""
-
-    def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
-        scale = q.shape[-1] ** -0.5
-        top, total, out = None, 0.0, 0.0
-        for i in range(0, k.shape[2], 32):
-            scores = (q @ k[:, :, i : i + 32].transpose(-1, -2)) * scale
-            scores = scores.masked_fill(~valid[:, None, None, i : i + 32], -1e30)
-            high = scores.amax(-1, keepdim=True)
-            new = high if top is None else torch.maximum(top, high)
-            shrink = 1.0 if top is None else torch.exp(top - new)
-            weight = torch.exp(scores - new)
-            total = total * shrink + weight.sum(-1, keepdim=True)
-            out = out * shrink + weight @ v[:, :, i : i + 32]
-            top = new
-        return out / total * valid[:, None, :, None].to(v.dtype)
-
-    return attention(change)
+    scale = q.shape[-1] ** -0.5
+    top, total, out = None, 0.0, 0.0
+    for i in range(0, k.shape[2], 32):
+        scores = (q @ k[:, :, i : i + 32].transpose(-1, -2)) * scale
+        scores = scores.masked_fill(~valid[:, None, None, i : i + 32], -1e30)
+        high = scores.amax(-1, keepdim=True)
+        new = high if top is None else torch.maximum(top, high)
+        shrink = 1.0 if top is None else torch.exp(top - new)
+        weight = torch.exp(scores - new)
+        total = total * shrink + weight.sum(-1, keepdim=True)
+        out = out * shrink + weight @ v[:, :, i : i + 32]
+        top = new
+    return out / total * rows(valid, v)
 
 
-def smooth_keys(side: Loaded) -> Any:
-    return attention(lambda q, k, v, valid: plain(q, k - k.mean(dim=2, keepdim=True), v, valid))
+def smooth_keys(q: Any, k: Any, v: Any, valid: Any) -> Any:
+    return plain(q, k - k.mean(dim=2, keepdim=True), v, valid)
 
 
-def additive_mask(side: Loaded) -> Any:
-    def change(q: Any, k: Any, v: Any, valid: Any) -> Any:
-        bias = torch.where(valid[:, None, None, :], 0.0, -1e9).to(q.dtype)
-        scores = (q @ k.transpose(-1, -2)) / q.shape[-1] ** 0.5 + bias
-        return torch.softmax(scores, dim=-1) @ v
-
-    return attention(change)
+def additive_mask(q: Any, k: Any, v: Any, valid: Any) -> Any:
+    bias = torch.where(valid[:, None, None, :], 0.0, -1e9).to(q.dtype)
+    return weighed(logits(q, k) + bias, v, None)
 
 
-def fused_qkv(side: Loaded) -> None:
+def fused_projections(side: Loaded, m: Any) -> Any:
     """The projections of each block in one product, cut apart after it."""
-    for i in range(4):
-        attn = module(side, f"transformer_blocks.{i}.attn")
-        if "forward" in attn.to_q.__dict__:
-            return
 
-        def held(name: str, attn: Any = attn, i: int = i) -> Any:
-            """A parameter; where one projection is run alone, the two beside it have theirs in the candidate only."""
-            own = operator.attrgetter(name)(attn)
-            theirs = side.backend.params[f"transformer_blocks.{i}.attn.{name}"]
-            return own if hasattr(own, "jax") else interop.torch_view(theirs)
+    def held(path: str) -> Any:
+        """A parameter; where one projection is run alone, the two beside it have theirs in the candidate only."""
+        own = operator.attrgetter(path)(m)
+        return own if hasattr(own, "jax") else interop.torch_view(side.backend.params[path])  # type: ignore[attr-defined]
 
-        def change(old: Any, x: Any, held: Any = held, at: int = 0) -> Any:
-            weight, bias = (torch.cat([held(f"to_{p}.{kind}") for p in "qkv"]) for kind in ("weight", "bias"))
+    def part(attn: str, at: int) -> Change:
+        def change(m: Any, old: Any, x: Any) -> Any:
+            weight, bias = (torch.cat([held(f"{attn}.to_{p}.{kind}") for p in "qkv"]) for kind in ("weight", "bias"))
             return F.linear(x, weight, bias).chunk(3, dim=-1)[at]
 
-        for at, name in enumerate(("to_q", "to_k", "to_v")):
-            part = getattr(attn, name)
-            wrap(part, lambda old, x, change=change, at=at: change(old, x, at=at))
+        return change
+
+    with contextlib.ExitStack() as stack:
+        for i in range(len(m.transformer_blocks)):
+            attn = f"transformer_blocks.{i}.attn"
+            for at, p in enumerate("qkv"):
+                stack.enter_context(replaced(m.get_submodule(f"{attn}.to_{p}"), part(attn, at)))
+        return stack.pop_all()
 
 
-def statistics_otherwise(side: Loaded) -> None:
+def other_statistics(m: Any, old: Any, x: Any) -> Any:
     """Layer norms by mean of squares less square of the mean, in float32."""
-    for i in range(4):
-        m = module(side, f"transformer_blocks.{i}.norm2")
-        if "forward" in m.__dict__:
-            return
-
-        def change(old: Any, x: Any, m: Any = m) -> Any:
-            wide = x.to(torch.float32)
-            mean = wide.mean(-1, keepdim=True)
-            var = (wide * wide).mean(-1, keepdim=True) - mean * mean
-            return ((wide - mean) * torch.rsqrt(var + m.eps)).to(x.dtype)
-
-        wrap(m, change)
+    wide = x.to(torch.float32)
+    mean = wide.mean(-1, keepdim=True)
+    var = (wide * wide).mean(-1, keepdim=True) - mean * mean
+    return ((wide - mean) * torch.rsqrt(var + m.eps)).to(x.dtype)
 
 
 INNOCENTS = (
-    Innocent("jit"),
-    Innocent("eager", ("jit=false",)),
-    Innocent("mesh tp=2", ("mesh=dp=1,sp=1,tp=2",)),
-    Innocent("mesh sp=2", ("mesh=dp=1,sp=2,tp=1",)),
-    Innocent("both branches in one batch, mesh dp=2", ("mesh=dp=2,sp=1,tp=1",)),
-    Innocent("mesh 2x2x2", ("mesh=dp=2,sp=2,tp=2",)),
-    Innocent("fc2 replicated, tp=4", ("mesh=dp=1,sp=1,tp=4", "sharding=tp_fc2_replicated")),
-    Innocent("zeroed keys rescaled", ("attention.mask=zero_kv_rescaled",)),
-    Innocent("concatenated text", ("text.reorder=concatenate",)),
-    Innocent("no vision states", ("vision_states=none",)),
-    Innocent("cached rotary tables", ("rope=cached",)),
-    Innocent("attention written out", patch=written_out),
-    Innocent("attention in blocks of keys", patch=blocked_softmax),
-    Innocent("K-smooth", patch=smooth_keys),
-    Innocent("additive mask", patch=additive_mask),
-    Innocent("fused projections", patch=fused_qkv),
-    Innocent("split sums", patch=split_sums),
-    Innocent("norm statistics otherwise", patch=statistics_otherwise),
+    Variant("jit"),
+    Variant("eager", settings=("jit=false",)),
+    Variant("mesh tp=2", settings=("mesh=dp=1,sp=1,tp=2",)),
+    Variant("mesh sp=2", settings=("mesh=dp=1,sp=2,tp=1",)),
+    Variant("both branches in one batch, mesh dp=2", settings=("mesh=dp=2,sp=1,tp=1",)),
+    Variant("mesh 2x2x2", settings=("mesh=dp=2,sp=2,tp=2",)),
+    Variant("fc2 replicated, tp=4", settings=("mesh=dp=1,sp=1,tp=4", "sharding=tp_fc2_replicated")),
+    Variant("zeroed keys rescaled", settings=("attention.mask=zero_kv_rescaled",)),
+    Variant("concatenated text", settings=("text.reorder=concatenate",)),
+    Variant("no vision states", settings=("vision_states=none",)),
+    Variant("cached rotary tables", settings=("rope=cached",)),
+    Variant("attention written out", patch=attention(plain)),
+    Variant("attention in blocks of keys", patch=attention(blocked_softmax)),
+    Variant("K-smooth", patch=attention(smooth_keys)),
+    Variant("additive mask", patch=attention(additive_mask)),
+    Variant("fused projections", patch=fused_projections),
+    Variant("split sums", patch=in_each_block("ff.net.2", split_sums)),
+    Variant("norm statistics otherwise", patch=in_each_block("norm2", other_statistics)),
 )

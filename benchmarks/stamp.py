@@ -6,13 +6,44 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from parity.golden.versions import versions
 
 FOLDER = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[1] / "docs"
+
+Row = dict[str, Any]
+
+
+class State:
+    """Rows by name, kept in a file as they come: the same command goes on where it was stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: dict[str, Row] = json.loads(path.read_text()) if path.exists() else {}
+
+    def row(self, name: str, make: Callable[..., Row], *args: Any) -> Row:
+        """What `make` gives for these arguments, and the seconds that it took; made where there is none yet."""
+        if name not in self.rows:
+            began = time.perf_counter()
+            self.rows[name] = {**make(*args), "seconds": round(time.perf_counter() - began, 2)}
+            self.path.write_text(json.dumps(self.rows, indent=1))
+        return self.rows[name]
+
+
+def publish(name: str, rows: Mapping[str, Row], render: Callable[[Mapping[str, Any]], str]) -> None:
+    """Keep the rows of a whole run, and render the page of that name from them."""
+    save(name, stamped(rows, spent(rows)))
+    (DOCS / f"{name}.md").write_text(render(load(name)))
+
+
+def spent(rows: Mapping[str, Row]) -> float:
+    """Seconds of all rows, however often the run was stopped."""
+    return float(sum(row.get("seconds", 0.0) for row in rows.values()))
 
 
 def stamped(rows: Mapping[str, Any], seconds: float, **more: Any) -> dict[str, Any]:

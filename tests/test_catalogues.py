@@ -33,16 +33,14 @@ def _found() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def bench(_found: None) -> Any:
-    """The fault bench, with the reference and its floors measured once."""
-    fault_bench = importlib.import_module("fault_bench")
-    fault_bench.known = fault_bench.Known("float32", 1)
-    return fault_bench
+    """The fault bench, which measures the reference and its floors once."""
+    return importlib.import_module("fault_bench")
 
 
 @pytest.mark.parametrize("name", ["mask_one_row_too_few", "guidance_in_bfloat16"])
 def test_fault_is_found_where_it_is(bench: Any, name: str) -> None:
     (fault,) = (f for f in bench.FAULTS if f.name == name)
-    row = bench.fault_row(bench.known, fault)
+    row = bench.row("float32", fault)
     assert (row["verdict"], bench.right(fault, row)) == ("fail", True), row
 
 
@@ -50,16 +48,14 @@ def test_fault_in_bfloat16_is_placed_by_local_errors(bench: Any) -> None:
     """The free run shows the fault at the attention call behind the norm."""
     (fault,) = (f for f in bench.FAULTS if f.name == "norm_without_affine")
     known = bench.Known("bfloat16", 1, sites="transformer_blocks.1.attn*")
-    row = bench.fault_row(known, fault)
+    row = bench.judged(known, fault, known.candidate(*fault.settings))
     assert (row["verdict"], row["origin"], row["birth"]) == ("fail", "transformer_blocks.1.attn.norm_k:out", "module")
 
 
 @pytest.mark.parametrize("name", ["attention in blocks of keys", "split sums"])
 def test_innocent_variant_raises_no_alarm(bench: Any, name: str) -> None:
     (innocent,) = (i for i in bench.INNOCENTS if i.name == name)
-    side = bench.known.candidate(*innocent.settings)
-    with innocent.apply(side):
-        row = bench.innocent_row(bench.known, side)
+    row = bench.row("float32", innocent)
     assert (row["verdict"], row["worst"] < 3) == ("pass", True), row
 
 
