@@ -4,14 +4,14 @@
 #   make test     the tests of every change
 #   make test-all all tests: processes, meshes, the TPU compiler and fuzzing too (half an hour)
 #   make lint     ruff and mypy
-#   make bench    what observing, goldens and diffs cost (minutes)
+#   make bench    what observing and diffs cost (minutes)
 #   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
 #   make history oracle  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
 #                 stopped)
 #   make mutants  benchmarks/results/mutants.json: faults that nobody chose (minutes; goes on where it stopped)
 #   make families docs/families.md: diffusers' transformers that parity has no line for, each as it is (an hour or two; goes
 #                 on where it stopped)
-#   make gpu      what only a GPU can show (at most eight minutes on a large one)
+#   make gpu      whether the reference works on a GPU (minutes on one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
 #   make reference  docs/commands.md and docs/api.md: from the help of the commands and from docstrings
 #   make docs     the documents as a site, in build/site (needs the extra docs, which it installs)
@@ -77,11 +77,9 @@ KILLS ?= 20
 kills: install
 	KILLS=$(KILLS) $(BIN)/python -m pytest tests/kills tests/golden/test_writer.py -m "slow or not slow" --timeout 0
 
-# Not all of benchmarks/: `fault_bench` takes hours, the catalogues beside it are no programs.
-BENCHES := diff observe
-
 bench: install
-	@set -e; for name in $(BENCHES); do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
+	$(BIN)/python benchmarks/cost.py diff
+	$(BIN)/python benchmarks/cost.py observe
 
 # `make fault-bench RESTART=1` forgets the rows of a stopped run.
 fault-bench: install
@@ -89,12 +87,12 @@ fault-bench: install
 	$(BIN)/python benchmarks/fault_bench.py
 	rm .fault-bench.json
 
-# `make history RESTART=1` forgets the rows of a stopped run.
 # What the judge says of records that were made once: what changed. `make oracle ACCEPT=1` commits to it.
 oracle: export PARITY_CACHE ?= $(CURDIR)/.cache/parity
 oracle: install
 	$(BIN)/python benchmarks/oracle.py $(if $(ACCEPT),--accept)
 
+# `make history RESTART=1` forgets the rows of a stopped run.
 history: install
 	$(if $(RESTART),rm -f .history.json)
 	$(BIN)/python benchmarks/history --state .history.json
@@ -103,10 +101,9 @@ history: install
 # `make mutants RESTART=1` forgets the rows of a stopped run.
 mutants: install
 	$(if $(RESTART),rm -f .mutants.json)
-	$(BIN)/python benchmarks/mutants.py --state .mutants.json
+	$(BIN)/python benchmarks/mutants.py
 	rm .mutants.json
 
-# `make families RESTART=1` forgets the rows of a stopped run.
 ablations: install
 	$(BIN)/python benchmarks/ablations.py
 	rm .ablations.json
@@ -119,9 +116,10 @@ pitfalls: install
 	$(BIN)/python benchmarks/pitfalls
 	rm .pitfalls.json
 
+# `make families RESTART=1` forgets the rows of a stopped run.
 families: install
 	$(if $(RESTART),rm -f .families.json)
-	$(BIN)/python benchmarks/families.py --state .families.json --markdown docs/families.md
+	$(BIN)/python benchmarks/families.py
 	rm .families.json
 
 gpu: install

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -50,12 +48,11 @@ MECHANISMS: Mapping[str, Mapping[str, Any]] = {
 """Name -> what stands in its place. None of them can be turned off in the product."""
 
 
-@contextlib.contextmanager
-def without(name: str) -> Iterator[None]:
+def judged_without(name: str) -> stamp.Row:
     with contextlib.ExitStack() as stack:
         for target, instead in MECHANISMS[name].items():
             stack.enter_context(mock.patch(target, instead))
-        yield
+        return {"mutants": of_mutants(), "history": of_history()}
 
 
 def of_mutants() -> dict[str, list[Any]]:
@@ -90,18 +87,14 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--state", type=Path, default=Path(".ablations.json"))
     options = parser.parse_args()
-    began = time.perf_counter()
-    rows: dict[str, dict[str, Any]] = json.loads(options.state.read_text()) if options.state.exists() else {}
+    state = stamp.State(options.state)
     for name in MECHANISMS:
-        if name in rows or (options.only and name not in (*options.only, "nothing")):
-            continue
-        with without(name):
-            rows[name] = {"mutants": of_mutants(), "history": of_history()}
-        options.state.write_text(json.dumps(rows))
-        print(line(name, rows), flush=True)
+        if not options.only or name in (*options.only, "nothing"):
+            state.row(name, judged_without, name)
+            print(line(name, state.rows), flush=True)
     if not options.only:
-        told = {name: {kind: changed(rows, name, kind) for kind in ("mutants", "history")} for name in rows}
-        stamp.save("ablations", stamp.stamped(told, time.perf_counter() - began))
+        told = {name: {kind: changed(state.rows, name, kind) for kind in ("mutants", "history")} for name in state.rows}
+        stamp.save("ablations", stamp.stamped(told, stamp.spent(state.rows)))
 
 
 def changed(rows: Mapping[str, Any], name: str, kind: str) -> dict[str, list[Any]]:

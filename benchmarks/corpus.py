@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import functools
 import gc
 import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -44,37 +45,32 @@ def pitfalls() -> Iterator[tuple[str, Make]]:
 def faults() -> Iterator[tuple[str, Make]]:
     """In float32: in bfloat16 local errors decide, which are in no golden."""
     from fault_catalogue import FAULTS
-    from known_reference import Known
 
-    known: dict[int, Known] = {}
-    for fault in FAULTS:
-
-        def make(where: Path, fault: Any = fault) -> None:
-            if fault.steps not in known:
-                known[fault.steps] = Known("float32", fault.steps, forcing="none")
-            side = known[fault.steps].candidate(*fault.settings)
-            with fault.apply(side):
-                known[fault.steps].judge(side, where)
-
-        yield fault.name, make
+    yield from _variants("float32", FAULTS)
 
 
 def innocents() -> Iterator[tuple[str, Make]]:
     from innocents import INNOCENTS
-    from known_reference import Known
 
     for dtype in ("float32", "bfloat16"):
-        known: list[Known] = []
-        for innocent in INNOCENTS:
+        for name, make in _variants(dtype, INNOCENTS):
+            yield f"{dtype}-{name}", make
 
-            def make(where: Path, innocent: Any = innocent, dtype: str = dtype, known: list[Known] = known) -> None:
-                if not known:
-                    known.append(Known(dtype, 1, forcing="none"))
-                side = known[0].candidate(*innocent.settings)
-                with innocent.apply(side):
-                    known[0].judge(side, where)
 
-            yield f"{dtype}-{innocent.name}", make
+def _variants(dtype: str, variants: Iterable[Any]) -> Iterator[tuple[str, Make]]:
+    """Of the fault bench; the reference is measured once for each number of steps."""
+    from known_reference import Known
+
+    known = functools.cache(lambda steps: Known(dtype, steps, forcing="none"))
+
+    def make(variant: Any, where: Path) -> None:
+        bench = known(variant.steps)
+        side = bench.candidate(*variant.settings)
+        with variant.apply(side):
+            bench.judge(side, where)
+
+    for variant in variants:
+        yield variant.name, functools.partial(make, variant)
 
 
 KINDS = {"history": history, "pitfalls": pitfalls, "faults": faults, "innocents": innocents}

@@ -41,7 +41,6 @@ from innocents import INNOCENTS
 from known_reference import Known
 from stamp import Row, State, publish
 
-from parity.compare.result import SiteDiff
 from parity.errors import ParityError
 from parity.paths.loaded import Loaded
 
@@ -54,9 +53,8 @@ def cases() -> Iterator[tuple[str, str, Variant, int]]:
         yield f"{dtype}/{seed}/{innocent.name}", dtype, innocent, seed
 
 
-@functools.lru_cache(maxsize=len(SEEDS))
-def reference(dtype: str, steps: int = 1, seed: int = 0) -> Known:
-    return Known(dtype, steps, seed)
+reference = functools.lru_cache(maxsize=len(SEEDS))(Known)
+"""(dtype, steps, seed) -> one measured before, if it was."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -65,7 +63,7 @@ def candidate(dtype: str, variant: Variant) -> Loaded:
     a process."""
     jax.clear_caches()
     gc.collect()
-    return reference(dtype, variant.steps).candidate(*variant.settings)
+    return reference(dtype, variant.steps, 0).candidate(*variant.settings)
 
 
 def row(dtype: str, variant: Variant, seed: int = 0) -> Row:
@@ -86,7 +84,7 @@ def judged(known: Known, variant: Variant, side: Loaded) -> Row:
     origin = result.origin
     ratios = (d.distance.ratio for d in result.sites if d.verdict != "apart")
     alone = [d for d in result.sites if not np.isnan(d.local.floor) or d.local.ratio == float("inf")]
-    worst = max(alone, key=_local_ratio, default=None)
+    worst = max(alone, key=lambda d: float("inf") if np.isnan(d.local.ratio) else d.local.ratio, default=None)
     return {
         "verdict": result.verdict,
         "origin": origin.key.site if origin is not None else result.failed or "",
@@ -99,10 +97,6 @@ def judged(known: Known, variant: Variant, side: Loaded) -> Row:
     }
 
 
-def _local_ratio(d: SiteDiff) -> float:
-    return float("inf") if np.isnan(d.local.ratio) else d.local.ratio
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", default=[], help="a fault or an innocent variant")
@@ -113,15 +107,7 @@ def main() -> None:
         if not options.only or variant.name in options.only:
             found = state.row(name, row, dtype, variant, seed)
             where = "" if variant in INNOCENTS else "right" if right(variant, found) else f"AT {found.get('origin')}"
-            print(
-                name,
-                found["verdict"],
-                where,
-                found.get("noise_pred"),
-                found.get("worst"),
-                found["reason"][:90],
-                flush=True,
-            )
+            print(name, found["verdict"], where, found.get("worst"), found["reason"][:90], flush=True)
     if not options.only:
         publish("fault-bench", state.rows, markdown)
 

@@ -67,31 +67,32 @@ class Known:
         forcing: str | None = None,
         port: str | None = None,
     ) -> None:
-        exact = dtype == "float32"
+        exact, chosen = dtype == "float32", [f"dtype={dtype}"]
         self._openers = _Openers()
         self.openers = Remembering(self._openers, calls=True)
-        theirs = None if port is None else self._openers.port("--port", port, DEFAULT_TIMEOUT)
-        base = parse("torchax") if theirs is None else settings_of(theirs, parse("torchax"), [])
-        chosen = [f"dtype={dtype}"]
+        candidate, ports = parse("torchax", chosen), NO_PORTS
+        if port is not None:
+            own = self._openers.port("--port", port, DEFAULT_TIMEOUT)
+            candidate, ports = settings_of(own, parse("torchax"), []), Ports(candidate=own)
         self.request = Request(
             model,
             parse("torch", chosen),
-            parse("torchax", chosen) if theirs is None else base,
+            candidate,
             steps,
             seed,
             sites=sites or ("blocks" if exact else "all"),
             forcing=forcing or ("none" if exact else "module"),
             rounds="both" if exact else "precision",
-            ports=NO_PORTS if theirs is None else Ports(candidate=theirs),
+            ports=ports,
         )
         self.facts: Facts = self.openers.of("reference").open(reference_spec(self.request)).facts()
 
     def candidate(self, *settings: str) -> Loaded:
         """A loaded candidate with these settings over those of the bench's dtype."""
-        if self.request.ports.candidate is not None:
-            return self._openers.host.open(candidate_spec(self.request, self.facts)).loaded
-        dtype = self.request.candidate.text("dtype")
-        request = replace(self.request, candidate=parse("torchax", [f"dtype={dtype}", *settings]))
+        request = self.request
+        if request.ports.candidate is None:
+            dtype = request.candidate.text("dtype")
+            request = replace(request, candidate=parse("torchax", [f"dtype={dtype}", *settings]))
         return self._openers.host.open(candidate_spec(request, self.facts)).loaded
 
     def judge(self, candidate: Loaded, keep: Path | None = None) -> Result:

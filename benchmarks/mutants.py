@@ -17,13 +17,11 @@ import ast
 import contextlib
 import copy
 import inspect
-import json
 import math
 import os
 import random
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -188,10 +186,8 @@ def distance(found: torch.Tensor, truth: torch.Tensor) -> float:
 
 def row(model: str, of: Subject, site: Site) -> dict[str, Any]:
     """Everything that is reported of one mutant."""
-    began = time.perf_counter()
     tree, change = mutated(of.tree, site)
-    found = {"model": model, **asdict(site), "change": change, **effect_and_verdict(of, site, tree)}
-    return {**found, "seconds": round(time.perf_counter() - began, 2)}
+    return {"model": model, **asdict(site), "change": change, **effect_and_verdict(of, site, tree)}
 
 
 def effect_and_verdict(of: Subject, site: Site, tree: ast.Module) -> dict[str, Any]:
@@ -323,20 +319,16 @@ def main() -> None:
     parser.add_argument("--model", action="append", choices=tuple(MODELS))
     parser.add_argument("--state", type=Path, default=Path(".mutants.json"))
     options = parser.parse_args()
-    known: dict[str, dict[str, Any]] = json.loads(options.state.read_text()) if options.state.exists() else {}
-    rows: dict[str, dict[str, Any]] = {}
+    state, rows = stamp.State(options.state), dict[str, stamp.Row]()
     for model in options.model or MODELS:
         of = subject(model)
         for site in drawn(of, model, options.count, options.seed):
             name = f"{model} {site.name}"
-            if name not in known:
-                known[name] = row(model, of, site)
-                options.state.write_text(json.dumps(known, indent=1))
-            rows[name] = known[name]
-            print(line(known[name]), flush=True)
+            rows[name] = state.row(name, row, model, of, site)
+            print(line(rows[name]), flush=True)
     print("\n" + table(list(rows.values())))
     if options.count == COUNT and not options.model:
-        stamp.save("mutants", stamp.stamped(rows, sum(r["seconds"] for r in rows.values()), seed=options.seed))
+        stamp.save("mutants", stamp.stamped(rows, stamp.spent(rows), seed=options.seed))
 
 
 if __name__ == "__main__":

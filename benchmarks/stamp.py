@@ -71,8 +71,10 @@ def commit() -> str:
 
 
 def line(kept: Mapping[str, Any]) -> str:
-    """The stamp as a line of a page."""
+    """The stamp as a line of a page; without a commit for rows that are older than stamps."""
     told = ", ".join(f"{name} {version}" for name, version in sorted(kept["versions"].items()))
+    if kept["commit"] is None:
+        return f"Measured on a commit that was not noted ({kept['machine']}; {told})."
     return f"Measured on commit {kept['commit']} ({kept['machine']}; {told}) in {kept['seconds']} s."
 
 
