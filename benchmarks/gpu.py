@@ -19,7 +19,7 @@ AGAIN = f"{RECORD} --inputs {{0}}/flex --floors none"
 COMMANDS = {
     "recorded by compiled flex_attention, with floors": f"{RECORD} {{0}}/flex",
     "recorded a second time": f"{AGAIN} {{0}}/again",
-    "recorded by sdpa": f"{AGAIN} --candidate attention.kernel=sdpa {{0}}/sdpa",
+    "recorded by sdpa": f"{AGAIN} --reference attention.kernel=sdpa {{0}}/sdpa",
     "the GPU against itself": "diff {0}/flex {0}/again",
     "flex_attention against sdpa": "diff {0}/flex {0}/sdpa",
     "against torchax on the CPU": "run",
