@@ -1,6 +1,6 @@
 """The command line: registers the commands, and maps how one ends to an exit code.
 
-0 same, 1 diverged, 2 wrong usage or bad input, 125 cannot be judged or a defect of parity, 130 interrupted, 143
+0 same, 1 diverged, 2 wrong usage or bad input, 125 no verdict or an internal error, 130 interrupted, 143
 terminated, 129 hung up. Nothing heavy is imported until a command runs, so `parity --help` answers at once.
 """
 
@@ -35,7 +35,7 @@ from parity.redact import without_secrets
 from parity.report.output import show, tell
 from parity.signals import signalled, terminable
 
-DEFECT, INTERRUPTED = 125, 130
+INTERNAL_ERROR, INTERRUPTED = 125, 130
 _LONGEST_NAME = 200
 """Characters of a file's name in a message."""
 
@@ -83,8 +83,8 @@ def _code(error: BaseException) -> int:
         tell(f"parity: '{name}': {error.strerror}; check the path and its permissions")
         return UsageError.exit_code
     name = f"{type(error).__name__}: {error}".removesuffix(": ")
-    tell(f"parity: this is a defect of parity: {name}; the traceback is in {_traceback(error)}")
-    return DEFECT
+    tell(f"parity: internal error: {name}. Please report it with the traceback in {_traceback(error)}")
+    return INTERNAL_ERROR
 
 
 def _traceback(error: BaseException) -> str:

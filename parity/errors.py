@@ -1,7 +1,7 @@
 """The errors a user can cause, and the exit code each ends in.
 
 Every message says what was wrong, where, and what to do next. `parity.cli` prints the message without a traceback
-and exits with `exit_code`; anything else that escapes is a defect of parity and keeps its traceback.
+and exits with `exit_code`; anything else that escapes is an internal error and keeps its traceback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a command ends: every exit code has one meaning, and a defect of parity is never taken for a divergence."""
+"""How a command ends: every exit code has one meaning, and an internal error is never taken for a divergence."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def test_error_is_one_line_and_its_exit_code(
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("two\nlines \udcff"), MemoryError(), BrokenPipeError()])
-def test_defect_is_exit_125_with_its_traceback_in_a_file(
+def test_internal_error_is_exit_125_with_its_traceback_in_a_file(
     error: Exception, ends: Callable[[BaseException], Ran]
 ) -> None:
     done = ends(error)
-    told = re.fullmatch(r"parity: this is a defect of parity: (\w+).*; the traceback is in (\S+)\n", done.err)
+    told = re.fullmatch(r"parity: internal error: (\w+).*. Please report it with the traceback in (\S+)\n", done.err)
     assert told is not None, done.err
     assert (done.code, told[1]) == (125, type(error).__name__)
     assert "in raises" in Path(told[2]).read_text()
@@ -142,7 +142,7 @@ def test_cache_in_nobodys_home_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
 def test_command_that_prints_a_result_takes_every_format(command: str) -> None:
     help_text = " ".join(cli(command, "-h", code=0).out.split())
     assert f"--format {'|'.join(sorted(NAMES))}" in help_text
-    names = ["x"] * (command in ("explain", "diff"))
+    names = ["x", "y"] if command == "diff" else []
     assert f"--format takes {', '.join(NAMES)}" in cli(command, *names, "--format", "pdf", code=2).err
 
 

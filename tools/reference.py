@@ -29,7 +29,7 @@ COMMANDS = """# Commands
 
 Made from the help of the commands by `make reference`. `parity COMMAND --help` prints the same in a terminal.
 
-Exit codes: 0 same, 1 diverged, 2 wrong usage or bad input, 125 cannot be judged or a defect of parity; 130, 143 and 129
+Exit codes: 0 same, 1 diverged, 2 wrong usage or bad input, 125 no verdict or an internal error; 130, 143 and 129
 interrupted, terminated and hung up. `--json` prints one document ([documents.md](documents.md)) on stdout; all else is
 on stderr.
 """

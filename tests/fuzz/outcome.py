@@ -64,11 +64,11 @@ def bounded(seconds: int) -> Iterator[None]:
 
 
 def ends(*words: object, among: tuple[int, ...] = (0, 2, 125), seconds: int = SECONDS, clean: bool = True) -> Ran:
-    """How a command ended: with one of these codes, no escapes and, where `clean`, no defect of parity."""
+    """How a command ended: with one of these codes, no escapes and, where `clean`, no internal error."""
     with bounded(seconds):
         ran = cli(*words)
     assert ran.code in among, (words, ran)
-    assert not clean or "defect of parity" not in ran.err, (words, ran)
+    assert not clean or "internal error" not in ran.err, (words, ran)
     assert "Traceback" not in ran.err or not clean, (words, ran)
     assert "\x1b" not in ran.out + ran.err, (words, ran)
     return ran

@@ -33,7 +33,7 @@ SABOTAGE = (
     "hashlib.sha256 = None", "torch.Tensor.to = None", "builtins.isinstance = None", "sys.modules.clear()",
     "del sys.modules['torch']", "sys.modules.pop('parity', None)",
 )  # fmt: skip
-"""What parity itself works with in that process: never a verdict, and it may look like parity's own defect."""
+"""What parity itself works with in that process: never a verdict, and it may look like parity's own error."""
 ENDS = (
     "os._exit(0)", "os._exit(255)", "sys.exit(0)", "os.abort()", "raise SystemExit('0')", "raise KeyboardInterrupt",
     "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)", "ctypes.string_at(0)",

@@ -183,7 +183,7 @@ def test_killed_where_it_writes(name: str, tmp_path: Path, nursery: ProcessPoolE
             code, said, _ = ended(number, at)
             assert code in (*codes, *[command.code] * (number != signal.SIGKILL)), said
             assert "Traceback" not in said
-            assert "defect" not in said
+            assert "internal error" not in said
             now = files(folder)
             left = [n for n in now if any(part.startswith(".") for part in Path(n).parts)]
             assert number == signal.SIGKILL or left == [], "something temporary was left"

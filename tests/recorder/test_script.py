@@ -60,7 +60,7 @@ def record(folder: Path, *options: str, end: str = "") -> Ran:
     ],
 )
 def test_script_is_recorded_however_it_ends(tmp_path: Path, end: str, message: str) -> None:
-    """Its own exit code could be 1, which says that something diverged; its exception is no defect of parity."""
+    """Its own exit code could be 1, which says that something diverged; its exception is no internal error."""
     done = record(tmp_path, "--floors", "none", end=end)
     ended_well = end in ("", "sys.exit(0)")
     assert (done.code, done.out) == (0 if ended_well else 2, MADE), done.err

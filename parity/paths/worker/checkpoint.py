@@ -1,7 +1,7 @@
 """What is said where libraries fail on a checkpoint: whose it is, and where, in one line.
 
 A config of somebody's own can make diffusers, transformers or numpy raise anything at any depth. That is the input's
-fault, exit code 2; with a model of parity's own it is a defect of parity, and keeps its traceback.
+fault, exit code 2; with a model of parity's own it is an internal error, and keeps its traceback.
 """
 
 from __future__ import annotations
