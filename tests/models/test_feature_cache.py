@@ -9,32 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from parity.models.registry import family_of, make_case, resolve_model
-from parity.models.spec import GenerationSpec
-from parity.paths.inputs import Inputs
-from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare, state_of
-from parity.paths.reference import load_reference
-from parity.settings import parse
-from tests.inputs import make_inputs
-from tests.paths.sides import apart, walk
+from tests.paths.sides import apart, side, walk
 
 STEPS = 4
 CACHE = "cache=deepcache:1,3,2"
 MODELS = ("tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5")
-_INPUTS: dict[str, Inputs] = {}
-
-
-def side(model: str, backend: str, *settings: str) -> Loaded:
-    folder = resolve_model(model)
-    case, family = make_case(model, folder, GenerationSpec.load(folder)), family_of(folder)
-    if model not in _INPUTS:
-        _INPUTS[model] = make_inputs(family, case, parse("torch"), steps=STEPS)
-    if backend == "torch":
-        return load_reference(family, case, parse("torch", settings), _INPUTS[model])
-    from parity.paths.jax.candidate import load_candidate
-
-    return load_candidate(family, case, parse("torchax", settings), _INPUTS[model])
 
 
 def by_hand(model: Any, calls: int) -> None:
@@ -75,9 +55,9 @@ def by_hand(model: Any, calls: int) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_reference_is_the_definition_bit_for_bit(model: str) -> None:
-    plain = side(model, "torch")
+    plain = side("torch", steps=STEPS, model=model)
     by_hand(plain.backend.module(), len(plain.family.batches))
-    expected, found = walk(plain), walk(side(model, "torch", CACHE))
+    expected, found = walk(plain), walk(side("torch", CACHE, steps=STEPS, model=model))
     for step in range(STEPS):
         assert np.array_equal(found.value("noise_pred", step=step), expected.value("noise_pred", step=step))
     assert found.side.reached.missing == ()
@@ -87,9 +67,9 @@ def test_the_reference_is_the_definition_bit_for_bit(model: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_both_sides_agree_and_differ_from_no_cache_at_skipped_steps(model: str) -> None:
     ours, theirs, off = (
-        walk(side(model, "torch", CACHE)),
-        walk(side(model, "torchax", CACHE)),
-        walk(side(model, "torch")),
+        walk(side("torch", CACHE, steps=STEPS, model=model)),
+        walk(side("torchax", CACHE, steps=STEPS, model=model)),
+        walk(side("torch", steps=STEPS, model=model)),
     )
     assert theirs.side.reached.missing == ()
     for step in range(STEPS):
@@ -103,7 +83,7 @@ def test_both_sides_agree_and_differ_from_no_cache_at_skipped_steps(model: str) 
 @pytest.mark.parametrize("backend", ["torch", "torchax"])
 def test_loops_of_one_side_share_no_cache_and_one_can_begin_at_a_skipped_step(backend: str) -> None:
     """The floors' variants run beside the reference on the same model."""
-    loaded = side(MODELS[0], backend, CACHE)
+    loaded = side(backend, CACHE, steps=STEPS, model=MODELS[0])
     expected = walk(loaded.with_fresh_sampler())
     other = dataclasses.replace(loaded, inputs=dataclasses.replace(loaded.inputs, noise=-loaded.inputs.noise))
     loops = [denoise(prepare(x.with_fresh_sampler()), None) for x in (loaded, other)]

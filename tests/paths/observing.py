@@ -20,7 +20,7 @@ _DONE: dict[tuple[int, str | None], dict[Key, Record]] = {}
 
 
 def once(side: Loaded, sites: str | None) -> dict[Key, Record]:
-    """`step_of`, run once for each side of `tiny_side` (which lives as long as the session) and choice of sites."""
+    """`step_of`, run once for each shared side (which lives as long as the session) and choice of sites."""
     key = id(side), sites
     if key not in _DONE:
         _DONE[key] = step_of(side, sites)

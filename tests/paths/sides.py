@@ -8,64 +8,63 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from parity.golden import Record, StepRecords
 from parity.models.family import Family
 from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
-from parity.paths.inputs import Inputs
-from parity.paths.live import Host, LiveSide
+from parity.paths.inputs import Inputs, draw_noise, require_place
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
-from parity.paths.plan import Role, Source, Spec
 from parity.paths.reference import load_reference
 from parity.settings import parse
-from tests.inputs import make_inputs
 
 
 @dataclass(frozen=True)
 class Tiny:
-    """The tiny model's case and family."""
+    """A tiny model's case and family."""
 
     family: Family
     case: Case
 
 
 @functools.cache
-def tiny() -> Tiny:
-    folder = resolve_model(DEFAULT_MODEL)
-    return Tiny(family_of(folder), make_case(DEFAULT_MODEL, folder, GenerationSpec.load(folder)))
+def tiny(model: str = DEFAULT_MODEL) -> Tiny:
+    folder = resolve_model(model)
+    return Tiny(family_of(folder), make_case(model, folder, GenerationSpec.load(folder)))
 
 
 @functools.cache
-def _inputs(settings: tuple[str, ...]) -> Inputs:
-    made = tiny()
-    return make_inputs(made.family, made.case, parse("torch", settings))
+def _inputs(model: str, settings: tuple[str, ...]) -> Inputs:
+    """Embeddings that a reference with these settings encodes, and the noise of a seed."""
+    made, parsed = tiny(model), parse("torch", settings)
+    require_place(made.family, made.case, parsed, 1)
+    conditions = made.family.conditions(made.case, parsed, None, torch.device("cpu"))
+    return Inputs(conditions, draw_noise(made.case.latent_shape, 0), 1, 0)
 
 
-def inputs(backend: str, settings: Sequence[str] = (), steps: int = 1) -> Inputs:
+def inputs(backend: str, settings: Sequence[str] = (), steps: int = 1, model: str = DEFAULT_MODEL) -> Inputs:
     """What a side with these settings starts from beside a partner with none; only the text stage's settings count."""
     # A candidate is fed what the reference's dtype gives, so its own counts for nothing here.
     counts = ("text.byt5_dtype=", "dtype=") if backend == "torch" else ("text.byt5_dtype=",)
     text = tuple(s for s in settings if s.startswith(counts) and s != "dtype=float32")
-    return replace(_inputs(text), steps=steps)
+    return replace(_inputs(model, text), steps=steps)
 
 
-def live(loaded: Loaded, role: Role = "candidate", steps: int = 1) -> LiveSide:
-    """A loaded path as a side of this process."""
-    source = Source(model=DEFAULT_MODEL, steps=steps)
-    return LiveSide(Host(), Spec(role=role, source=source, settings=loaded.settings.as_text()), loaded)
-
-
-def side(backend: str, *settings: str, steps: int = 1) -> Loaded:
+def side(backend: str, *settings: str, steps: int = 1, model: str = DEFAULT_MODEL) -> Loaded:
     """One loaded side: `torch` is the reference, `torchax` the candidate."""
-    made = tiny()
-    parsed, given = parse(backend, settings), inputs(backend, settings, steps)  # type: ignore[arg-type]
+    made = tiny(model)
+    parsed, given = parse(backend, settings), inputs(backend, settings, steps, model)  # type: ignore[arg-type]
     if backend == "torch":
         return load_reference(made.family, made.case, parsed, given)
     from parity.paths.jax.candidate import load_candidate
 
     return load_candidate(made.family, made.case, parsed, given)
+
+
+shared = functools.cache(side)
+"""A side that all tests share; its programs stay. None may change it."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,8 +21,8 @@ from parity.hooks.reduce import on_torch as reduce_torch
 from parity.hooks.sites import plan_sites
 from parity.paths import floors
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
+from tests.paths.sides import shared
 
 SITE = Key("transformer", 0, "cond", "block:out")
 
@@ -97,8 +96,8 @@ def test_the_least_floor_is_above_half_an_ulp_and_far_below_a_fault(monkeypatch:
 
 
 @pytest.mark.slow
-def test_variants_leave_the_reference_as_it_was(tiny_side: Callable[..., Loaded]) -> None:
-    side = tiny_side("torch")
+def test_variants_leave_the_reference_as_it_was() -> None:
+    side = shared("torch")
     before = next(iter(denoise(prepare(side), None)))
     sampler = side.sampler
     for variant in make_variants(side, seeds=1):
@@ -111,11 +110,11 @@ def test_variants_leave_the_reference_as_it_was(tiny_side: Callable[..., Loaded]
 
 
 @pytest.mark.slow
-def test_every_site_of_an_innocent_candidate_is_within_three_floors(tiny_side: Callable[..., Loaded]) -> None:
-    side = tiny_side("torch")
+def test_every_site_of_an_innocent_candidate_is_within_three_floors() -> None:
+    side = shared("torch")
     plan = plan_sites(["", *side.modules], "all")
     step = next(iter(with_floors(denoise(prepare(side), plan), make_variants(side), plan, None)))
-    candidate = {r.key: r for r in next(iter(denoise(prepare(tiny_side("torchax")), plan))).records}
+    candidate = {r.key: r for r in next(iter(denoise(prepare(shared("torchax")), plan))).records}
     ratios: dict[Key, float] = {}
     for ours in step.records:
         theirs = candidate.get(ours.key)

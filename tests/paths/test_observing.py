@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,8 @@ import pytest
 
 from parity.golden.records import Key, Record
 from parity.golden.sketch import Geometry, distance
-from parity.paths.loaded import Loaded
 from tests.paths.observing import loop_values, once
-
-Sides = Callable[..., Loaded]
+from tests.paths.sides import shared
 
 ALONE, BATCHED, SHARDED = "dp=1,sp=1,tp=1", "dp=2,sp=1,tp=1", "dp=2,sp=2,tp=2"
 
@@ -34,9 +31,9 @@ ALONE, BATCHED, SHARDED = "dp=1,sp=1,tp=1", "dp=2,sp=1,tp=1", "dp=2,sp=2,tp=2"
         pytest.param("torchax jit=false", "float32", "transformer_blocks.0*", marks=pytest.mark.slow),
     ],
 )
-def test_observed_is_bitwise_unobserved(tiny_side: Sides, path: str, dtype: str, sites: str) -> None:
+def test_observed_is_bitwise_unobserved(path: str, dtype: str, sites: str) -> None:
     backend, *settings = path.split()
-    side = tiny_side(backend, *settings, f"dtype={dtype}")
+    side = shared(backend, *settings, f"dtype={dtype}")
     unobserved, observed = loop_values(once(side, None)), once(side, sites)
     assert len(observed) > {"all": 1000, "blocks": 200}.get(sites, 20)
     values = loop_values(observed)
@@ -47,10 +44,10 @@ def test_observed_is_bitwise_unobserved(tiny_side: Sides, path: str, dtype: str,
 
 
 @pytest.mark.slow
-def test_records_of_jit_and_eager_have_the_same_keys(tiny_side: Sides) -> None:
+def test_records_of_jit_and_eager_have_the_same_keys() -> None:
     glob = "transformer_blocks.0*"
-    compiled = once(tiny_side("torchax", "dtype=float32"), glob)
-    eager = once(tiny_side("torchax", "jit=false", "dtype=float32"), glob)
+    compiled = once(shared("torchax", "dtype=float32"), glob)
+    eager = once(shared("torchax", "jit=false", "dtype=float32"), glob)
     assert len(compiled) > 200
     assert list(compiled) == list(eager)
     for key, record in compiled.items():
@@ -61,8 +58,8 @@ def test_records_of_jit_and_eager_have_the_same_keys(tiny_side: Sides) -> None:
         ), key
 
 
-def test_torch_and_torchax_blocks_are_named_alike(tiny_side: Sides) -> None:
-    reference, candidate = (once(tiny_side(backend, "dtype=float32"), "blocks") for backend in ("torch", "torchax"))
+def test_torch_and_torchax_blocks_are_named_alike() -> None:
+    reference, candidate = (once(shared(backend, "dtype=float32"), "blocks") for backend in ("torch", "torchax"))
     assert set(reference) == set(candidate)
 
 

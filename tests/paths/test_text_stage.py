@@ -14,14 +14,15 @@ import torch
 from parity.compare.result import Result
 from parity.errors import UnjudgedError
 from parity.hooks.sites import plan_sites
-from parity.models.registry import family_of, make_case, resolve_model
-from parity.models.spec import Case, GenerationSpec
+from parity.models.registry import family_of
+from parity.models.spec import Case
 from parity.models.text import Encoder, TextStage
 from parity.paths.plan import Given
 from parity.paths.worker.trees import nest
 from parity.runs.request import Request
 from parity.runs.stages.text import Texts, compare_text
 from parity.settings import parse
+from tests.paths.sides import tiny
 from tests.paths.stages import OPENERS, loaded_stage
 
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"
@@ -30,9 +31,8 @@ CPU = torch.device("cpu")
 
 @functools.cache
 def made(name: str) -> tuple[Case, TextStage]:
-    folder = resolve_model(name)
-    case = make_case(name, folder, GenerationSpec.load(folder))
-    return case, family_of(folder).text(case)
+    case = tiny(name).case
+    return case, family_of(case.folder).text(case)
 
 
 def encoder(name: str, part: str = "text_encoder") -> Encoder:

@@ -6,7 +6,6 @@ Small latents: a decode takes a tenth of a second, and each program is compiled 
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import diffusers
 import numpy as np
@@ -17,8 +16,6 @@ from parity.compare.result import Result
 from parity.errors import UnjudgedError
 from parity.hooks.sites import plan_sites
 from parity.models.folder import load_part
-from parity.models.registry import make_case, resolve_model
-from parity.models.spec import Case, GenerationSpec
 from parity.paths.plan import VAE_INPUT, Array
 from parity.paths.side import Pair
 from parity.runs.request import Request
@@ -26,18 +23,13 @@ from parity.runs.sink import NoSink
 from parity.runs.stages.vae import decode_round
 from parity.runs.stream import Ends
 from parity.settings import parse
+from tests.paths.sides import tiny
 from tests.paths.stages import OPENERS, loaded_stage
 
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"
 SHAPES = {HUNYUAN: (1, 32, 3, 1, 2), COG: (1, 16, 5, 2, 3)}
 """CogVideoX's five latent frames are a first chunk of three and, with the cache of convolutions, a second of two."""
 FRAMES = {HUNYUAN: 9, COG: 17}
-
-
-@functools.cache
-def made(name: str) -> Case:
-    folder = resolve_model(name)
-    return make_case(name, folder, GenerationSpec.load(folder))
 
 
 def latents(name: str, shape: tuple[int, ...] | None = None, seed: int = 0) -> np.ndarray:
@@ -75,7 +67,7 @@ def decode(
 @pytest.mark.parametrize("name", [HUNYUAN, COG])
 def test_the_reference_is_the_pipelines_own_decode_bit_for_bit(name: str) -> None:
     x = torch.from_numpy(latents(name))
-    vae = load_part(made(name).folder, "vae").eval()
+    vae = load_part(tiny(name).case.folder, "vae").eval()
     with torch.no_grad():
         if name == COG:
             pipeline = diffusers.CogVideoXPipeline.__new__(diffusers.CogVideoXPipeline)

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from parity import cli
 from parity.commands.compile import listing
 from parity.errors import UsageError
-from parity.models.spec import Case
 from parity.tpu.chips import topology
 from parity.tpu.compiler import Answer, Request
 from parity.tpu.figures import kernels, products
+from tests.paths.sides import side, tiny
 
 REQUEST = Request(model="tiny", topology="v6e:2x2")
 FACTS: Any = {"settings": {}, "versions": {"libtpu": "0.0.42.1"}, "devices": 4, "kind": "TPU v6 lite"}
@@ -70,12 +70,12 @@ def test_products_by_module_and_precision() -> None:
 
 
 @pytest.fixture(scope="module")
-def small(tiny_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model's configs with one block, without a weight or a tokenizer."""
     folder = tmp_path_factory.mktemp("small")
     for part in ("transformer", "vae", "scheduler", "guider", "."):
         (folder / part).mkdir(exist_ok=True)
-        for file in (tiny_case.folder / part).glob("*.json"):
+        for file in (tiny().case.folder / part).glob("*.json"):
             shutil.copy(file, folder / part)
     path = folder / "transformer" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "num_layers": 1, "num_refiner_layers": 1}))
@@ -83,16 +83,15 @@ def small(tiny_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_its_program_is_that_of_the_candidate_with_weights(tiny_case: Case, tiny_side: Any) -> None:
+def test_its_program_is_that_of_the_candidate_with_weights() -> None:
     import jax
     import torchax
 
-    from parity.models.registry import family_of
     from parity.settings import parse
     from parity.tpu.abstract import abstract_candidate
 
-    family, devices = family_of(tiny_case.folder), jax.devices("cpu")
-    found, backend = abstract_candidate(family, tiny_case, parse("torchax"), devices), tiny_side("torchax").backend
+    family, case, devices = tiny().family, tiny().case, jax.devices("cpu")
+    found, backend = abstract_candidate(family, case, parse("torchax"), devices), side("torchax").backend
     with backend.scope():
         given = {k: None if x is None else jax.numpy.zeros(x.shape, x.dtype) for k, x in found.arguments.items()}
         frames = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), dict(found.frames))
@@ -101,7 +100,7 @@ def test_its_program_is_that_of_the_candidate_with_weights(tiny_case: Case, tiny
         other, _ = backend.programs.lowered(forward, backend.params, placed, frames, None)
     assert found.lowered().as_text() == other.as_text()
     with pytest.raises(UsageError, match="jit=false"):
-        abstract_candidate(family, tiny_case, parse("torchax", ["jit=false"]), devices)
+        abstract_candidate(family, case, parse("torchax", ["jit=false"]), devices)
 
 
 needs_the_compiler = pytest.mark.skipif(

@@ -13,12 +13,11 @@ from parity.models.registry import resolve_model
 
 NAME = "tiny-hunyuan-video-1.5"
 # Figures measured on these weights are only comparable while this holds: a change needs a higher make._VERSION.
-WEIGHTS_SHA256 = "f8b7aee4dcf46367092b9afaa03eff360b6400a025e727e8188ae2b2ebf073fc"
-
-
-@pytest.fixture(scope="module")
-def folder() -> pathlib.Path:
-    return resolve_model(NAME)
+WEIGHTS_SHA256 = {
+    NAME: "f8b7aee4dcf46367092b9afaa03eff360b6400a025e727e8188ae2b2ebf073fc",
+    "tiny-cogvideox-1.0": "9ea8331e9e355f12dc693d8ece27fd8eb78da86c19dccbc52998e1bcf6b588e3",
+    "tiny-cogvideox-1.5": "919462fd272b3f7f0357b113ef3c128c34e75f77c9424863f91adc62a524783c",
+}
 
 
 def weights_sha256(folder: pathlib.Path) -> str:
@@ -30,13 +29,15 @@ def weights_sha256(folder: pathlib.Path) -> str:
     return digest.hexdigest()
 
 
-def test_weights_are_pinned(folder: pathlib.Path) -> None:
-    assert weights_sha256(folder) == WEIGHTS_SHA256
+@pytest.mark.parametrize("name", WEIGHTS_SHA256)
+def test_weights_are_pinned(name: str) -> None:
+    assert weights_sha256(resolve_model(name)) == WEIGHTS_SHA256[name]
 
 
 def test_made_anew_it_has_the_same_bytes_and_leaves_the_random_state(
-    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = resolve_model(NAME)
     monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
     torch.manual_seed(7)
     state = torch.get_rng_state()
