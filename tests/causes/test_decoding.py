@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from parity.causes.stages import explain_stage
 from parity.compare.result import Result
-from parity.models.stage2 import write_stage2
-from parity.paths.live import InProcess
-from parity.paths.port.load import load_entry
-from parity.runs.load import load_ports
-from parity.runs.request import Request
-from parity.settings import parse
+from tests.support.lab import quiet
+from tests.support.ports import decoder
 
 pytestmark = pytest.mark.slow
 
@@ -67,28 +60,9 @@ ANOTHER = """
 """
 
 
-def port(folder: Path, model: str, changed: str, decoded: str) -> Path:
-    """A port that decodes with diffusers' class, changed by these lines."""
-    file = folder / "vae_port.py"
-    made = textwrap.dedent(changed).strip()
-    file.write_text(
-        "import diffusers, torch\nfrom parity.port import Port\n\n\ndef build(case):\n"
-        f"    vae = diffusers.{CLASS[model]}.from_pretrained(case.folder, subfolder='vae').eval()\n"
-        f"{textwrap.indent(made, '    ')}\n"
-        f"    return Port(vae=lambda latents: {decoded}, runs='torch')\n"
-    )
-    return file
-
-
-def explained(folder: Path, model: str, changed: str, decoded: str = DIVIDED) -> Result:
-    latents = folder / "stage2_latents.safetensors"
-    x = torch.from_numpy(np.random.default_rng(0).standard_normal(SHAPE[model]).astype(np.float32))
-    write_stage2(latents, x, seed=0, guidance_scale=6.0, num_frames=9, num_inference_steps=1)
-    text = f"{port(folder, model, changed, decoded)}:build"
-    openers = InProcess(load_entry("--candidate-path", text))
-    ports = load_ports(None, text, model, 60.0, openers)
-    request = Request(model, parse("torch"), parse("torchax"), stages=("vae",), stage2=latents, ports=ports)
-    return explain_stage(request, openers, lambda *_: None)
+def explained(folder: Path, model: str, changes: str, decodes: str) -> Result:
+    request, openers = decoder(folder, model, CLASS[model], SHAPE[model], f"frames = {decodes}", changes)
+    return explain_stage(request, openers, quiet)
 
 
 UNDIVIDED = "vae.decode(latents, return_dict=False)[0]"

@@ -6,18 +6,16 @@ import json
 from pathlib import Path
 
 import diffusers
-import numpy as np
 import pytest
-import torch
 
 from parity.causes.request import of_run
 from parity.causes.stages import explain_stage
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.models.stage2 import write_stage2
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.paths.stages import OPENERS
+from tests.support.ports import stage2
 
 COG = "tiny-cogvideox-1.5"
 
@@ -29,16 +27,9 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diffusers.AutoencoderKLCogVideoX, "enable_tiling", lambda vae: enable(vae, 32, 40))
 
 
-def latents(folder: Path) -> Path:
-    path = folder / "stage2_latents.safetensors"
-    x = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 16, 1, 2, 6)).astype(np.float32))
-    write_stage2(path, x, seed=0, guidance_scale=6.0, num_frames=1, num_inference_steps=1)
-    return path
-
-
-def explained(stage2: Path, *candidate: str) -> Result:
+def explained(latents: Path, *candidate: str) -> Result:
     chosen = parse("torchax", candidate)
-    request = Request(COG, parse("torch"), chosen, stages=("vae",), stage2=stage2, sites="none")
+    request = Request(COG, parse("torch"), chosen, stages=("vae",), stage2=latents, sites="none")
     return explain_stage(request, OPENERS, lambda *_: None)
 
 
@@ -54,7 +45,7 @@ def explained(stage2: Path, *candidate: str) -> Result:
 def test_a_setting_of_the_decoder_is_the_cause(
     tiles: None, tmp_path: Path, candidate: list[str], causes: list[str]
 ) -> None:
-    result = explained(latents(tmp_path), *candidate)
+    result = explained(stage2(tmp_path, 1, 16, 1, 2, 6, frames=1), *candidate)
     assert result.verdict == ("fail" if causes else "pass")
     assert [c.setting for c in result.causes] == causes
     assert sum(c.share for c in result.causes) == pytest.approx(len(causes), abs=1e-3)

@@ -300,23 +300,24 @@ def test_padding_never_decides(y: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("read", "expected"),
     [
-        (0.5, {}),
-        (FAR, {"a:out": "module", "b:in.x": "amplified"}),  # rows that are read differ too
+        (moved(X, 0.5), {}),
+        (moved(X, FAR), {"a:out": "module", "b:in.x": "amplified"}),  # rows that are read differ too
+        (X[:, :80], {"a:out": "module", "b:in.x": "amplified"}),  # what was not compared clears nothing
         (None, {"a:out": "module", "b:in.x": "amplified"}),  # one side has no mask
     ],
 )
 def test_a_joint_sequence_that_differs_in_rows_that_nothing_reads_agrees(
-    read: float | None, expected: dict[str, str]
+    read: np.ndarray | None, expected: dict[str, str]
 ) -> None:
     walk = Walk()
     for site in ("a:in.x", "a:out", "b:in.x"):
         walk.site(site, 0.5 if site == "a:in.x" else FAR)
-        walk.pair(tensor(f"{site}@{READ}", X), None if read is None else tensor(f"{site}@{READ}", moved(X, read)))
+        walk.pair(tensor(f"{site}@{READ}", X), None if read is None else tensor(f"{site}@{READ}", read))
     diffs = walk.judge()
     assert births(diffs) == expected
     out = diffs["cond/a:out"]
     assert (out.note == UNREAD) is (not expected)
-    assert out.distance.ratio == pytest.approx(read, rel=0.2) if not expected else out.distance.ratio > 1e4
+    assert out.distance.ratio == pytest.approx(0.5, rel=0.2) if not expected else out.distance.ratio > 1e4
     assert diffs[f"cond/a:out@{READ}"].verdict == "apart"
 
 
@@ -376,6 +377,10 @@ def mask(valid: int, rows: int) -> Record:
         (tensor("a.fused:out", X), None, "fail", ""),
         # None where the reference has zeros behind a mask.
         (dataclasses.replace(tensor("b.0:in.v", TOKENS), rows="v"), none("b.0:in.v"), "pass", "pass"),
+        *(
+            (dataclasses.replace(tensor("b.0:in.v", TOKENS + x), rows="v"), none("b.0:in.v"), "fail", "unjudged")
+            for x in (1.0, NAN, INF)
+        ),
         # What one side gives and the other does not is left to what reads it.
         (tensor(":in.vision", TOKENS), none(":in.vision"), "fail", "unjudged"),
         (tensor(":in.vision", TOKENS + 1e-3), none(":in.vision"), "fail", "fail"),

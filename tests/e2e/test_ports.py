@@ -265,17 +265,6 @@ def test_fault_that_is_no_setting_is_measured(tmp_path: Path) -> None:
     assert "is not the port that was run" in changed.said
 
 
-@pytest.mark.slow
-def test_template_runs_as_it_is_and_is_never_overwritten(tmp_path: Path) -> None:
-    where = tmp_path / "mine.py"
-    cli("init", where, code=0)
-    run = ("run", "--json", "--reference-path", f"{where}:reference", "--candidate-path", f"{where}:build")
-    assert cli(*run, code=0).json["verdict"] == "pass"
-    assert "exists" in cli("init", where, code=2).said
-    where.write_text(edited(where.read_text(), ("jnp.tanh(x @", "jnp.tanh(1.01 * x @")))
-    assert cli(*run, code=1).json["origin"]["site"] == "blocks.0:out"
-
-
 # --- settings and state
 
 CACHED = "deepcache:0,2,2"

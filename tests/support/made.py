@@ -14,7 +14,6 @@ from parity.causes.request import ExplainRequest
 from parity.compare.judge import Judge
 from parity.compare.reason import Reason
 from parity.compare.result import (
-    Distance,
     Origin,
     Result,
     SiteDiff,
@@ -308,13 +307,6 @@ def because(text: str) -> Reason:
 # Evidence
 
 ORIGIN = Key(STAGE, 0, "cond", "m:out")
-
-
-def step_diffs(ours: Sequence[float], theirs: Sequence[float]) -> list[StepDiff]:
-    """Steps of which only the timesteps are known."""
-    unknown, zero = (math.nan, math.nan), Distance(0.0, 0.0, 0.0)
-    pairs = enumerate(zip(ours, theirs, strict=True))
-    return [StepDiff(i, times, unknown, unknown, zero, zero, zero) for i, times in pairs]
 
 
 def evidence(

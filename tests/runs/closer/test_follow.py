@@ -6,9 +6,7 @@ from pathlib import Path
 
 from parity.compare.result import Result
 from parity.paths.live import InProcess
-from parity.runs.compare import run
-from parity.runs.load import load_ports
-from parity.runs.request import Request
+from tests.support import ports
 from tests.support.tiny_dit import PORT, write
 
 WAVY = """
@@ -27,10 +25,7 @@ def compare(tmp_path: Path, port: str) -> Result:
     model, made = tmp_path / "model.py", "self.time = torch.nn.Linear(1, width)"
     text = model.read_text().replace("class TinyDiT", WAVY).replace(made, f"{made}\n        self.wave = Wave()")
     model.write_text(text.replace("self.time(timestep[:, None])", "self.wave(self.time(timestep[:, None]))"))
-    openers = InProcess()
-    ports = load_ports(*texts, None, 300.0, openers)
-    ours, theirs = ports.settings([], [])
-    return run(Request("model", ours, theirs, ports=ports), lambda *said: None, openers=openers)
+    return ports.compare(*texts, openers=InProcess())
 
 
 WAVE = PORT.replace(
