@@ -189,3 +189,38 @@ def test_what_a_script_draws_next_is_what_it_would(tmp_path: Path) -> None:
         return [float(np.random.rand()), float(torch.rand(()))]
 
     assert script(contextlib.nullcontext) == script(lambda: parity.record(tmp_path / "gpu", pipe))
+
+
+# --- bodies that cannot run again, or need not
+
+
+def test_a_script_that_is_not_seeded_is_told_what_differed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts, noise = load(), torch.Generator().manual_seed(1)
+    for _ in parity.record(tmp_path / "gpu", **parts.named):
+        generate(parts, noise=lambda x: torch.randn(x.shape, generator=noise))
+    assert "not deterministic. loop:latents.before (step 0) differed first" in capsys.readouterr().err
+    assert not Golden.open(tmp_path / "gpu").read_step(0).floors
+
+
+def test_a_body_that_is_left_keeps_what_was_recorded(tmp_path: Path) -> None:
+    parts = load()
+    for count, _ in enumerate(parity.record(tmp_path / "gpu", **parts.named)):
+        generate(parts)
+        if count:
+            break
+    golden = Golden.open(tmp_path / "gpu")
+    assert golden.complete
+    assert not golden.read_step(0).floors
+    hooks = [h for m in parts.transformer.modules() for h in (m._forward_pre_hooks, m._forward_hooks)]
+    assert not any(hooks)
+
+
+def test_body_of_a_candidate_runs_once(tmp_path: Path) -> None:
+    parts = load()
+    assert len([generate(parts) for _ in parity.record(tmp_path / "tpu", **parts.named, like="gpu")]) == 1
+    assert Golden.open(tmp_path / "tpu").complete
+
+
+def test_a_body_cannot_be_left_after_a_step(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="use `with`"):
+        iter(parity.record(tmp_path / "gpu", **load().named, stop_after=1))
