@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,35 +72,24 @@ COMPLETE = Findings(
 )  # fmt: skip
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`machine(torch="2.13.0")`: what is installed, as the metadata tells."""
+def test_doctor_says_what_an_extra_lacks_and_how_to_add_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"tpu-parity": "0.1.0", "torch": "2.13.0+cpu", "diffusers": "0.41.0", "jax": "0.10.2"}
 
-    def install(**versions: str) -> None:
-        def version(package: str) -> str:
-            if package not in (found := {"tpu-parity": "0.1.0", **versions}):
-                raise importlib.metadata.PackageNotFoundError(package)
-            return found[package]
+    def version(package: str) -> str:
+        if package not in installed:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return installed[package]
 
-        monkeypatch.setattr(importlib.metadata, "version", version)
-        monkeypatch.setattr(importlib.metadata, "requires", REQUIRES.get)
-        found = Findings(COMPLETE.versions, tuple(map(check_extra, ("torch", "tpu"))), COMPLETE.probes, 2, "cache", 0)
-        monkeypatch.setattr(doctor, "examine", lambda: found)
-
-    return install
-
-
-def test_doctor_says_what_an_extra_lacks_and_how_to_add_it(machine: Callable[..., None]) -> None:
-    machine(torch="2.13.0+cpu", diffusers="0.41.0", jax="0.10.2")
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "requires", REQUIRES.get)
+    found = replace(COMPLETE, extras=tuple(map(check_extra, ("torch", "tpu"))))
+    monkeypatch.setattr(doctor, "examine", lambda: found)
     text = cli("doctor", code=0).out
     assert "extra torch: incomplete: diffusers is 0.41.0, wanted ==0.42.1; add it with: pip install " in text
     assert "lacks torchax, libtpu" in text
     assert "jax devices: 8 x cpu (cpu)" in text
     assert cli("doctor", "--json", code=0).json["extras"][1]["lacks"] == ["torchax", "libtpu"]
     cli("doctor", "--strict", code=1)
-
-
-def test_strict_passes_where_a_run_has_all_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "examine", lambda: COMPLETE)
     cli("doctor", "--strict", code=0)
 

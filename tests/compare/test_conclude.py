@@ -144,9 +144,7 @@ def test_a_block_with_an_unpaired_input_can_be_the_origin(far: float, birth: str
     ("timestep", "block", "origin"),
     [(999.0, FAR, "block:out"), (999.0, 0.0, "schedule:timesteps"), (996.0, FAR, "schedule:timesteps")],
 )
-def test_a_schedule_is_the_origin_only_if_the_step_has_read_what_differs(
-    timestep: float, block: float, origin: str
-) -> None:
+def test_schedule_is_the_origin_only_if_the_step_read_what_differs(timestep: float, block: float, origin: str) -> None:
     walk, whole = whole_step(block=block, end=FAR, latents=FAR), Walk(0)
     times = np.linspace(999.0, 0.0, 50, dtype=np.float32)
     whole.pair(*(tensor("schedule:timesteps", x, branch="", held=True) for x in (times, times * np.float32(1.01))))

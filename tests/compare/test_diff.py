@@ -15,18 +15,7 @@ from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import Record, StepRecords
 from parity.golden.records import PORT
-from tests.support.made import (
-    CANDIDATE,
-    REFERENCE,
-    noise,
-    none,
-    pair,
-    renamed,
-    tensor,
-    walk,
-    walk_of,
-    write,
-)
+from tests.support.made import CANDIDATE, REFERENCE, noise, none, pair, renamed, tensor, walk, walk_of, write
 
 FAR = 1e4
 SCRIPT = replace(CANDIDATE, backend=PORT)

@@ -14,18 +14,7 @@ from parity.compare.unlike import UNREAD
 from parity.golden import PADDING, Floor, Key, Record, StepRecords
 from parity.golden.records import READ
 from parity.settings import Difference
-from tests.support.made import (
-    Walk,
-    births,
-    measured_floor,
-    moved,
-    noise,
-    none,
-    scalar,
-    step,
-    tensor,
-    walk_of,
-)
+from tests.support.made import Walk, births, measured_floor, moved, noise, none, scalar, step, tensor, walk_of
 
 INF = float("inf")
 FAR = 1e5
@@ -240,9 +229,7 @@ INTS = np.arange(4000, dtype=np.int32).reshape(1, 100, 40)
         (tensor("a:in.i", INTS), tensor("a:in.i", np.roll(INTS, 1, axis=1)), "input", ""),
     ],
 )
-def test_two_records_of_any_kind_are_judged(
-    ours: Record | None, theirs: Record | None, birth: str | None, note: str
-) -> None:
+def test_any_two_records_are_judged(ours: Record | None, theirs: Record | None, birth: str | None, note: str) -> None:
     walk = walk_of({"z:in.x": 0.5, "z:out": 0.5})
     walk.pair(ours, theirs)
     floors = {r.key: Floor(0.0, np.zeros(50, np.float32)) for r in (ours,) if r is not None and "int" in r.dtype}
@@ -273,9 +260,7 @@ def test_a_candidates_nan_is_born_at_its_first_producer(bad: float) -> None:
         (moved(X, FAR), Floor(NAN), {"a:out": "module"}),
     ],
 )
-def test_without_a_finite_floor_only_equality_agrees(
-    y: np.ndarray, floor: Floor | None, expected: dict[str, str]
-) -> None:
+def test_without_a_floor_only_equality_agrees(y: np.ndarray, floor: Floor | None, expected: dict[str, str]) -> None:
     ours = tensor("a:out", X)
     reference = StepRecords(0, (ours,), {} if floor is None else {ours.key: floor})
     (found,) = Judge().step(reference, StepRecords(0, (tensor("a:out", y),)))
@@ -306,9 +291,7 @@ def test_padding_never_decides(y: np.ndarray) -> None:
         (None, {"a:out": "module", "b:in.x": "amplified"}),  # one side has no mask
     ],
 )
-def test_a_joint_sequence_that_differs_in_rows_that_nothing_reads_agrees(
-    read: np.ndarray | None, expected: dict[str, str]
-) -> None:
+def test_joint_sequence_that_differs_in_unread_rows_agrees(read: np.ndarray | None, expected: dict[str, str]) -> None:
     walk = Walk()
     for site in ("a:in.x", "a:out", "b:in.x"):
         walk.site(site, 0.5 if site == "a:in.x" else FAR)

@@ -168,11 +168,7 @@ def test_reference_alone_is_compiled_by_torchax(tmp_path: Path) -> None:
             "no site in common",
         ),
         (edited(PORT, ("import Port, tap", "import Port\n\ntap = lambda name, x: x")), "pass", "names no site"),
-        (
-            MISNAMED,
-            "fail",
-            "6 of the port's 9 names meet no module of the reference",
-        ),
+        (MISNAMED, "fail", "6 of the port's 9 names meet no module of the reference"),
     ],
     ids=["no names", "no taps", "some names"],
 )

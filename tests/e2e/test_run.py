@@ -165,9 +165,3 @@ def test_embeddings_from_a_stage1_file_are_the_prompts(tmp_path: Path) -> None:
     plain, given = lab.judge(), lab.judge(stage1=tmp_path / "stage1")
     assert plain.verdict == given.verdict == "pass"
     assert [s.noise_pred for s in plain.steps] == [s.noise_pred for s in given.steps]
-
-
-def test_folder_to_keep_a_run_in_must_be_empty(tmp_path: Path) -> None:
-    (tmp_path / "something").write_text("mine")
-    assert "not an empty folder" in refused("--model", checkpoint(NANO), "--out", tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["something"]

@@ -124,37 +124,18 @@ ROWS = (
     # faults
     Row(NANO, "attention.mask=none", "structure", ATTENTION),
     Row(NANO, "attention.mask=zero_kv", "structure", ATTENTION, slow=True),
-    Row(
-        NANO,
-        "attention.kernel=splash attention.mask=segment_ids_first_row",
-        "structure",
-        ATTENTION,
-        branch="uncond",
-        notes="only branch uncond differs",
-        slow=True,
-    ),
-    Row(
-        "ltx",
-        "",
-        "structure",
-        "transformer_blocks.0.attn2:in.attention_mask",
-        "input",
-        fault=without("transformer_blocks.0.attn2", "attention_mask"),
-    ),
+    Row(NANO, "attention.kernel=splash attention.mask=segment_ids_first_row", "structure", ATTENTION, branch="uncond",
+        notes="only branch uncond differs", slow=True),
+    Row("ltx", "", "structure", "transformer_blocks.0.attn2:in.attention_mask", "input",
+        fault=without("transformer_blocks.0.attn2", "attention_mask")),
     Row("wan", BF16, "structure", "blocks.1.ffn.net.2:out", reference=BF16, fault=scaled("blocks.1.ffn.net.2", 1.01)),
     # within what rounding has grown to at their place, and above what it does there
     Row("wan", "", "structure", "blocks.1.ffn.net.2:out", fault=scaled("blocks.1.ffn.net.2", 1 + 6e-6)),
     Row("wan", "", "structure", "blocks.0.attn1:out", fault=shifted("blocks.0.attn1", 1e-4)),
     # the loop
     Row(NANO, "schedule_dtype=bfloat16", "preflight", options={"steps": 50}),
-    Row(
-        NANO,
-        "latents_dtype=bfloat16",
-        "precision",
-        "loop:latents.after",
-        branch="",
-        options={"steps": 2, "forcing": "step"},
-    ),
+    Row(NANO, "latents_dtype=bfloat16", "precision", "loop:latents.after", branch="",
+        options={"steps": 2, "forcing": "step"}),
 )  # fmt: skip
 
 

@@ -60,9 +60,7 @@ class Net(torch.nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("where", ["dict", "tensor", "buffer", "attribute"])
-def test_model_that_writes_where_it_likes_has_floors_of_rounding_alone(
-    where: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_model_that_writes_anywhere_has_floors_of_rounding(where: str, dtype: torch.dtype, tmp_path: Path) -> None:
     net, scheduler = Net(where).to(dtype), diffusers.FlowMatchEulerDiscreteScheduler()
     net.cache["k"] = net.cache["k"].to(dtype)
 

@@ -89,9 +89,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistake_in_the_glue_fails_where_it_is_and_is_named(
-    name: str, reference: Path, parts: Parts, tmp_path: Path
-) -> None:
+def test_mistake_of_a_script_is_placed_and_named(name: str, reference: Path, parts: Parts, tmp_path: Path) -> None:
     mistake, site, cause = MISTAKES[name]
     recorded(tmp_path / "tpu", lambda: generate(parts, **mistake), **parts.named, like=reference)
     parts.scheduler.set_begin_index(0)

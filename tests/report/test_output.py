@@ -48,9 +48,7 @@ def test_printable_text_controls_nothing(text: str, encoding: str | None, shown:
     assert printable(text, encoding) == shown
 
 
-def test_results_go_to_stdout_and_the_rest_to_stderr(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_results_go_to_stdout(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     show("a\nb\n")
     tell("one\nline")
     assert tuple(capsys.readouterr()) == ("a\nb\n", "one\\nline\n")

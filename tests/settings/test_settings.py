@@ -1,11 +1,30 @@
-"""The settings' contract: names, values, errors that help."""
+"""The settings' contract: names, values, errors that help; each is applied, reported and told."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import get_args
+
 import pytest
 
+import parity
 from parity.errors import UsageError
-from parity.settings import differences, parse
+from parity.settings import (
+    BITS,
+    BY_NAME,
+    SETTINGS,
+    Backend,
+    changed_by,
+    differences,
+    meaningless,
+    paired,
+    parse,
+    remedy,
+    sentence,
+)
+from parity.settings.elementary import CHIPS, LIMITS, NO_CHIP, chip_of
+from parity.settings.setting import Capability, Input, Place
 
 
 @pytest.mark.parametrize(
@@ -103,3 +122,74 @@ def test_a_cache_says_at_which_steps_all_blocks_run() -> None:
     assert cache is not None
     assert (cache.start, cache.end, [cache.full(step) for step in range(4)]) == (1, 3, [True, False, True, False])
     assert parse("torch").deep_cache is None
+
+
+# --- The catalogue is whole
+
+ROOT = Path(parity.__file__).parent
+BACKENDS: tuple[Backend, ...] = ("torch", "torchax")
+
+
+def test_every_setting_is_applied_reported_and_told() -> None:
+    code = (path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py") if path.parent != ROOT / "settings")
+    applied = {name for text in code for name in re.findall(r'\bmark\(\s*"([^"]+)"\s*\)', text)}
+    assert applied == {setting.name for setting in SETTINGS}
+    for setting in SETTINGS:
+        for backend in BACKENDS:
+            values = setting.tries(backend)
+            assert values, setting.name
+            taken = setting.takes.get(backend, values)
+            needs = setting.needs if backend == "torchax" else ()
+            for value in values:
+                if value in taken:
+                    assert parse(backend, [*needs, f"{setting.name}={value}"]).changed(setting.name)
+                else:
+                    with pytest.raises(UsageError, match="cannot take"):
+                        parse(backend, [f"{setting.name}={value}"])
+        assert setting.meaning
+        assert remedy(setting.name)
+        assert not re.search(r"[{}]", sentence(setting.name, setting.tries("torch")[0])), setting.name
+        assert set(get_args(Place)) >= set(setting.places) > set(), setting.name
+        rounds = bool(set(setting.values) & set(BITS)) or setting.name == "matmul_precision"
+        assert (setting.neutral is not None) == rounds, setting.name
+
+
+def test_what_a_model_lacks_takes_the_meaning_of_settings() -> None:
+    for need in get_args(Capability):
+        assert set(meaningless({need: "it has none"}).values()) == {"it has none"}
+    found = meaningless({"text mask": "no mask", "attention": "no attention"})
+    assert (found["attention.mask"], found["text.reorder"]) == ("no attention", "no mask")
+    assert "dtype" not in found
+
+
+def test_what_changes_least_else_explains_an_input_first() -> None:
+    assert changed_by("embeddings") == ("text.byt5_dtype", "dtype")
+    assert all(changed_by(what) for what in get_args(Input))
+
+
+# --- The published bounds of TPUs' elementary functions
+
+
+def test_every_chip_has_every_function_and_every_bound_is_one() -> None:
+    known = {chip: bounds for chip, bounds in CHIPS.items() if chip != NO_CHIP}
+    assert len({frozenset(bounds) for bounds in known.values()}) == 1
+    assert all(b.absolute + b.relative > 0 for bounds in known.values() for b in bounds.values())
+    assert set(LIMITS) <= set(CHIPS["v4"])
+    assert CHIPS[NO_CHIP] == {}
+    assert set(BY_NAME["tpu"].values) == set(CHIPS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chip"),
+    [("TPU v6 lite", "v6e"), ("TPU v5", "v5p"), ("TPU7x x 8", "tpu7x"), ("cpu", NO_CHIP), ("", NO_CHIP)],
+)
+def test_a_device_is_known_by_its_kind(kind: str, chip: str) -> None:
+    assert chip_of(kind) == chip
+
+
+def test_the_references_floors_allow_for_the_candidates_chip_unless_they_are_told() -> None:
+    ours, theirs = paired(parse("torch", []), parse("torchax", ["tpu=v6e"]))
+    assert (ours["tpu"], theirs["tpu"]) == ("v6e", "v6e")
+    told, _ = paired(parse("torch", ["tpu=v4"]), parse("torchax", ["tpu=v6e"]))
+    assert told["tpu"] == "v4"
+    assert paired(parse("torch", []), parse("torchax", []))[0] == parse("torch", [])
