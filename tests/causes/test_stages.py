@@ -105,7 +105,6 @@ def test_a_run_that_was_kept_before_settings_were_is_refused(tmp_path: Path) -> 
 
 # --- a decoder whose code nobody knows
 
-
 HUNYUAN = "tiny-hunyuan-video-1.5"
 CLASS = {HUNYUAN: "AutoencoderKLHunyuanVideo15", COG: "AutoencoderKLCogVideoX"}
 SHAPE = {HUNYUAN: (1, 32, 4, 2, 2), COG: (1, 16, 5, 2, 3)}

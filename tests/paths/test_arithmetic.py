@@ -128,7 +128,6 @@ def test_operands_are_rounded(product: Callable[..., Any], precision: str) -> No
 
 # --- Norms and activations operation by operation
 
-
 NARROW: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "layer_norm": lambda x: F.layer_norm(x, (64,), torch.full_like(x[0], 1.5), torch.full_like(x[0], 0.3)),
     "layer_norm module": lambda x: torch.nn.LayerNorm(64, elementwise_affine=False)(x),
