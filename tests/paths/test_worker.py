@@ -93,7 +93,7 @@ def test_worker_that_ends_while_a_side_opens_is_an_error_of_its_side(worker: Wor
 
 
 def test_a_failure_is_said_of_the_checkpoint_with_its_place() -> None:
-    said = r"'mine' cannot be run: ZeroDivisionError: 0\.0 cannot be raised \(test_checkpoint\.py:\d+\); is"
+    said = r"'mine' cannot be run: ZeroDivisionError: 0\.0 cannot be raised \(test_worker\.py:\d+\); is"
     with pytest.raises(UsageError, match=said), checkpoint(Source(model="mine")):
         raise ZeroDivisionError("0.0 cannot be raised\nto a negative power")
 
