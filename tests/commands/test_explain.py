@@ -55,9 +55,9 @@ def test_what_cannot_be_judged_has_no_causes_and_says_why(tmp_path: Path) -> Non
 
 def test_a_model_that_is_not_here_leaves_what_the_records_show(tmp_path: Path) -> None:
     reference = walk(0).steps()[0]
-    scaled = tuple(scaled(r, 1.5) if r.key.site == "blocks.1:out" else r for r in reference.records)
+    louder = tuple(scaled(r, 1.5) if r.key.site == "blocks.1:out" else r for r in reference.records)
     ours = write(tmp_path / "reference", REFERENCE, [reference])
-    theirs = write(tmp_path / "candidate", CANDIDATE, [StepRecords(0, scaled)])
+    theirs = write(tmp_path / "candidate", CANDIDATE, [StepRecords(0, louder)])
     found = explain(ours, theirs, code=1).json
     assert ["times 1.5" in cause["cause"] for cause in found["causes"]] == [True]
     (skipped,) = [note for note in found["notes"] if "skipped" in note]
