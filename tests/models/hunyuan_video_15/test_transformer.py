@@ -128,25 +128,37 @@ def test_a_batch_is_what_its_branches_are_alone(model: Any) -> None:
 
 # --- which rows are text ---------------------------------------------------------------------------------------
 
-TEXT = (Part(frame="text"),)
+BLOCK = "transformer_blocks.0"
 
 
 @pytest.mark.parametrize(
-    ("module", "port", "is_text"),
+    ("image", "site", "shape", "frames"),
     [
-        ("transformer_blocks.0", "in.hidden_states", False),
-        ("transformer_blocks.0", "in.encoder_hidden_states", True),
-        ("transformer_blocks.0", "in.attention_mask", True),
-        ("transformer_blocks.0.norm1_context", "out.0", True),
-        ("transformer_blocks.0.attn.to_q", "out", False),
-        ("transformer_blocks.0.attn.add_q_proj", "out", True),
-        ("transformer_blocks.0.attn.to_add_out", "in.input", True),
+        (72, f"{BLOCK}.attn.attention:in.query", (1, 184, 4, 32), ["", "text"]),  # joint
+        (72, f"{BLOCK}:in.hidden_states", (1, 72, 128), [""]),
+        (72, f"{BLOCK}:in.encoder_hidden_states", (1, 112, 128), ["text"]),
+        (72, f"{BLOCK}:in.attention_mask", (1, 112), ["text"]),
+        (72, ":in.encoder_hidden_states", (1, 64, 48), ["qwen"]),
+        (72, ":in.encoder_hidden_states_2", (1, 32, 48), ["byt5"]),
+        (72, "context_embedder:out", (1, 64, 128), ["qwen"]),
+        (72, "image_embedder:out", (1, 16, 128), ["vision"]),
+        (72, "proj_out:out", (1, 72, 32), [""]),
+        # Where image and text have as many tokens the name decides.
+        (112, f"{BLOCK}:in.hidden_states", (1, 112, 128), [""]),
+        (112, f"{BLOCK}:in.encoder_hidden_states", (1, 112, 128), ["text"]),
+        (112, f"{BLOCK}:in.attention_mask", (1, 112), ["text"]),
+        (112, f"{BLOCK}.norm1_context:out.0", (1, 112, 128), ["text"]),
+        (112, f"{BLOCK}.attn.to_q:out", (1, 112, 128), [""]),
+        (112, f"{BLOCK}.attn.add_q_proj:out", (1, 112, 128), ["text"]),
+        (112, f"{BLOCK}.attn.to_add_out:in.input", (1, 112, 128), ["text"]),
     ],
 )
-def test_where_image_and_text_have_as_many_tokens_the_name_decides(module: str, port: str, is_text: bool) -> None:
-    rule = hunyuan.HunyuanRows(hunyuan.TextLengths(image=112, vision=16, byt5=32, qwen=64, frame=112))
-    shape = (1, 112) if "mask" in port else (1, 112, 128)
-    assert rule.parts(module, port, shape) == (TEXT if is_text else (Part(),))
+def test_rows_are_known_by_length_and_name(image: int, site: str, shape: tuple[int, ...], frames: list[str]) -> None:
+    rule = hunyuan.HunyuanRows(hunyuan.TextLengths(image=image, vision=16, byt5=32, qwen=64, frame=112))
+    module, _, port = site.partition(":")
+    parts = rule.parts(module, port, shape)
+    assert [part.frame for part in parts] == frames
+    assert len(parts) == 1 or parts == (Part("image", 0, 72), Part("text", 72, None, "text"))
 
 
 # --- diffusers' class as a port compiles it predicts what diffusers' own forward does, padded rows without a NaN
