@@ -38,7 +38,7 @@ def test_a_script_records_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("tiny-cogvideox-1.5", "#     transformer_blocks.N.attn1.to_q"),
+        ("tiny-cogvideox-1.0", "#     transformer_blocks.N.attn1.to_q"),
         pytest.param(
             "tiny-hunyuan-video-1.5",
             "model = traceable(HunyuanVideo15Transformer3DModel.from_pretrained(",

@@ -250,6 +250,14 @@ def test_port_with_other_names_and_another_order_of_text(
         assert "transformer_blocks.0:in.attention_mask" in named, "arguments are renamed as modules are"
 
 
+@pytest.mark.slow
+def test_port_of_diffusers_own_class_is_given_what_the_pipeline_computes(tmp_path: Path) -> None:
+    text = "from diffusers import CogVideoXTransformer3DModel as Model\nfrom parity.port import Port\n\n"
+    text += "def build(case):\n    return Port(module=Model.from_pretrained(case.folder / 'transformer'))\n"
+    result = compare(None, port(tmp_path, text), model="tiny-cogvideox-1.5", timeout=60.0)
+    assert result.verdict == "pass", result.reason
+
+
 class _Of(torch.nn.Module):
     def __init__(self, forward: Any) -> None:
         super().__init__()
