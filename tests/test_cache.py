@@ -19,9 +19,7 @@ from parity.cache import cache_dir
         ("", "/users/own", Path("/users/own/parity")),
     ],
 )
-def test_cache_dir_follows_the_environment(
-    own: str, users: str, expected: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_dir_follows_environment(own: str, users: str, expected: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARITY_CACHE", own)
     monkeypatch.setenv("XDG_CACHE_HOME", users)
     assert cache_dir() == expected

@@ -6,7 +6,6 @@ text encoders round differently everywhere.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +13,9 @@ import numpy as np
 import pytest
 
 from parity.compare.diff import diff
-from parity.golden import Golden, GoldenWriter, Record, verify
-from parity.golden.records import StepRecords
+from parity.golden import Golden, verify
 from tests.support.cli import cli
+from tests.support.made import copied, scaled
 
 MODEL = "tiny-hunyuan-video-1.5"
 ROOT = Path(__file__).resolve().parents[1] / "golden"
@@ -34,27 +33,6 @@ def record(where: Path, side: Literal["reference", "candidate"]) -> Path:
 @pytest.fixture(scope="module")
 def today(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("today") / "reference", "reference")
-
-
-def changed(golden: Path, where: Path, scale: float, **provenance: object) -> Path:
-    """A copy with every sketch and value scaled."""
-
-    def scaled(record: Record) -> Record:
-        if "float" not in record.dtype or record.kind != "tensor" or record.sketch is None:
-            return record
-        value = record.value
-        return replace(
-            record,
-            sketch=(record.sketch.astype(np.float64) * scale).astype(np.float32),
-            value=(value.astype(np.float64) * scale).astype(value.dtype) if isinstance(value, np.ndarray) else value,
-        )
-
-    held = Golden.open(golden)
-    with GoldenWriter(where, replace(held.provenance, **provenance)) as writer:  # type: ignore[arg-type]
-        for step in held.steps:
-            own = held.read_step(step)
-            writer.write_step(StepRecords(step, tuple(map(scaled, own.records)), own.floors))
-    return where
 
 
 def test_committed_golden_is_whole_small_and_has_floors() -> None:
@@ -87,7 +65,7 @@ ELSEWHERE = {"versions": {"torch": "999.0", "cuda": "13.1"}, "devices": ("TPU v9
 def test_today_against_the_committed_golden(
     scale: float, provenance: dict[str, object], verdict: str, said: str, today: Path, tmp_path: Path
 ) -> None:
-    found = diff(ROOT / MODEL, changed(today, tmp_path / "other", scale, **provenance))
+    found = diff(ROOT / MODEL, copied(today, tmp_path / "other", lambda r: scaled(r, scale), **provenance))
     assert found.verdict == verdict, f"{found.reason}; if the change is intended: make goldens"
     assert said in found.reason
     assert (found.origin is not None) == (verdict == "fail")

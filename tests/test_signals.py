@@ -42,9 +42,7 @@ def _let_go(number: int) -> None:
         pytest.param(signal.SIGHUP, Terminated, marks=SLOW),
     ],
 )
-def test_signal_in_a_finaliser_is_raised_after_it(
-    number: int, raised: type[BaseException], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_signal_in_a_finaliser(number: int, raised: type[BaseException], capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(raised), terminable():
         _let_go(number)
     assert capfd.readouterr().err == ""

@@ -188,8 +188,6 @@ def stepped(dt: float, says: float = -0.1) -> StepRecords:
         (stepped(-0.1), stepped(-0.2, says=-0.2), ""),  # another schedule, which the other gauge names
     ],
 )
-def test_a_scheduler_that_does_not_step_as_its_schedule_says_is_named(
-    ours: StepRecords, theirs: StepRecords, word: str
-) -> None:
+def test_scheduler_that_steps_unlike_its_schedule_is_named(ours: StepRecords, theirs: StepRecords, word: str) -> None:
     causes = [cause.cause for cause in scheduler_step(evidence(ours, theirs))]
     assert [word in text for text in causes] == [True] * bool(word)

@@ -95,7 +95,7 @@ def test_an_error_that_nobody_knows_is_unknown(told: Any) -> None:
 
 
 @pytest.mark.parametrize(("common", "own", "named"), [(0.85, 0.53, True), (1.0, 1.4, False), (0.2, 0.98, False)])
-def test_a_setting_that_only_rounds_is_named_by_what_two_programs_share(
+def test_setting_that_only_rounds_is_named_by_the_shared_error(
     told: Any, common: float, own: float, named: bool
 ) -> None:
     fault = "norm_dtype=bfloat16"

@@ -1,4 +1,4 @@
-"""`parity explain` in a stage outside the loop: the setting is named, and where none differs that is said."""
+"""`parity explain` outside the loop: the setting is named, or the known fault of a decoder whose code nobody knows."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import json
 from pathlib import Path
 
 import diffusers
-import numpy as np
 import pytest
-import torch
 
 from parity.causes.request import of_run
 from parity.causes.stages import explain_stage
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.models.stage2 import write_stage2
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.paths.stages import OPENERS
+from tests.support.lab import quiet
+from tests.support.ports import decoder, stage2
 
 COG = "tiny-cogvideox-1.5"
 
@@ -29,16 +28,9 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diffusers.AutoencoderKLCogVideoX, "enable_tiling", lambda vae: enable(vae, 32, 40))
 
 
-def latents(folder: Path) -> Path:
-    path = folder / "stage2_latents.safetensors"
-    x = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 16, 1, 2, 6)).astype(np.float32))
-    write_stage2(path, x, seed=0, guidance_scale=6.0, num_frames=1, num_inference_steps=1)
-    return path
-
-
-def explained(stage2: Path, *candidate: str) -> Result:
+def explained(latents: Path, *candidate: str) -> Result:
     chosen = parse("torchax", candidate)
-    request = Request(COG, parse("torch"), chosen, stages=("vae",), stage2=stage2, sites="none")
+    request = Request(COG, parse("torch"), chosen, stages=("vae",), stage2=latents, sites="none")
     return explain_stage(request, OPENERS, lambda *_: None)
 
 
@@ -51,10 +43,8 @@ def explained(stage2: Path, *candidate: str) -> Result:
         ([], []),
     ],
 )
-def test_a_setting_of_the_decoder_is_the_cause(
-    tiles: None, tmp_path: Path, candidate: list[str], causes: list[str]
-) -> None:
-    result = explained(latents(tmp_path), *candidate)
+def test_decoders_setting_is_the_cause(tiles: None, tmp_path: Path, candidate: list[str], causes: list[str]) -> None:
+    result = explained(stage2(tmp_path, 1, 16, 1, 2, 6, frames=1), *candidate)
     assert result.verdict == ("fail" if causes else "pass")
     assert [c.setting for c in result.causes] == causes
     assert sum(c.share for c in result.causes) == pytest.approx(len(causes), abs=1e-3)
@@ -111,3 +101,85 @@ def test_a_run_that_was_kept_before_settings_were_is_refused(tmp_path: Path) -> 
     request = {name: REQUEST[name] for name in ("stage1", "prompt", "model", "inputs")}
     with pytest.raises(UsageError, match="failed in its vae stage and does not say with which settings"):
         of_run(kept(tmp_path, request, {"vae": "fail"}, None), OPENERS)
+
+
+# --- a decoder whose code nobody knows
+
+HUNYUAN = "tiny-hunyuan-video-1.5"
+CLASS = {HUNYUAN: "AutoencoderKLHunyuanVideo15", COG: "AutoencoderKLCogVideoX"}
+SHAPE = {HUNYUAN: (1, 32, 4, 2, 2), COG: (1, 16, 5, 2, 3)}
+DIVIDED = "vae.decode(latents / vae.config.scaling_factor, return_dict=False)[0]"
+
+BY_FRAME = """
+    def one_frame(block):
+        def forward(x):
+            n = block.norm(x)
+            b, c, t, h, w = n.shape
+            q, k, v = (
+                f(n).permute(0, 2, 3, 4, 1).reshape(b * t, h * w, c) for f in (block.to_q, block.to_k, block.to_v)
+            )
+            seen = torch.softmax(q @ k.transpose(1, 2) * c**-0.5, -1) @ v
+            return block.proj_out(seen.reshape(b, t, h, w, c).permute(0, 4, 1, 2, 3)) + x
+
+        block.forward = forward
+
+    for block in vae.decoder.modules():
+        if hasattr(block, "prepare_causal_attention_mask"):
+            one_frame(block)
+"""
+
+
+NORM_BY_FRAME = """
+    class PerFrame(torch.nn.GroupNorm):
+        def forward(self, x):
+            frames = [super(PerFrame, self).forward(x[:, :, i]) for i in range(x.shape[2])]
+            return torch.stack(frames, 2)
+
+    for module in vae.decoder.modules():
+        if type(module) is torch.nn.GroupNorm:
+            module.__class__ = PerFrame
+"""
+
+ZEROS = """
+    for module in vae.decoder.modules():
+        if hasattr(module, "pad_mode"):
+            module.pad_mode = "constant"
+"""
+
+ANOTHER = """
+    conv = vae.decoder.conv_in.conv
+    conv.weight = torch.nn.Parameter(conv.weight * 1.1)
+"""
+
+
+def of_port(folder: Path, model: str, changes: str, decodes: str) -> Result:
+    request, openers = decoder(folder, model, CLASS[model], SHAPE[model], f"frames = {decodes}", changes)
+    return explain_stage(request, openers, quiet)
+
+
+UNDIVIDED = "vae.decode(latents, return_dict=False)[0]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "changed", "decoded", "expected"),
+    [
+        (HUNYUAN, BY_FRAME, DIVIDED, {"vae.attention=by_frame"}),
+        (HUNYUAN, ZEROS, DIVIDED, {"vae.padding=zeros"}),
+        (HUNYUAN, "", UNDIVIDED, {"vae.scaling=none"}),
+        (HUNYUAN, BY_FRAME, UNDIVIDED, {"vae.scaling=none", "vae.attention=by_frame"}),
+        (COG, NORM_BY_FRAME, DIVIDED, {"vae.norm=by_frame"}),
+        (HUNYUAN, "", DIVIDED, set()),  # a right decoder
+        (HUNYUAN, ANOTHER, DIVIDED, {"unknown"}),
+    ],
+)
+def test_known_fault_is_named(model: str, changed: str, decoded: str, expected: set[str], tmp_path: Path) -> None:
+    result = of_port(tmp_path, model, changed, decoded)
+    assert result.verdict == ("fail" if expected else "pass")
+    if expected <= {"unknown"}:
+        assert result.causes == ()
+        assert any(n.text.startswith("unknown: no known fault") for n in result.notes) is bool(expected)
+    else:
+        assert {f"{c.setting}={c.candidate}" for c in result.causes} == expected
+        assert sum(c.share for c in result.causes) == pytest.approx(1.0, abs=1e-3)
+        assert all(w.value == pytest.approx(1.0, abs=0.05) for c in result.causes for w in c.witnesses)

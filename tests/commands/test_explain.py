@@ -6,14 +6,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torchax")
 
-from parity.golden import Record, StepRecords
+from parity.golden import StepRecords
 from tests.support.cli import Ran, cli
-from tests.support.made import CANDIDATE, REFERENCE, pair, walk, write
+from tests.support.made import CANDIDATE, REFERENCE, pair, scaled, walk, write
 
 FAR = 1e4
 
@@ -56,9 +55,9 @@ def test_what_cannot_be_judged_has_no_causes_and_says_why(tmp_path: Path) -> Non
 
 def test_a_model_that_is_not_here_leaves_what_the_records_show(tmp_path: Path) -> None:
     reference = walk(0).steps()[0]
-    scaled = tuple(_scaled(r, 1.5) if r.key.site == "blocks.1:out" else r for r in reference.records)
+    louder = tuple(scaled(r, 1.5) if r.key.site == "blocks.1:out" else r for r in reference.records)
     ours = write(tmp_path / "reference", REFERENCE, [reference])
-    theirs = write(tmp_path / "candidate", CANDIDATE, [StepRecords(0, scaled)])
+    theirs = write(tmp_path / "candidate", CANDIDATE, [StepRecords(0, louder)])
     found = explain(ours, theirs, code=1).json
     assert ["times 1.5" in cause["cause"] for cause in found["causes"]] == [True]
     (skipped,) = [note for note in found["notes"] if "skipped" in note]
@@ -68,11 +67,3 @@ def test_a_model_that_is_not_here_leaves_what_the_records_show(tmp_path: Path) -
     assert (
         cli("explain", ours, write(tmp_path / "bare", CANDIDATE, [StepRecords(1, bare)]), "--json").json["causes"] == []
     )
-
-
-def _scaled(record: Record, by: float) -> Record:
-    m = record.moments
-    assert record.sketch is not None
-    assert m is not None
-    moments = replace(m, min=by * m.min, max=by * m.max, mean=by * m.mean, l2=by * m.l2)
-    return replace(record, sketch=(record.sketch * by).astype(np.float32), moments=moments)

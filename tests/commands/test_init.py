@@ -10,27 +10,17 @@ import pytest
 
 pytest.importorskip("torchax")
 
-from parity.compare.result import Result
 from parity.paths.live import InProcess
-from parity.runs import compare
-from parity.runs.load import load_ports
-from parity.runs.request import Request
 from tests.support.cli import cli
+from tests.support.ports import compare
 from tests.support.scripts import ltx
-
-
-def run(candidate: str, reference: str | None, model: str | None) -> Result:
-    openers = InProcess()
-    ports = load_ports(reference, candidate, model, openers)
-    request = Request(model or str(reference), *ports.settings([], []), ports=ports, rounds="structure")
-    return compare.run(request, lambda *progress: None, openers=openers)
 
 
 @pytest.mark.parametrize("kind", ["", "--jax"])
 def test_a_port_agrees_with_its_reference_and_is_observed(kind: str, tmp_path: Path) -> None:
     where = tmp_path / "my_port.py"
     assert f"--port {where}:build" in cli("init", where, *kind.split(), code=0).out
-    result = run(f"{where}:build", f"{where}:reference", None)
+    result = compare(f"{where}:reference", f"{where}:build", openers=InProcess(), rounds="structure")
     assert result.verdict == "pass", result.reason
     assert {"blocks.0:out", "blocks.1:out"} <= {d.key.site for d in result.sites}
     assert "exists; name another file" in cli("init", where, code=2).said
@@ -57,9 +47,7 @@ def test_a_script_records_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("ltx", 'case.folder / "transformer"'),
     ],
 )
-def test_a_model_s_class_arguments_and_modules_are_filled_in_and_its_port_runs(
-    model: str, said: str, tmp_path: Path
-) -> None:
+def test_class_arguments_and_modules_of_a_model_are_filled_in(model: str, said: str, tmp_path: Path) -> None:
     if model == "ltx":  # a class that parity has no line for, whose forward needs numbers
         model = str(tmp_path / "model")
         ltx()[0].transformer.save_pretrained(tmp_path / "model" / "transformer")
@@ -67,5 +55,5 @@ def test_a_model_s_class_arguments_and_modules_are_filled_in_and_its_port_runs(
     told = cli("init", where, "--torchax", "--model", model, code=0).out
     assert f"parity run --model {model} --port {where}:build" in told
     assert said in where.read_text()
-    result = run(f"{where}:build", None, model)
+    result = compare(None, f"{where}:build", model=model, openers=InProcess(), rounds="structure")
     assert result.verdict == "pass", result.reason

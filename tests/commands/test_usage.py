@@ -14,6 +14,10 @@ REFUSED = [
     ("run --inputs nowhere", "no such file or golden: 'nowhere'"),
     ("run --candidate scheduler.warmup_steps=1000000000", "at most 10000"),
     ("run --candidate attention.maks=none", "did you mean 'attention.mask'"),
+    ("run --model=", "--model is empty"),
+    (f"run --steps {'9' * 40}", "--steps must be at most 100000, found"),
+    (f"run --candidate attention.block_q={'9' * 5000}", "attention.block_q"),
+    (f"run --candidate cache=deepcache:{'9' * 5000},1,1", "cache"),
     ("run --prompt a\udcffb", "is not valid UTF-8"),
     ("run --stages text,tail", "--stages takes text, transformer, vae"),
     ("diff nowhere b", "there is no golden here"),
@@ -32,7 +36,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), REFUSED)
+@pytest.mark.parametrize(("words", "said"), REFUSED, ids=[said for _, said in REFUSED])
 def test_what_is_refused(words: str, said: str, tmp_path: Path) -> None:
     ran = cli(*words.split(), cwd=tmp_path, code=2)
     assert said in ran.err

@@ -83,11 +83,7 @@ def test_only_what_is_clear_is_mapped(
 
 @pytest.mark.parametrize(
     "other",
-    [
-        tensor("b:out", X.reshape(1, 48, 80)),
-        tensor("b:out", X, branch="uncond"),
-        tensor("b:out", X, rows="text"),
-    ],
+    [tensor("b:out", X.reshape(1, 48, 80)), tensor("b:out", X, branch="uncond"), tensor("b:out", X, rows="text")],
 )
 def test_another_shape_branch_call_or_port_is_never_the_same(other: Record) -> None:
     assert not propose(of(a=X), StepRecords(0, (other,))).rename

@@ -146,9 +146,7 @@ def test_differing_settings_are_listed(ours: Provenance, candidate: Provenance, 
         ((), "a golden may hold anything", "none", ""),
     ],
 )
-def test_floors_that_do_not_allow_for_the_candidates_chip_are_noted(
-    devices: tuple[str, ...], theirs: str, ours: str, chip: str
-) -> None:
+def test_floors_for_another_chip_are_noted(devices: tuple[str, ...], theirs: str, ours: str, chip: str) -> None:
     reference = replace(REFERENCE, settings={**REFERENCE.settings, "tpu": ours})
     found = find(changed(devices=devices, settings={"tpu": theirs}), reference)
     assert ("elementary functions" in found) == bool(chip)

@@ -15,19 +15,7 @@ from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import Record, StepRecords
 from parity.golden.records import PORT
-from parity.golden.rename import decode_rename
-from tests.support.made import (
-    CANDIDATE,
-    REFERENCE,
-    noise,
-    none,
-    pair,
-    renamed,
-    tensor,
-    walk,
-    walk_of,
-    write,
-)
+from tests.support.made import CANDIDATE, REFERENCE, noise, none, pair, renamed, tensor, walk, walk_of, write
 
 FAR = 1e4
 SCRIPT = replace(CANDIDATE, backend=PORT)
@@ -150,38 +138,6 @@ def test_a_damaged_part_is_an_error_even_in_the_last_step(tmp_path: Path, side: 
 
 
 # --- names -----------------------------------------------------------------------------------------------------
-
-RULES = {"format": 1, "rules": [{"from": r"layers\.(\d+)", "to": r"blocks.\1"}]}
-PORTS = {**RULES, "ports": [{"from": r"(.*):in\.x", "to": r"\1:in.hidden_states"}]}
-
-
-def other_names(folder: Path, fault: float = 0.0) -> tuple[str, str]:
-    steps = [walk(step, fault).steps() for step in (0, 1)]
-    own = replace(
-        CANDIDATE,
-        weights={n.replace("blocks", "layers"): w for n, w in CANDIDATE.weights.items()},
-        modules={"layers": "", "layers.0": "layers", "layers.1": "layers"},
-    )
-    theirs = [renamed(b, lambda site: site.replace("blocks", "layers").replace("in.hidden_states", "in.x"))
-              for _, b in steps]  # fmt: skip
-    reference = write(folder / "reference", REFERENCE, [a for a, _ in steps])
-    return reference, write(folder / "candidate", own, theirs)
-
-
-@pytest.mark.parametrize("how", ["rules for ports", "rules for modules", "auto"])
-def test_goldens_of_other_names_are_compared(tmp_path: Path, how: str) -> None:
-    """Without rules for ports the one input that is left on each side can be no other."""
-    rename = Auto() if how == "auto" else decode_rename(PORTS if how == "rules for ports" else RULES)
-    result = diff(*other_names(tmp_path, FAR), rename=rename)
-    assert origin(result) == "transformer step 1 cond blocks.1:out"
-    assert not any("counterpart" in note.text for note in result.notes)
-    same = diff(*other_names(tmp_path / "same"), rename=rename)
-    assert same.verdict == "pass"
-    called = {d.called for d in same.sites if d.key.port == "in.hidden_states"}
-    assert called == ({"in.x"} if how == "rules for modules" else {""})
-    if isinstance(rename, Auto):
-        assert rename.proposal is not None
-        assert rename.proposal.pairs == {"layers.0": "blocks.0", "layers.1": "blocks.1"}
 
 
 def test_phantom_keys_are_counted_in_an_attention_whose_rows_could_not_be_paired(tmp_path: Path) -> None:

@@ -57,9 +57,7 @@ NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
         ([site("a:out", nonfinite=(3, 3))], None, {}, []),
     ],
 )
-def test_findings_say_what_the_numbers_show(
-    sites: list[SiteDiff], origin: int | None, more: dict[str, Any], words: list[str]
-) -> None:
+def test_findings_of_numbers(sites: list[SiteDiff], origin: int | None, more: dict[str, Any], words: list[str]) -> None:
     at = None if origin is None else Origin(sites[origin].key, "module")
     declared = more.pop("declared", None)
     found = findings(sites, at, *([declared] if declared else []), **more)
@@ -84,9 +82,7 @@ MANY = [SettingDifference(f"transformer.x{i}", "1", "2") for i in range(MOST + 1
         (MANY, "transformer", "blocks.0:out", []),  # another model
     ],
 )
-def test_config_values_are_named_of_their_component(
-    fields: list[SettingDifference], stage: str, site: str, words: list[str]
-) -> None:
+def test_config_values_are_named(fields: list[SettingDifference], stage: str, site: str, words: list[str]) -> None:
     key = Key(stage, -1 if stage == "vae" else 0, "", site)
     found = [cause.cause for cause in config_cause(fields, Origin(key, "module"))]
     assert [text.endswith(word) for text, word in zip(found, words, strict=True)] == [True] * len(words)

@@ -10,15 +10,7 @@ import pytest
 
 from parity.compare.follow import followed_errors, with_followed
 from parity.compare.judge import ONE_SIDED
-from parity.compare.local import (
-    CONTRADICTED,
-    Local,
-    believed,
-    contradicted,
-    doubtful,
-    local_errors,
-    with_local,
-)
+from parity.compare.local import CONTRADICTED, Local, believed, contradicted, doubtful, local_errors, with_local
 from parity.compare.result import Distance, SiteDiff
 from parity.golden import Floor, Key, Record, StepRecords
 from parity.golden.records import Moments
@@ -141,9 +133,7 @@ def test_what_the_run_itself_contradicts_is_not_believed() -> None:
 @pytest.mark.parametrize(
     ("apart", "is_beyond", "ratio"), [([1, 1], False, 1.414), ([3, 3], True, 4.243), ([0, 0, 0, 2.6], True, 2.6)]
 )
-def test_a_followed_difference_is_judged_as_a_whole_and_by_its_rows(
-    apart: list[float], is_beyond: bool, ratio: float
-) -> None:
+def test_followed_difference_is_judged_whole_and_by_rows(apart: list[float], is_beyond: bool, ratio: float) -> None:
     moments = Moments(4, 0, 0, 0.0, 0.0, 0.0, 100.0)
     record = Record(KEY, "tensor", (4,), "float32", moments=moments, value=np.asarray(apart, np.float32))
     bins = np.full(len(apart), 1.0 / np.sqrt(len(apart)), np.float32)

@@ -33,9 +33,7 @@ def both(x: np.ndarray, y: np.ndarray, *, held: bool) -> Measure:
 
 @given(SHAPES, st.integers(0, 2**31), st.floats(1e-3, 1e3), st.booleans())
 @settings(max_examples=40)
-def test_distances_are_exact_from_values_and_near_from_sketches(
-    shape: tuple[int, ...], seed: int, size: float, held: bool
-) -> None:
+def test_distances_from_values_and_from_sketches(shape: tuple[int, ...], seed: int, size: float, held: bool) -> None:
     x = noise(seed, shape).astype(np.float64)
     y = x + size * noise(seed + 1, shape)
     found = both(x, y, held=held)
@@ -44,18 +42,6 @@ def test_distances_are_exact_from_values_and_near_from_sketches(
     assert found.scale == pytest.approx(np.linalg.norm(x), rel=1e-12 if held else 1e-6)
     assert found.cosine == pytest.approx(cosine, abs=1e-12 if held else 0.1)
     assert found.max_abs == pytest.approx(np.abs(y - x).max() if held else NAN, rel=1e-12, nan_ok=True)
-
-
-def test_row_bins_place_a_difference() -> None:
-    x = noise(0, (1, 640, 40)).astype(np.float64)
-    y = x.copy()
-    y[:, 100:110] += 1.0  # 640 rows in 64 bins of ten
-    bins = both(x, y, held=False).bins
-    assert (len(bins), np.flatnonzero(bins).tolist(), bins[10]) == (64, [10], pytest.approx(np.sqrt(400), rel=0.6))
-    small = np.zeros((1, 4, 8), np.float32)
-    other = small.copy()
-    other[0, 2] = 3.0
-    assert both(small, other, held=False).bins == pytest.approx([0.0, 0.0, 3.0 * math.sqrt(8), 0.0])
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.bool_, np.uint8])

@@ -190,8 +190,6 @@ def test_a_reference_that_cannot_be_walked_fails_too() -> None:
         ({"a.weight": ((4,), "1")}, "pass", "not compared"),
     ],
 )
-def test_a_port_with_names_of_its_own_is_compared_where_both_have_the_name(
-    theirs: dict[str, Any], verdict: str, words: str
-) -> None:
+def test_port_is_compared_where_both_have_the_name(theirs: dict[str, Any], verdict: str, words: str) -> None:
     found = shared_weights({"a.weight": ((2, 2), "1"), "b.weight": ((2,), "2")}, theirs)
     assert (found.verdict, words in found.detail) == (verdict, True), found

@@ -38,9 +38,7 @@ def additive(low: float) -> np.ndarray:
         (np.zeros((1, 1, 64), np.float32), np.ones((1, 64), bool), True),  # leaves nothing out
     ],
 )
-def test_masks_of_other_forms_are_compared_by_what_they_let_through(
-    ours: np.ndarray, theirs: np.ndarray, same: bool
-) -> None:
+def test_masks_are_compared_by_what_they_let_through(ours: np.ndarray, theirs: np.ndarray, same: bool) -> None:
     walk = Walk()
     walk.pair(tensor("a:in.mask", ours), tensor("a:in.mask", theirs))
     assert births(walk.judge()) == ({} if same else {"a:in.mask": "input"})

@@ -1,4 +1,4 @@
-"""Ports of full models: with attention, schedule and loop of their own, in strangers' code; any diffusers class."""
+"""Ports of full models: with attention, schedule and loop of their own, in its authors' code; any diffusers class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from parity.paths.port.ported import _accepted
 from parity.port import Port
 from parity.runs.request import Request
 from parity.settings import parse
-from tests.support import strangers
 from tests.support.lab import run
 from tests.support.models import CONFIGS, NANO, checkpoint
 from tests.support.ports import check, compare, origin, port
@@ -72,9 +71,7 @@ COMPILED = """
     ],
     ids=["zeros", "zeros by override", "right, compiled", "none"],
 )  # fmt: skip
-def test_attention_of_a_torchax_port_is_the_one_that_runs(
-    install: str, factor: str, site: str | None, whose: str, tmp_path: Path
-) -> None:
+def test_attention_of_a_torchax_port(install: str, factor: str, site: str | None, whose: str, tmp_path: Path) -> None:
     text = KERNEL.replace("INSTALL", install).replace("FACTOR", factor)
     result = compare(None, port(tmp_path, text), model=COG)
     verdict, found = origin(result)
@@ -208,9 +205,7 @@ def test_wrong_guidance_scale_of_a_ports_loop_fails_at_noise_pred(tmp_path: Path
     ],
     ids=["repeats in bfloat16", "warm-up"],
 )
-def test_wrong_schedule_of_a_port_fails_before_a_forward(
-    change: str, steps: int, said: dict[str, str], tmp_path: Path
-) -> None:
+def test_wrong_schedule_fails_before_a_forward(change: str, steps: int, said: dict[str, str], tmp_path: Path) -> None:
     result = with_schedule(tmp_path, change, steps=steps)
     assert (result.verdict, result.failed, result.steps) == ("fail", "preflight", ())
     for name, detail in said.items():
@@ -226,18 +221,26 @@ def test_schedule_that_is_none_is_an_error_of_one_line(change: str, said: str, t
         with_schedule(tmp_path, change)
 
 
-# --- strangers' ports
+# --- a native port: its authors' names, no vision tokens
+
+NATIVE = (Path(__file__).parents[2] / "examples" / "native_hunyuan.py").read_text("utf-8")
+ORDER = "torch.argsort((~mask).int(), dim=1, stable=True)"
+KEEP = "keep = functional.pad(text_mask, (img.shape[1], 0), value=True) if self.masked else None"
+ZEROED = KEEP.partition(" if ")[0] + "[:, :, None, None]; k, v, keep = k * keep, v * keep, None"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "site"),
-    [({"order": "interleaved"}, None), ({"order": "valid_first", "attend": "zeroed"}, ATTENTION)],
+    ("before", "after", "site"),
+    [(ORDER, "torch.arange(mask.shape[1])[None].expand_as(mask)", None), (KEEP, ZEROED, ATTENTION)],
     ids=["another order", "zeroed keys"],
 )
-def test_port_with_other_names_and_another_order_of_text(how: dict[str, str], site: str | None, tmp_path: Path) -> None:
-    text = strangers.write(tmp_path, **how)
-    result = compare(None, text, model=strangers.MODEL, openers=InProcess())
+def test_port_with_other_names_and_another_order_of_text(
+    before: str, after: str, site: str | None, tmp_path: Path
+) -> None:
+    assert before in NATIVE
+    text = port(tmp_path, NATIVE.replace(before, after))
+    result = compare(None, text, model="tiny-hunyuan-video-1.5", openers=InProcess())
     assert origin(result) == ("pass" if site is None else "fail", site), result.reason
     assert result.differing_settings == ()
     if site is None:  # the reference has vision tokens, which are padding
@@ -249,37 +252,29 @@ def test_port_with_other_names_and_another_order_of_text(how: dict[str, str], si
 
 @pytest.mark.slow
 def test_port_of_diffusers_own_class_is_given_what_the_pipeline_computes(tmp_path: Path) -> None:
-    lines = (
-        "from diffusers import CogVideoXTransformer3DModel as Model\nfrom parity.port import Port\n",
-        "def build(case):\n    return Port(module=Model.from_pretrained(case.folder / 'transformer'))\n",
-    )
-    result = compare(None, port(tmp_path, "\n".join(lines)), model="tiny-cogvideox-1.5")
+    text = "from diffusers import CogVideoXTransformer3DModel as Model\nfrom parity.port import Port\n\n"
+    text += "def build(case):\n    return Port(module=Model.from_pretrained(case.folder / 'transformer'))\n"
+    result = compare(None, port(tmp_path, text), model="tiny-cogvideox-1.5")
     assert result.verdict == "pass", result.reason
 
 
-class _Takes(torch.nn.Module):
-    def forward(self, hidden_states: Any, image_rotary_emb: Any = None) -> Any: ...
-
-
-class _Computes(torch.nn.Module):
-    def forward(self, hidden_states: Any) -> Any: ...
-
-
-class _Passes(torch.nn.Module):
-    def forward(self, **inputs: Any) -> Any: ...
+class _Of(torch.nn.Module):
+    def __init__(self, forward: Any) -> None:
+        super().__init__()
+        self.forward = forward
 
 
 @pytest.mark.parametrize(
-    ("made", "taken"),
+    ("forward", "call", "taken"),
     [
-        (Port(module=_Takes()), True),
-        (Port(module=_Passes()), True),
-        (Port(module=_Computes()), False),
-        (Port(module=_Computes(), call=lambda inputs: None), True),
+        (lambda hidden_states, image_rotary_emb=None: None, None, True),
+        (lambda **inputs: None, None, True),
+        (lambda hidden_states: None, None, False),
+        (lambda hidden_states: None, lambda inputs: None, True),
     ],
 )
-def test_module_that_computes_rotary_tables_itself_is_not_given_them(made: Port, taken: bool) -> None:
-    assert ("image_rotary_emb" in _accepted(made, {"image_rotary_emb": 0})) == taken
+def test_module_that_computes_rotary_tables_itself_is_not_given_them(forward: Any, call: Any, taken: bool) -> None:
+    assert ("image_rotary_emb" in _accepted(Port(module=_Of(forward), call=call), {"image_rotary_emb": 0})) == taken
 
 
 # --- transformers of no family, by class and config

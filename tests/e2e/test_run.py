@@ -8,12 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
-import torch
 
 from parity.golden import Golden, verify
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
@@ -25,14 +22,6 @@ from tests.support.models import NANO, checkpoint
 
 pytest.importorskip("torchax")
 
-KEYS = {
-    "format", "verdict", "failed", "reason", "model", "differing_settings", "preflight", "steps", "sites", "origin",
-    "causes",
-}  # fmt: skip
-STEP = {"step", "timestep", "noise_pred", "latents"}
-SITE = {"stage", "step", "branch", "site", "rel_l2", "floor", "ratio", "birth", "verdict"}
-CHECK = {"check", "verdict", "detail"}
-
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
@@ -40,21 +29,6 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     out = tmp_path_factory.mktemp("kept") / "run"
     words = ("--steps", 2, "--sites", "proj_out", "--values", "proj_out:out", "--out", out)
     return out, cli("run", "--json", "--model", checkpoint(NANO), "--candidate", "attention.mask=none", *words, code=1)
-
-
-def test_document_has_the_keys_of_the_contract(failed: tuple[Path, Ran]) -> None:
-    _, done = failed
-    document = done.json
-    assert set(document) >= KEYS
-    assert (document["format"], document["verdict"], document["failed"]) == (1, "fail", "structure")
-    assert document["differing_settings"] == [{"setting": "attention.mask", "reference": "exact", "candidate": "none"}]
-    for step in document["steps"]:
-        assert set(step) >= STEP
-        assert all(set(step[name]) >= {"rel_l2", "floor", "ratio"} for name in ("noise_pred", "latents"))
-    assert all(set(site) >= SITE for site in document["sites"])
-    assert all(set(check) == CHECK for check in document["preflight"])
-    assert set(document["origin"]) >= {"stage", "step", "branch", "site", "birth"}
-    assert "starting the sides" in done.err
 
 
 def test_worker_processes_come_to_the_same_as_one_process(failed: tuple[Path, Ran]) -> None:
@@ -84,16 +58,6 @@ def test_kept_run_can_be_opened(failed: tuple[Path, Ran]) -> None:
         held = [r for r in last.records if r.key.site == "proj_out:out"]
         assert held
         assert all(isinstance(r.value, np.ndarray) for r in held)
-
-
-def test_report_for_people_ends_with_the_verdict_and_the_next_command() -> None:
-    done = cli("run", "--model", checkpoint(NANO), "--candidate", "attention.mask=none", code=1)
-    tail = done.out.splitlines()[-7:]
-    assert tail[0] == "differs: attention.mask: exact -> none"
-    assert tail[1].startswith("verdict: fail (structure)")
-    assert "transformer_blocks.0.attn.attention" in tail[2]
-    assert tail[-1].startswith("next: ")
-    assert "Traceback" not in done.err
 
 
 @pytest.mark.slow
@@ -132,26 +96,17 @@ def refused(*words: object) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--candidate", "attention.msk=none"), "did you mean 'attention.mask'"),
         (("--reference", "nonsense=1"), "unknown setting 'nonsense'"),
-        (("--candidate", "attention.mask=non"), "did you mean 'none'"),
-        (("--candidate", "attention.mask"), "not of the form SETTING=VALUE"),
-        (("--reference", "attention.kernel=splash"), "it takes: flex, sdpa"),
         (("--candidate", "attention.kernel=flex"), "it takes: sdpa"),
-        (("--reference", "jit=true"), "it takes: false"),
-        (("--candidate", "dtype=float32", "--candidate", "dtype=bfloat16"), "given twice"),
         (("--rounds", "three"), "--rounds takes both, structure, precision"),
         (("--forcing", "block"), "--forcing takes none, step, module"),
         (("--model", "no-such-model"), "unknown model 'no-such-model'"),
         (("--steps", "0"), "--steps must be at least 1, found 0"),
         (("--seed", "-1"), "--seed"),
         (("--candidate", "mesh=dp=4,sp=4,tp=4"), "needs 64 devices"),
-        (("--candidate", "mesh=dp=0,sp=1,tp=1"), "dp=N,sp=N,tp=N"),
         (("--sites", "no.such.module"), "no module matches the site 'no.such.module'"),
         (("--values", "no.such.module"), "no module matches the site 'no.such.module'"),
         (("--inputs", "no-such-file.safetensors"), "no such file"),
-        (("--stages", "vea"), "--stages takes text, transformer, vae, comma-separated; found 'vea'"),
-        (("--candidate", "vae.tiling=true"), "is a setting of the vae stage, which is not run"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
 )
@@ -201,54 +156,11 @@ def test_bad_checkpoint_is_one_clear_line(made: Callable[[Path], Path], said: st
     assert not (tmp_path / "kept").exists()
 
 
-@pytest.fixture(scope="module")
-def stage1(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A port's embeddings: those of the tiny model's own prompt."""
-    path = tmp_path_factory.mktemp("stage1") / "stage1_embeddings.safetensors"
-    assert HunyuanVideo15().write_stage1(path, inputs("torch").conditions)
-    return path
-
-
-Tensors = dict[str, torch.Tensor]
-
-
-@pytest.mark.parametrize(
-    ("damage", "tensor"),
-    [
-        (lambda t: t.pop("negative_prompt_embeds_2"), "negative_prompt_embeds_2"),
-        (lambda t: t.update(prompt_embeds=t["prompt_embeds"][..., :-1].contiguous()), "prompt_embeds"),
-        (lambda t: t.update(prompt_embeds_mask=t["prompt_embeds_mask"][:, :-1].contiguous()), "prompt_embeds_mask"),
-        (lambda t: t.update(prompt_embeds=torch.full_like(t["prompt_embeds"], torch.nan)), "prompt_embeds"),
-    ],
-    ids=["missing", "misshapen", "mask of another length", "not finite"],
-)
-def test_stage1_file_that_does_not_fit_is_refused(
-    stage1: Path, tmp_path: Path, damage: Callable[[Tensors], Any], tensor: str
-) -> None:
-    tensors = safetensors.torch.load_file(stage1)
-    damage(tensors)
-    path = tmp_path / "bad.safetensors"
-    safetensors.torch.save_file(tensors, path)
-    said = refused("--model", checkpoint(NANO), "--inputs", path)
-    assert str(path) in said
-    assert f"'{tensor}'" in said
-
-
-def test_file_that_is_no_stage1_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "bad.safetensors"
-    path.write_bytes(b"not a safetensors file")
-    assert "not a whole safetensors file" in refused("--model", checkpoint(NANO), "--inputs", path)
-
-
 @pytest.mark.slow
-def test_embeddings_from_a_stage1_file_are_the_prompts(stage1: Path) -> None:
+def test_embeddings_from_a_stage1_file_are_the_prompts(tmp_path: Path) -> None:
+    """A port's embeddings: those of the tiny model's own prompt."""
+    assert HunyuanVideo15().write_stage1(tmp_path / "stage1", inputs("torch").conditions)
     lab = Lab(checkpoint(NANO))
-    plain, given = lab.judge(), lab.judge(stage1=stage1)
+    plain, given = lab.judge(), lab.judge(stage1=tmp_path / "stage1")
     assert plain.verdict == given.verdict == "pass"
     assert [s.noise_pred for s in plain.steps] == [s.noise_pred for s in given.steps]
-
-
-def test_folder_to_keep_a_run_in_must_be_empty(tmp_path: Path) -> None:
-    (tmp_path / "something").write_text("mine")
-    assert "not an empty folder" in refused("--model", checkpoint(NANO), "--out", tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["something"]

@@ -8,30 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from parity.commands.parts import frame_files
-from parity.commands.parts.options import parse_stages
 from parity.compare.detect.frames import pictures
 from parity.hooks.sites import split_sites
-from parity.models.stage2 import write_stage2
 from tests.support.cli import cli
 from tests.support.models import NANO, checkpoint
-
-
-def stage2(folder: Path, shape: tuple[int, ...] = (1, 32, 3, 1, 2)) -> Path:
-    """A port's latents."""
-    path = folder / "stage2_latents.safetensors"
-    latents = torch.from_numpy(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
-    write_stage2(path, latents, seed=0, guidance_scale=6.0, num_frames=9, num_inference_steps=1)
-    return path
+from tests.support.ports import stage2
 
 
 @pytest.mark.slow
 def test_latents_of_a_port_are_decoded_on_both_sides(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ("--json", "--model", checkpoint(NANO), "--inputs", stage2(tmp_path), "--out", out)
+    words = ("--json", "--model", checkpoint(NANO), "--inputs", stage2(tmp_path, 1, 32, 3, 1, 2), "--out", out)
     found = cli("run", *words, code=0).json
     assert (found["verdict"], found["steps"]) == ("pass", [])
     assert {site["stage"] for site in found["sites"]} == {"vae"}
@@ -50,7 +40,7 @@ def test_latents_of_a_port_are_decoded_on_both_sides(tmp_path: Path) -> None:
 
 
 def test_latents_of_another_layout_are_refused(tmp_path: Path) -> None:
-    found = cli("run", "--model", checkpoint(NANO), "--inputs", stage2(tmp_path, (1, 3, 32, 1, 2)), code=2)
+    found = cli("run", "--model", checkpoint(NANO), "--inputs", stage2(tmp_path, 1, 3, 32, 1, 2), code=2)
     assert "found [1, 3, 32, 1, 2]; they are laid out [B, T, C, H, W], permute them" in found.err
 
 
@@ -59,18 +49,12 @@ def test_latents_of_another_layout_are_refused(tmp_path: Path) -> None:
     [
         (("--stages", "text", "--candidate", "attention.mask=none"), "of the transformer stage, which is not run"),
         (("--candidate", "vae.tiling=true"), "'vae.tiling=true' is a setting of the vae stage, which is not run"),
-        (("--stages", "transformer,vae", "--inputs", "latents.safetensors"), "the VAE decodes and no other stage"),
+        (("--stages", "transformer,vae", "--inputs", "stage2_latents.safetensors"), "the VAE decodes and no other"),
     ],
 )
 def test_stage_that_cannot_be_run_is_refused(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    stage2(tmp_path).rename(tmp_path / "latents.safetensors")
+    stage2(tmp_path, 1, 32, 3, 1, 2)
     assert message in cli("run", *words, code=2, cwd=tmp_path).said
-
-
-def test_stages_are_run_in_their_order() -> None:
-    assert parse_stages(None, latents=False) == ("transformer",)
-    assert parse_stages("vae, transformer, text", latents=False) == ("text", "transformer", "vae")
-    assert parse_stages(None, latents=True) == ("vae",)
 
 
 def test_glob_goes_to_the_stages_that_have_such_a_module() -> None:

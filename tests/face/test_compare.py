@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import html
+import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +13,10 @@ import pytest
 import torch
 
 import parity
+from parity.compare.reason import Reason
+from parity.compare.result import Result
 from parity.errors import UsageError
+from parity.face.result import Result as Shown
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("torchax")
@@ -89,9 +95,7 @@ def boom(x: Any) -> Any:
         (NET, lambda: NET, {"inputs": {"x": X, "scale": 2.0, "mask": None}}),
     ],
 )
-def test_whoever_computes_the_same_passes(
-    reference: Any, candidate: Callable[[], Any], options: dict[str, Any]
-) -> None:
+def test_what_computes_the_same_passes(reference: Any, candidate: Callable[[], Any], options: dict[str, Any]) -> None:
     result = parity.assert_parity(reference, candidate(), options.pop("inputs", X), **options)
     assert (result.verdict, result.origin) == ("pass", None)
     (step,) = result.steps
@@ -111,9 +115,7 @@ def test_whoever_computes_the_same_passes(
         (NET, lambda: lambda x: NET(x)[0][:, :4], "loop:noise_pred", {}),
     ],
 )
-def test_what_differs_fails_where_it_does(
-    reference: Any, candidate: Callable[[], Any], site: str, options: dict[str, Any]
-) -> None:
+def test_faults_are_placed(reference: Any, candidate: Callable[[], Any], site: str, options: dict[str, Any]) -> None:
     result = parity.compare(reference, candidate(), X, **options)
     assert result.verdict == "fail"
     assert result.origin is not None
@@ -226,3 +228,27 @@ def test_assert_parity_raises_the_card() -> None:
 def test_what_cannot_be_compared_is_said(candidate: Any, inputs: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parity.compare(NET, candidate, inputs)
+
+
+# --- A result as `print` and a notebook show it
+
+NAMED = "<script>alert(1)</script>"
+
+
+def test_it_prints_as_its_card_and_its_page_lies_in_a_frame_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+    reason = Reason(kind="preflight", check="weights", detail=NAMED)
+    shown = Shown.of(Result("fail", "preflight", reason, NAMED))
+    assert isinstance(shown, Result)
+    assert (shown.passed, shown.exit_code) == (False, 1)
+    assert str(shown).startswith("verdict: fail (preflight)")
+    page = shown._repr_html_()
+    assert re.fullmatch(r'<iframe sandbox="allow-scripts" srcdoc="[^"<>]*" style="[^"]*"></iframe>', page)
+    inner = html.unescape(page)
+    assert NAMED not in inner
+    assert html.escape(NAMED) in inner
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", inner)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    bare = shown._repr_html_()
+    assert bare.startswith("<pre>verdict: fail")
+    assert "<script" not in bare

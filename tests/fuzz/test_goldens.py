@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 import shutil
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.golden.disk.format import own_checksum
 from tests.fuzz.outcome import computed, corpus, damaged, ends, fuzzed
+from tests.support.forged import PART, Damage, Document, forged, header, records, resealed, split
 from tests.support.made import pair
 
 pytestmark = pytest.mark.slow
@@ -46,67 +44,30 @@ def put(document: Any, path: tuple[Step, ...], value: Any) -> Any:
     return made
 
 
-@dataclass(frozen=True)
-class Part:
-    """The first part of a golden, taken apart: the header of a safetensors file, and the tensors behind it."""
-
-    header: dict[str, Any]
-    tensors: bytes
-
-    @classmethod
-    def read(cls, folder: Path) -> Part:
-        raw = (folder / json.loads((folder / "golden.json").read_text())["parts"][0]["file"]).read_bytes()
-        length = int.from_bytes(raw[:8], "little")
-        return cls(json.loads(raw[8 : 8 + length]), raw[8 + length :])
-
-    @property
-    def records(self) -> Any:
-        """What parity itself put into the header."""
-        return json.loads(self.header["__metadata__"]["parity"])
-
-    def written(self) -> bytes:
-        text = json.dumps(self.header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(8, "little") + text + self.tensors
+PLACES: dict[str, Callable[[Callable[[Document], object]], Damage]] = {
+    "manifest": resealed, "records": records, "header": header,
+}  # fmt: skip
 
 
-PLACES = ("manifest", "records", "header", "tensors")
+def with_number(at: int, value: float) -> Damage:
+    """One of the numbers of 32 bits that the tensors are made of."""
 
+    def new(data: bytes) -> bytes:
+        start = 8 + int.from_bytes(data[:8], "little") + 4 * at
+        return data[:start] + struct.pack("<f", value) + data[start + 4 :]
 
-def document_in(folder: Path, place: str) -> Any:
-    """What can be changed at a place; the tensors as their numbers of 32 bits."""
-    if place == "manifest":
-        return json.loads((folder / "golden.json").read_text())
-    part = Part.read(folder)
-    return part.records if place == "records" else part.header if place == "header" else [0] * (len(part.tensors) // 4)
-
-
-def changed(part: Part, place: str, path: tuple[Step, ...], value: Any) -> Part:
-    if place == "records":
-        inner = json.dumps(put(part.records, path, value), separators=(",", ":"))
-        return replace(part, header=put(part.header, ("__metadata__", "parity"), inner))
-    if place == "header":
-        return replace(part, header=put(part.header, path, value))
-    at = 4 * int(path[0])
-    return replace(part, tensors=part.tensors[:at] + struct.pack("<f", value) + part.tensors[at + 4 :])
+    return forged(new)
 
 
 def rewritten(folder: Path, place: str, path: tuple[Step, ...], value: Any) -> bool:
     """Change a golden, and make all checksums anew; whether that could be done."""
-    manifest = document_in(folder, "manifest")
     try:
-        if place == "manifest":
-            manifest = put(manifest, path, value)
+        if place == "tensors":
+            with_number(int(path[0]), value)(folder)
         else:
-            content = changed(Part.read(folder), place, path, value).written()
-            listed = manifest["parts"][0]
-            (folder / listed["file"]).write_bytes(content)
-            manifest["parts"][0] = listed | {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        if isinstance(manifest, dict):
-            manifest["sha256"] = own_checksum(manifest)
-    except (OSError, ValueError, KeyError, IndexError, TypeError, OverflowError, struct.error):
+            PLACES[place](lambda document: document.update(put(document, path, value)))(folder)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, OverflowError, StopIteration, struct.error):
         return False
-    (folder / "golden.json").write_text(json.dumps(manifest))
     return True
 
 
@@ -132,11 +93,13 @@ def checked(sides: tuple[str, str], tmp_path: Path, which: int, changes: Sequenc
 
 @st.composite
 def a_change(draw: st.DrawFn, folder: Path) -> Change:
-    place = draw(st.sampled_from(PLACES))
-    document = document_in(folder, place)
+    place = draw(st.sampled_from([*PLACES, "tensors"]))
+    fields, body = split((folder / PART).read_bytes())
     if place == "tensors":
-        return place, (draw(st.integers(0, len(document) - 1)),), draw(NUMBERS)
-    return place, draw(st.sampled_from(paths_of(document))), draw(ODD)
+        return place, (draw(st.integers(0, len(body) // 4 - 1)),), draw(NUMBERS)
+    documents = {"header": fields, "records": json.loads(fields["__metadata__"]["parity"])}
+    document = documents.get(place) or json.loads((folder / "golden.json").read_text())
+    return place, draw(st.sampled_from(paths_of(document)[1:])), draw(ODD)
 
 
 @fuzzed

@@ -108,9 +108,7 @@ def run(folder: Path, side: str, place: str, deed: str, returned: str) -> None:
 
 @slow
 @given(side=SIDES, place=st.sampled_from(PLACES), deed=st.sampled_from([*ODDITIES, *SABOTAGE, *ENDS]))
-def test_a_port_that_misbehaves_is_an_error_or_changes_nothing(
-    tmp_path: Path, side: str, place: str, deed: str
-) -> None:
+def test_port_that_misbehaves_is_an_error_or_changes_nothing(tmp_path: Path, side: str, place: str, deed: str) -> None:
     run(tmp_path, side, place, deed, "x")
 
 

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, Provenance, verify
 from parity.golden.disk.format import Manifest, decode_manifest, encode_manifest, own_checksum
+from tests.support.forged import PART, Damage, Document, content, forged, header, listed, records, resealed
 from tests.support.made import PROVENANCE, mixed_step, write
-
-PART = "step-0000.safetensors"
-Document = dict[str, Any]
-Damage = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
@@ -39,71 +31,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def golden(sound: Path, tmp_path: Path) -> Path:
     shutil.copytree(sound, tmp_path / "golden")
     return tmp_path / "golden"
-
-
-def content(new: Callable[[bytes], bytes], file: str = PART) -> Damage:
-    """A file with other bytes; golden.json lists the old ones."""
-    return lambda folder: (folder / file).write_bytes(new((folder / file).read_bytes()))
-
-
-def resealed(change: Callable[[Document], object]) -> Damage:
-    """golden.json changed as a forger would: its own checksum is right again."""
-
-    def damage(folder: Path) -> None:
-        document = json.loads((folder / "golden.json").read_text())
-        change(document)
-        document["sha256"] = own_checksum(document)
-        (folder / "golden.json").write_text(json.dumps(document))
-
-    return damage
-
-
-def listed(**fields: object) -> Damage:
-    """Other fields of step 0 in the list of parts."""
-    return resealed(lambda document: document["parts"][1].update(fields))
-
-
-def forged(new: Callable[[bytes], bytes]) -> Damage:
-    """Another part of step 0, listed with the right size and checksum."""
-
-    def damage(folder: Path) -> None:
-        data = new((folder / PART).read_bytes())
-        (folder / PART).write_bytes(data)
-        listed(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())(folder)
-
-    return damage
-
-
-def split(data: bytes) -> tuple[Document, bytes]:
-    length = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + length]), data[8 + length :]
-
-
-def joined(header: object, body: bytes) -> bytes:
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + body
-
-
-def header(change: Callable[[Document], object]) -> Damage:
-    """A forged part whose safetensors header is changed."""
-
-    def new(data: bytes) -> bytes:
-        fields, body = split(data)
-        change(fields)
-        return joined(fields, body)
-
-    return forged(new)
-
-
-def records(change: Callable[[Document], object]) -> Damage:
-    """A forged part whose document of records is changed."""
-
-    def changed(fields: Document) -> None:
-        document = json.loads(fields["__metadata__"]["parity"])
-        change(document)
-        fields["__metadata__"]["parity"] = json.dumps(document)
-
-    return header(changed)
 
 
 def last(fields: Document) -> Document:
@@ -227,68 +154,3 @@ def test_password_in_a_model_url_is_neither_written_nor_read() -> None:
     document["provenance"]["model"] = url  # of an older parity
     document["sha256"] = own_checksum(document)
     assert decode_manifest(json.dumps(document).encode(), "golden.json").provenance.model == "https://***@host/m"
-
-
-# --- a fuzzer --------------------------------------------------------------------------------------------------
-
-ODD: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 2**31, 2**63, 10**40, 1.5, -0.0, "", "nan", "../x", "a" * 5000, [], [1], {}, {"int": 2**70},
-    {"float": "x"}, "F32", "BF16", "scalar", "tensor",
-)  # fmt: skip
-
-
-@st.composite
-def mutated(draw: st.DrawFn, document: Document) -> Any:
-    """The document with one of its nodes replaced, removed, or doubled."""
-    document = copy.deepcopy(document)
-    nodes: list[tuple[Any, Any]] = [(document, name) for name in document]
-    for holder, name in nodes:
-        child = holder[name]
-        if isinstance(child, dict | list):
-            nodes.extend((child, key) for key in (child if isinstance(child, dict) else range(len(child))))
-    holder, name = draw(st.sampled_from(nodes))
-    action = draw(st.sampled_from(["replace", "remove", "double"]))
-    if action == "replace":
-        holder[name] = draw(st.sampled_from(ODD))
-    elif action == "remove":
-        del holder[name]
-    elif isinstance(holder, list):
-        holder.append(copy.deepcopy(holder[name]))
-    else:
-        holder[f"{name} "] = holder[name]
-    return document
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["manifest", "header", "records", "bytes"])
-@given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-def test_forged_golden_is_refused_or_sound(
-    sound: Path, tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("forged") / "golden"
-    shutil.copytree(sound, folder)
-    if kind == "bytes":
-        changed = bytearray((folder / PART).read_bytes())
-        for _ in range(data.draw(st.integers(1, 4))):
-            changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
-        forged(lambda _: bytes(changed))(folder)
-    else:
-        in_place = {"manifest": resealed, "header": header, "records": records}[kind]
-        in_place(lambda document: replace_all(document, data.draw(mutated(document))))(folder)
-    problems = verify(folder)
-    try:
-        golden = Golden.open(folder)
-        steps = [golden.read_step(step) for step in golden.steps]
-    except UsageError as error:
-        assert problems
-        assert str(folder) in str(error)  # noqa: PT017 (whether it is raised is the question)
-    else:  # what was accepted satisfies all that the writer demands
-        for step in steps:
-            GoldenWriter(folder, PROVENANCE, overwrite=True).write_step(step)
-    shutil.rmtree(folder)
-
-
-def replace_all(document: Document, new: Document) -> None:
-    document.clear()
-    document.update(new)

@@ -1,4 +1,4 @@
-"""Goldens behind URLs, in a file system in memory (S3 over a socket: commands/test_record.py)."""
+"""Goldens behind URLs, in a file system in memory."""
 
 from __future__ import annotations
 

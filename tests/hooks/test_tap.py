@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from parity.golden.sketch import sketch
 from parity.hooks.rows import WHOLE, Part
 from tests.hooks.seen import Seen, observe
 
@@ -95,15 +94,6 @@ def test_positional_and_keyword_arguments_have_the_same_names() -> None:
 )
 def test_outputs_are_named_however_they_are_wrapped(wrap: Callable[..., Any], sites: list[str]) -> None:
     assert observe(Of(wrap), rows()).sites() == [":in.x", *sites]
-
-
-def test_a_record_has_the_moments_and_sketch_of_its_tensor() -> None:
-    x = rows(700, 1, 12)
-    record = observe(Add(), x).at(":in.x")
-    assert (record.shape, record.dtype, record.frame, record.rows) == ((1, 700, 12), "float32", (700, 12), "")
-    assert record.moments is not None
-    assert (record.moments.count, record.moments.l2) == (x.numel(), pytest.approx(float(x.norm()), rel=1e-5))
-    assert np.linalg.norm(record.sketch - sketch(x.numpy())) < 1e-4
 
 
 def test_values_are_stored_only_where_asked_and_as_they_were() -> None:

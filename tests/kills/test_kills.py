@@ -17,20 +17,18 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 
 import pytest
 
 from parity.__main__ import main
-from parity.errors import UsageError
-from parity.golden import Golden
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
 from parity.signals import terminable
 from tests.support.cli import cli
-from tests.support.made import REFERENCE, pair, walk, write
+from tests.support.made import pair
 from tests.support.results import RESULT
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="commands are forked")]
@@ -43,13 +41,6 @@ CALLS = frozenset(
      "chmod", "truncate", "ftruncate", "flock", "mkstemp")
 )  # fmt: skip
 """Functions in C around which the disk changes."""
-
-
-def halves(folder: Path) -> None:
-    steps = [walk(i).steps()[0] for i in range(4)]
-    provenance = replace(REFERENCE, steps=4)
-    write(folder / "first", provenance, steps[:2])
-    write(folder / "second", provenance, steps[2:])
 
 
 def kept(folder: Path) -> None:
@@ -77,7 +68,6 @@ COMMANDS = {
     ),
     "report": Command(words=["report", "run"], make=kept, writes=["run/report.html"]),
     "init": Command(words=["init", "port.py"], writes=["port.py"]),
-    "merge": Command(words=["merge", "out", "first", "second"], make=halves),
 }
 
 
@@ -192,20 +182,7 @@ def test_killed_where_it_writes(name: str, tmp_path: Path, nursery: ProcessPoolE
                 assert content is None or content in (before.get(written), whole[written]), f"half of {written}"
                 assert code != command.code or content == whole[written]
             done = all(now.get(n) == content for n, content in whole.items())
-            if name == "merge":
-                unfinished_or_whole(folder / "out", done)
             again, said, _ = ended()
-            assert again == (2 if done and name in ("init", "merge") else command.code), said  # never overwritten
+            assert again == (2 if done and name == "init" else command.code), said  # never overwritten
             after = files(folder)
             assert all(after.get(n) == content for n, content in whole.items())
-
-
-def unfinished_or_whole(golden: Path, done: bool) -> None:
-    if not (golden / "golden.json").exists():
-        with pytest.raises(UsageError, match="no golden here"):
-            Golden.open(golden)
-        return
-    found = Golden.open(golden)
-    assert not found.complete or done
-    for step in found.steps:
-        found.read_step(step)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.paths.observing import step_of
-from tests.paths.sides import side
+from tests.paths.sides import side, step_of
 
 
 def main(folder: Path, meshes: list[str]) -> None:

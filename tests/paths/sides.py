@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.golden import Record, StepRecords
+from parity.golden import Key, Record, StepRecords
+from parity.hooks.sites import plan_sites
 from parity.models.family import Family
 from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
@@ -105,3 +106,25 @@ def apart(a: np.ndarray, b: np.ndarray) -> float:
     """Relative L2."""
     x, y = a.astype(np.float64), b.astype(np.float64)
     return float(np.linalg.norm(y - x) / np.linalg.norm(x))
+
+
+def step_of(side: Loaded, sites: str | None, values: tuple[str, ...] = ()) -> dict[Key, Record]:
+    """The records of one step by key; `sites` None observes nothing but the loop's own values."""
+    plan = None if sites is None else plan_sites(["", *side.modules], sites, values)
+    return {r.key: r for r in next(iter(denoise(prepare(side), plan))).records}
+
+
+_DONE: dict[tuple[int, str | None], dict[Key, Record]] = {}
+
+
+def once(side: Loaded, sites: str | None) -> dict[Key, Record]:
+    """`step_of`, run once for each shared side (which lives as long as the session) and choice of sites."""
+    key = id(side), sites
+    if key not in _DONE:
+        _DONE[key] = step_of(side, sites)
+    return _DONE[key]
+
+
+def loop_values(records: dict[Key, Record]) -> dict[str, np.ndarray]:
+    """The loop's own values: noise_pred of each branch and guided, latents before and after."""
+    return {str(key): np.asarray(r.value) for key, r in records.items() if key.module == "loop"}

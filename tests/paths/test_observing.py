@@ -13,8 +13,7 @@ import pytest
 
 from parity.golden.records import Key, Record
 from parity.golden.sketch import Geometry, distance
-from tests.paths.observing import loop_values, once
-from tests.paths.sides import shared
+from tests.paths.sides import loop_values, once, shared
 
 ALONE, BATCHED, SHARDED = "dp=1,sp=1,tp=1", "dp=2,sp=1,tp=1", "dp=2,sp=2,tp=2"
 

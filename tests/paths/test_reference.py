@@ -1,6 +1,9 @@
-"""The reference is diffusers' own pipeline, bit for bit, and its floors know what the loop's values are made of."""
+"""The reference is diffusers' own pipeline, bit for bit; its floors know what the loop's values are made of."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import diffusers
 import numpy as np
@@ -10,11 +13,16 @@ from diffusers.models import attention_dispatch
 from torch.nn.attention import flex_attention
 
 from parity.golden.floors import HALF_ULP
+from parity.models.cogvideox.sampler import CogVideoXSampler
+from parity.models.spec import GenerationSpec
 from parity.paths.floors import make_variants, with_floors
-from parity.paths.loop import denoise, prepare
+from parity.paths.loaded import Loaded
+from parity.paths.loop import denoise, prepare, state_of
 from tests.paths.sides import side, tiny, walk
 
 STEPS = 4
+"""The fewest with a DPM step of CogVideoX that extrapolates: the first has no history, before the second there was but
+noise, and the last never does."""
 
 
 @pytest.fixture
@@ -24,12 +32,21 @@ def backend_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_active_backend", registry._active_backend)
 
 
-def pipeline_latents(kernel: str, steps: int) -> np.ndarray:
-    """What HunyuanVideo15Pipeline's own call gives for the tiny model's prompt and sizes with seed 0."""
-    case = tiny().case
-    spec = case.spec
-    pipeline = diffusers.HunyuanVideo15Pipeline.from_pretrained(case.folder)
+def latents_of(pipeline: Any, spec: GenerationSpec, **more: Any) -> np.ndarray:
+    """What a pipeline's own call gives for these sizes and prompts, with seed 0."""
     pipeline.set_progress_bar_config(disable=True)
+    given = {name: getattr(spec, name) for name in ("prompt", "negative_prompt", "height", "width", "num_frames")}
+    drawn = torch.Generator().manual_seed(0)
+    found: np.ndarray = pipeline(
+        **given, **more, num_inference_steps=STEPS, generator=drawn, output_type="latent"
+    ).frames.numpy()
+    assert np.isfinite(found).all()
+    return found
+
+
+def pipeline_latents(kernel: str) -> np.ndarray:
+    """What HunyuanVideo15Pipeline's own call gives for the tiny model's prompt and sizes with seed 0."""
+    spec, pipeline = tiny().case.spec, diffusers.HunyuanVideo15Pipeline.from_pretrained(tiny().case.folder)
     # The full-size model's lengths are set on the instance, not read from the checkpoint.
     pipeline.tokenizer_max_length = spec.tokenizer_max_length
     pipeline.tokenizer_2_max_length = spec.tokenizer_2_max_length
@@ -39,18 +56,8 @@ def pipeline_latents(kernel: str, steps: int) -> np.ndarray:
         # Off CUDA torch wraps flex_attention in dynamo; parity switches that off in the same way.
         flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
         pipeline.transformer.set_attention_backend("flex")
-    out = pipeline(
-        prompt=spec.prompt,
-        negative_prompt=spec.negative_prompt,
-        height=spec.height,
-        width=spec.width,
-        num_frames=spec.num_frames,
-        num_inference_steps=steps,
-        generator=torch.Generator().manual_seed(0),
-        output_type="latent",
-    )
     assert pipeline.guider.config.guidance_scale > 1  # with guidance, so that both branches count
-    return out.frames.numpy()
+    return latents_of(pipeline, spec)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of a GPU may take another order each time")
@@ -58,10 +65,9 @@ def pipeline_latents(kernel: str, steps: int) -> np.ndarray:
 @pytest.mark.usefixtures("backend_restored")
 def test_latents_equal_the_pipelines_bit_for_bit(kernel: str) -> None:
     found = walk(side("torch", f"attention.kernel={kernel}", steps=STEPS)).latents  # before the pipeline sets anything
-    expected = pipeline_latents(kernel, STEPS)
+    expected = pipeline_latents(kernel)
     assert found.dtype == expected.dtype == np.float32
     assert found.shape == expected.shape == tiny().case.latent_shape
-    assert np.isfinite(found).all()
     assert np.array_equal(found, expected)
 
 
@@ -74,3 +80,53 @@ def test_the_floor_of_dt_is_that_of_the_sigmas_it_is_the_difference_of() -> None
     sigma = loop.schedule.sigmas[0]
     assert by_site["loop:sigma"].l2 >= HALF_ULP * sigma
     assert by_site["loop:dt"].l2 >= HALF_ULP * sigma
+
+
+# --- CogVideoX
+
+NEW, OLD = "tiny-cogvideox-1.5", "tiny-cogvideox-1.0"
+
+
+def with_scheduler(loaded: Loaded, kind: str, dynamic: bool) -> Loaded:
+    scheduler = getattr(diffusers, kind).from_config(loaded.sampler.fresh().scheduler.config)  # type: ignore[attr-defined]
+    return replace(loaded, sampler=CogVideoXSampler(scheduler, 6.0, dynamic, 0))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of a GPU may take another order each time")
+@pytest.mark.parametrize(
+    ("name", "kind", "dynamic"),
+    [
+        (OLD, "CogVideoXDDIMScheduler", False),
+        (NEW, "CogVideoXDPMScheduler", False),
+        (NEW, "CogVideoXDPMScheduler", True),
+    ],
+)
+def test_cogvideox_latents_equal_the_pipelines(name: str, kind: str, dynamic: bool) -> None:
+    found = walk(with_scheduler(side("torch", "attention.kernel=sdpa", steps=STEPS, model=name), kind, dynamic)).latents
+    case = tiny(name).case
+    pipeline = diffusers.CogVideoXPipeline.from_pretrained(case.folder)
+    pipeline.scheduler = getattr(diffusers, kind).from_config(pipeline.scheduler.config)
+    more = {"use_dynamic_cfg": dynamic, "max_sequence_length": case.spec.tokenizer_max_length}
+    expected = latents_of(pipeline, case.spec, **more)
+    assert found.shape == expected.shape == case.latent_shape
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "torchax"])
+def test_a_loop_goes_on_from_the_records_of_the_step_before(backend: str) -> None:
+    loaded = side(backend, steps=STEPS, model=NEW)
+    steps = list(denoise(prepare(loaded), None))
+    state = state_of(steps[1], "after")
+    assert set(state) == {"latents", "pred_original"}
+    assert state_of(steps[2], "before").keys() == state.keys()
+    again = prepare(loaded)
+    again.continue_from(2, state)
+    for old, new in zip(steps[2:], denoise(again, None, first=2), strict=True):
+        for ours, theirs in zip(old.records, new.records, strict=True):
+            assert ours.key == theirs.key
+            assert np.array_equal(ours.value, theirs.value)
+    again = prepare(loaded)
+    again.continue_from(2, {"latents": state["latents"]})  # the history counts, or nothing above would show it
+    other = next(denoise(again, None, first=2))
+    assert not np.array_equal(state_of(other, "after")["latents"], state_of(steps[2], "after")["latents"])

@@ -99,8 +99,8 @@ EFFECTS: dict[str, dict[str, Effect]] = {
 }
 
 ELSEWHERE = {"mesh", "scheduler.warmup_steps", "tpu"} | {s.name for s in SETTINGS if s.places == ("vae",)}
-"""The mesh needs eight devices (tests/test_run.py); warm-up calls have a test of their own below, TPUs in
-test_elementary.py; the VAE's are in test_vae_stage.py."""
+"""The mesh needs eight devices (tests/e2e/test_run.py); warm-up calls have a test of their own below, TPUs in
+test_arithmetic.py; the VAE's are in test_vae_stage.py."""
 
 CASES = [(backend, setting) for backend, effects in EFFECTS.items() for setting in effects]
 

@@ -1,4 +1,4 @@
-"""A worker's requests and answers, with a stand-in for the process that computes."""
+"""A worker's requests and answers, with a stand-in for the process that computes; and whose fault an error is."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from parity.errors import UsageError
+from parity.errors import UnjudgedError, UsageError
 from parity.golden.records import StepRecords
 from parity.paths.plan import Array, ModuleCall, Plan, Source, Spec
 from parity.paths.worker import process
+from parity.paths.worker.checkpoint import checkpoint
 from parity.paths.worker.process import ProcessSide, Worker
 
 CHILD = """
@@ -86,3 +87,21 @@ def test_worker_that_ends_while_a_side_opens_is_an_error_of_its_side(worker: Wor
         opened(worker, "gone").facts()
     with pytest.raises(UsageError, match="exit code 3"):
         opened(worker).facts()
+
+
+# --- What libraries raise on a checkpoint of somebody's own is its fault; on parity's own model it is a defect
+
+
+def test_a_failure_is_said_of_the_checkpoint_with_its_place() -> None:
+    said = r"'mine' cannot be run: ZeroDivisionError: 0\.0 cannot be raised \(test_worker\.py:\d+\); is"
+    with pytest.raises(UsageError, match=said), checkpoint(Source(model="mine")):
+        raise ZeroDivisionError("0.0 cannot be raised\nto a negative power")
+
+
+def test_errors_that_are_explained_and_defects_pass() -> None:
+    with pytest.raises(UnjudgedError, match="explained"), checkpoint(Source(model="mine")):
+        raise UnjudgedError("explained")
+    with pytest.raises(ZeroDivisionError), checkpoint(Source(model="tiny-hunyuan-video-1.5")):
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), checkpoint(Source(model="port.py", alone=True)):
+        raise ZeroDivisionError

@@ -8,17 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("diffusers")
-import diffusers
-
 import parity
+from parity.compare.diff import diff
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, verify
-from tests.support.scripts import drawn, generate, load, wan
+from parity.golden.faults import kept_faults
+from tests.support.scripts import drawn, generate, load, recorded, tame, wan
+
+pytest.importorskip("diffusers")
 
 
 class Remembers(torch.nn.Module):
@@ -60,9 +62,7 @@ class Net(torch.nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("where", ["dict", "tensor", "buffer", "attribute"])
-def test_model_that_writes_where_it_likes_has_floors_of_rounding_alone(
-    where: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_model_that_writes_anywhere_has_floors_of_rounding(where: str, dtype: torch.dtype, tmp_path: Path) -> None:
     net, scheduler = Net(where).to(dtype), diffusers.FlowMatchEulerDiscreteScheduler()
     net.cache["k"] = net.cache["k"].to(dtype)
 
@@ -189,3 +189,130 @@ def test_what_a_script_draws_next_is_what_it_would(tmp_path: Path) -> None:
         return [float(np.random.rand()), float(torch.rand(()))]
 
     assert script(contextlib.nullcontext) == script(lambda: parity.record(tmp_path / "gpu", pipe))
+
+
+# --- bodies that cannot run again, or need not
+
+
+def test_a_script_that_is_not_seeded_is_told_what_differed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts, noise = load(), torch.Generator().manual_seed(1)
+    for _ in parity.record(tmp_path / "gpu", **parts.named):
+        generate(parts, noise=lambda x: torch.randn(x.shape, generator=noise))
+    assert "not deterministic. loop:latents.before (step 0) differed first" in capsys.readouterr().err
+    assert not Golden.open(tmp_path / "gpu").read_step(0).floors
+
+
+def test_a_body_that_is_left_keeps_what_was_recorded(tmp_path: Path) -> None:
+    parts = load()
+    for count, _ in enumerate(parity.record(tmp_path / "gpu", **parts.named)):
+        generate(parts)
+        if count:
+            break
+    golden = Golden.open(tmp_path / "gpu")
+    assert golden.complete
+    assert not golden.read_step(0).floors
+    hooks = [h for m in parts.transformer.modules() for h in (m._forward_pre_hooks, m._forward_hooks)]
+    assert not any(hooks)
+
+
+def test_body_of_a_candidate_runs_once(tmp_path: Path) -> None:
+    parts = load()
+    assert len([generate(parts) for _ in parity.record(tmp_path / "tpu", **parts.named, like="gpu")]) == 1
+    assert Golden.open(tmp_path / "tpu").complete
+
+
+def test_a_body_cannot_be_left_after_a_step(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="use `with`"):
+        iter(parity.record(tmp_path / "gpu", **load().named, stop_after=1))
+
+
+# --- Models that remember their calls (caches, counters)
+
+
+class Cached(torch.nn.Module):
+    """All blocks in one, run at even steps; at odd ones what they added at the step before is added again."""
+
+    def __init__(self, blocks: torch.nn.ModuleList) -> None:
+        super().__init__()
+        self.inner, self.kept, self.calls = blocks, dict[int, Any](), 0
+
+    def forward(self, hidden_states: Any, encoder_hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        (step, branch), self.calls = divmod(self.calls, 2), self.calls + 1
+        given = hidden_states, encoder_hidden_states
+        if step % 2:
+            return tuple(x + kept for x, kept in zip(given, self.kept[branch], strict=True))
+        out = given
+        for block in self.inner:
+            out = block(*out, *args, **kwargs)
+        self.kept[branch] = [y - x for x, y in zip(given, out, strict=True)]
+        return out
+
+
+def counted() -> tuple[dict[str, Any], Callable[[], torch.Tensor]]:
+    """A loop of one's own around a model that counts its calls, two a step, and is not told when a loop begins."""
+    parts = load()
+    parts.transformer.transformer_blocks = torch.nn.ModuleList([Cached(parts.transformer.transformer_blocks)])
+
+    def run() -> torch.Tensor:
+        x = drawn(1, 3, 4, 8, 8, seed=5)
+        parts.scheduler.set_timesteps(4)
+        for t in parts.scheduler.timesteps:
+            cond, uncond = (
+                parts.transformer(x, encoder_hidden_states=text, timestep=t[None]).sample
+                for text in (parts.embeds, parts.negative)
+            )
+            x = parts.scheduler.step(uncond + 6 * (cond - uncond), t, x, return_dict=False)[0]
+        return x
+
+    return parts.named, run
+
+
+def cached(config: Callable[[Any], Any]) -> tuple[dict[str, Any], Callable[[], np.ndarray]]:
+    """A pipeline with one of diffusers' caches."""
+    pipe, call = wan()
+    deeper = {**pipe.transformer.config, "num_layers": 3}
+    pipe.register_modules(transformer=tame(diffusers.WanTransformer3DModel(**deeper)))
+    pipe.transformer.enable_cache(config(pipe))
+    return {"pipe": pipe}, call
+
+
+def broadcast(pipe: Any) -> Any:
+    return diffusers.PyramidAttentionBroadcastConfig(
+        spatial_attention_block_skip_range=2,
+        spatial_attention_timestep_skip_range=(-1, 1001),
+        current_timestep_callback=lambda: pipe.current_timestep,
+    )
+
+
+def magnitudes(pipe: Any) -> Any:
+    return diffusers.MagCacheConfig(
+        mag_ratios=[1.0] * 6, num_inference_steps=3, threshold=0.5, max_skip_steps=2, retention_ratio=0.2
+    )
+
+
+SCRIPTS: dict[str, Callable[[], tuple[dict[str, Any], Callable[[], Any]]]] = {
+    "counter": counted,
+    "PyramidAttentionBroadcast": lambda: cached(broadcast),
+    "MagCache": lambda: cached(magnitudes),
+    "FirstBlockCache": lambda: cached(lambda pipe: diffusers.FirstBlockCacheConfig(threshold=0.1)),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_model_that_remembers_its_calls_computes_the_same(name: str, tmp_path: Path) -> None:
+    parts, run = SCRIPTS[name]()
+    with torch.no_grad():
+        plain = [np.asarray(run()) for _ in range(3)]
+    parts, run = SCRIPTS[name]()
+    with torch.no_grad():
+        if "pipe" in parts:
+            with parity.record(tmp_path / "gpu", **parts, causes=True):
+                first = run()
+        else:
+            first, *_ = [run() for _ in parity.record(tmp_path / "gpu", **parts, causes=True)]
+        second = run()
+    third = recorded(tmp_path / "tpu", run, **parts, like=tmp_path / "gpu")
+    assert [np.array_equal(a, np.asarray(b)) for a, b in zip(plain, (first, second, third), strict=True)] == [True] * 3
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert found.verdict == "pass", found.reason
+    assert kept_faults(tmp_path / "gpu", 0, "transformer")

@@ -124,9 +124,7 @@ FILLED = "attention.block_padding=unmasked in blocks of 128"
         ("scale", {"attention.scale=1"}),
     ],
 )
-def test_fault_of_a_recorded_candidate_is_named(
-    reference: Path, fault: str, expected: set[str], tmp_path: Path
-) -> None:
+def test_fault_of_recorded_candidate_is_named(reference: Path, fault: str, expected: set[str], tmp_path: Path) -> None:
     found = explained(reference, record(tmp_path / "tpu", fault, like=reference))
     assert found.verdict == ("fail" if expected else "pass"), found.reason
     assert {f"{c.setting}={c.candidate}" for c in found.causes} == expected

@@ -113,9 +113,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("how", "origin"), [("compiled", None), ("eager", None), ("wrong", "down:in.input")])
-def test_tensors_over_two_processes_are_recorded_whole(
-    how: str, origin: str | None, reference: Path, tmp_path: Path
-) -> None:
+def test_tensors_of_two_processes_are_whole(how: str, origin: str | None, reference: Path, tmp_path: Path) -> None:
     first, second = processes(tmp_path, "tpu", how)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert "process 1 of 2 observes what the first one records" in second.stderr

@@ -46,9 +46,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (TEXT, ALL, ":in.encoder_attention_mask"),
     ],
 )
-def test_rows_decide_if_they_are_read(
-    text: torch.Tensor, mask: torch.Tensor, origin: str, reference: Path, tmp_path: Path
-) -> None:
+def test_read_rows_decide(text: torch.Tensor, mask: torch.Tensor, origin: str, reference: Path, tmp_path: Path) -> None:
     found = diff(reference, record(tmp_path / "tpu", text, mask, once=True))
     assert found.verdict == ("fail" if origin else "pass"), found.reason
     assert ("" if found.origin is None else found.origin.key.site) == origin

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from parity.report.page.build import Shown, build
-from tests.report.browser import chrome, needs_chromium, one, require_quiet, seen, show, wait_until_ready
 
 pytest.importorskip("jinja2")
 pytest.importorskip("selenium", reason="the page is tested in a browser with selenium (extra test)")
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
+    from selenium.webdriver.remote.webelement import WebElement
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+needs_chromium = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no chromium with a chromedriver (Debian: apt install chromium chromium-driver)"
+)
 pytestmark = [pytest.mark.slow, needs_chromium]
 
 FIRST = 30
@@ -25,7 +32,52 @@ FIRST = 30
 
 FAILING = "blocks.5.attn:out"
 Open = Callable[..., "Chrome"]
-__all__ = ["chrome"]
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Chrome]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.binary_location = str(CHROMIUM)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def show(chrome: Chrome, where: str, width: int) -> None:
+    """Open a page of so many pixels' width, anew."""
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    chrome.get("about:blank")
+    chrome.get(where)
+
+
+def require_quiet(chrome: Chrome, folder: Path) -> None:
+    """Nothing outside of the folder was asked for, and nothing went wrong."""
+    asked = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
+    urls = [event["params"]["request"]["url"] for event in asked if event["method"] == "Network.requestWillBeSent"]
+    assert [url for url in urls if not url.startswith(("data:", "about:", folder.as_uri()))] == []
+    assert [entry["message"] for entry in chrome.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def one(chrome: Chrome, where: str) -> WebElement:
+    return chrome.find_element("css selector", where)
+
+
+def seen(chrome: Chrome, where: str = "#site") -> str:
+    return one(chrome, where).text
+
+
+def wait_until_ready(chrome: Chrome) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    script = "return document.documentElement.dataset.ready"
+    WebDriverWait(chrome, 30).until(lambda _: chrome.execute_script(script) == "yes")
 
 
 @pytest.fixture
@@ -109,17 +161,3 @@ def test_a_phone_sees_all_of_it(opened: Open, dark: bool) -> None:
     assert set(chrome.execute_script(beyond)) == {0}
     ground = "return getComputedStyle(document.body).backgroundColor"
     assert chrome.execute_script(ground) == ("rgb(24, 24, 27)" if dark else "rgb(255, 255, 255)")
-
-
-@pytest.mark.parametrize("hostile", ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>"])
-def test_nothing_of_a_document_runs(opened: Open, hostile: str) -> None:
-    document = run(blocks=6, steps=31)
-    for found in document["sites"]:
-        found.update(branch=hostile, note=hostile, dtypes=[hostile, hostile], site=f"{hostile}.{found['site']}")
-    document["origin"].update(branch=hostile, site=document["sites"][-1]["site"])
-    document.update(model=hostile, reason=hostile, notes=[hostile])
-    chrome = opened(Shown(document=document))
-    one(chrome, "#tree [role=treeitem] .row").click()
-    assert hostile in seen(chrome)
-    assert chrome.find_elements("css selector", "main img") == []
-    assert len(chrome.find_elements("css selector", "script")) == 2

@@ -1,4 +1,4 @@
-"""The catalogue is whole: a setting that lacks a part, or that no code applies, fails here by name."""
+"""The settings' contract: names, values, errors that help; each is applied, reported and told."""
 
 from __future__ import annotations
 
@@ -10,8 +10,121 @@ import pytest
 
 import parity
 from parity.errors import UsageError
-from parity.settings import BITS, SETTINGS, Backend, changed_by, meaningless, parse, remedy, sentence
+from parity.settings import (
+    BITS,
+    BY_NAME,
+    SETTINGS,
+    Backend,
+    changed_by,
+    differences,
+    meaningless,
+    paired,
+    parse,
+    remedy,
+    sentence,
+)
+from parity.settings.elementary import CHIPS, LIMITS, NO_CHIP, chip_of
 from parity.settings.setting import Capability, Input, Place
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("attention.msk=none", "did you mean 'attention.mask'"),
+        ("attention.mask=non", "did you mean 'none'"),
+        ("attention.mask", "not of the form"),
+        ("scheduler.warmup_steps=-1", "at least 0"),
+        ("mesh=dp=0,sp=1,tp=1", "dp=N,sp=N,tp=N"),
+        ("attention.kernel=splash", "it takes: flex, sdpa"),
+        ("jit=true", "it takes: false"),
+    ],
+)
+def test_what_a_side_cannot_take_is_refused_with_what_it_can(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse("torch", [text])
+
+
+SPLASH = "attention.kernel=splash"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["attention.block_q=64"], r"'attention.block_q=64' needs a kernel with blocks.* attention.kernel=splash"),
+        (["attention.block_kv=256"], "'attention.block_kv=256' needs a kernel with blocks"),
+        (["attention.block_padding=unmasked"], r"'attention.block_padding=unmasked' needs .*\(this side's is sdpa\)"),
+        ([SPLASH, "attention.block_kv=200"], "'attention.block_kv' in multiples of 128, found 200"),
+        ([SPLASH, "attention.block_q=60"], "'attention.block_q' in multiples of 8, found 60"),
+        ([SPLASH, "attention.softmax_dtype=bfloat16"], "float32: .* needs attention.kernel=sdpa"),
+        ([SPLASH, "matmul_precision=high"], "'matmul_precision=high' needs attention.kernel=sdpa"),
+    ],
+)
+def test_what_the_kernel_has_no_meaning_for_is_refused_with_the_kernel_that_has(given: list[str], message: str) -> None:
+    for order in (given, given[::-1]):
+        with pytest.raises(UsageError, match=message):
+            parse("torchax", order)
+
+
+def test_the_reference_emulates_blocks_of_any_size_whatever_its_kernel() -> None:
+    given = ["attention.block_q=60", "attention.block_kv=200", "attention.block_padding=unmasked"]
+    for kernel in ("flex", "sdpa"):
+        assert parse("torch", [*given, f"attention.kernel={kernel}"])["attention.block_kv"] == 200
+
+
+def test_a_repeated_setting_is_refused() -> None:
+    with pytest.raises(UsageError, match="given twice"):
+        parse("torch", ["dtype=float32", "dtype=bfloat16"])
+
+
+def test_backends_at_their_own_defaults_do_not_differ() -> None:
+    assert differences(parse("torch"), parse("torchax")) == ()
+    (found,) = differences(parse("torch"), parse("torchax", ["attention.mask=none"]))
+    assert (found.setting, found.reference, found.candidate) == ("attention.mask", "exact", "none")
+
+
+def test_the_neutral_settings_keep_every_choice_but_the_dtypes() -> None:
+    given = parse("torchax", ["dtype=bfloat16", "rope_dtype=bfloat16", "attention.mask=zero_kv", "jit=false"])
+    neutral = given.neutral
+    assert neutral.text("attention.mask") == "zero_kv"
+    assert neutral["jit"] is False
+    assert {neutral.text(name) for name in ("dtype", "rope_dtype")} == {"float32"}
+    assert neutral.exact
+    assert neutral.neutral == neutral
+    assert parse("torch").neutral == parse("torch")  # the defaults only round where they must
+
+
+@pytest.mark.parametrize(
+    ("given", "bits"),
+    [
+        ((), 24),
+        (("dtype=bfloat16",), 8),
+        (("dtype=float16",), 11),
+        (("matmul_precision=default",), 8),
+        (("matmul_precision=high",), 16),
+        (("text.byt5_dtype=bfloat16",), 8),
+        (("dtype=float16", "matmul_precision=default"), 11),
+        (("latents_dtype=bfloat16", "rope_dtype=bfloat16"), 24),
+    ],
+)
+def test_the_working_dtype_is_the_networks_coarsest(given: tuple[str, ...], bits: int) -> None:
+    assert parse("torch", given).working_bits == bits
+
+
+@pytest.mark.parametrize("cache", ["deepcache:3,3,2", "deepcache:1,3,1", "deepcache:1,3,0"])
+def test_a_cache_that_skips_nothing_is_refused(cache: str) -> None:
+    for backend in ("torch", "torchax"):
+        with pytest.raises(UsageError, match="skips nothing: START must be below END, and INTERVAL at least 2"):
+            parse(backend, [f"cache={cache}"])  # type: ignore[arg-type]
+
+
+def test_a_cache_says_at_which_steps_all_blocks_run() -> None:
+    cache = parse("torchax", ["cache=deepcache:1,3,2"]).deep_cache
+    assert cache is not None
+    assert (cache.start, cache.end, [cache.full(step) for step in range(4)]) == (1, 3, [True, False, True, False])
+    assert parse("torch").deep_cache is None
+
+
+# --- The catalogue is whole
 
 ROOT = Path(parity.__file__).parent
 BACKENDS: tuple[Backend, ...] = ("torch", "torchax")
@@ -52,3 +165,31 @@ def test_what_a_model_lacks_takes_the_meaning_of_settings() -> None:
 def test_what_changes_least_else_explains_an_input_first() -> None:
     assert changed_by("embeddings") == ("text.byt5_dtype", "dtype")
     assert all(changed_by(what) for what in get_args(Input))
+
+
+# --- The published bounds of TPUs' elementary functions
+
+
+def test_every_chip_has_every_function_and_every_bound_is_one() -> None:
+    known = {chip: bounds for chip, bounds in CHIPS.items() if chip != NO_CHIP}
+    assert len({frozenset(bounds) for bounds in known.values()}) == 1
+    assert all(b.absolute + b.relative > 0 for bounds in known.values() for b in bounds.values())
+    assert set(LIMITS) <= set(CHIPS["v4"])
+    assert CHIPS[NO_CHIP] == {}
+    assert set(BY_NAME["tpu"].values) == set(CHIPS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chip"),
+    [("TPU v6 lite", "v6e"), ("TPU v5", "v5p"), ("TPU7x x 8", "tpu7x"), ("cpu", NO_CHIP), ("", NO_CHIP)],
+)
+def test_a_device_is_known_by_its_kind(kind: str, chip: str) -> None:
+    assert chip_of(kind) == chip
+
+
+def test_the_references_floors_allow_for_the_candidates_chip_unless_they_are_told() -> None:
+    ours, theirs = paired(parse("torch", []), parse("torchax", ["tpu=v6e"]))
+    assert (ours["tpu"], theirs["tpu"]) == ("v6e", "v6e")
+    told, _ = paired(parse("torch", ["tpu=v4"]), parse("torchax", ["tpu=v6e"]))
+    assert told["tpu"] == "v4"
+    assert paired(parse("torch", []), parse("torchax", []))[0] == parse("torch", [])

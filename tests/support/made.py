@@ -13,14 +13,20 @@ from parity.causes.evidence import Evidence
 from parity.causes.request import ExplainRequest
 from parity.compare.judge import Judge
 from parity.compare.reason import Reason
-from parity.compare.result import (
-    Distance,
-    Origin,
-    Result,
-    SiteDiff,
-    StepDiff,
+from parity.compare.result import Origin, Result, SiteDiff, StepDiff
+from parity.golden import (
+    Floor,
+    Golden,
+    GoldenWriter,
+    Key,
+    Provenance,
+    Record,
+    StepRecords,
+    bin_norms,
+    geometry,
+    norm,
+    sketch,
 )
-from parity.golden import Floor, GoldenWriter, Key, Provenance, Record, StepRecords, bin_norms, geometry, norm, sketch
 from parity.golden.values import moments_of
 
 STAGE = "transformer"
@@ -84,6 +90,19 @@ def none(site: str, *, branch: str = "cond", step: int = 0) -> Record:
 
 def scalar(site: str, value: bool | int | float | str, *, branch: str = "cond", step: int = 0) -> Record:
     return Record(Key(STAGE, step, branch, site), "scalar", dtype=type(value).__name__, value=value)
+
+
+def scaled(record: Record, by: float) -> Record:
+    """A record of the same tensor `by` times as large; what holds no numbers stays."""
+    if record.sketch is None or record.moments is None or "float" not in record.dtype:
+        return record
+    m, x = record.moments, record.value
+    return replace(
+        record,
+        moments=replace(m, min=by * m.min, max=by * m.max, mean=by * m.mean, l2=by * m.l2),
+        sketch=(record.sketch.astype(np.float64) * by).astype(np.float32),
+        value=(x.astype(np.float64) * by).astype(x.dtype) if isinstance(x, np.ndarray) else x,
+    )
 
 
 def floor_of(record: Record, relative: float = FLOOR) -> Floor:
@@ -288,6 +307,15 @@ def write(where: Path | str, provenance: Provenance, steps: Sequence[StepRecords
     return str(where)
 
 
+def copied(golden: Path, to: Path, change: Callable[[Record], Record], **provenance: object) -> Path:
+    """A copy of a golden with other records, and with these fields of its provenance."""
+    held = Golden.open(golden)
+    steps = [held.read_step(step) for step in held.steps]
+    changed = [StepRecords(step.step, tuple(map(change, step.records)), step.floors) for step in steps]
+    write(to, replace(held.provenance, **provenance), changed)  # type: ignore[arg-type]
+    return to
+
+
 def pair(
     folder: Path, *, fault: float = 0.0, steps: int = 2, floors: bool = True, candidate: Provenance = CANDIDATE
 ) -> tuple[str, str]:
@@ -308,13 +336,6 @@ def because(text: str) -> Reason:
 # Evidence
 
 ORIGIN = Key(STAGE, 0, "cond", "m:out")
-
-
-def step_diffs(ours: Sequence[float], theirs: Sequence[float]) -> list[StepDiff]:
-    """Steps of which only the timesteps are known."""
-    unknown, zero = (math.nan, math.nan), Distance(0.0, 0.0, 0.0)
-    pairs = enumerate(zip(ours, theirs, strict=True))
-    return [StepDiff(i, times, unknown, unknown, zero, zero, zero) for i, times in pairs]
 
 
 def evidence(

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from parity.compare.result import Result
+from parity.models.stage2 import write_stage2
+from parity.paths.live import InProcess
+from parity.paths.port.load import load_entry
 from parity.paths.worker.openers import Openers, Workers
 from parity.runs.compare import run
 from parity.runs.load import load_ports
 from parity.runs.request import Request
+from parity.settings import parse
 from tests.support.lab import quiet
+
+Decoding = tuple[Request, InProcess]
+"""A comparison of decoders that is still to be run."""
 
 
 def compare(
@@ -36,6 +47,44 @@ def port(folder: Path, text: str, function: str = "build") -> str:
     """Write a port; returns its `FILE:FUNCTION`."""
     (folder / "port.py").write_text(text)
     return f"{folder / 'port.py'}:{function}"
+
+
+def stage2(folder: Path, *shape: int, frames: int = 9) -> Path:
+    """A port's latents, of this shape."""
+    path = folder / "stage2_latents.safetensors"
+    latents = torch.from_numpy(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    write_stage2(path, latents, seed=0, guidance_scale=6.0, num_frames=frames, num_inference_steps=1)
+    return path
+
+
+VAE_PORT = """
+import diffusers, torch
+from parity.port import Port
+
+
+def build(case):
+    vae = diffusers.KIND.from_pretrained(case.folder, subfolder='vae').eval()
+CHANGES
+
+    def decode(latents):
+DECODES
+        return frames
+
+    return Port(vae=decode, runs="torch")
+"""
+
+
+def decoder(folder: Path, model: str, kind: str, shape: tuple[int, ...], decodes: str, changes: str = "") -> Decoding:
+    """A port that decodes latents of this shape with diffusers' class: lines that change it, and that decode."""
+    lines = (textwrap.indent(textwrap.dedent(text).strip(), n * " ") for text, n in ((changes, 4), (decodes, 8)))
+    text = VAE_PORT.replace("KIND", kind)
+    for name, body in zip(("CHANGES", "DECODES"), lines, strict=True):
+        text = text.replace(name, body)
+    where = port(folder, text)
+    openers = InProcess(load_entry("--port", where))
+    given = {"stages": ("vae",), "stage2": stage2(folder, *shape)}
+    ports = load_ports(None, where, model, openers)
+    return Request(model, parse("torch"), parse("torchax"), ports=ports, **given), openers  # type: ignore[arg-type]
 
 
 def origin(result: Result) -> tuple[str, str | None]:

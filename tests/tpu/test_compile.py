@@ -91,7 +91,8 @@ def test_its_program_is_that_of_the_candidate_with_weights() -> None:
     from parity.tpu.abstract import abstract_candidate
 
     family, case, devices = tiny().family, tiny().case, jax.devices("cpu")
-    found, backend = abstract_candidate(family, case, parse("torchax"), devices), side("torchax").backend
+    found = abstract_candidate(family, case, parse("torchax"), devices)
+    backend: Any = side("torchax").backend
     with backend.scope():
         given = {k: None if x is None else jax.numpy.zeros(x.shape, x.dtype) for k, x in found.arguments.items()}
         frames = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), dict(found.frames))

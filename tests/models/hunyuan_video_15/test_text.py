@@ -118,9 +118,7 @@ def test_bfloat16_stored_as_float32_comes_back_as_bfloat16(tmp_path: pathlib.Pat
         ("prompt_embeds_mask", torch.full((1, 7), 0.5), "expected a mask of 0 and 1"),
     ],
 )
-def test_a_tensor_that_does_not_fit_is_refused(
-    tmp_path: pathlib.Path, name: str, tensor: torch.Tensor | None, word: str
-) -> None:
+def test_misfit_tensor_is_refused(tmp_path: pathlib.Path, name: str, tensor: torch.Tensor | None, word: str) -> None:
     tensors = {n: x for n, x in {**stage1(), name: tensor}.items() if x is not None}
     with pytest.raises(UsageError, match=rf"s1: tensor '{name}'.*{word}"):
         read_stage1(write(tmp_path / "s1", tensors), STREAMS, CONFIG)

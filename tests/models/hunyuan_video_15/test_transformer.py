@@ -11,6 +11,7 @@ import torch
 from parity.hooks.rows import Part, take
 from parity.models.folder import load_part
 from parity.models.hunyuan_video_15 import transformer as hunyuan
+from parity.models.hunyuan_video_15.traced import traceable
 from parity.reached import Reached
 from parity.settings import Settings, parse
 from tests.paths.sides import apart, inputs, tiny
@@ -127,45 +128,58 @@ def test_a_batch_is_what_its_branches_are_alone(model: Any) -> None:
 
 # --- which rows are text ---------------------------------------------------------------------------------------
 
-JOINT = (Part("image", 0, 72), Part("text", 72, None, "text"))
-TEXT = (Part(frame="text"),)
-WHOLE = (Part(),)
+BLOCK = "transformer_blocks.0"
 
 
 @pytest.mark.parametrize(
-    ("module", "port", "shape", "expected"),
+    ("image", "site", "shape", "frames"),
     [
-        ("transformer_blocks.0.attn.attention", "in.query", (1, 184, 4, 32), JOINT),
-        ("transformer_blocks.0", "in.hidden_states", (1, 72, 128), WHOLE),
-        ("transformer_blocks.0", "in.encoder_hidden_states", (1, 112, 128), TEXT),
-        ("transformer_blocks.0", "in.attention_mask", (1, 112), TEXT),
-        ("", "in.encoder_hidden_states", (1, 64, 48), (Part(frame="qwen"),)),
-        ("", "in.encoder_hidden_states_2", (1, 32, 48), (Part(frame="byt5"),)),
-        ("context_embedder", "out", (1, 64, 128), (Part(frame="qwen"),)),
-        ("image_embedder", "out", (1, 16, 128), (Part(frame="vision"),)),
-        ("proj_out", "out", (1, 72, 32), WHOLE),
+        (72, f"{BLOCK}.attn.attention:in.query", (1, 184, 4, 32), ["", "text"]),  # joint
+        (72, f"{BLOCK}:in.hidden_states", (1, 72, 128), [""]),
+        (72, f"{BLOCK}:in.encoder_hidden_states", (1, 112, 128), ["text"]),
+        (72, f"{BLOCK}:in.attention_mask", (1, 112), ["text"]),
+        (72, ":in.encoder_hidden_states", (1, 64, 48), ["qwen"]),
+        (72, ":in.encoder_hidden_states_2", (1, 32, 48), ["byt5"]),
+        (72, "context_embedder:out", (1, 64, 128), ["qwen"]),
+        (72, "image_embedder:out", (1, 16, 128), ["vision"]),
+        (72, "proj_out:out", (1, 72, 32), [""]),
+        # Where image and text have as many tokens the name decides.
+        (112, f"{BLOCK}:in.hidden_states", (1, 112, 128), [""]),
+        (112, f"{BLOCK}:in.encoder_hidden_states", (1, 112, 128), ["text"]),
+        (112, f"{BLOCK}:in.attention_mask", (1, 112), ["text"]),
+        (112, f"{BLOCK}.norm1_context:out.0", (1, 112, 128), ["text"]),
+        (112, f"{BLOCK}.attn.to_q:out", (1, 112, 128), [""]),
+        (112, f"{BLOCK}.attn.add_q_proj:out", (1, 112, 128), ["text"]),
+        (112, f"{BLOCK}.attn.to_add_out:in.input", (1, 112, 128), ["text"]),
     ],
 )
-def test_rows_are_told_by_module_and_length(
-    module: str, port: str, shape: tuple[int, ...], expected: tuple[Part, ...]
-) -> None:
-    rule = hunyuan.HunyuanRows(hunyuan.TextLengths(image=72, vision=16, byt5=32, qwen=64, frame=112))
-    assert rule.parts(module, port, shape) == expected
+def test_rows_are_known_by_length_and_name(image: int, site: str, shape: tuple[int, ...], frames: list[str]) -> None:
+    rule = hunyuan.HunyuanRows(hunyuan.TextLengths(image=image, vision=16, byt5=32, qwen=64, frame=112))
+    module, _, port = site.partition(":")
+    parts = rule.parts(module, port, shape)
+    assert [part.frame for part in parts] == frames
+    assert len(parts) == 1 or parts == (Part("image", 0, 72), Part("text", 72, None, "text"))
 
 
-@pytest.mark.parametrize(
-    ("module", "port", "is_text"),
-    [
-        ("transformer_blocks.0", "in.hidden_states", False),
-        ("transformer_blocks.0", "in.encoder_hidden_states", True),
-        ("transformer_blocks.0", "in.attention_mask", True),
-        ("transformer_blocks.0.norm1_context", "out.0", True),
-        ("transformer_blocks.0.attn.to_q", "out", False),
-        ("transformer_blocks.0.attn.add_q_proj", "out", True),
-        ("transformer_blocks.0.attn.to_add_out", "in.input", True),
-    ],
-)
-def test_where_image_and_text_have_as_many_tokens_the_name_decides(module: str, port: str, is_text: bool) -> None:
-    rule = hunyuan.HunyuanRows(hunyuan.TextLengths(image=112, vision=16, byt5=32, qwen=64, frame=112))
-    shape = (1, 112) if "mask" in port else (1, 112, 128)
-    assert rule.parts(module, port, shape) == (TEXT if is_text else WHOLE)
+# --- diffusers' class as a port compiles it predicts what diffusers' own forward does, padded rows without a NaN
+
+
+def loaded() -> Any:
+    return load_part(tiny().case.folder, "transformer").eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("branch", ["cond", "uncond"])
+def test_the_traceable_model_predicts_what_diffusers_does(branch: str) -> None:
+    given = arguments(branch)
+    own, changed = loaded(), traceable(loaded())
+    masks: list[torch.Tensor] = []
+    refiner = changed.context_embedder.token_refiner.refiner_blocks[0].attn
+    inner = refiner.processor.own
+    refiner.processor.own = lambda attn, x, text, mask: (masks.append(mask), inner(attn, x, text, mask))[1]
+    with torch.no_grad():
+        expected, found = (model(**given, return_dict=False)[0] for model in (own, changed))
+    assert expected.std() > 0.1
+    assert float((found - expected).norm() / expected.norm()) < 1e-6
+    assert masks[0].any(dim=-1).all(), "a row without a key is NaN under torchax"
+    assert not masks[0].all()
+    assert [n for n, _ in own.named_parameters()] == [n for n, _ in changed.named_parameters()]

@@ -34,9 +34,7 @@ def test_weights_are_pinned(name: str) -> None:
     assert weights_sha256(resolve_model(name)) == WEIGHTS_SHA256[name]
 
 
-def test_made_anew_it_has_the_same_bytes_and_leaves_the_random_state(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_made_anew_it_has_the_same_bytes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = resolve_model(NAME)
     monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
     torch.manual_seed(7)

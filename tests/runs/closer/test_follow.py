@@ -1,14 +1,29 @@
-"""The reference on the candidate's own values: an error that the free run's floors hide is found, in ports too."""
+"""Closer looks: the reference on the candidate's own values, a module compiled alone, a run with nothing observed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from parity.compare.result import Result
+import numpy as np
+import pytest
+
+from parity.compare.local import Local
+from parity.compare.result import Distance, Result, SiteDiff
+from parity.golden.records import Key, StepRecords
+from parity.hooks.sites import SitePlan
 from parity.paths.live import InProcess
-from parity.runs.compare import run
-from parity.runs.load import load_ports
+from parity.paths.plan import CallRecords, ModuleCall, Plan
+from parity.paths.side import Pair
+from parity.runs.closer.suspects import LocalPass
+from parity.runs.closer.unobserved import NOTE, unobserved
 from parity.runs.request import Request
+from parity.settings import parse
+from tests.support import ports
+from tests.support.made import FLOOR, because, floor_of, moved, noise, step, tensor
 from tests.support.tiny_dit import PORT, write
 
 WAVY = """
@@ -27,10 +42,7 @@ def compare(tmp_path: Path, port: str) -> Result:
     model, made = tmp_path / "model.py", "self.time = torch.nn.Linear(1, width)"
     text = model.read_text().replace("class TinyDiT", WAVY).replace(made, f"{made}\n        self.wave = Wave()")
     model.write_text(text.replace("self.time(timestep[:, None])", "self.wave(self.time(timestep[:, None]))"))
-    openers = InProcess()
-    ports = load_ports(*texts, None, openers)
-    ours, theirs = ports.settings([], [])
-    return run(Request("model", ours, theirs, ports=ports), lambda *said: None, openers=openers)
+    return ports.compare(*texts, openers=InProcess())
 
 
 WAVE = PORT.replace(
@@ -50,3 +62,102 @@ def test_a_small_error_behind_a_wide_floor_is_found_where_it_is(tmp_path: Path) 
     result = compare(tmp_path, wrong)
     assert (result.verdict, result.origin and result.origin.key.site) == ("fail", "blocks.0.proj:out")
     assert "on the candidate's own values before it, output differs by" in result.reason
+
+
+# --- The second look
+
+OUT = Key("transformer", 0, "cond", "blocks.1:out")
+HERE = noise(1)
+
+
+@dataclass
+class Alone:
+    """A pair of one module. Compiled alone it is far off; run eagerly it is as near as `eagerly` says."""
+
+    eagerly: float
+    asked: list[bool] = field(default_factory=list)
+
+    def look(self, seen: SiteDiff) -> Local:
+        made = tensor("blocks.1:out", HERE)
+        truth = CallRecords(
+            0, (made,), {OUT: floor_of(made)}, call=ModuleCall(module="blocks.1", step=0, number=0, branches=("cond",))
+        )
+
+        def call(again: ModuleCall, plan: Plan) -> StepRecords:
+            self.asked.append(plan.eager)
+            x = moved(HERE, self.eagerly if plan.eager else 30.0)
+            return StepRecords(0, (tensor("blocks.1:out", x.astype(np.float32)),))
+
+        pair: Any = SimpleNamespace(
+            facts=Pair(*[SimpleNamespace(provenance=SimpleNamespace(modules={"blocks.1": ""}))] * 2),
+            sides=Pair(SimpleNamespace(observe=lambda *a, **k: iter([truth])), SimpleNamespace(call=call)),
+        )
+        passed = LocalPass(pair, SitePlan("none", (), frozenset()), lambda *_: None)
+        return passed.look(0, {}, ("blocks.1",), {}, [seen])[OUT]
+
+
+def test_a_program_compiled_alone_is_not_believed_against_the_run_and_the_module_run_eagerly() -> None:
+    near, far = (SiteDiff(OUT, Distance(x * FLOOR, FLOOR, x)) for x in (1.0, 29.0))
+    only_compiled = Alone(eagerly=1.0)
+    assert not only_compiled.look(near).beyond
+    assert only_compiled.asked == [False, True]
+    in_its_code = Alone(eagerly=30.0)
+    assert in_its_code.look(near).beyond
+    in_the_run = Alone(eagerly=1.0)
+    assert in_the_run.look(far).beyond, "where the run is as far, it is the run's own"
+    assert in_the_run.asked == [False]
+
+
+# --- A compiled port that agrees while it is observed is run once with nothing observed
+
+LATENTS, PREDICTED = noise(1), noise(2)
+PASSED = Result("pass", None, because(""))
+REQUEST = Request("tiny", parse("torch"), parse("torchax"))
+
+
+def loop(predicted: np.ndarray) -> StepRecords:
+    return step(
+        [
+            tensor("loop:latents.before", LATENTS, branch="", held=True),
+            tensor("blocks.0:out", LATENTS),
+            tensor("loop:noise_pred", predicted.astype(np.float32), branch=""),
+        ]
+    )
+
+
+def pair(floors: float, *, port: bool = True, compiled: bool = True) -> tuple[Any, list[Plan]]:
+    """A pair whose candidate, with nothing observed, is this many floors off."""
+    asked: list[Plan] = []
+
+    def observe(plan: Plan, **_: object) -> Iterator[StepRecords]:
+        asked.append(plan)
+        yield replace(loop(moved(PREDICTED, floors)), floors={})
+
+    facts = SimpleNamespace(compiled=compiled)
+    sides = Pair(SimpleNamespace(), SimpleNamespace(observe=observe))
+    return SimpleNamespace(port=port, facts=Pair(facts, facts), sides=sides, differing=()), asked
+
+
+def test_a_program_that_is_wrong_only_where_nothing_is_observed_fails() -> None:
+    given, asked = pair(30.0)
+    found = unobserved(PASSED, given, loop(PREDICTED), REQUEST, lambda *_: None)
+    assert (found.verdict, found.failed) == ("fail", "structure")
+    assert found.origin is not None
+    assert found.origin.key.site == "loop:noise_pred"
+    assert found.notes[-1].text == NOTE
+    assert asked == [Plan()]
+
+
+def test_a_program_that_agrees_leaves_the_result_as_it_is() -> None:
+    assert unobserved(PASSED, pair(1.0)[0], loop(PREDICTED), REQUEST, lambda *_: None) is PASSED
+
+
+@pytest.mark.parametrize(
+    ("result", "more"),
+    [(Result("fail", "structure", because("")), {}), (PASSED, {"port": False}), (PASSED, {"compiled": False})],
+    ids=["failed already", "parity's own", "eager"],
+)
+def test_nothing_is_run_again_without_need(result: Result, more: dict[str, bool]) -> None:
+    given, asked = pair(30.0, **more)
+    assert unobserved(result, given, loop(PREDICTED), REQUEST, lambda *_: None) is result
+    assert asked == []

@@ -1,16 +1,19 @@
-"""Inputs made for a transformer that nobody wrote a line for, from its signature and config."""
+"""A transformer that nobody wrote a line for: inputs from its signature and config, rows of text from its mask."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from benchmarks.tiny_families import make
+from parity.hooks.rows import SEQUENCE, WHOLE, Part
 from parity.models.folder import class_of, read_config, skeleton
 from parity.models.generic.fitting import fitting
 from parity.models.generic.inputs import TEXT, Signature, make_arguments, signature_of
+from parity.models.generic.rows import TextRows, frame_of_mask, text_mask
 
 
 def _signature(folder: Path, name: str, **changes: Any) -> tuple[Signature, torch.nn.Module]:
@@ -62,3 +65,50 @@ def test_a_tensor_without_axes_is_a_number(tmp_path: Path) -> None:
     assert (made.static["num_frames"], type(made.static["num_frames"])) == (3, int)
     assert "num_frames" not in made.tensors
     assert "timestep" in made.tensors
+
+
+# --- Which rows of a generic transformer's tensors are padded text, from the mask among its inputs
+
+TEXT_ROWS = (Part(frame="text"),)
+
+
+@pytest.mark.parametrize(
+    ("site", "shape", "found"),
+    [
+        ("context_embedder:out", (1, 16, 32), TEXT_ROWS),
+        ("blocks.0:out.1", (1, 16, 32), TEXT_ROWS),
+        ("blocks.0.attn.attention:in.key", (1, 16, 4, 8), TEXT_ROWS),
+        ("blocks.0:out.0", (1, 48, 32), WHOLE),
+        ("blocks.0.attn.attention:out", (1, 64, 4, 8), WHOLE),  # joint
+        ("time:out", (1, 16), WHOLE),
+        ("blocks.0:in.attention_mask", (1, 16, 1), WHOLE),
+    ],
+)
+def test_tensors_with_the_texts_rows_are_text(site: str, shape: tuple[int, ...], found: tuple[Part, ...]) -> None:
+    module, _, port = site.partition(":")
+    assert TextRows(16, (48, 24)).parts(module, port, shape) == found
+
+
+def test_a_port_may_keep_fewer_of_them_where_it_has_a_mask_of_so_many() -> None:
+    rule = TextRows(16, (48,))
+    assert rule.paired("context_embedder", "out", (1, 12, 32), {12}) == TEXT_ROWS
+    assert rule.paired("context_embedder", "out", (1, 12, 32), {9}) == WHOLE
+    assert rule.paired("blocks.0.text", "out", (1, 64, 32), {64}) != TEXT_ROWS, "a joint mask is none of the text's"
+
+
+def test_a_joint_sequence_is_whole_and_beside_it_what_its_mask_lets_be_read() -> None:
+    rule = TextRows(16)
+    assert rule.paired("blocks.0.attn.attention", "in.key", (1, 48, 2, 8), {48, 16}) == SEQUENCE
+    assert rule.paired("blocks.0.attn.attention", "in.key", (1, 48, 2, 8), {16}) == WHOLE, "no mask says"
+    assert rule.paired("blocks.0", "in.attention_mask", (1, 48, 1), {48}) == WHOLE
+
+
+def test_the_mask_among_the_inputs_says_which_are_valid() -> None:
+    mask = torch.tensor([[1, 0, 1, 1]])
+    found = text_mask({"encoder_attention_mask": mask})
+    assert found is not None
+    assert found.tolist() == [True, False, True, True]
+    frame = frame_of_mask(found)
+    assert (frame.index.tolist(), frame.weight.tolist()) == ([0, 2, 3, 1], [1.0, 1.0, 1.0, 0.0])
+    assert text_mask({"encoder_attention_mask": torch.ones(1, 4)}) is None, "nothing is padded"
+    assert text_mask({"encoder_hidden_states": torch.ones(1, 4)}) is None

@@ -1,19 +1,24 @@
-"""A candidate on a CPU errs in its elementary functions as a TPU may."""
+"""Arithmetic of other machines on a CPU: elementary functions, products of lower precision, operations one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from jax.experimental import pallas as pl
+from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 
 from parity.errors import UsageError
+from parity.paths.closer.stepwise import Stepwise
 from parity.paths.jax.elementary import elementary
 from parity.paths.jax.mesh import Devices
+from parity.paths.jax.precision import products
 from parity.settings.elementary import CHIPS, EPS, LIMITS
 from tests.paths.sides import apart, side, walk
 
@@ -86,3 +91,64 @@ def test_a_candidate_reaches_it_and_a_reference_computes_as_ever() -> None:
     ours = walk(side("torch", "tpu=v6e"))
     assert ours.side.reached.missing == ()
     assert np.array_equal(ours.noise_pred, walk(side("torch")).noise_pred)
+
+
+# --- Products of lower precision on a CPU round as the torch path's emulation and a TPU's one or three passes do
+
+A, B = (np.random.default_rng(i).normal(size=s).astype(np.float32) for i, s in enumerate([(16, 96), (96, 8)]))
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    return np.asarray(jnp.asarray(x).astype(jnp.bfloat16).astype(jnp.float32))
+
+
+def rounded(x: np.ndarray, precision: str) -> np.ndarray:
+    large = bfloat16(x)
+    return {"highest": x, "high": large + bfloat16(x - large), "default": large}[precision].astype(np.float64)
+
+
+def in_a_kernel(a: Any, b: Any) -> Any:
+    def kernel(x: Any, y: Any, out: Any) -> None:
+        out[...] = jnp.dot(x[...], y[...])
+
+    shape = jax.ShapeDtypeStruct((16, 8), jnp.float32)
+    return pl.pallas_call(kernel, out_shape=shape, interpret=True)(a, b)
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "default"])
+@pytest.mark.parametrize("product", [jnp.matmul, jax.jit(lambda a, b: jnp.einsum("ij,jk->ik", a, b)), in_a_kernel])
+def test_operands_are_rounded(product: Callable[..., Any], precision: str) -> None:
+    with products(precision):
+        found = np.asarray(product(jnp.asarray(A), jnp.asarray(B)), np.float64)
+    expected = rounded(A, precision) @ rounded(B, precision)
+    assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
+    other = A.astype(np.float64) @ B
+    assert (np.abs(found - other).max() > 1e-3 * np.abs(other).max()) == (precision == "default")
+
+
+# --- Norms and activations operation by operation
+
+NARROW: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "layer_norm": lambda x: F.layer_norm(x, (64,), torch.full_like(x[0], 1.5), torch.full_like(x[0], 0.3)),
+    "layer_norm module": lambda x: torch.nn.LayerNorm(64, elementwise_affine=False)(x),
+    "rms_norm": lambda x: F.rms_norm(x, (64,), torch.full_like(x[0], 1.5), 1e-6),
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_rounds_more_often_and_computes_the_same(name: str) -> None:
+    function = NARROW[name]
+    x = torch.randn(50, 64, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    truth = function(x.float())
+
+    def error(y: torch.Tensor) -> float:
+        assert y.dtype == torch.bfloat16
+        return float((y.float() - truth).norm() / truth.norm())
+
+    with Stepwise():
+        stepwise = function(x)
+        assert torch.equal(function(x.float()), truth)  # fused, as ever, where nothing is narrow
+    assert 1.1 * error(function(x)) < error(stepwise) < 1e-2
