@@ -17,8 +17,7 @@ from parity.files import read_text
 from parity.golden import Golden
 from parity.golden.records import Provenance
 from parity.report.output import show, write
-from parity.report.page.build import Shown, Side, build
-from parity.report.page.shell import DocumentError
+from parity.report.page.build import DocumentError, Shown, Side, build
 
 MOST_BYTES = 1 << 30
 """Of a document; a site takes about a kilobyte."""

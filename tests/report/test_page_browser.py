@@ -126,29 +126,43 @@ def run(blocks: int = 8, steps: int = 40) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_from_the_verdict_to_the_module_and_its_steps(opened: Open) -> None:
+def test_from_the_verdict_to_the_module_and_its_tensors(opened: Open) -> None:
     chrome = opened(Shown(document=run()))
-    one(chrome, "a.go").click()
-    assert FAILING in seen(chrome)
-    assert "step 30, cond" in seen(chrome)
-    assert "500.0×" in seen(chrome)
-    assert "1 of 8 bins beyond the limit; the worst is bin 4" in seen(chrome, "#bins-text")
-    assert one(chrome, "#site-chart .uplot canvas").is_displayed()
-    assert "limit (3× floor)" in seen(chrome, "#site-chart")
-    assert "16 of 16 sites, 40 steps" in seen(chrome, "#heat-note")
+    assert one(chrome, "#modules td.bad.born").is_displayed(), "the failure is seen before anything is clicked"
+    one(chrome, ".card a").click()
+    for said in ("blocks.5.attn step 30", "out", "cond", "500.0x", "1x8x4 float32", "in this module"):
+        assert said in seen(chrome)
+    assert "1 beyond the limit; the worst is part 4, 900.0x" in seen(chrome, ".bins p")
+    assert "2 modules" not in seen(chrome, "#count")
     one(chrome, "#search").send_keys("BLOCKS.5 attn")
-    wait(chrome, "1 of 16 sites")
+    wait(chrome, "3 modules, 40 steps")  # and the two above it
+
+
+def test_keys_walk_the_table_and_close_a_block(opened: Open) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    chrome = opened(Shown(document=run()))
+    chrome.execute_script("document.querySelector('#modules td.chosen').focus()")
+    for keys, name, step in ((Keys.ARROW_RIGHT + Keys.ENTER, "blocks.5.attn", "step 31"),
+                             (Keys.ARROW_DOWN + Keys.ENTER, "blocks.5.ff", "step 31")):  # fmt: skip
+        for key in keys:
+            chrome.switch_to.active_element.send_keys(key)
+        assert (seen(chrome, "#site-name"), seen(chrome, "#site-where")) == (name, step)
+    before = len(chrome.find_elements("css selector", "#modules tr"))
+    for key in (Keys.ARROW_DOWN, " "):
+        chrome.switch_to.active_element.send_keys(key)
+    assert len(chrome.find_elements("css selector", "#modules tr")) == before - 2
 
 
 def wait(chrome: Chrome, text: str) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(chrome, 10).until(lambda _: text in seen(chrome, "#heat-note"))
+    WebDriverWait(chrome, 10).until(lambda _: text in seen(chrome, "#count"))
 
 
 def test_an_address_leads_to_a_site_and_a_foreign_one_to_none(opened: Open) -> None:
-    assert "blocks.1.ff:out step 2" in seen(opened(Shown(document=run()), at="#3.2"))
-    assert FAILING in seen(opened(Shown(document=run()), at="#9.9<img src=x>"))
+    assert "blocks.1.ff step 2" in seen(opened(Shown(document=run()), at="#3.2"))
+    assert "blocks.5.attn step 30" in seen(opened(Shown(document=run()), at="#9.9<img src=x>"))
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -1,41 +1,56 @@
-"""A comparison, or two beside each other, as one HTML page.
+"""A comparison as one HTML page: what was found on top, then every module at every step, then what it was made with.
 
-Why. The person who decides about a port was not at the terminal. The page has the verdict and its causes on top, then
-every site at every step as a map in which a place can be found, and under it what the run was made with.
+It reads the JSON documents that `parity run` and `parity explain` keep and computes nothing. Documents come from other
+machines: every text is escaped, the script writes text and never markup, and the page's policy lets nothing run but
+its own script, by its hash, and nothing load. Needs jinja2.
 
-How. It reads the JSON documents that `parity run` and `parity explain` keep and computes nothing. What must be read is
-in the HTML; what is walked through (the map, the module tree, the charts) is drawn by the page's own script from the
-packed sites (`pack`). Documents come from other machines: every text is escaped, the script writes text and never
-markup, and the page's policy lets nothing run but this one script, by its hash, and nothing load. Needs jinja2 (extra
-`report`).
-
-Cost. About 130 kB, and 15 to 27 bytes a site (see `pack`); 100,000 sites take two seconds.
+Cost. About 40 kB, and 6 bytes a site: sites are columns of numbers with three digits, packed by gzip.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from parity.errors import UsageError
+from parity.report.cells import small, times
 from parity.report.document import Json
-from parity.report.page.pack import BIRTHS, VERDICTS, pack, place_of, positions
-from parity.report.page.packing import number
-from parity.report.page.shell import BROKEN, DocumentError, page
+from parity.report.words import WORDS
+
+HERE = Path(__file__).parent
 
 LIMIT = 3
 """Beyond this ratio a site fails: `parity.compare.judge.L2_LIMIT`, which a report does not import."""
-
+VERDICTS = ("pass", "harmless", "apart", "unjudged", "fail")
+BIRTHS = (None, "input", "module", "amplified")
 MOST_LISTED = 12
-"""Sites that are listed in the card; the map has all."""
-
+"""Sites that are listed in the card; the table has all."""
 MOST_STEPS = 500
 """Rows of a table; `result.json` has all."""
+MOST_BINS = 2_048
+"""Sites whose row bins are kept, those where something was introduced first."""
 
 SIGNS = {"pass": "✓", "fail": "✗", "unjudged": "?", "explained": "~", "harmless": "~"}
 BIRTH_WORDS = {"input": "the input", "module": "the module", "amplified": "nothing: carried over"}
-SITE_WORDS = {"input": "its input", "module": "this module", "amplified": "nothing here: it is carried over"}
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+"""What a terminal obeys, should somebody print a page; no page needs it."""
+
+
+class DocumentError(ValueError):
+    """A document that is not what `--json` writes."""
+
+
+BROKEN = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+"""What reading a document raises that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,100 +108,180 @@ def build(shown: Shown, version: str = "") -> str:
         DocumentError: something the page shows is missing or is no such thing. UsageError: jinja2 is missing.
     """
     try:
-        run = _view(shown)
-    except BROKEN as error:
+        import jinja2
+        from markupsafe import Markup
+    except ImportError:
+        raise UsageError("HTML needs jinja2: pip install 'tpu-parity[report]'") from None
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters.update(_FILTERS)
+    style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    try:
+        text: str = environment.get_template("page.html.jinja").render(
+            **_view(shown), shown=shown, version=version, limit=LIMIT, most_steps=MOST_STEPS, signs=SIGNS,
+            words=BIRTH_WORDS, glossary=WORDS,
+            style=Markup(style), style_hash=f"'{_hash(style)}'",
+            script=Markup(script), script_hash=f"'{_hash(script)}'",
+        )  # fmt: skip
+    except (*BROKEN, jinja2.UndefinedError) as error:
         raise DocumentError(f"not a document of --json: {error}") from None
-    return page(
-        {
-            "limit": LIMIT,
-            "verdicts": VERDICTS,
-            "births": BIRTHS,
-            "words": SITE_WORDS,
-            **run["data"],
-        },
-        version,
-        run=run,
-        signs=SIGNS,
-        words=BIRTH_WORDS,
-        limit=LIMIT,
-        most_steps=MOST_STEPS,
-    )
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _view(shown: Shown) -> dict[str, Any]:
     """What the template reads of a comparison."""
-    document = shown.document
-    packed = pack(document)
-    cells = positions(packed)
+    result = shown.document
+    sites = [*result["sites"], *result["closer"]]
+    table = Table.of(sites)
     # A second look names modules where the first names blocks, as in a terminal.
-    failing = [site for site in document["closer"] or document["sites"] if site["verdict"] == "fail"]
+    failing = [site for site in result["closer"] or result["sites"] if site["verdict"] == "fail"]
     introduced = [site for site in failing if site["birth"] != "amplified"] or failing
-    origin = (
-        None if document["origin"] is None else cells.get((place_of(document["origin"]), document["origin"]["step"]))
-    )
-    names: dict[str, None] = {}
-    for side in shown.sides:
-        names.update(dict.fromkeys(side.settings))
+    origin = None if result["origin"] is None else table.cell(result["origin"])
     return {
-        "document": document,
-        "causes": shown.causes,
-        "pictures": shown.pictures,
-        "pictures_are": shown.pictures_are,
-        "pictures_missing": shown.pictures_missing,
-        "packed": packed,
+        "result": result,
         "origin": origin,
-        "introduced": [{"site": s, "cell": cells.get((place_of(s), s["step"]))} for s in introduced[:MOST_LISTED]],
+        "introduced": [{"site": s, "cell": table.cell(s)} for s in introduced[:MOST_LISTED]],
         "more": max(0, len(introduced) - MOST_LISTED),
         "carried": len(failing) - len(introduced),
-        "bits": _bits(document),
-        "dtypes": _dtypes(packed),
-        "sides": shown.sides,
-        "setting_names": sorted(names),
-        "data": {"origin": origin, "sites": packed, "drift": _drift(document["steps"])},
+        "bits": _bits(result["steps"]),
+        "charts": [_chart(result["steps"], name) for name in ("noise_pred", "latents")],
+        "setting_names": sorted({name for side in shown.sides for name in side.settings}),
+        "sites": len(sites),
+        "data": json.dumps(
+            {"packed": table.packed(), "origin": origin, "limit": LIMIT}
+        ),  # no character of HTML's in it
     }
 
 
-def _bits(document: Json) -> str:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Sites as rows, (stage, branch, site, call), and columns, steps.
+
+    Attributes:
+        rows: row -> its position. steps: step -> its position. sites: (cell, site), cells counted row by row; of two
+            sites in one place the graver.
+    """
+
+    rows: Mapping[tuple[Any, ...], int]
+    steps: Mapping[int, int]
+    sites: Sequence[tuple[int, Json]]
+
+    @classmethod
+    def of(cls, sites: Sequence[Json]) -> Table:
+        """Raises KeyError, TypeError or ValueError for a site that is none."""
+        rows = {row: i for i, row in enumerate(dict.fromkeys(map(_row, sites)))}
+        steps = {step: i for i, step in enumerate(sorted({site["step"] for site in sites}))}
+        graver = sorted(sites, key=lambda site: VERDICTS.index(site["verdict"]))
+        cells = {rows[_row(site)] * len(steps) + steps[site["step"]]: site for site in graver}
+        return cls(rows, steps, sorted(cells.items(), key=lambda cell: cell[0]))
+
+    def cell(self, site: Json) -> str | None:
+        """How the page's links name a place: `12.3`, row and column; None for one that the table has not."""
+        row = self.rows.get(_row(site))
+        return None if row is None or site["step"] not in self.steps else f"{row}.{self.steps[site['step']]}"
+
+    def packed(self) -> str:
+        """What the script unpacks: JSON of columns, by gzip, as base64."""
+        columns = {
+            "rows": [[*row] for row in self.rows],
+            "steps": list(self.steps),
+            "at": [at for at, _ in self.sites],
+            **{name: [_short(site[name]) for _, site in self.sites] for name in ("rel_l2", "floor", "ratio")},
+            "state": [VERDICTS.index(s["verdict"]) + 8 * BIRTHS.index(s["birth"]) for _, s in self.sites],
+            "kinds": self._kinds(),
+            "notes": {str(at): str(site["note"]) for at, site in self.sites if site["note"]},
+            "bins": self._bins(),
+        }
+        content = json.dumps(columns, allow_nan=False, separators=(",", ":")).encode()
+        return base64.b64encode(gzip.compress(content, mtime=0)).decode("ascii")
+
+    def _kinds(self) -> list[str]:
+        """By row: its shape and dtype, of both sides where they differ."""
+        found: dict[int, str] = {}
+        for at, site in self.sites:
+            shapes = ["x".join(map(str, shape)) for shape in site["shapes"]]
+            sides = [f"{shape} {dtype}" for shape, dtype in zip(shapes, site["dtypes"], strict=True)]
+            found.setdefault(at // len(self.steps), " -> ".join(dict.fromkeys(sides)))
+        return [found[row] for row in range(len(self.rows))]
+
+    def _bins(self) -> dict[str, list[float | None]]:
+        held = [(at, site) for at, site in self.sites if site.get("bins")]
+        held.sort(key=lambda cell: (cell[1]["birth"] in (None, "amplified"), cell[1]["step"], cell[0]))
+        return {str(at): [_short(ratio) for ratio in site["bins"][:64]] for at, site in held[:MOST_BINS]}
+
+
+def _row(site: Json) -> tuple[Any, ...]:
+    texts = tuple(site[name] for name in ("stage", "branch", "site"))
+    counts = (site["call"], site["step"])
+    if not all(isinstance(text, str) for text in texts) or not all(type(count) is int for count in counts):
+        raise TypeError("a site's stage, branch and site are strings, its step and call integers")
+    return (*texts, site["call"])
+
+
+def _short(value: object) -> float | None:
+    """Three digits; None where there is no number, -1 for infinity (no difference, floor or ratio is negative)."""
+    found = float(f"{number(value):.3g}")
+    return None if math.isnan(found) else -1 if math.isinf(found) else found
+
+
+def number(value: object) -> float:
+    """A number of the documents, which spell NaN and infinities as strings.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _bits(steps: Sequence[Json]) -> str:
     """What the difference costs: the worst step's agreement."""
-    known = [step for step in document["steps"] if step["bits_of"] and math.isfinite(number(step["bits"]))]
+    known = [step for step in steps if step["bits_of"] and math.isfinite(number(step["bits"]))]
     if not known:
         return ""
     worst = min(known, key=lambda step: number(step["bits"]))
-    where = f" at step {worst['step']}" if len(document["steps"]) > 1 else ""
+    where = f" at step {worst['step']}" if len(steps) > 1 else ""
     return f"noise_pred agrees in {number(worst['bits']):.1f} of {worst['bits_of']} bits{where}."
 
 
-def _drift(steps: Sequence[Json]) -> dict[str, Any]:
-    """The loop's values over the steps, for the charts; null where there is no number."""
-
-    def far(what: str) -> dict[str, list[float | None]]:
-        return {name: [_finite(step[what][name]) for step in steps] for name in ("rel_l2", "floor")}
-
-    def both(what: str) -> dict[str, list[float | None]]:
-        return {
-            "reference": [_finite(step[what]) for step in steps],
-            "candidate": [_finite(step["candidate"][what]) for step in steps],
-        }
-
-    loop = {what: far(what) for what in ("noise_pred", "latents")}
-    return {
-        "steps": [int(step["step"]) for step in steps],
-        **loop,
-        "sigma": both("sigma"),
-        "timestep": both("timestep"),
+def _chart(steps: Sequence[Json], name: str) -> dict[str, Any]:
+    """A value's difference and its limit over the steps, for an SVG of 600 by 120: logarithmic, the smallest below."""
+    lines = {
+        "difference": [number(step[name]["rel_l2"]) for step in steps],
+        "limit": [LIMIT * number(step[name]["floor"]) for step in steps],
     }
+    logs = [math.log10(y) for line in lines.values() for y in line if 0 < y < math.inf]
+    low, high = min(logs, default=0.0), max(logs, default=0.0)
+
+    def point(i: int, y: float) -> str:
+        down = (high - math.log10(y)) / ((high - low) or 1.0)
+        return f"{600 * i / max(1, len(steps) - 1):.1f},{5 + 110 * down:.1f}"
+
+    drawn = {
+        kind: " ".join(point(i, y) for i, y in enumerate(line) if 0 < y < math.inf) for kind, line in lines.items()
+    }
+    return {"name": name, "lines": drawn, "high": small(10**high), "low": small(10**low)}
 
 
-def _dtypes(packed: Json) -> list[tuple[str, str, int, str]]:
-    """(reference, candidate, number of lines, the first): those that differ first."""
-    counted: dict[tuple[str, str], list[Any]] = {}
-    for _, _, site, _, _, (reference, candidate), _ in packed["lines"]:
-        found = counted.setdefault((reference, candidate), [0, site])
-        found[0] += 1
-    pairs = sorted(counted.items(), key=lambda pair: (pair[0][0] == pair[0][1], -pair[1][0]))
-    return [(*pair, count, first) for pair, (count, first) in pairs]
+def _known(text: Callable[[float], str]) -> Callable[[object], str]:
+    def shown(value: object) -> str:
+        found = number(value)
+        return "–" if math.isnan(found) else text(found)
+
+    return shown
 
 
-def _finite(value: Any) -> float | None:
-    found = number(value)
-    return found if math.isfinite(found) else None
+_FILTERS = {
+    "sci": _known(small),
+    "times": _known(times),
+    "percent": _known(lambda x: f"{100 * x:.1f} %"),
+    "decibels": _known(lambda x: "equal" if math.isinf(x) else f"{x:.1f} dB"),
+    "similar": _known(lambda x: f"{x:.4f}"),
+}
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
