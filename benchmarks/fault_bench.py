@@ -78,7 +78,7 @@ def judged(known: Known, variant: Variant, side: Loaded) -> Row:
         try:
             result = known.judge(side)
         except ParityError as error:
-            return {"verdict": "unjudged", "reason": str(error)}
+            return {"verdict": "inconclusive", "reason": str(error)}
         except Exception as error:  # a patch that does not run is no fault
             return {"verdict": "broken", "reason": f"{type(error).__name__}: {error}"}
     origin = result.origin

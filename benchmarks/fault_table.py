@@ -90,7 +90,7 @@ def _summary(rows: Mapping[str, Row]) -> list[str]:
 
 
 def _found(row: Row) -> bool:
-    return row["verdict"] in ("fail", "unjudged")
+    return row["verdict"] in ("fail", "inconclusive")
 
 
 def _cell(row: Row, fault: Variant) -> str:

@@ -1,6 +1,6 @@
 """The command line: registers the commands, and maps how one ends to an exit code.
 
-0 same, 1 diverged, 2 wrong usage or bad input, 125 no verdict or an internal error, 130 interrupted, 143
+0 same, 1 diverged, 2 wrong usage or bad input, 125 inconclusive or an internal error, 130 interrupted, 143
 terminated, 129 hung up. Nothing heavy is imported until a command runs, so `parity --help` answers at once.
 """
 

@@ -55,7 +55,7 @@ class Terminated(BaseException):
         self.number = number
 
 
-class UnjudgedError(ParityError):
+class InconclusiveError(ParityError):
     """The comparison cannot be judged: nothing in common, an empty or incomparable golden. Exit code 125."""
 
     exit_code = 125

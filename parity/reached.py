@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from parity.errors import UnjudgedError
+from parity.errors import InconclusiveError
 from parity.settings import SETTINGS, Settings
 
 
@@ -41,9 +41,9 @@ class Reached:
         return tuple(name for name in self.expected if not self.marks.get(name))
 
     def require(self) -> None:
-        """Raise UnjudgedError if an expected setting was not reached."""
+        """Raise InconclusiveError if an expected setting was not reached."""
         if self.missing:
-            raise UnjudgedError(
+            raise InconclusiveError(
                 f"the {self.settings.backend} path never reached the code that these settings replace: "
                 f"{', '.join(self.missing)}; the model may not have that part, so leave them at their defaults"
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parity.commands import info
-from parity.errors import Terminated, UnjudgedError, UsageError
+from parity.errors import InconclusiveError, Terminated, UsageError
 from parity.report.formats import NAMES
 from tests.support.cli import Ran, cli
 from tests.support.made import pair
@@ -49,7 +49,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[BaseExcep
     [
         (UsageError("no such file"), 2, "no such file"),
         (UsageError("a\x1b[2Jb"), 2, "a\\x1b[2Jb"),
-        (UnjudgedError("nothing in common"), 125, "nothing in common"),
+        (InconclusiveError("nothing in common"), 125, "nothing in common"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (raised_for(KeyboardInterrupt()), 130, "interrupted"),
         (Terminated(), 143, "terminated"),

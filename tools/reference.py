@@ -21,7 +21,7 @@ from parity import port
 from parity.cli import app
 from parity.commands.help import EXAMPLES, GROUPS
 from parity.compare import result
-from parity.errors import ParityError, UnjudgedError, UsageError
+from parity.errors import InconclusiveError, ParityError, UsageError
 
 DOCS = Path(parity.__file__).parents[1] / "docs"
 
@@ -29,7 +29,7 @@ COMMANDS = """# Commands
 
 Made from the help of the commands by `make reference`. `parity COMMAND --help` prints the same in a terminal.
 
-Exit codes: 0 same, 1 diverged, 2 wrong usage or bad input, 125 no verdict or an internal error; 130, 143 and 129
+Exit codes: 0 same, 1 diverged, 2 wrong usage or bad input, 125 inconclusive or an internal error; 130, 143 and 129
 interrupted, terminated and hung up. `--json` prints one document ([documents.md](documents.md)) on stdout; all else is
 on stderr.
 """
@@ -113,7 +113,7 @@ def api() -> str:
     made += [_entry(f"parity.port.{kind.__name__}", kind) for kind in (port.Port, port.Case, port.Scheduler)]
     made += [
         "## Errors\n",
-        *(_entry(f"parity.errors.{e.__name__}", e) for e in (ParityError, UsageError, UnjudgedError)),
+        *(_entry(f"parity.errors.{e.__name__}", e) for e in (ParityError, UsageError, InconclusiveError)),
     ]
     return "\n".join(made)
 

@@ -17,7 +17,7 @@ from change import Scene, said
 
 from parity.errors import ParityError
 
-Verdict = Literal["fail", "pass", "unjudged", "refused"]
+Verdict = Literal["fail", "pass", "inconclusive", "refused"]
 Outcome = Literal["named", "found", "passes", "not seen"]
 
 

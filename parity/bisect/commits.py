@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parity.errors import UnjudgedError, UsageError
+from parity.errors import InconclusiveError, UsageError
 
 JUDGE = """\
 unset $(git rev-parse --local-env-vars)
@@ -68,7 +68,7 @@ def first_bad(good: str, bad: str, command: Sequence[str]) -> Found:
 
     Raises:
         UsageError: no repository, an unknown revision, or an end at which the command does not say what it should.
-        UnjudgedError: git could not finish the search.
+        InconclusiveError: git could not finish the search.
     """
     if shutil.which("git") is None:
         raise UsageError("git is not on PATH. Install it")
@@ -97,7 +97,7 @@ def first_bad(good: str, bad: str, command: Sequence[str]) -> Found:
             _run([*GIT, "bisect", "run", "sh", str(judge)], tree)
             found = _candidates(tree)
         if not found:
-            raise UnjudgedError("git bisect stopped before it found a commit; its messages are above")
+            raise InconclusiveError("git bisect stopped before it found a commit; its messages are above")
         return Found(candidates=tuple(_commit(sha, sha) for sha in found), skipped=_skipped(skipped))
     finally:
         _git("worktree", "remove", "--force", "--force", str(tree), check=False)  # twice: it may still be locked

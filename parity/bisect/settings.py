@@ -150,7 +150,7 @@ def by_run(request: Request, say: Say) -> Judge:
     from parity.runs.memo import Remembering
 
     openers = Remembering(request.ports.openers or Workers())
-    outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "unjudged": "skipped"}
+    outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "inconclusive": "skipped"}
 
     def judge(candidate: Settings) -> tuple[Outcome, str]:
         result = run(replace(request, candidate=candidate), say, openers=openers)

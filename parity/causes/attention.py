@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.causes.evidence import AttentionCall, Evidence
 from parity.compare.detect.phantoms import count_phantoms, mask_causes
-from parity.errors import ParityError, UnjudgedError
+from parity.errors import InconclusiveError, ParityError
 from parity.golden.records import PORT, Record
 from parity.hooks.sites import ATTENTION, plan_sites
 from parity.paths.plan import Plan
@@ -36,14 +36,14 @@ def _values(evidence: Evidence, module: str) -> tuple[Sequence[Record], Sequence
     """Records with values of an attention call, reference and candidate.
 
     Raises:
-        UnjudgedError: the candidate's are not held, and its settings are not known to run it again.
+        InconclusiveError: the candidate's are not held, and its settings are not known to run it again.
     """
     held = evidence.ours.records, evidence.theirs.records
     if all(_holds(records, module) for records in held):
         return held
     machine, declared = evidence.machine, evidence.declared
     if "candidate" not in evidence.met or declared.backend not in ("torchax", PORT):
-        raise UnjudgedError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
+        raise InconclusiveError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
     machine.say(f"both sides again, with the values of {module}")
     sides = machine.reference, machine.candidate_side(machine.candidate_settings(declared))
     plan = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,)))

@@ -45,7 +45,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
             explains many candidates of one reference.
 
     Raises:
-        UsageError: no golden, a damaged one. UnjudgedError: nothing can be judged.
+        UsageError: no golden, a damaged one. InconclusiveError: nothing can be judged.
     """
     if request.outside is not None:
         return _outside(request.outside, openers, say)

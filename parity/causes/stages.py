@@ -46,7 +46,7 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
         request: of one stage outside the loop.
 
     Raises:
-        UsageError: the model or a file is not there. UnjudgedError: the stage cannot be judged.
+        UsageError: the model or a file is not there. InconclusiveError: the stage cannot be judged.
     """
     found = run_chain(request, say, openers=openers)
     if found.verdict != "fail":

@@ -88,7 +88,7 @@ def diff(
     """Compare a golden with another golden or with a port.
 
     Two goldens need no model, torch or jax. A port is recorded first: model, steps, seed, embeddings and noise are
-    the golden's. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
+    the golden's. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
     if is_port(candidate):
         with errors_at(candidate), ported.recorded(candidate, reference) as recorded:

@@ -33,7 +33,7 @@ def errors_at(port: str) -> Iterator[None]:
     try:
         yield
     except ParityError as error:
-        annotate(port, "parity: not judged", str(error))
+        annotate(port, "parity: inconclusive", str(error))
         raise
 
 

@@ -23,7 +23,7 @@ Examples:
   parity explain run                                    # why it failed
   parity run --model ./checkpoint --port my_port.py:build
 
-Exit codes: 0 match, 1 differ, 2 usage or input error, 125 no verdict.
+Exit codes: 0 match, 1 differ, 2 usage or input error, 125 inconclusive.
 """
 
 

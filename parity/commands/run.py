@@ -49,7 +49,7 @@ def run(
 ) -> int:
     """Run both sides, and report the first module that diverges.
 
-    Settings are listed by `parity info settings`. Exit code 0: same, 1: diverged, 2: bad input, 125: cannot be judged.
+    Settings are listed by `parity info settings`. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
     choose("--forcing", forcing, FORCINGS)
     choose("--rounds", rounds, ROUNDS)

@@ -3,7 +3,7 @@
 A run fails if noise_pred or latents leave their floors at any step, whatever explains it, or if a divergence is born
 at a site that no declared differing setting explains, even where noise_pred is still within its floor: a wrong
 weight barely moves a bfloat16 output, and an end-to-end gate cannot see it. Fail closed: nothing in common, or a
-reference that is not finite itself, is `unjudged`.
+reference that is not finite itself, is `inconclusive`.
 """
 
 from __future__ import annotations
@@ -85,21 +85,21 @@ def conclude(
         "sites": sites,
     }
     if not any(_compared(d) for d in sites):
-        why = Reason(kind="unjudged", problem="no_tensor", detail="sides")
-        return Result("unjudged", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
+        why = Reason(kind="inconclusive", problem="no_tensor", detail="sides")
+        return Result("inconclusive", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
     loop = [d for d in among(sites, which=_is_loop) if d.verdict != "apart"]
     broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d)]
     births = any(broken is None or _before(d, broken) for d in among(sites, verdicts=FAILED, births=INTRODUCED))
     if broken is not None and not outputs and not births:
-        why = Reason(kind="unjudged", problem="not_finite", first=broken.key)
-        return Result("unjudged", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
+        why = Reason(kind="inconclusive", problem="not_finite", first=broken.key)
+        return Result("inconclusive", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
     if widest is None:
         widest = WIDEST if failing == "structure" else math.inf
     wide = None if outputs or births else _wide_floor(sites, steps, widest)
     if wide is not None:
-        return Result("unjudged", None, wide, notes=tuple(notes), **common)  # type: ignore[arg-type]
+        return Result("inconclusive", None, wide, notes=tuple(notes), **common)  # type: ignore[arg-type]
     if not outputs and not births:
         decided = count(sites, frozenset({"pass", "harmless"}))
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
@@ -125,7 +125,7 @@ def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff], widest: fl
     first = next((d for d in among(sites, step=steps[0].step) if d.distance.floor > widest), None)
     key = None if first is None else first.key
     return Reason(
-        kind="unjudged",
+        kind="inconclusive",
         problem="wide_floor",
         first=key,
         distance=steps[0].noise_pred,
@@ -151,7 +151,7 @@ def _before(d: SiteDiff, broken: SiteDiff) -> bool:
 def _compared(d: SiteDiff) -> bool:
     """Whether tensors with elements met at this site, finite or not, and could be judged."""
     held = all(d.dtypes) and all(math.prod(shape) > 0 for shape in d.shapes)
-    return held and d.verdict not in ("apart", "unjudged")
+    return held and d.verdict not in ("apart", "inconclusive")
 
 
 def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin:
@@ -310,7 +310,7 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
         line = stage_diff(result, name)
         if name == AFTER:
             line = replace(line, by_itself=line.in_chain, in_chain=line.by_itself)
-        verdict: Verdict = "unjudged" if result.verdict == "unjudged" else "fail" if failed else "pass"
+        verdict: Verdict = "inconclusive" if result.verdict == "inconclusive" else "fail" if failed else "pass"
         found.append(replace(line, verdict=verdict, why=why))
     return tuple(found)
 

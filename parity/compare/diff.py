@@ -6,7 +6,7 @@ larger than its memory.
 How. Provenances first (`parity.compare.comparable`): the incomparable is said and nothing else is done. Then step by
 step: both sides' parts are read, checked, put under the reference's names and judged as a live run is. Fail closed:
 without floors in the reference only exact equality passes, and where nothing but sites without floors differ the diff
-is unjudged, with the command that measures floors.
+is inconclusive, with the command that measures floors.
 
 Cost. One pass; memory of two parts a side, whose values stay mapped. The two sides are read in two threads while the
 step before is judged, since checking their SHA-256 is most of the work. Parts of steps that only one side holds are
@@ -33,7 +33,7 @@ from parity.compare.detect.phantoms import count_phantoms, phantom_cause
 from parity.compare.judge import Judge, excuses
 from parity.compare.many.judge import ManyJudge
 from parity.compare.many.meet import Counterparts, Lean
-from parity.compare.many.sites import FAILED, VERDICTS, Sites, among, count, unjudged
+from parity.compare.many.sites import FAILED, VERDICTS, Sites, among, count, inconclusive
 from parity.compare.pairs.parts import in_common, of_stage
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
@@ -158,9 +158,9 @@ class Sides:
         blocking = [f for f in findings if f.verdict == "fail"]
         detail = "; ".join(f"{f.check}: {f.detail}" for f in blocking)
         return Result(
-            "unjudged",
+            "inconclusive",
             None,
-            Reason(kind="unjudged", problem="not_comparable", detail=detail),
+            Reason(kind="inconclusive", problem="not_comparable", detail=detail),
             model=a.model,
             differing_settings=settings_differences(a, b),
             preflight=tuple(findings),
@@ -199,14 +199,16 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         widest=widest_of(a.settings.get("tpu", NO_CHIP), _round(a, b)),
     )
     if not common.tensors:
-        nothing = Reason(kind="unjudged", problem="no_tensor", detail="goldens")
-        return replace(result, verdict="unjudged", failed=None, origin=None, why=nothing)
+        nothing = Reason(kind="inconclusive", problem="no_tensor", detail="goldens")
+        return replace(result, verdict="inconclusive", failed=None, origin=None, why=nothing)
     if port and not common.modules and b.modules and result.verdict == "pass":
-        return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="no_module"))
+        return replace(result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="no_module"))
     result = without_floors(result) if not common.floors else partly_without_floors(result)
     if result.verdict == "pass" and not sides.as_long:
         detail = next(f.detail for f in findings if f.check == "steps held")
-        return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="not_comparable", detail=detail))
+        return replace(
+            result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="not_comparable", detail=detail)
+        )
     if result.verdict != "fail" or result.origin is None:
         return replace(result, stages=recorded_stages(result))
     phantoms, hint = _phantoms(sides, renamer, result)
@@ -322,14 +324,14 @@ def _round(a: Provenance, b: Provenance) -> Failed:
 
 def without_floors(result: Result) -> Result:
     """The verdict where the reference holds no floors at all: exact equality passes, anything else is unknown."""
-    if result.verdict == "unjudged":
+    if result.verdict == "inconclusive":
         return result
     first = next((d for d in among(result.sites, apart=True) if d.verdict != "apart"), None)
     first = first or next(among(result.sites, verdicts=FAILED), None)
     if first is None:
         return result
-    why = Reason(kind="unjudged", problem="no_floors", first=first.key, note=first.note, distance=first.distance)
-    return _unjudged(result, why, lambda d: True)
+    why = Reason(kind="inconclusive", problem="no_floors", first=first.key, note=first.note, distance=first.distance)
+    return _inconclusive(result, why, lambda d: True)
 
 
 def partly_without_floors(result: Result) -> Result:
@@ -337,14 +339,14 @@ def partly_without_floors(result: Result) -> Result:
     first = next(among(result.sites, verdicts=FAILED), None)
     if result.verdict != "fail" or first is None or not all(map(_unknown, among(result.sites, verdicts=FAILED))):
         return result
-    why = Reason(kind="unjudged", problem="some_floors", first=first.key, sites=count(result.sites, FAILED))
-    return _unjudged(result, why, _unknown)
+    why = Reason(kind="inconclusive", problem="some_floors", first=first.key, sites=count(result.sites, FAILED))
+    return _inconclusive(result, why, _unknown)
 
 
 def _unknown(d: SiteDiff) -> bool:
     return math.isnan(d.distance.floor) and math.isnan(d.distance.ratio) and math.isfinite(d.distance.rel_l2)
 
 
-def _unjudged(result: Result, why: Reason, which: Callable[[SiteDiff], bool]) -> Result:
-    sites = unjudged(result.sites, which)
-    return replace(result, verdict="unjudged", failed=None, why=why, sites=sites, origin=None)
+def _inconclusive(result: Result, why: Reason, which: Callable[[SiteDiff], bool]) -> Result:
+    sites = inconclusive(result.sites, which)
+    return replace(result, verdict="inconclusive", failed=None, why=why, sites=sites, origin=None)

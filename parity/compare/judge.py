@@ -140,7 +140,7 @@ class Judge:
             return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
         left = "" if self.strict_sites else left_to_reader(a, b)
         if left:
-            return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="unjudged", note=left)
+            return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="inconclusive", note=left)
         if a.kind != b.kind:
             return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{what(a)} against {what(b)}")
         if a.kind != "tensor":
@@ -179,17 +179,17 @@ class Judge:
             return self._moments_alone(diff, a, b, floor)
         note = f"shape {list(a.shape)} against {list(b.shape)}" if a.shape != b.shape else unlike(a, b)
         if note == PICTURES:
-            return replace(diff, verdict="unjudged", note=note)
+            return replace(diff, verdict="inconclusive", note=note)
         # Text has rows, which masks pair; what lies behind the loop has none.
         if not self.strict_sites and a.key.module != LOOP and a.key.stage != AFTER:
             if repeated(a, b):
-                return replace(diff, verdict="unjudged", note=f"{note}, {REPEATED}")
+                return replace(diff, verdict="inconclusive", note=f"{note}, {REPEATED}")
             if other_rows(a.shape, b.shape):
-                return replace(diff, verdict="unjudged", note=f"{note}, {UNPAIRED}")
+                return replace(diff, verdict="inconclusive", note=f"{note}, {UNPAIRED}")
             if other_layout(a, b):
                 least = norm_ratio(a, b, floor)
                 if not least > L2_LIMIT:
-                    return replace(diff, verdict="unjudged", note=f"{note}, {LAID_OUT}")
+                    return replace(diff, verdict="inconclusive", note=f"{note}, {LAID_OUT}")
                 return replace(diff, distance=Distance(NAN, NAN, least), note=f"{note}, and their norms differ")
         return replace(diff, distance=Distance(NAN, NAN, math.inf), note=note)
 
@@ -197,7 +197,7 @@ class Judge:
         """Without sketches only a difference of norms is known, below which the distance cannot be."""
         if norm_ratio(a, b, floor) > L2_LIMIT:
             return replace(diff, distance=Distance(NAN, NAN, math.inf), note="their norms differ; no sketch is held")
-        return replace(diff, verdict="unjudged", note="only moments are held")
+        return replace(diff, verdict="inconclusive", note="only moments are held")
 
     def born(self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float]) -> list[SiteDiff]:
         """Sites of one step with their verdicts and births; those within their floors may be left out.
@@ -212,7 +212,7 @@ class Judge:
             if d.key.is_apart:
                 judged.append(replace(d, verdict="apart"))
                 continue
-            if d.verdict == "unjudged" or not beyond(d):
+            if d.verdict == "inconclusive" or not beyond(d):
                 judged.append(d)
                 continue
             excuse = excused(d.key, self.excuses)
@@ -259,7 +259,7 @@ def severity(d: SiteDiff) -> float:
 
 
 def told_apart(diffs: Sequence[SiteDiff]) -> list[SiteDiff]:
-    """The sites, those unjudged that were paired under two names though what follows shows that they are two things."""
+    """The sites; inconclusive are those paired under two names though what follows shows that they are two things."""
     if not any(d.called for d in diffs):
         return list(diffs)
     made: dict[object, float] = {}
@@ -276,7 +276,7 @@ def told_by(key: Key) -> object:
 
 def tells(d: SiteDiff) -> bool:
     """Whether a site was compared and is what a call hands on."""
-    return not (d.key.is_input or d.key.is_apart or d.verdict == "unjudged")
+    return not (d.key.is_input or d.key.is_apart or d.verdict == "inconclusive")
 
 
 def two_things(d: SiteDiff, made: float) -> bool:
@@ -292,7 +292,7 @@ def two_things(d: SiteDiff, made: float) -> bool:
 
 def not_one(d: SiteDiff) -> SiteDiff:
     """The site as one of which nothing is known."""
-    return replace(d, verdict="unjudged", note=f"{d.called} in the candidate, {NOT_ONE}")
+    return replace(d, verdict="inconclusive", note=f"{d.called} in the candidate, {NOT_ONE}")
 
 
 def above(module: str) -> Iterable[str]:

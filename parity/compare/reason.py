@@ -18,7 +18,7 @@ from parity.golden.records import LOOP, Key
 NAN = float("nan")
 
 Birth = Literal["input", "module", "amplified"]
-Kind = Literal["agrees", "preflight", "first_divergence", "output", "unjudged"]
+Kind = Literal["agrees", "preflight", "first_divergence", "output", "inconclusive"]
 Fed = Literal["own", "reference", "candidate"]
 Problem = Literal[
     "other",
@@ -94,7 +94,7 @@ class Reason:
 
     Attributes:
         kind: `agrees`; `preflight`: a check failed before any forward; `first_divergence`: a site decides; `output`:
-            only what a stage ends in is beyond its floor; `unjudged`: no verdict could be given.
+            only what a stage ends in is beyond its floor; `inconclusive`: no verdict could be given.
         first: the first site seen to differ. birth: how the divergence starts there.
         after: the last sites seen to agree before it; with `first` the interval in which the divergence starts.
         not_compared: modules between them, and inputs of `first`, whose rows could not be paired.
@@ -108,7 +108,7 @@ class Reason:
         output: the worst output; None where it is not shown. outputs_match: whether noise_pred and latents match
             though a site does not.
         sites, steps: how many were decided.
-        check, detail: the check that failed, and its line; for `unjudged`, what the problem is about.
+        check, detail: the check that failed, and its line; for `inconclusive`, what the problem is about.
         problem: why there is no verdict.
         stage, encoder: outside the loop: `text` or `vae`, and the encoder.
         precision: whether this is the precision round of a run whose structure round agreed.
@@ -152,7 +152,7 @@ def sentence(reason: Reason) -> str:
         "preflight": _preflight,
         "first_divergence": _first_divergence,
         "output": _output,
-        "unjudged": _unjudged,
+        "inconclusive": _inconclusive,
     }
     return before + words[reason.kind](reason)
 
@@ -261,7 +261,7 @@ def worst_of(reason: Reason) -> str:
     return f"; {reason.output.port} relative L2 {far.rel_l2:.2e}{most}, floor {far.floor:.2e}"
 
 
-def _unjudged(reason: Reason) -> str:
+def _inconclusive(reason: Reason) -> str:
     differs = f" ({reason.note})" if reason.note else f" (relative L2 {reason.distance.rel_l2:.2e})"
     return {
         "other": reason.detail,

@@ -13,9 +13,9 @@ from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, i
 from parity.golden.records import Key
 from parity.settings import Difference as SettingDifference
 
-Verdict = Literal["pass", "fail", "unjudged"]
+Verdict = Literal["pass", "fail", "inconclusive"]
 Failed = Literal["preflight", "structure", "precision"]
-SiteVerdict = Literal["pass", "fail", "harmless", "apart", "unjudged"]
+SiteVerdict = Literal["pass", "fail", "harmless", "apart", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class SiteDiff:
         local: how far the module's own output is, fed the reference's input; NaN where it was not measured.
         birth: how the divergence starts here; None where it does not start here.
         verdict: `pass`; `fail`; `harmless` (a declared setting explains it and the outputs stay within their floors);
-            `apart` (padded rows, which never decide); `unjudged` (it differs, and no floor says how much is rounding).
+            `apart` (padded rows, which never decide); `inconclusive` (it differs and has no floor).
         note: what else is to be said, such as `None against a tensor`.
         called: the candidate's name of the port, where it was paired under another than the reference's; else empty.
     """
@@ -285,5 +285,5 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0 same, 1 diverged, 125 cannot be judged."""
-        return {"pass": 0, "fail": 1, "unjudged": 125}[self.verdict]
+        """0 same, 1 diverged, 125 inconclusive."""
+        return {"pass": 0, "fail": 1, "inconclusive": 125}[self.verdict]

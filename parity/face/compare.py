@@ -74,7 +74,7 @@ def compare(
 
     Raises:
         UsageError: one of the two cannot be called so; the message names the line of its file.
-        UnjudgedError: a chosen site never fired.
+        InconclusiveError: a chosen site never fired.
     """
     nest, tensors = split(inputs)
     ours = callee(reference, nest, tensors, None, "reference")

@@ -54,7 +54,7 @@ def run(
             others: as the options of `parity run`.
 
     Raises:
-        UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting was ignored.
+        UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting was ignored.
     """
     from parity.commands.parts.keep import KeepRun
     from parity.commands.parts.options import Generation

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
-from parity.errors import UnjudgedError
+from parity.errors import InconclusiveError
 from parity.golden.records import PADDING, Kind, Scalar
 from parity.golden.sketch import geometry
 from parity.hooks.implementations import Seen
@@ -318,12 +318,12 @@ def require_fired(tap: Tap, expected: frozenset[str]) -> None:
         expected: the plan's `must_fire`, less the modules that a setting keeps from being called.
 
     Raises:
-        UnjudgedError: some were not; absence is never taken for agreement.
+        InconclusiveError: some were not; absence is never taken for agreement.
     """
     silent = sorted(expected - set(tap.calls)) or _unseen_globs(tap, expected)
     if silent:
         shown = ", ".join(f"'{s}'" for s in silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
-        raise UnjudgedError(
+        raise InconclusiveError(
             f"chosen sites never fired: {shown}; the model does not call them on this path: choose others with --sites"
         )
 

@@ -45,7 +45,7 @@ class Side(Protocol):
             steps: from the first to before the second; None for all.
 
         Raises:
-            UsageError: the side's own code failed. UnjudgedError: a chosen site never fired.
+            UsageError: the side's own code failed. InconclusiveError: a chosen site never fired.
         """
         ...
 

@@ -18,7 +18,7 @@ from parity.report.document import Facts, Json, Section, Table, whole
 from parity.report.result_json import written
 from parity.report.tables import blocks_table, failures, frames_table, stages_table, steps_table
 
-_SIGNS = {"pass": "✅", "fail": "❌", "unjudged": "⚠️"}
+_SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "⚠️"}
 
 
 @dataclass(frozen=True, slots=True)

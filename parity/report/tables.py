@@ -50,7 +50,7 @@ TRUNKS = ("decoder", "text_encoder", "text_encoder_2")
 _INTRODUCED = frozenset({*INTRODUCED, None})
 """Births, or none, of what is not only carried over."""
 
-_GRAVE = ("fail", "unjudged", "harmless")
+_GRAVE = ("fail", "inconclusive", "harmless")
 
 
 def steps_table(steps: Sequence[StepDiff], shown: int | None = None) -> Table:
@@ -107,7 +107,7 @@ def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | N
     begin = _first_blocks(by_block, None if origin is None else block_of(origin.key.module))
     others = Counter(row[-1] for i, row in enumerate(rows) if i not in begin)
     rest = ", ".join(
-        f"+{others[verdict]} {verdict}" for verdict in ("pass", "harmless", "fail", "unjudged") if others[verdict]
+        f"+{others[verdict]} {verdict}" for verdict in ("pass", "harmless", "fail", "inconclusive") if others[verdict]
     )
     return Table(
         f"Blocks of step {step} (worst ratio to the floor)",
@@ -122,7 +122,7 @@ def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | N
 
 def _not_compared(site: SiteDiff) -> bool:
     """Whether its elements do not line up on both sides: beside what was compared it says nothing of a block."""
-    return site.verdict == "unjudged" and math.isnan(_shown(site).rel_l2)
+    return site.verdict == "inconclusive" and math.isnan(_shown(site).rel_l2)
 
 
 def _first_blocks(by_block: dict[str, list[SiteDiff]], origin: str | None) -> tuple[int, ...]:

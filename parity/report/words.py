@@ -17,7 +17,7 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("local", "a module fed the reference's own inputs, so that nothing is carried over"),
     ("harmless", "a declared setting explains the difference, and noise_pred and latents stay within their floors"),
     ("apart", "rows of padding that no valid token reads: compared apart, they cannot fail a run"),
-    ("unjudged", "no floor says how much is rounding, or something could not be observed: never a pass"),
+    ("inconclusive", "no floor says how much is rounding, or something could not be observed: never a pass"),
     ("structure round", "both sides in float32, so that only wrong logic is left"),
     ("precision round", "both sides as given, against the float32 truth: what the working dtype costs"),
     ("preflight", "what is compared before any forward: weights, inputs, noise, schedule"),

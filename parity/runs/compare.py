@@ -49,7 +49,7 @@ def run(
         openers: who loads the sides; by default each in a process of its own, for this comparison alone.
 
     Raises:
-        UsageError: bad input, or a side failed. UnjudgedError: a chosen site never fired, or a setting was ignored.
+        UsageError: bad input, or a side failed. InconclusiveError: a chosen site never fired, or a setting was ignored.
     """
     with contextlib.ExitStack() as stack:
         openers = openers or request.ports.openers or stack.enter_context(Workers())

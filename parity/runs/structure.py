@@ -186,7 +186,7 @@ def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) -> Result:
-    """A port's result, unjudged where it passed although none of what it named is a site of the reference's.
+    """A port's result, inconclusive where it passed although none of what it named is a site of the reference's.
 
     Args:
         chosen: whether sites of modules were asked for at all.
@@ -199,7 +199,7 @@ def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) ->
         note = f"{names}: only noise_pred and latents were compared{how}"
         return result.noted(note)
     detail = f"it names {', '.join(ends.names[:4])}, the reference {', '.join(pair.modules[:4])}"
-    return replace(result, verdict="unjudged", why=Reason(kind="unjudged", problem="no_site", detail=detail))
+    return replace(result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="no_site", detail=detail))
 
 
 def _module_met(d: SiteDiff) -> bool:

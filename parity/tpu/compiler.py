@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import parity
-from parity.errors import UnjudgedError, UsageError
+from parity.errors import InconclusiveError, UsageError
 from parity.tpu.chips import topology
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.tpu.child import main; main()"
@@ -97,7 +97,7 @@ def compile_candidate(request: Request, limit: float) -> Answer:
 
     Raises:
         UsageError: what the request names does not exist or does not go together, or there is no compiler here.
-        UnjudgedError: the compiler took longer, or died.
+        InconclusiveError: the compiler took longer, or died.
     """
     chips = topology(request.topology)
     require_compiler()
@@ -115,13 +115,13 @@ def compile_candidate(request: Request, limit: float) -> Answer:
             timeout=limit,
         )
     except subprocess.TimeoutExpired:
-        raise UnjudgedError(
+        raise InconclusiveError(
             f"the TPU compiler did not end within {limit:g} s: give it longer with --timeout, or compile fewer blocks"
         ) from None
     if done.returncode or not done.stdout:
         words = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise UnjudgedError(f"the compiling process ended with exit code {done.returncode}: {words[-1][:300]}")
+        raise InconclusiveError(f"the compiling process ended with exit code {done.returncode}: {words[-1][:300]}")
     answer = json.loads(done.stdout)
     if "error" in answer:
-        raise (UsageError if answer["code"] == UsageError.exit_code else UnjudgedError)(answer["error"])
+        raise (UsageError if answer["code"] == UsageError.exit_code else InconclusiveError)(answer["error"])
     return Answer(**answer)

@@ -13,7 +13,7 @@ import pytest
 from parity import cli
 from parity.bisect.settings import Judge, Outcome, State, fewest
 from parity.bisect.swaps import Plan, Swap, plan
-from parity.errors import UnjudgedError, UsageError
+from parity.errors import InconclusiveError, UsageError
 from parity.settings import Settings, parse, render
 
 MANY = ["dtype=bfloat16", "attention.mask=none", "refiner.mask=none", "text.reorder=concatenate", "vision_states=none"]
@@ -29,7 +29,7 @@ class Failing:
     def __call__(self, candidate: Settings) -> tuple[Outcome, str]:
         self.asked.append(candidate)
         if self.refuses(candidate):
-            raise UnjudgedError("not reached")
+            raise InconclusiveError("not reached")
         bad = all(candidate[name] == value for name, value in self.faults.items())
         return ("bad", "fail: apart") if bad else ("good", "pass")
 
@@ -111,7 +111,7 @@ def test_culprits_among_eight(faults: dict[str, Any], refuses: bool, probes: int
 def test_a_run_that_does_not_fail_or_cannot_be_run_has_nothing_to_find() -> None:
     with pytest.raises(UsageError, match="the run does not fail: pass"):
         search(Failing({"dtype": "float16"}), eight())
-    with pytest.raises(UnjudgedError, match="not reached"):
+    with pytest.raises(InconclusiveError, match="not reached"):
         search(Failing({}, lambda _: True), eight())
 
 

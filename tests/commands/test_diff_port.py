@@ -132,7 +132,7 @@ def test_json_stays_one_document_beside_an_annotation(repository: Path, monkeypa
     assert "::error file=broken.py," in ran.err
     (repository / "raises.py").write_text("\n\ndef build(case):\n    raise ValueError('50%')\n")
     ran = cli("diff", "golden", "raises.py:build", *REFERENCE, cwd=repository, code=2)
-    assert "::error file=raises.py,line=3,title=parity%3A not judged::" in ran.err
+    assert "::error file=raises.py,line=3,title=parity%3A inconclusive::" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_what_cannot_be_judged_has_no_causes_and_says_why(tmp_path: Path) -> Non
         ((reference, nothing), "no tensor in common"),
     ):
         found = explain(*sides, code=125).json
-        assert (found["verdict"], found["causes"], why in found["reason"]) == ("unjudged", [], True)
+        assert (found["verdict"], found["causes"], why in found["reason"]) == ("inconclusive", [], True)
         assert "the comparison could not be judged, so there is nothing to explain" in found["notes"]
     assert "there is nothing to explain" in explain(*pair(tmp_path / "same"), code=0).json["notes"]
 

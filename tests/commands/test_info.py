@@ -39,7 +39,7 @@ def test_models_and_settings_are_listed() -> None:
         ("models --verify", "look into a golden: parity info GOLDEN"),
         ("--step 0", "look into a golden: parity info GOLDEN"),
         ("golden --clear jax", "parity info cache --clear jax"),
-        ("cache --clear users", "--clear takes models, jax, known_faults or all; found 'users'"),
+        ("cache --clear users", "--clear takes models, jax, known_faults, runs or all; found 'users'"),
     ],
 )
 def test_wrong_usage(words: str, said: str) -> None:

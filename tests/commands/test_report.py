@@ -52,7 +52,7 @@ def test_the_page_has_the_run_its_pictures_and_what_it_was_made_with(kept: Path,
     assert page == (tmp_path / "page.html").read_text()
     assert page.count(url(b"reference")) == page.count(url(b"chain")) == 1, "the second pair is equal: not shown"
     assert url(b"candidate") not in page, "what a viewer of the candidate sees is the chain's"
-    for said in ("Causes: not computed", "PSNR 18.6 dB, SSIM 0.5000", "parity record", "vision_states", "torch 2."):
+    for said in ("Causes: not looked for", "PSNR 18.6 dB, SSIM 0.5000", "parity record", "vision_states", "torch 2."):
         assert said in page
     (kept / "explain.json").write_text(dumps(to_json(RESULT)))
     cli("report", kept, code=0)

@@ -28,13 +28,13 @@ def test_diff(tmp_path: Path, fault: float, verdict: str, code: int, option: str
 
 def test_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torchax")
-    result = Result("unjudged", None, because("no floors"), "tiny")
+    result = Result("inconclusive", None, because("no floors"), "tiny")
     monkeypatch.setattr("parity.causes.explain.of_run", lambda *given: None)
     monkeypatch.setattr("parity.causes.explain.explain", lambda *given: result)
     (tmp_path / "explain.json").mkdir()
     (tmp_path / "explain.json" / "file").write_text("")
     ran = cli("explain", tmp_path, "--json", code=125)
-    assert ran.json["verdict"] == "unjudged"
+    assert ran.json["verdict"] == "inconclusive"
     assert "parity: RUN: cannot write" in ran.err
 
 

@@ -182,7 +182,7 @@ def spoilt(port: str, bad: float) -> Walk:
 
 
 EMPTY = np.zeros((1, 0, 40), np.float32)
-UNJUDGED: dict[str, tuple[list[Walk], str]] = {
+INCONCLUSIVE: dict[str, tuple[list[Walk], str]] = {
     "nothing at all": ([], "nothing was compared"),
     "no common site": ([of_pairs((tensor("a:out", X), None), (None, tensor("b:out", X)))], ""),
     "only None and scalars": ([of_pairs(both(none("a:in.mask")), both(scalar("a:in.eps", 1e-6)))], ""),
@@ -193,11 +193,11 @@ UNJUDGED: dict[str, tuple[list[Walk], str]] = {
 }
 
 
-@pytest.mark.parametrize("row", UNJUDGED.values(), ids=UNJUDGED)
-def test_what_cannot_be_judged_is_unjudged(row: tuple[list[Walk], str]) -> None:
+@pytest.mark.parametrize("row", INCONCLUSIVE.values(), ids=INCONCLUSIVE)
+def test_what_cannot_be_judged_is_inconclusive(row: tuple[list[Walk], str]) -> None:
     walks, word = row
     found = concluded(*walks)
-    assert (found.verdict, found.failed, found.exit_code) == ("unjudged", None, 125)
+    assert (found.verdict, found.failed, found.exit_code) == ("inconclusive", None, 125)
     assert word in found.reason
 
 
@@ -269,16 +269,16 @@ def with_floors(times: float) -> Collected:
     ("times", "more", "verdict", "word"),
     [
         # A 5 % error would lie within what rounding does.
-        (1e5, {}, "unjudged", "more than 1e-3"),
+        (1e5, {}, "inconclusive", "more than 1e-3"),
         (900.0, {}, "pass", ""),
         (1e5, {"failing": "precision"}, "pass", ""),  # 16 bits round by that much
         # Goldens in 16 bits: no round in float32 has gone before.
         (1e5, {"failing": "precision", "widest": widest_of("none", "precision")}, "pass", ""),
-        (1e7, {"failing": "precision", "widest": widest_of("none", "precision")}, "unjudged", "more than 1e-1"),
+        (1e7, {"failing": "precision", "widest": widest_of("none", "precision")}, "inconclusive", "more than 1e-1"),
         # A chip's floors may be as wide as a 16-bit network's.
-        (5e3, {}, "unjudged", "more than 1e-3"),
+        (5e3, {}, "inconclusive", "more than 1e-3"),
         (5e3, {"widest": widest_of("v6e")}, "pass", ""),
-        (1e5, {"widest": widest_of("v6e")}, "unjudged", "more than 1e-2"),
+        (1e5, {"widest": widest_of("v6e")}, "inconclusive", "more than 1e-2"),
     ],
 )
 def test_a_floor_that_hides_much_is_no_floor(times: float, more: dict[str, Any], verdict: str, word: str) -> None:

@@ -51,13 +51,13 @@ def test_a_fault_is_judged_as_in_a_live_run(tmp_path: Path, dtype: str, failed: 
     ]
 
 
-def test_what_is_not_comparable_is_unjudged_and_not_read(tmp_path: Path) -> None:
+def test_what_is_not_comparable_is_inconclusive_and_not_read(tmp_path: Path) -> None:
     reference, candidate = pair(tmp_path, candidate=replace(CANDIDATE, seed=8))
     for part in Path(candidate).glob("*.safetensors"):
         part.unlink()
     auto = Auto()
     result = diff(reference, candidate, rename=auto)
-    assert (result.verdict, result.exit_code, result.sites, auto.proposal) == ("unjudged", 125, (), None)
+    assert (result.verdict, result.exit_code, result.sites, auto.proposal) == ("inconclusive", 125, (), None)
     assert "seed: 7 against 8" in result.reason
     assert [c.check for c in result.preflight if c.verdict == "fail"] == ["seed"]
 
@@ -68,9 +68,9 @@ def test_what_is_not_comparable_is_unjudged_and_not_read(tmp_path: Path) -> None
 def test_without_floors_only_equality_passes(tmp_path: Path) -> None:
     reference, candidate = pair(tmp_path, floors=False)
     result = diff(reference, candidate)
-    assert (result.verdict, result.exit_code, result.origin) == ("unjudged", 125, None)
+    assert (result.verdict, result.exit_code, result.origin) == ("inconclusive", 125, None)
     assert "no floors" in result.reason
-    assert {d.verdict for d in result.sites} == {"unjudged", "pass"}
+    assert {d.verdict for d in result.sites} == {"inconclusive", "pass"}
     assert all(d.birth is None for d in result.sites)
     assert diff(reference, reference).verdict == "pass"
 
@@ -87,14 +87,14 @@ A, B = tensor("a:out", noise(1)), tensor("b:in.x", noise(2))
         ([A], [], ""),
     ],
 )
-def test_nothing_in_common_is_unjudged(tmp_path: Path, ours: list[Record], theirs: list[Record], word: str) -> None:
+def test_nothing_in_common_is_inconclusive(tmp_path: Path, ours: list[Record], theirs: list[Record], word: str) -> None:
     sides = [StepRecords(0, tuple(records)) if records else None for records in (ours, theirs)]
     result = diffed(tmp_path, *sides)
-    assert result.verdict == "unjudged"
+    assert result.verdict == "inconclusive"
     assert word in result.reason
 
 
-@pytest.mark.parametrize(("at", "fault", "verdict"), [(0, 0.0, "unjudged"), (1, FAR, "fail")])
+@pytest.mark.parametrize(("at", "fault", "verdict"), [(0, 0.0, "inconclusive"), (1, FAR, "fail")])
 def test_a_site_without_a_floor_cannot_fail_a_run_alone(tmp_path: Path, at: int, fault: float, verdict: str) -> None:
     ours, theirs = walk(at, fault).steps()
     key = ours.records[-1].key

@@ -87,9 +87,9 @@ def of_vae(x: np.ndarray) -> Record:
         (tensor("m:out", TABLE), tensor("m:out", TABLE[:12].copy()), UNPAIRED),
     ],
 )
-def test_what_cannot_be_compared_is_unjudged_with_a_note(ours: Record, theirs: Record, note: str) -> None:
+def test_what_cannot_be_compared_is_inconclusive_with_a_note(ours: Record, theirs: Record, note: str) -> None:
     found = judged(ours, theirs)
-    assert (found.verdict == "unjudged") == bool(note)
+    assert (found.verdict == "inconclusive") == bool(note)
     assert found.note.endswith(note)
     assert note or found.distance.ratio > 3.0
-    assert judged(ours, theirs, strict=True).verdict != "unjudged"
+    assert judged(ours, theirs, strict=True).verdict != "inconclusive"

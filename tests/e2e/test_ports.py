@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from parity.compare.result import Result
-from parity.errors import UnjudgedError, UsageError
+from parity.errors import InconclusiveError, UsageError
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import Plan
 from parity.paths.worker.openers import Workers
@@ -164,7 +164,7 @@ def test_reference_alone_is_compiled_by_torchax(tmp_path: Path) -> None:
     [
         (
             edited(PORT, ("rename=rename", "rename={}"), ('"embed"', '"e"'), ('tap("time"', 'tap("t"')),
-            "unjudged",
+            "inconclusive",
             "no site in common",
         ),
         (edited(PORT, ("import Port, tap", "import Port\n\ntap = lambda name, x: x")), "pass", "names no site"),
@@ -333,7 +333,7 @@ def test_settings_of_a_port_must_be_declared_and_read(tmp_path: Path) -> None:
     paths = write(tmp_path)
     with pytest.raises(UsageError, match=r"does not know the setting 'rope'; it knows attention.softmax_dtype"):
         compare(*paths, "rope=cached")
-    with pytest.raises(UnjudgedError, match="never reached the code"):
+    with pytest.raises(InconclusiveError, match="never reached the code"):
         compare(*paths, "attention.softmax_dtype=bfloat16", rounds="precision")
 
 

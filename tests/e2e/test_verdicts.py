@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from parity.errors import UnjudgedError, UsageError
+from parity.errors import InconclusiveError, UsageError
 from parity.paths.loaded import Loaded
 from tests.support.lab import Fault, Lab, nothing
 from tests.support.models import NANO, checkpoint
@@ -179,11 +179,11 @@ def test_bfloat16_is_judged_three_ways() -> None:
 @pytest.mark.parametrize(
     ("model", "settings", "kind", "said"),
     [
-        ("mochi", "", "unjudged", r"does not trace.*jit=false"),
+        ("mochi", "", "inconclusive", r"does not trace.*jit=false"),
         ("ltx", "attention.k_smooth=true", "usage", "'attention.k_smooth=true', which has no meaning for"),
         ("ltx", "text.reorder=concatenate", "usage", "which has no meaning for"),
     ],
 )
 def test_setting_that_cannot_be_tried_is_refused(model: str, settings: str, kind: str, said: str) -> None:
-    with pytest.raises(UnjudgedError if kind == "unjudged" else UsageError, match=said):
+    with pytest.raises(InconclusiveError if kind == "inconclusive" else UsageError, match=said):
         lab(model).judge(*settings.split())

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
-from parity.errors import UnjudgedError
+from parity.errors import InconclusiveError
 from parity.hooks.attach import attached, callable_modules
 from parity.hooks.tap import require_fired
 from parity.models.attention import AttentionSettings, attend
@@ -150,5 +150,5 @@ def test_only_chosen_sites_are_recorded(sites: str, expected: list[tuple[str, in
     + [("all", (glob,)) for glob in ("blocks.0.to_q.attention", "blocks.0:in.nothing", "blocks.*:out.1")],
 )
 def test_a_chosen_site_that_never_fires_is_an_error(sites: str, values: tuple[str, ...]) -> None:
-    with pytest.raises(UnjudgedError, match="never fired"):
+    with pytest.raises(InconclusiveError, match="never fired"):
         fired(sites, values)

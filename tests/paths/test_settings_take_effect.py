@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from parity.errors import UnjudgedError
+from parity.errors import InconclusiveError
 from parity.paths.loop import denoise, prepare
 from parity.reached import Reached
 from parity.settings import SETTINGS, parse
@@ -178,5 +178,5 @@ def test_code_that_was_not_reached_is_told() -> None:
     reached = Reached(parse("torch", ["rope=cached", "norm_dtype=bfloat16"]))
     reached.mark("rope")
     assert reached.missing == ("norm_dtype",)
-    with pytest.raises(UnjudgedError, match=r"never reached .* norm_dtype"):
+    with pytest.raises(InconclusiveError, match=r"never reached .* norm_dtype"):
         reached.require()

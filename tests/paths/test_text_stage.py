@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from parity.compare.result import Result
-from parity.errors import UnjudgedError
+from parity.errors import InconclusiveError
 from parity.hooks.sites import plan_sites
 from parity.models.registry import family_of
 from parity.models.spec import Case
@@ -141,5 +141,5 @@ def test_a_dtype_of_an_encoder_that_is_not_called_is_no_pass() -> None:
     case, _ = made(HUNYUAN)
     plain = replace(case, spec=replace(case.spec, prompt="A cat"))
     request = Request(HUNYUAN, parse("torch"), parse("torchax", ["text.byt5_dtype=bfloat16"]))
-    with pytest.raises(UnjudgedError, match="neither prompt quotes anything"):
+    with pytest.raises(InconclusiveError, match="neither prompt quotes anything"):
         compare_text(request, plain, family_of(case.folder), ("structure",), ("blocks", ()), OPENERS, lambda *_: None)

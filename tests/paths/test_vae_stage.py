@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from parity.compare.result import Result
-from parity.errors import UnjudgedError
+from parity.errors import InconclusiveError
 from parity.hooks.sites import plan_sites
 from parity.models.folder import load_part
 from parity.paths.plan import VAE_INPUT, Array
@@ -172,5 +172,5 @@ def test_a_fault_on_one_side_alone_fails_and_on_both_agrees(name: str, fault: st
 
 @pytest.mark.parametrize("fault", ["vae.attention=by_frame", "vae.padding=zeros"])
 def test_a_fault_of_what_a_decoder_has_not_is_no_pass(fault: str) -> None:
-    with pytest.raises(UnjudgedError, match=fault.partition("=")[0]):
+    with pytest.raises(InconclusiveError, match=fault.partition("=")[0]):
         decode(COG, latents(COG), (fault,), sites="none")

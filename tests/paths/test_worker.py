@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from parity.errors import UnjudgedError, UsageError
+from parity.errors import InconclusiveError, UsageError
 from parity.golden.records import StepRecords
 from parity.paths.plan import Array, ModuleCall, Plan, Source, Spec
 from parity.paths.worker import process
@@ -99,8 +99,8 @@ def test_a_failure_is_said_of_the_checkpoint_with_its_place() -> None:
 
 
 def test_errors_that_are_explained_and_defects_pass() -> None:
-    with pytest.raises(UnjudgedError, match="explained"), checkpoint(Source(model="mine")):
-        raise UnjudgedError("explained")
+    with pytest.raises(InconclusiveError, match="explained"), checkpoint(Source(model="mine")):
+        raise InconclusiveError("explained")
     with pytest.raises(ZeroDivisionError), checkpoint(Source(model="tiny-hunyuan-video-1.5")):
         raise ZeroDivisionError
     with pytest.raises(ZeroDivisionError), checkpoint(Source(model="port.py", alone=True)):

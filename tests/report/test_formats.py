@@ -25,7 +25,9 @@ from tests.support.made import because
 from tests.support.results import FAR, KEY, RESULT, STEP, site
 
 LISTING = Listing({"format": 1, "tools": [{"tool": "a"}, {"tool": "b"}]}, (Facts((("tool", "a"), ("tool", "b"))),))
-UNJUDGED = Result("unjudged", None, because("nothing in common"), preflight=(Check("seed", "fail", "7 against 8"),))
+INCONCLUSIVE = Result(
+    "inconclusive", None, because("nothing in common"), preflight=(Check("seed", "fail", "7 against 8"),)
+)
 
 
 def test_a_listing_has_those_formats_that_are_not_of_a_comparison() -> None:
@@ -57,7 +59,7 @@ def test_the_keys_of_the_contract() -> None:
         "format", "verdict", "failed", "reason", "model", "differing_settings", "preflight", "steps", "sites",
         "origin", "causes", "rounds", "stages", "frames", "closer", "notes",
     ]  # fmt: skip
-    assert list(document(UNJUDGED)) == list(found)
+    assert list(document(INCONCLUSIVE)) == list(found)
     assert (found["format"], found["verdict"], found["failed"], found["notes"]) == (
         1,
         "fail",
@@ -127,10 +129,10 @@ def test_one_case_a_block_step_and_branch_and_failures_carry_their_numbers() -> 
     assert (len(listed), listed[-1]) == (MOST_SITES + 1, "and 3 more: --json has all")
 
 
-def test_unjudged_is_an_error_never_an_empty_success() -> None:
-    (error,) = cases(UNJUDGED)["parity/verdict"]
+def test_inconclusive_is_an_error_never_an_empty_success() -> None:
+    (error,) = cases(INCONCLUSIVE)["parity/verdict"]
     assert (error.tag, error.text) == ("error", "nothing in common\nseed: 7 against 8")
-    some = cases(replace(UNJUDGED, sites=(site("a:out", verdict="unjudged"), site("b:out"))))
+    some = cases(replace(INCONCLUSIVE, sites=(site("a:out", verdict="inconclusive"), site("b:out"))))
     assert [case[0].tag for case in some.values() if len(case)] == ["error", "error"]
     grown = cases(Result("pass", None, because(""), sites=(site("a:out", 9.0, "fail", birth="amplified"),)))
     assert all(len(case) == 0 for case in grown.values()), "growth that fails no run fails no case"
@@ -159,7 +161,7 @@ def test_a_summary_says_what_a_reviewer_asks_in_order() -> None:
     ]  # fmt: skip
     places = [out.index(words) for words in said]
     assert places == sorted(places)
-    for verdict, sign in (("pass", "✅"), ("unjudged", "⚠️")):
+    for verdict, sign in (("pass", "✅"), ("inconclusive", "⚠️")):
         result = Result(verdict, None, because("because"))  # type: ignore[arg-type]
         assert markdown(Comparison(result)).startswith(f"## {sign} parity: {verdict}\n")
 

@@ -49,8 +49,8 @@ NOT_A_NUMBER = Result(
         replace(site("b:out"), distance=Distance(2.8e-6, NAN, NAN)), site("c:out", INF, "fail"),
     ),
 )  # fmt: skip
-UNJUDGED = Result("unjudged", None, because("the two sides have no site in common"))
-ALL = {"pass": PASSING, "fail": FAILING, "preflight": PREFLIGHT, "nan": NOT_A_NUMBER, "unjudged": UNJUDGED}
+INCONCLUSIVE = Result("inconclusive", None, because("the two sides have no site in common"))
+ALL = {"pass": PASSING, "fail": FAILING, "preflight": PREFLIGHT, "nan": NOT_A_NUMBER, "inconclusive": INCONCLUSIVE}
 
 
 def plain(result: Result, width: int = 80, **beside: object) -> str:
@@ -77,7 +77,7 @@ def test_a_pipe_gets_every_fact_in_order_and_the_verdict_last() -> None:
     assert plain(FAILING).count("\nblock ") == 15
     assert "(14 carried over (grown, not introduced): --json has all)\n" in plain(FAILING)
     assert "differs: text.reorder: valid_first -> concatenate; text.reorder did no harm\nnote: jit" in plain(PASSING)
-    assert plain(UNJUDGED) == "verdict: unjudged\nreason: the two sides have no site in common\n"
+    assert plain(INCONCLUSIVE) == "verdict: inconclusive\nreason: the two sides have no site in common\n"
     assert plain(PREFLIGHT).startswith("preflight: fail: timesteps: repeat: 998\npreflight: 1 other check passes\n")
 
 
@@ -121,10 +121,10 @@ def test_nan_and_unmeasured_floors_are_told_apart() -> None:
 def test_a_block_is_told_by_what_was_compared_of_it() -> None:
     """A port lays out otherwise what is inside; a block of which nothing lines up has no verdict of its own."""
     note = f"(1, 2, 3) against (1, 3, 2), {LAID_OUT}"
-    apart = (site(f"{name}", NAN, "unjudged", note=note) for name in ("blocks.0.attn:in.query", "blocks.1:out"))
+    apart = (site(f"{name}", NAN, "inconclusive", note=note) for name in ("blocks.0.attn:in.query", "blocks.1:out"))
     first, second = apart
     rows = blocks_table([first, site("blocks.0:out"), second], 0).rows
-    assert rows == (("blocks.0", "0.8x", "-", "pass"), ("blocks.1", "nan", "-", "unjudged"))
+    assert rows == (("blocks.0", "0.8x", "-", "pass"), ("blocks.1", "nan", "-", "inconclusive"))
 
 
 def test_names_of_somebody_else_cannot_write_to_the_terminal() -> None:

@@ -330,7 +330,7 @@ def pair(
 
 def because(text: str) -> Reason:
     """A reason whose sentence is this text."""
-    return Reason(kind="unjudged", detail=text)
+    return Reason(kind="inconclusive", detail=text)
 
 
 # Evidence

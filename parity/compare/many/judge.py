@@ -185,7 +185,7 @@ class _Step:
         self._tell_apart()
         rel, ratios = self.numbers[:, 0], self.numbers[:, 2]
         unknown, far = np.isnan(ratios), self._far()
-        far &= ~self.meeting.padding & (self.verdicts != VERDICTS.index("unjudged"))
+        far &= ~self.meeting.padding & (self.verdicts != VERDICTS.index("inconclusive"))
         self.verdicts[self.meeting.padding] = VERDICTS.index("apart")
         at = np.flatnonzero(far).tolist()
         if not at:

@@ -26,7 +26,7 @@ from parity.golden.records import Key
 
 IN_MEMORY = 32 << 20
 """Bytes of columns that are held in memory before they go to the temporary folder."""
-VERDICTS: tuple[SiteVerdict, ...] = ("pass", "fail", "harmless", "apart", "unjudged")
+VERDICTS: tuple[SiteVerdict, ...] = ("pass", "fail", "harmless", "apart", "inconclusive")
 BIRTHS: tuple[Birth | None, ...] = (None, "input", "module", "amplified")
 NUMBERS = 9
 """rel_l2, floor and ratio; cosine, max_abs and linf_ratio; the local rel_l2, floor and ratio."""
@@ -196,8 +196,8 @@ class Sites(Sequence[SiteDiff]):
         for chunk in self._chunks:
             yield self._read(chunk, np.arange(len(chunk.places)))
 
-    def unjudged(self, which: Callable[[SiteDiff], bool]) -> Sites:
-        """The same with those that failed and are asked for unjudged, and without a birth."""
+    def inconclusive(self, which: Callable[[SiteDiff], bool]) -> Sites:
+        """The same with those that failed and are asked for inconclusive, and without a birth."""
         changed = []
         for chunk in self._chunks:
             verdicts, births = chunk.verdicts.copy(), chunk.births.copy()
@@ -205,7 +205,7 @@ class Sites(Sequence[SiteDiff]):
             for start in range(0, at.size, _BLOCK):
                 some = at[start : start + _BLOCK]
                 hit = some[[which(d) for d in self._read(chunk, some)]]
-                verdicts[hit], births[hit] = VERDICTS.index("unjudged"), 0
+                verdicts[hit], births[hit] = VERDICTS.index("inconclusive"), 0
             changed.append(replace(chunk, verdicts=verdicts, births=births))
         return Sites(self._file, changed, self._known, self._end)
 
@@ -279,7 +279,7 @@ def _made(chunk: _Chunk, i: int, row: list[float], bad: list[int], bins: tuple[f
     )
 
 
-FAILED, UNJUDGED = frozenset({"fail"}), frozenset({"unjudged"})
+FAILED, INCONCLUSIVE = frozenset({"fail"}), frozenset({"inconclusive"})
 INTRODUCED: frozenset[str | None] = frozenset({"input", "module"})
 BORN: frozenset[str | None] = frozenset({"input", "module", "amplified"})
 
@@ -334,9 +334,9 @@ def by_step(sites: Sequence[SiteDiff]) -> Iterator[Sequence[SiteDiff]]:
     return sites.by_step() if isinstance(sites, Sites) else iter((sites,))
 
 
-def unjudged(sites: Sequence[SiteDiff], which: Callable[[SiteDiff], bool]) -> Sequence[SiteDiff]:
-    """The sites with those that failed and are asked for unjudged, and without a birth."""
+def inconclusive(sites: Sequence[SiteDiff], which: Callable[[SiteDiff], bool]) -> Sequence[SiteDiff]:
+    """The sites with those that failed and are asked for inconclusive, and without a birth."""
     if isinstance(sites, Sites):
-        return sites.unjudged(which)
+        return sites.inconclusive(which)
     change = (d.verdict == "fail" and which(d) for d in sites)
-    return tuple(replace(d, verdict="unjudged", birth=None) if c else d for c, d in zip(change, sites, strict=True))
+    return tuple(replace(d, verdict="inconclusive", birth=None) if c else d for c, d in zip(change, sites, strict=True))

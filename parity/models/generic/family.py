@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import torch
 
-from parity.errors import ParityError, UnjudgedError, UsageError
+from parity.errors import InconclusiveError, ParityError, UsageError
 from parity.hooks.rows import NoRows, PairedRule, RowFrame
 from parity.models.family import Condition, Family, Said
 from parity.models.folder import class_of, is_drawn, read_config, skeleton
@@ -186,12 +186,12 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
             where = _where(error)
             said = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
             if traced:
-                raise UnjudgedError(
+                raise InconclusiveError(
                     f"{name} does not trace under jax.jit: {where}: {said}; run it with --candidate jit=false, or "
                     "give a port that traces with --port"
                 ) from error
             if _in_torchax(error):
-                raise UnjudgedError(
+                raise InconclusiveError(
                     f"{name} does not run through torchax: {where}: {said}; give a port with --port"
                 ) from error
             if isinstance(error, NameError):  # diffusers imports what is optional only where it is installed

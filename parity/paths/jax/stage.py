@@ -21,7 +21,7 @@ import torch
 import torchax
 from torchax import interop
 
-from parity.errors import UnjudgedError
+from parity.errors import InconclusiveError
 from parity.golden.records import Record, StepRecords
 from parity.hooks.attach import attached
 from parity.hooks.calls import Call
@@ -205,14 +205,14 @@ class _Outer:
         """As `parity.hooks.tap.require_fired`, over all calls of the trunk.
 
         Raises:
-            UnjudgedError: a chosen module was never called, or a glob names nothing that was seen.
+            InconclusiveError: a chosen module was never called, or a glob names nothing that was seen.
         """
         assert self.plan is not None
         seen = [(r.key.module, r.key.port) for r in self.records]
         silent = sorted(self.plan.must_fire - set(self.calls))
         silent += [g for g in self.plan.globs if not any(matches(g, module, port) for module, port in seen)]
         if silent:
-            raise UnjudgedError(
+            raise InconclusiveError(
                 f"chosen sites never fired: {', '.join(repr(s) for s in silent[:5])}; the {self.stage.name} stage does "
                 "not call them on this path: choose others with --sites"
             )

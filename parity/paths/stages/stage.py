@@ -125,7 +125,7 @@ class Runner(Protocol):
             branch: guidance branch of its records.
 
         Raises:
-            UnjudgedError: a chosen site never fired.
+            InconclusiveError: a chosen site never fired.
         """
         ...
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 import parity
-from parity.errors import ParityError, UnjudgedError, UsageError
+from parity.errors import InconclusiveError, ParityError, UsageError
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
 from parity.paths.plan import Changes, Forced, ModuleCall, Plan, Role, Spec, State
@@ -178,7 +178,7 @@ class Worker:
         if "error" not in answer:
             return answer["ok"]
         error = answer["error"]
-        kinds: dict[int, type[ParityError]] = {2: UsageError, 125: UnjudgedError}
+        kinds: dict[int, type[ParityError]] = {2: UsageError, 125: InconclusiveError}
         if error["code"] in kinds:
             raise kinds[error["code"]](error["text"])
         raise RemoteError(error["text"], error.get("trace", ""))

@@ -88,9 +88,9 @@ def _verdict_case(result: Result) -> str:
             result.failed or "diverged",
             [result.reason, *notes],
         )
-    elif result.verdict == "unjudged":
+    elif result.verdict == "inconclusive":
         blocking = [f"{c.check}: {c.detail}" for c in result.preflight if c.verdict == "fail"]
-        inside = _problem("error", result.reason, "unjudged", [result.reason, *blocking, *notes])
+        inside = _problem("error", result.reason, "inconclusive", [result.reason, *blocking, *notes])
     return f'<testcase classname="parity" name="verdict">{inside}</testcase>\n'
 
 
@@ -98,7 +98,7 @@ def _case(result: Result, group: Group, sites: Sequence[SiteDiff]) -> str:
     stage, step, branch, block = group
     where = f"{stage}.step {step}" + (f".{branch}" if branch else "")
     failed = [site for site in sites if site.verdict == "fail"]
-    unknown = [site for site in sites if site.verdict == "unjudged"]
+    unknown = [site for site in sites if site.verdict == "inconclusive"]
     inside = ""
     if failed and result.verdict == "fail":
         born = next((f", introduced here ({s.birth})" for s in failed if s.birth in ("input", "module")), "")
@@ -106,7 +106,7 @@ def _case(result: Result, group: Group, sites: Sequence[SiteDiff]) -> str:
         inside = _problem("failure", message, "diverged", _lines(failed))
     elif unknown:
         message = f"{len(unknown)} of {len(sites)} sites differ and have no floor: {line(unknown[0])}"
-        inside = _problem("error", message, "unjudged", _lines(unknown))
+        inside = _problem("error", message, "inconclusive", _lines(unknown))
     return f"<testcase classname={quoted(where)} name={quoted(block)}>{inside}</testcase>\n"
 
 

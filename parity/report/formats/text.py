@@ -22,7 +22,7 @@ from parity.report.output import consoles, printable
 
 _STYLES = {
     "pass": "green", "complete": "green", "fail": "bold red", "incomplete": "bold red",
-    "harmless": "yellow", "explained": "yellow", "unjudged": "bold yellow",
+    "harmless": "yellow", "explained": "yellow", "inconclusive": "bold yellow",
 }  # fmt: skip
 _FIRST_WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"-?\d|(-|nan|inf)$")

@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 
 LIMIT = 3
 """Beyond this ratio a site fails: `parity.compare.judge.L2_LIMIT`, which a report does not import."""
-VERDICTS = ("pass", "harmless", "apart", "unjudged", "fail")
+VERDICTS = ("pass", "harmless", "apart", "inconclusive", "fail")
 BIRTHS = (None, "input", "module", "amplified")
 MOST_LISTED = 12
 """Sites that are listed in the card; the table has all."""
@@ -38,7 +38,7 @@ MOST_STEPS = 500
 MOST_BINS = 2_048
 """Sites whose row bins are kept, those where something was introduced first."""
 
-SIGNS = {"pass": "✓", "fail": "✗", "unjudged": "?", "explained": "~", "harmless": "~"}
+SIGNS = {"pass": "✓", "fail": "✗", "inconclusive": "?", "explained": "~", "harmless": "~"}
 BIRTH_WORDS = {"input": "the input", "module": "the module", "amplified": "nothing: carried over"}
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")

@@ -2,7 +2,7 @@
   "use strict";
   const find = (id) => document.getElementById(id);
   const given = JSON.parse(find("data").textContent);
-  const VERDICTS = ["pass", "harmless", "apart", "unjudged", "fail"];
+  const VERDICTS = ["pass", "harmless", "apart", "inconclusive", "fail"];
   const BORN = ["", "at its input", "in this module", "carried over"];
 
   const bytes = Uint8Array.from(atob(given.packed), (char) => char.charCodeAt(0));
@@ -50,10 +50,10 @@
   for (const site of sites.values()) {
     if (site.verdict === "apart") continue;
     for (let node = nodeOf[site.row]; node; node = node.up) {
-      const worst = node.worst[site.column] ??= { ratio: NaN, fail: false, unjudged: false, born: false };
+      const worst = node.worst[site.column] ??= { ratio: NaN, fail: false, inconclusive: false, born: false };
       worst.ratio = Number.isNaN(worst.ratio) ? grave(site) : Math.max(worst.ratio, grave(site) || 0);
       worst.fail ||= site.verdict === "fail";
-      worst.unjudged ||= site.verdict === "unjudged";
+      worst.inconclusive ||= site.verdict === "inconclusive";
       worst.born ||= site.born === 1 || site.born === 2;
     }
   }
@@ -64,7 +64,7 @@
 
   const body = find("modules");
   let chosen = [null, 0];  // a node and a column
-  const level = (worst) => (!worst ? "none" : worst.unjudged && !worst.fail ? "unjudged"
+  const level = (worst) => (!worst ? "none" : worst.inconclusive && !worst.fail ? "inconclusive"
     : !(worst.ratio > 1) ? "l0" : worst.ratio <= given.limit ? "l1" : worst.ratio < 30 ? "l2" : worst.ratio < 1e4 ? "l3" : "l4");
 
   const draw = () => {

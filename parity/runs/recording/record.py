@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parity.errors import UnjudgedError, UsageError
+from parity.errors import InconclusiveError, UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
@@ -67,7 +67,7 @@ def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> 
         openers: who loads the side; by default a process of its own.
 
     Raises:
-        UsageError: bad input; a golden is there already, or is of another run. UnjudgedError: a setting's code was
+        UsageError: bad input; a golden is there already, or is of another run. InconclusiveError: a setting's code was
         not reached, or a chosen site never fired.
     """
     with contextlib.ExitStack() as stack:
@@ -186,7 +186,7 @@ def _state_after(where: str, step: int) -> State:
     """What the step after a recorded one starts from: its latents, and the scheduler's own state."""
     state = state_of(Golden.open(where).read_step(step), "after")
     if "latents" not in state:
-        raise UnjudgedError(f"'{where}' holds no latents of step {step}: record it anew")
+        raise InconclusiveError(f"'{where}' holds no latents of step {step}: record it anew")
     return state
 
 

@@ -56,7 +56,7 @@ def compare_stage(
         request: of one stage, with its own sites and settings. own: round -> each side's explicit inputs.
 
     Raises:
-        UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting's code was not reached.
+        UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
     """
     kept = Rounds()
     name = f"{request.stage} {request.part}".rstrip()

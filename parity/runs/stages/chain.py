@@ -39,7 +39,7 @@ def run_chain(request: Request, say: Say, sink: Sink | None = None, openers: Ope
     """Run the stages of a request that names others than the transformer.
 
     Raises:
-        UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting's code was not reached.
+        UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
     """
     with contextlib.ExitStack() as stack:
         openers = openers or request.ports.openers or stack.enter_context(Workers())

@@ -13,13 +13,13 @@ from parity.settings import differences
 
 
 def merged(found: Sequence[tuple[str, Result]], request: Request) -> Result:
-    """One result of several by name, in their order: the first that fails decides, then the first unjudged."""
+    """One result of several by name, in their order: the first that fails decides, then the first inconclusive."""
     results = [result for _, result in found]
 
     def first(verdict: str) -> Result | None:
         return next((r for r in results if r.verdict == verdict), None)
 
-    decides = first("fail") or first("unjudged")
+    decides = first("fail") or first("inconclusive")
     base = next((r for name, r in found if name == "transformer"), results[0])
     notes = [note for r in results for note in r.notes]
     if decides is None:

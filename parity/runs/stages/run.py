@@ -14,7 +14,7 @@ def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
     """Run the stages of a request and compare them.
 
     Raises:
-        UsageError: bad input. UnjudgedError: a chosen site never fired, or a setting's code was not reached.
+        UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
     """
     for settings in (request.reference, request.candidate):
         settings.require_stages(request.stages)

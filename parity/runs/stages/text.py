@@ -16,7 +16,7 @@ import torch
 from parity.compare.conclude import stage_diff
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result
-from parity.errors import UnjudgedError
+from parity.errors import InconclusiveError
 from parity.hooks.modules import module_tree
 from parity.hooks.sites import split_sites
 from parity.models.family import Family
@@ -68,13 +68,13 @@ def compare_text(
 
     Raises:
         UsageError: the family's encoders are not known, the checkpoint lacks one, a stage-1 file does not fit.
-        UnjudgedError: a chosen site never fired, or a setting's code was not reached.
+        InconclusiveError: a chosen site never fired, or a setting's code was not reached.
     """
     text = family.text(case)
     for encoder in text.encoders:
         both = (request.reference, request.candidate)
         if encoder.byt5 and not encoder.tokens and any(s.changed("text.byt5_dtype") for s in both):
-            raise UnjudgedError(
+            raise InconclusiveError(
                 "text.byt5_dtype is never reached: neither prompt quotes anything, so ByT5 is not called"
             )
     say("text: tokens")

@@ -183,7 +183,7 @@ def test_divergence_in_an_input_of_another_name(floors: tuple[float, float, floa
     assert births(found) == expected
     site = found["cond/a:in.input"]
     assert site.called == "in.inputs"
-    assert is_unpaired(site.note) is (floors[0] == 1e5) is (site.verdict == "unjudged")
+    assert is_unpaired(site.note) is (floors[0] == 1e5) is (site.verdict == "inconclusive")
 
 
 @pytest.mark.parametrize("predicted", [0.5, 1e4])
@@ -196,7 +196,7 @@ def test_an_output_of_another_name_decides_only_if_the_models_own_differs(predic
     if predicted > 1.0:
         assert births(found)["a:out"] == "module"
     else:
-        assert (found["cond/a:out"].verdict, births(found)) == ("unjudged", {})
+        assert (found["cond/a:out"].verdict, births(found)) == ("inconclusive", {})
 
 
 def test_sides_of_one_implementation_are_paired_by_name_alone() -> None:
