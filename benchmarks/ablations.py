@@ -26,7 +26,7 @@ from every_change import CHANGES
 from mutations import mutated
 
 NAN = float("nan")
-JUDGE, STRUCTURE = "parity.compare.judge", "parity.runs.structure"
+JUDGE, STRUCTURE = "parity.compare.judge", "parity.runs.logic"
 
 MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "nothing": {},

@@ -2,7 +2,7 @@
 
     python benchmarks/corpus.py FOLDER [--only GLOB]
 
-A case is a folder with a golden of each side and, where a pair goes through two rounds, another two in `precision`.
+A case is a folder with a golden of each side and, where a pair goes through two checks, another two in `precision`.
 """
 
 from __future__ import annotations

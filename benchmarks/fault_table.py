@@ -45,10 +45,10 @@ def right(fault: Variant, row: Row) -> bool:
 HEAD = """# Fault bench
 
 `make fault-bench` runs it on the tiny HunyuanVideo-1.5 and renders this page from
-`benchmarks/results/fault-bench.json`. float32 is the structure round as `parity run` does it. bfloat16, precision
-alone, is what `parity run --rounds precision --forcing module` does with bfloat16 on both sides, but that every
+`benchmarks/results/fault-bench.json`. float32 is the logic check as `parity run` does it. bfloat16, precision
+alone, is what `parity run --checks precision --forcing module` does with bfloat16 on both sides, but that every
 module, not only the blocks, is run alone on the reference's inputs and judged by its local floor. By default a
-bfloat16 pair goes through the structure round first: the row of both rounds counts what either finds. An alarm is any
+bfloat16 pair goes through the logic check first: the row of both checks counts what either finds. An alarm is any
 verdict but a pass. The faults and the rules that find them have one author, and the set is exhausted: it shows what
 was lost, not how good the verdict is (`mutants`, history).
 """
@@ -76,11 +76,11 @@ def markdown(kept: Mapping[str, Any]) -> str:
 def _summary(rows: Mapping[str, Row]) -> list[str]:
     faults = [[rows[f"{dtype}/{fault.name}"] for fault in FAULTS] for dtype in DTYPES]
     clean = [[rows[f"{dtype}/{seed}/{i.name}"] for i in INNOCENTS for seed in SEEDS] for dtype in DTYPES]
-    # Of a bfloat16 pair by default: the structure round first.
+    # Of a bfloat16 pair by default: the logic check first.
     faults.append([first if _found(first) else second for first, second in zip(*faults, strict=True)])
     clean.append([first if first["verdict"] != "pass" else second for first, second in zip(*clean, strict=True)])
     out = ["| | detected | origin right | false alarms |", "|---|---|---|---|"]
-    titles = ("float32", "bfloat16, precision alone", "bfloat16, both rounds")
+    titles = ("float32", "bfloat16, precision alone", "bfloat16, both checks")
     for title, judged, rest in zip(titles, faults, clean, strict=True):
         found = [(fault, row) for fault, row in zip(FAULTS, judged, strict=True) if _found(row)]
         placed, alarms = sum(right(*pair) for pair in found), sum(row["verdict"] != "pass" for row in rest)

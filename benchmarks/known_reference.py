@@ -82,7 +82,7 @@ class Known:
             seed,
             sites=sites or ("blocks" if exact else "all"),
             forcing=forcing or ("none" if exact else "module"),
-            rounds="both" if exact else "precision",
+            checks="both" if exact else "precision",
             ports=ports,
         )
         self.facts: Facts = self.openers.of("reference").open(reference_spec(self.request)).facts()

@@ -28,7 +28,7 @@ CORPUS = cache_dir() / "corpus"
 
 
 def judged(case: Path) -> dict[str, Any]:
-    """What the judge says of a case: of a run in two rounds, of each."""
+    """What the judge says of a case: of a run in two checks, of each."""
     rounds = [folder for folder in (case, case / "precision") if (folder / "reference").is_dir()]
     said = [_said(folder) for folder in rounds]
     return {key: [row[key] for row in said] for key in ("verdict", "origin", "causes")}

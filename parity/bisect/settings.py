@@ -180,7 +180,7 @@ def question_of(request: Request) -> dict[str, str]:
         "inputs": inputs,
         "reference": _in_words(request.reference),
         "candidate": _in_words(request.candidate),
-        "rounds": request.rounds,
+        "checks": request.checks,
         "forcing": request.forcing,
         "ports": "; ".join(f"{port.option} {port.text.rpartition(':')[2]} {port.digest}" for port in ports),
     }

@@ -27,7 +27,7 @@ from parity.causes.witnesses.recorded import of_recording
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.pairs.lone import met
 from parity.compare.reason import Note
-from parity.compare.result import Cause, Result
+from parity.compare.result import EVIDENCE, Cause, Result
 from parity.errors import ParityError
 from parity.golden import Golden
 from parity.golden.records import PORT
@@ -78,7 +78,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     try:
         evidence = replace(evidence, model=machine or Machine.of(request, reference.provenance, openers, say))
     except ParityError as error:
-        found = found.noted(f"{' and '.join(f'{kind}s' for kind in _unasked(evidence))} are skipped: {error}")
+        found = found.noted(f"no {' and no '.join(EVIDENCE[kind] for kind in _unasked(evidence))}: {error}")
     return _asked(found, replace(evidence, attention=attention_call(evidence)))
 
 
@@ -115,11 +115,11 @@ def _asked(found: Result, evidence: Evidence) -> Result:
             causes[witness.kind] += new
             notes += (t for t in told if isinstance(t, Note))
             evidence = replace(evidence, causes=(*evidence.causes, *new))
-    known = {c.setting for c in causes["gauge"]} - {""}
-    measured = (*causes["gauge"], *(c for c in found.causes if c.setting not in known))
+    known = {c.setting for c in causes["measured"]} - {""}
+    measured = (*causes["measured"], *(c for c in found.causes if c.setting not in known))
     # How to have phantom keys counted is no news where they were.
     held = (n for n in found.notes if not (evidence.attention.phantoms and n.text.startswith(TO_COUNT)))
-    merged = _merged(causes["counterfactual"], causes["signature"])
+    merged = _merged(causes["swap"], causes["fault"])
     named = _beside(merged, measured)
     return replace(found, causes=named, notes=(*held, *(_beside_a_cause(n) if _guilty(named) else n for n in notes)))
 
@@ -147,7 +147,7 @@ def _beside(merged: Sequence[Cause], measured: Sequence[Cause]) -> tuple[Cause, 
     for gauge in measured:
         at = (gauge.setting, gauge.candidate)
         if gauge.setting and at in known:
-            known[at] = replace(known[at], witnesses=(*known[at].witnesses, *gauge.witnesses))
+            known[at] = replace(known[at], evidence=(*known[at].evidence, *gauge.evidence))
     rest = (m for m in measured if not m.setting or (m.setting, m.candidate) not in known)
     return (*known.values(), *rest)
 
@@ -157,8 +157,8 @@ def _merged(swapped: Sequence[Cause], named: Sequence[Cause]) -> list[Cause]:
     merged = []
     for cause in swapped:
         same = [c for c in named if (c.setting, c.candidate) == (cause.setting, cause.candidate)]
-        witnesses = (*cause.witnesses, *(w for c in same for w in c.witnesses))
-        merged.append(replace(cause, witnesses=witnesses))
+        witnesses = (*cause.evidence, *(w for c in same for w in c.evidence))
+        merged.append(replace(cause, evidence=witnesses))
     known = {(c.setting, c.candidate) for c in swapped}
     # Where settings that were swapped explain the error a signature only confirms them: another name for the same error
     # is no second cause. What they leave, it names.

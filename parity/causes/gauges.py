@@ -30,7 +30,7 @@ def measured(sentence: str, value: float, detail: str) -> Cause:
     Args:
         value: the number that shows it. detail: that number in words.
     """
-    return Cause(sentence, "", "", "", math.nan, (Witness("gauge", value, f"{detail}; {CONFIRM}"),))
+    return Cause(sentence, "", "", "", math.nan, (Witness("measured", value, f"{detail}; {CONFIRM}"),))
 
 
 def working_dtype(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[str, str] | None:

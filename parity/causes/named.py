@@ -1,7 +1,7 @@
 """An error named: which of the errors of known faults it is, several of them together, or none.
 
-Who runs the known faults, and on what, is another's business: a step of the loop (`causes.witnesses.signatures`),
-a decoder by itself (`causes.decoding`), or a recording that kept them (`causes.witnesses.recorded`).
+Who runs the known faults, and on what, is another's business: a step of the loop (`causes.evidence.signatures`),
+a decoder by itself (`causes.decoding`), or a recording that kept them (`causes.evidence.recorded`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def rounding(name: str, share: float, ratio: float, told: Mapping[str, str]) -> 
         f"record DIR --reference {name}, then parity diff DIR CANDIDATE passes"
     )
     text = f"{sentence(setting, value)}: {remedy(setting)}"
-    return Cause(text, setting, told[setting], value, share, (Witness("signature", ratio, detail),))
+    return Cause(text, setting, told[setting], value, share, (Witness("fault", ratio, detail),))
 
 
 def _rounded_alike(parts: Mapping[str, Part]) -> bool:
@@ -132,7 +132,7 @@ def _silent(name: str, known: Known) -> Cause:
     """What does no harm alone, and changes what another fault does."""
     setting, _, value = name.partition("=")
     ratio = norm(known.singles[name]) / known.noise if known.noise else 0.0
-    witness = Witness("signature", 0.0, f"alone {ratio:.2g} x what rounding gives")
+    witness = Witness("fault", 0.0, f"alone {ratio:.2g} x what rounding gives")
     text = f"beside the fault, {sentence(setting, value)}: harmless alone"
     return Cause(text, setting, known.told.get(setting, ""), value, 0.0, (witness,), 0.0)
 
@@ -148,7 +148,7 @@ def _named(name: str, part: Part, known: Known) -> Cause:
         f"{'; 95% over sites' if math.isfinite(part.share_half) else ''}){confirm}"
     )
     text = f"{sentence(setting, value)}{group}: {remedy(setting)}"
-    witness = Witness("signature", part.coefficient, detail)
+    witness = Witness("fault", part.coefficient, detail)
     half = part.share_half if math.isfinite(part.share_half) else NAN
     return Cause(text, setting, known.told.get(setting, ""), value, part.share, (witness,), half, alike)
 

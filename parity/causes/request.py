@@ -32,7 +32,7 @@ class ExplainRequest:
         reference, candidate: goldens. kept: the kept run's folder where they are of one, whose settings are known.
         model: in place of the golden's. prompt: of goldens that carry no embeddings, where it was not the
             model's own.
-        rounding: (setting, candidate's value) of the differing settings that the round of these goldens neutralised.
+        rounding: (setting, candidate's value) of the differing settings that the check of these goldens neutralised.
         ports, inputs: of the kept run; see `parity.runs.request.Request`.
         outside: the stage outside the loop in which the kept run failed, to be compared again.
     """
@@ -73,7 +73,7 @@ class ExplainRequest:
 
 
 def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | None = None) -> ExplainRequest:
-    """The request for a kept run (`parity run --out DIR`): its last round.
+    """The request for a kept run (`parity run --out DIR`): its last check.
 
     Args:
         openers: who imports its ports. named: its ports, `FILE:FUNCTION` by role; a run's folder does not decide what

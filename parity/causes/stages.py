@@ -2,7 +2,7 @@
 
 How. The stage is compared again by itself. Then the candidate's stage runs with one of its differing settings at a
 time, and each setting's share of the error of the stage's outputs is taken as it is in the loop
-(`parity.causes.shares`). What only rounds takes no part where the structure round failed. Where no setting differs, or
+(`parity.causes.shares`). What only rounds takes no part where the logic check failed. Where no setting differs, or
 a port decodes, the known faults of a VAE are simulated in the reference (`parity.causes.decoding`); those of the text
 stage are not, and what differs there is in the code, which is said.
 
@@ -57,7 +57,7 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
         return found.noted("a port stands in this run: its code is its own, and no setting of its stage is swapped")
     if request.stage == TEXT and request.stage1 is not None:
         return found.noted("the candidate's embeddings are a file's: there is no encoder of its own to run again")
-    if found.failed == "structure":
+    if found.failed == "logic":
         request = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
     again = _Again(request, openers, say)
     if request.stage == VAE_STAGE and (request.ports.any or not differences(request.reference, request.candidate)):

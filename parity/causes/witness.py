@@ -21,8 +21,8 @@ from parity.causes.evidence import Evidence, Need
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 
-Kind = Literal["counterfactual", "signature", "gauge"]
-KINDS: tuple[Kind, ...] = ("counterfactual", "signature", "gauge")
+Kind = Literal["swap", "fault", "measured"]
+KINDS: tuple[Kind, ...] = ("swap", "fault", "measured")
 """The candidate run again with a value changed; its error among those of known faults; what the records show."""
 
 Ask = Callable[[Evidence], Iterable[Cause | Note]]
@@ -50,7 +50,7 @@ class Witness:
 _REGISTERED: dict[str, Witness] = {}
 
 
-def witness(name: str, *, kind: Kind = "gauge", needs: Iterable[Need] = ()) -> Callable[[Ask], Witness]:
+def witness(name: str, *, kind: Kind = "measured", needs: Iterable[Need] = ()) -> Callable[[Ask], Witness]:
     """Register a witness under a name.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.choices import FORCINGS, ROUNDS, choose, one_of
+from parity.commands.parts.choices import CHECKS, FORCINGS, choose, one_of
 from parity.commands.parts.options import Generation, Output, Sides
 from parity.commands.parts.unfold import command
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
@@ -31,7 +31,7 @@ def settings(
     *,
     generation: Generation,
     sides: Sides,
-    rounds: Annotated[str, one_of(ROUNDS, "As for `parity run`.")] = "both",
+    checks: Annotated[str, one_of(CHECKS, "As for `parity run`.")] = "both",
     forcing: Annotated[str, one_of(FORCINGS, "As for `parity run`.")] = "none",
     state: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep finished runs here; the same command then resumes.")
@@ -47,11 +47,11 @@ def settings(
     from parity.report.progress import progress
 
     choose("--forcing", forcing, FORCINGS)
-    choose("--rounds", rounds, ROUNDS)
+    choose("--checks", checks, CHECKS)
     start = generation.read()
     require_one_process()
     quieten()
-    request = start.request(sides.load(start.model), forcing=forcing, rounds=rounds)
+    request = start.request(sides.load(start.model), forcing=forcing, checks=checks)
     searched = plan(request.reference, request.candidate, request.ports.candidate or request.ports.reference)
     known = State.open(state, question_of(request))
     check_extras()

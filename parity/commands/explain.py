@@ -64,7 +64,7 @@ def _following(result: Result, first: str | None, second: str | None) -> tuple[s
     if not result.causes:
         return ()
     top = result.causes[0]
-    swapped = top.setting and top.reference and any(w.kind == "counterfactual" for w in top.witnesses)
+    swapped = top.setting and top.reference and any(w.kind == "swap" for w in top.evidence)
     again = "the same run with --candidate" if second is None else "record the candidate again with --candidate"
     confirm = f"{again} {top.setting}={top.reference}   # confirms the top cause"
     pair = shlex.join([name for name in (first, second) if name is not None])

@@ -102,7 +102,7 @@ def read_document(where: Path) -> dict[str, Any] | None:
 
 
 def _sides(run: Path) -> list[Side]:
-    """What both sides were made with, as their goldens have it; of the last round that was kept."""
+    """What both sides were made with, as their goldens have it; of the last check that was kept."""
     for folder in (run / "precision", run):
         try:
             found = [Golden.open(str(folder / role)).provenance for role in ("reference", "candidate")]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.choices import FORCINGS, ROUNDS, STAGES, choose, one_of, some_of
+from parity.commands.parts.choices import CHECKS, FORCINGS, STAGES, choose, one_of, some_of
 from parity.commands.parts.judged import shown
 from parity.commands.parts.options import Generation, Judgement, Observed, Sides
 from parity.commands.parts.unfold import command
@@ -24,11 +24,9 @@ def run(
     sides: Sides,
     observed: Observed,
     output: Judgement,
-    rounds: Annotated[
+    checks: Annotated[
         str,
-        one_of(
-            ROUNDS, "structure: float32, dtype settings neutralised; precision: as given, against the float32 truth."
-        ),
+        one_of(CHECKS, "logic: float32, dtype settings neutralised; precision: as given, against the float32 truth."),
     ] = "both",
     forcing: Annotated[
         str,
@@ -52,7 +50,7 @@ def run(
     Settings are listed by `parity info settings`. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
     choose("--forcing", forcing, FORCINGS)
-    choose("--rounds", rounds, ROUNDS)
+    choose("--checks", checks, CHECKS)
     start = generation.read(stages)
     with output.sides() as say:
         from parity.commands.parts.keep import KeepLast, KeepRun
@@ -63,7 +61,7 @@ def run(
             sites=observed.sites,
             values=tuple(observed.values),
             forcing=forcing,
-            rounds=rounds,
+            checks=checks,
         )
         kept = KeepLast(request) if out is None else KeepRun(out, request)
         result = run_stages(request, say, kept)

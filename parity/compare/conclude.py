@@ -47,12 +47,12 @@ WIDEST_ON_A_CHIP = 1e-2
 """The same where the floors allow for a TPU's elementary functions: a bfloat16 network's own floor is as wide."""
 
 WIDEST_ROUNDED = 0.1
-"""The same of recordings in a 16-bit dtype, behind which no round in float32 stands: rounding that moves a tenth of the
+"""The same of recordings in a 16-bit dtype, behind which no check in float32 stands: rounding that moves a tenth of the
 prediction hides an attention without half of its keys (Flux in bfloat16, whose guidance of 3.5 becomes 3504: 0.42)."""
 
 
-def widest_of(chip: str, failing: Failed = "structure") -> float:
-    """The widest floor to judge by, of a reference whose setting `tpu` this is, in a round that stands by itself."""
+def widest_of(chip: str, failing: Failed = "logic") -> float:
+    """The widest floor to judge by, of a reference whose setting `tpu` this is, in a check that stands by itself."""
     if failing == "precision":
         return WIDEST_ROUNDED
     return WIDEST if chip == NO_CHIP else WIDEST_ON_A_CHIP
@@ -65,16 +65,16 @@ def conclude(
     differing: Sequence[SettingDifference],
     preflight: Sequence[Check],
     notes: Sequence[Note] = (),
-    failing: Failed = "structure",
+    failing: Failed = "logic",
     grid: Grid | None = None,
     widest: float | None = None,
 ) -> Result:
     """The verdict over all steps.
 
     Args:
-        failing: which round these steps belong to. grid: how the model's image tokens lie, for the findings.
-        widest: floor at the first noise_pred above which nothing is judged; None for `WIDEST` in the structure round,
-            and for none in another, which the structure round has gone before.
+        failing: which check these steps belong to. grid: how the model's image tokens lie, for the findings.
+        widest: floor at the first noise_pred above which nothing is judged; None for `WIDEST` in the logic check,
+            and for none in another, which the logic check has gone before.
     """
     sites, steps = collected.found, tuple(collected.steps)
     common = {
@@ -96,7 +96,7 @@ def conclude(
         why = Reason(kind="inconclusive", problem="not_finite", first=broken.key)
         return Result("inconclusive", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
     if widest is None:
-        widest = WIDEST if failing == "structure" else math.inf
+        widest = WIDEST if failing == "logic" else math.inf
     wide = None if outputs or births else _wide_floor(sites, steps, widest)
     if wide is not None:
         return Result("inconclusive", None, wide, notes=tuple(notes), **common)  # type: ignore[arg-type]
@@ -159,10 +159,10 @@ def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin:
     for verdict in ("fail", "harmless"):
         for d in among(sites, verdicts=frozenset({verdict}), births=INTRODUCED):
             d = _beside_the_schedule(sites, d) if d.key.module == SCHEDULE else d
-            return Origin(d.key, d.birth or "amplified")
+            return Origin(d.key, d.birth or "propagated")
     first = next(among(sites, births=BORN), outputs[0] if outputs else None)
     assert first is not None  # else nothing failed
-    return Origin(first.key, first.birth or "amplified")
+    return Origin(first.key, first.birth or "propagated")
 
 
 def _beside_the_schedule(sites: Sequence[SiteDiff], schedule: SiteDiff) -> SiteDiff:

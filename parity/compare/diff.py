@@ -317,9 +317,9 @@ def _steps(sides: Sides, renamer: Renamer, say: Say, strict: bool) -> Iterator[t
 
 
 def _round(a: Provenance, b: Provenance) -> Failed:
-    """Which round these settings are of: with every setting neutral that only rounds, only wrong logic is left."""
+    """Which check these settings are of: with every setting neutral that only rounds, only wrong logic is left."""
     exact = all(side.settings.get(name, least) == least for side in (a, b) for name, least in NEUTRAL.items())
-    return "structure" if exact else "precision"
+    return "logic" if exact else "precision"
 
 
 def without_floors(result: Result) -> Result:

@@ -2,7 +2,7 @@
 
 The rule (docs/verdict.md): a site is beyond its floor above 3 times it in L2, or above 5 times it in any row bin or,
 where values are held, in its largest element. A divergence is born where the inputs agree and the output does not
-(`module`), or at an input although everything before agreed (`input`); what only grew is `amplified`. Padded rows are
+(`module`), or at an input although everything before agreed (`input`); what only grew is `propagated`. Padded rows are
 compared apart and never decide.
 """
 
@@ -310,15 +310,15 @@ def _birth(d: SiteDiff, inputs: Mapping[object, float], before: float, inside: f
             its children did.
     """
     if d.key.is_input or (d.key.module == LOOP and d.key.port not in _LOOP_INPUTS):
-        return "input" if severity(d) > JUMP * before else "amplified"
+        return "input" if severity(d) > JUMP * before else "propagated"
     given = inputs.get(call_of(d.key))
     if severity(d) <= JUMP * inside:
-        return "amplified"
+        return "propagated"
     if given is None:
-        return "module" if severity(d) > JUMP * before else "amplified"
+        return "module" if severity(d) > JUMP * before else "propagated"
     # An input just within its limit and an output just beyond it is growth, not a birth.
     growth = L2_LIMIT * max(1.0, given) if given <= L2_LIMIT else JUMP * given
-    return "module" if severity(d) > growth else "amplified"
+    return "module" if severity(d) > growth else "propagated"
 
 
 def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:

@@ -140,7 +140,7 @@ def with_local(
         elif d.birth in BORN and calls:
             own = d.birth == "module" and d.note != ONE_SIDED
             stands = calls[0] not in explained if calls[0] in failing else own
-            d = d if stands else replace(d, birth="amplified")
+            d = d if stands else replace(d, birth="propagated")
         judged.append(d)
     return tuple(judged)
 
@@ -178,7 +178,7 @@ def _site(d: SiteDiff, local: Local, excuses: Sequence[Excuse]) -> SiteDiff:
     if local.beyond:
         return replace(d, birth="module", verdict="harmless" if excused(d.key, excuses) else "fail")
     # Its own arithmetic agrees: what differs in the free run came in with its inputs.
-    return replace(d, birth="amplified") if d.birth == "module" else d
+    return replace(d, birth="propagated") if d.birth == "module" else d
 
 
 def _decided(d: SiteDiff, found: Mapping[Key, Local]) -> bool:

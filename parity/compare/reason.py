@@ -1,7 +1,7 @@
 """Why a comparison came to its verdict: as data, and the one place where that becomes a sentence.
 
 Problem. A sentence that was composed early can only be cut apart later, where more is known: a second look that
-places the divergence closer, a second round, a second stage.
+places the divergence closer, a second check, a second stage.
 
 How. `Reason` holds what is known, `dataclasses.replace` refines it, and `sentence` words it. Nothing else in parity
 words a reason, and nothing reads one back. `Note` is a further sentence, with the setting that it is about.
@@ -17,7 +17,7 @@ from parity.golden.records import LOOP, Key
 
 NAN = float("nan")
 
-Birth = Literal["input", "module", "amplified"]
+Birth = Literal["input", "module", "propagated"]
 Kind = Literal["agrees", "preflight", "first_divergence", "output", "inconclusive"]
 Fed = Literal["own", "reference", "candidate"]
 Problem = Literal[
@@ -111,7 +111,7 @@ class Reason:
         check, detail: the check that failed, and its line; for `inconclusive`, what the problem is about.
         problem: why there is no verdict.
         stage, encoder: outside the loop: `text` or `vae`, and the encoder.
-        precision: whether this is the precision round of a run whose structure round agreed.
+        precision: whether this is the precision check of a run whose logic check agreed.
         together: the reasons of several stages or encoders that all agree.
     """
 
@@ -141,7 +141,7 @@ class Reason:
 
 def sentence(reason: Reason) -> str:
     """One sentence for a tired person; empty where nothing was compared yet."""
-    before = "structure agrees; precision: " if reason.precision else ""
+    before = "logic agrees; precision: " if reason.precision else ""
     if reason.together and reason.stage:
         each = (f"{r.encoder}, {_agreement(r)}" for r in reason.together)
         return f"{before}{reason.stage}: {'; '.join(each)}"
@@ -186,7 +186,7 @@ def _first_divergence(reason: Reason) -> str:
     how = {
         "module": f"{inputs[reason.fed]}{called}{unpaired}, output" if inputs_compared(reason) else _interval(reason),
         "input": f"everything before it{unpaired} matches, {what}{called}",
-        "amplified": f"grown from smaller differences before it, this value{called}",
+        "propagated": f"grown from smaller differences before it, this value{called}",
     }[reason.birth]
     end = "; noise_pred and latents still match" if reason.outputs_match else worst_of(reason)
     at = f"first divergence: {place(reason.first)}" if reason.first is not None else "first divergence"

@@ -14,7 +14,7 @@ from parity.golden.records import Key
 from parity.settings import Difference as SettingDifference
 
 Verdict = Literal["pass", "fail", "inconclusive"]
-Failed = Literal["preflight", "structure", "precision"]
+Failed = Literal["preflight", "logic", "precision"]
 SiteVerdict = Literal["pass", "fail", "harmless", "apart", "inconclusive"]
 
 
@@ -108,9 +108,13 @@ class Origin:
     birth: Birth
 
 
+EVIDENCE = {"swap": "swap test", "fault": "fault match", "measured": "measurement"}
+"""Kind of evidence -> how it is called."""
+
+
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """One piece of evidence for a cause: `counterfactual`, `signature` or `gauge`."""
+    """One piece of evidence for a cause, of a kind of `EVIDENCE`."""
 
     kind: str
     value: float
@@ -132,7 +136,7 @@ class Cause:
     reference: str
     candidate: str
     share: float
-    witnesses: tuple[Witness, ...] = ()
+    evidence: tuple[Witness, ...] = ()
     half: float = NAN
     alike: tuple[str, ...] = ()
 
@@ -207,16 +211,16 @@ class StageDiff:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """One round of a run.
+class Checked:
+    """One check of a run.
 
     Attributes:
-        name: `structure` (float32, every dtype setting neutralised) or `precision` (everything as given).
-        verdict, why: of this round. steps: against its truth: the reference itself in the structure round, the
-            reference in float32 in the precision round. origin: where the paths part.
+        name: `logic` (float32, every dtype setting neutralised) or `precision` (everything as given).
+        verdict, why: of this check. steps: against its truth: the reference itself in the logic check, the
+            reference in float32 in the precision check. origin: where the paths part.
     """
 
-    name: Literal["structure", "precision"]
+    name: Literal["logic", "precision"]
     verdict: Verdict
     why: Reason
     steps: tuple[StepDiff, ...] = ()
@@ -236,7 +240,7 @@ class Result:
         verdict, failed, why: the answer in one word, what failed, and why.
         model: as named. notes: further sentences (sites never fired, a differing setting that did no harm, ...).
         differing_settings, preflight, steps, sites, origin, causes: as in the JSON document; lists in execution order.
-        rounds: those that were run; `steps`, `sites` and `origin` are of the last of them.
+        checks: logic and precision, those that were run; `steps`, `sites` and `origin` are of the last of them.
         stages: those outside the loop that were run. frames: decoded by the VAE stage.
         closer: sites inside the block where the divergence is born, observed in a second look; empty without one.
     """
@@ -251,7 +255,7 @@ class Result:
     sites: Sequence[SiteDiff] = ()
     origin: Origin | None = None
     causes: tuple[Cause, ...] = ()
-    rounds: tuple[Round, ...] = ()
+    checks: tuple[Checked, ...] = ()
     closer: tuple[SiteDiff, ...] = ()
     stages: tuple[StageDiff, ...] = ()
     frames: tuple[FrameDiff, ...] = ()

@@ -8,7 +8,7 @@ is its `module` for a port. Both sides share this process: what one patches in a
 patches is compared by `parity run`, where each has a process of its own.
 
 Cost. The reference as given, in float64 and perturbed (six calls of it), the candidate once or compiled and once; a
-copy of the reference's weights in float64. Where either works in 16 bits the two rounds double that.
+copy of the reference's weights in float64. Where either works in 16 bits the two checks double that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parity.runs import compare as runs_compare
 from parity.runs.request import Ports, Request
 from parity.runs.sink import NoSink
 
-Rounds = Literal["structure", "precision", "both"]
+Rounds = Literal["logic", "precision", "both"]
 
 
 def _quiet(text: str, done: int | None = None, total: int | None = None) -> None:
@@ -48,7 +48,7 @@ def compare(
     sites: str = "blocks",
     values: tuple[str, ...] = (),
     forcing: Literal["none", "module"] = "none",
-    rounds: Rounds | None = None,
+    checks: Rounds | None = None,
     reference_settings: Settings | None = None,
     candidate_settings: Settings | None = None,
 ) -> Result:
@@ -66,7 +66,7 @@ def compare(
         runs: the library that runs the candidate, where it is not to be found out: `torchax` compiles a torch module.
         layout: `channels_last` where the candidate's arrays of the highest rank have their channels last.
         sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept.
-        rounds: `structure`, `precision` or `both`; by default both, but precision alone where the candidate's weights
+        checks: `logic`, `precision` or `both`; by default both, but precision alone where the candidate's weights
             are already rounded to fewer bits than the reference's, so that no cast brings their float32 values back.
         forcing: `module` also calls each of the candidate's modules alone, on the reference's inputs.
         reference_settings, candidate_settings: such as `{"dtype": "bfloat16"}`; by default each side's dtype is that
@@ -90,7 +90,7 @@ def compare(
         values=tuple(values),
         forcing=forcing,
         ports=ports,
-        rounds=rounds or ("precision" if coarser else "both"),
+        checks=checks or ("precision" if coarser else "both"),
     )
     with _torchax_off():
         return Result.of(runs_compare.compare(request, openers, _quiet, NoSink(), past_preflight=True))
@@ -106,7 +106,7 @@ def assert_parity(
     layout: Layout | None = None,
     sites: str = "blocks",
     forcing: Literal["none", "module"] = "none",
-    rounds: Rounds | None = None,
+    checks: Rounds | None = None,
     reference_settings: Settings | None = None,
     candidate_settings: Settings | None = None,
 ) -> Result:
@@ -118,7 +118,7 @@ def assert_parity(
     __tracebackhide__ = True
     result = compare(
         reference, candidate, inputs, rename=rename, runs=runs, layout=layout, sites=sites, forcing=forcing,
-        rounds=rounds, reference_settings=reference_settings, candidate_settings=candidate_settings,
+        checks=checks, reference_settings=reference_settings, candidate_settings=candidate_settings,
     )  # fmt: skip
     if not result.passed:
         raise AssertionError(f"no parity\n{result.card}")

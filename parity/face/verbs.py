@@ -39,7 +39,7 @@ def run(
     inputs: Where | None = None,
     sites: str = "blocks",
     values: Sequence[str] = (),
-    rounds: Literal["structure", "precision", "both"] = "both",
+    checks: Literal["logic", "precision", "both"] = "both",
     forcing: Literal["none", "step", "module"] = "none",
     stages: Sequence[str] | None = None,
     out: Where | None = None,
@@ -71,7 +71,7 @@ def run(
             sites=sites,
             values=tuple(values),
             forcing=forcing,
-            rounds=rounds,
+            checks=checks,
         )
         kept = None if out is None else KeepRun(Path(out), request)
         result = run_stages(request, _quiet, kept)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from parity.compare.result import Cause, Note, Origin, Result, Round, SettingDifference, StepDiff
+from parity.compare.result import EVIDENCE, Cause, Checked, Note, Origin, Result, SettingDifference, StepDiff
 from parity.golden.records import Key
 from parity.report.document import Facts
 
 _BIRTHS = {
     "input": "introduced at the input (it differs, its producer matches)",
     "module": "introduced in the module (its inputs match, its output differs)",
-    "amplified": "carried over (grown here, not introduced)",
+    "propagated": "propagated from differences before it",
 }
 
 
@@ -35,19 +35,19 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
     if result.causes:
         more = len(result.causes) - 1
         rows.append(("top cause", _cause(result.causes[0]) + (f" (and {more} more)" if more else "")))
-    rows += [("round", _round(found)) for found in result.rounds]
-    if not result.rounds and (bits := _bits(result.steps)):
+    rows += [("check", _checked(found)) for found in result.checks]
+    if not result.checks and (bits := _bits(result.steps)):
         rows.append(("bits", bits))
     rows += [("next", command) for command in following]
     return Facts(tuple(rows))
 
 
 def context(result: Result) -> Facts:
-    """Differing settings, causes with their witnesses, and notes."""
+    """Differing settings, causes with their evidence, and notes."""
     rows = [("differs", _difference(d, result.notes)) for d in result.differing_settings]
     for c in result.causes:
         rows.append(("cause", _cause(c)))
-        rows += [("witness", f"{w.kind}: {w.detail}") for w in c.witnesses]
+        rows += [("evidence", f"{EVIDENCE[w.kind]}: {w.detail}") for w in c.evidence]
     differing = {d.setting for d in result.differing_settings}
     rows += [("note", note.text) for note in result.notes if note.setting not in differing]
     return Facts(tuple(rows))
@@ -57,8 +57,8 @@ def _cause(cause: Cause) -> str:
     return cause.cause if math.isnan(cause.share) else f"{cause.share:.0%}: {cause.cause}"
 
 
-def _round(found: Round) -> str:
-    """`pass: structure, noise_pred agrees in 18.4 of 24 bits`: the worst step's."""
+def _checked(found: Checked) -> str:
+    """`pass: logic, noise_pred agrees in 18.4 of 24 bits`: the worst step's."""
     bits = _bits(found.steps)
     return f"{found.verdict}: {found.name}" + (f", {bits}" if bits else "")
 
@@ -76,7 +76,7 @@ def _origin(origin: Origin, result: Result) -> str:
     how = _BIRTHS[origin.birth]
     if origin.birth == "module" and not result.inputs_compared:
         how = "introduced there or before (its own inputs were not compared)"
-    elif origin.birth != "amplified" and result.why.not_compared:
+    elif origin.birth != "propagated" and result.why.not_compared:
         how = f"introduced there or before, where not all could be compared ({', '.join(result.why.not_compared)})"
     return f"{place(origin.key)} {site_name(origin.key)}, {how}"
 

@@ -13,16 +13,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from parity.compare.result import Cause, Distance, FrameDiff, Note, Origin, Result, Round, SiteDiff, StageDiff, StepDiff
+from parity.compare.reason import Birth
+from parity.compare.result import (
+    Cause,
+    Checked,
+    Distance,
+    FrameDiff,
+    Note,
+    Origin,
+    Result,
+    SiteDiff,
+    StageDiff,
+    StepDiff,
+)
 from parity.golden.records import Key
 from parity.golden.strict import number
 
-FORMAT = 1
+FORMAT = 2
 """Version of the document; raised when a key changes its meaning or goes."""
 
 KEYS = (
     "verdict", "failed", "reason", "model", "differing_settings", "preflight", "steps", "sites", "origin", "causes",
-    "rounds", "stages", "frames", "closer", "notes",
+    "checks", "stages", "frames", "closer", "notes",
 )  # fmt: skip
 """Of a `Result`, in their order."""
 
@@ -99,13 +111,18 @@ def _site(site: SiteDiff) -> dict[str, Any]:
         "shapes": _plain(site.shapes),
         "dtypes": list(site.dtypes),
         "nonfinite": list(site.nonfinite),
-        "birth": site.birth,
+        "introduced": _introduced(site.birth),
         "verdict": site.verdict,
         "note": site.remark,
     }
     if site.verdict != "pass":
         document["bins"] = _plain(site.bins)
     return document
+
+
+def _introduced(birth: Birth | None) -> Birth | None:
+    """Where a difference begins: in a module's `input` or in the `module`; None where it is propagated, or is none."""
+    return None if birth == "propagated" else birth
 
 
 def _distance(distance: Distance) -> dict[str, Any]:
@@ -121,13 +138,13 @@ def _frame(frame: FrameDiff) -> dict[str, Any]:
     return {"frame": frame.frame, **(alone or {}), "in_chain": chain}
 
 
-def _round(judged: Round) -> dict[str, Any]:
+def _checked(judged: Checked) -> dict[str, Any]:
     order = ("verdict", "reason", "origin", "steps")
-    return {"round": judged.name, **{name: _plain(getattr(judged, name)) for name in order}}
+    return {"check": judged.name, **{name: _plain(getattr(judged, name)) for name in order}}
 
 
 def _cause(cause: Cause) -> dict[str, Any]:
-    return {**_fields(cause, "witnesses"), "witnesses": _plain(cause.witnesses)}
+    return {**_fields(cause, "evidence"), "evidence": _plain(cause.evidence)}
 
 
 def _stage(stage: StageDiff) -> dict[str, Any]:
@@ -137,12 +154,12 @@ def _stage(stage: StageDiff) -> dict[str, Any]:
 
 _SHAPES: Mapping[type, Callable[[Any], Any]] = {
     Key: lambda key: {name: getattr(key, name) for name in ("stage", "step", "branch", "site", "call")},
-    Origin: lambda origin: {**_plain(origin.key), "birth": origin.birth},
+    Origin: lambda origin: {**_plain(origin.key), "introduced": _introduced(origin.birth)},
     Distance: _distance,
     StepDiff: _step,
     SiteDiff: _site,
     FrameDiff: _frame,
-    Round: _round,
+    Checked: _checked,
     StageDiff: _stage,
     Cause: _cause,
     Note: lambda note: note.text,

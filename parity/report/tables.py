@@ -48,7 +48,7 @@ TRUNKS = ("decoder", "text_encoder", "text_encoder_2")
 """Children of the stages' modules that hold their blocks."""
 
 _INTRODUCED = frozenset({*INTRODUCED, None})
-"""Births, or none, of what is not only carried over."""
+"""Births, or none, of what is not only propagated."""
 
 _GRAVE = ("fail", "inconclusive", "harmless")
 
@@ -224,10 +224,10 @@ def _verdict(sites: Sequence[SiteDiff]) -> str:
 def failures(sites: Sequence[SiteDiff], details: bool = False) -> Table:
     """The first sites where something was introduced, in execution order, and how many more failed.
 
-    What is only carried over from them says nothing new; it is listed where nothing was introduced, or with details.
+    What is only propagated from them says nothing new; it is listed where nothing was introduced, or with details.
     """
     failed = count(sites, FAILED)
-    carried = count(sites, FAILED, frozenset({"amplified"}))
+    carried = count(sites, FAILED, frozenset({"propagated"}))
     alone = carried == failed
     births = None if alone or details else _INTRODUCED
     listed = tuple(
@@ -241,11 +241,11 @@ def failures(sites: Sequence[SiteDiff], details: bool = False) -> Table:
         return replace(table, foot=f"{more} more: --json has all" if more else "")
     carried = 0 if alone else carried
     more = failed - len(listed) - carried
-    rest = [f"{more} more"] * (more > 0) + [f"{carried} carried over (grown, not introduced)"] * (carried > 0)
+    rest = [f"{more} more"] * (more > 0) + [f"{carried} propagated"] * (carried > 0)
     foot = f"{' and '.join(rest)}: --json has all" if rest else ""
     begin = tuple(range(min(FIRST_SITES, len(rows)))) if failed > FIRST_SITES else ()
     more = failed - len(begin) - carried
-    rest = [f"+{more} more"] * (more > 0) + [f"+{carried} carried over"] * (carried > 0)
+    rest = [f"+{more} more"] * (more > 0) + [f"+{carried} propagated"] * (carried > 0)
     others = f"{', '.join(rest)}: --details" if begin else ""
     return replace(table, foot=foot, begin=begin, others=others)
 
@@ -258,7 +258,7 @@ def _failure_cells(site: SiteDiff) -> Cells:
 def remarks(site: SiteDiff) -> Iterator[str]:
     """What explains a failure at a glance: birth, local error, note, and what the two sides do not share."""
     if site.birth is not None:
-        yield "carried over" if site.birth == "amplified" else site.birth
+        yield site.birth
     if not math.isnan(site.local.ratio):
         yield f"local {small(site.local.rel_l2)} ({times(site.local.ratio)})"
     if site.remark:

@@ -1,15 +1,15 @@
-"""The one comparison: two sides, judged step by step in two rounds, and looked at closer where they fail.
+"""The one comparison: two sides, judged step by step in two checks, and looked at closer where they fail.
 
-The structure round gives both sides float32 and the highest matmul precision, every dtype setting neutralised: what is
-left to differ is logic. The precision round runs everything as given and judges it three ways, against the float32
-truth of the first round: a site's floor is the largest of the float32 floor and of how far the reference itself, as
+The logic check gives both sides float32 and the highest matmul precision, every dtype setting neutralised: what is
+left to differ is logic. The precision check runs everything as given and judges it three ways, against the float32
+truth of the first check: a site's floor is the largest of the float32 floor and of how far the reference itself, as
 given, is from the truth; where the candidate works in a coarser dtype than the reference, the reference is run once
-more in that dtype and its distance counts too. Where nothing is there to neutralise the two rounds are the same, and
+more in that dtype and its distance counts too. Where nothing is there to neutralise the two checks are the same, and
 one is run.
 
 Nothing is kept but the comparison; a sink takes both sides' records while they are made. Imports neither torch nor jax.
 Cost: each side's run, and the reference's beside it that measure its floors; the truth's records of all steps are held
-where there are two rounds (8 KB a site and step).
+where there are two checks (8 KB a site and step).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from types import MappingProxyType
 
 from parity.compare.preflight import WEIGHTS, failed
 from parity.compare.reason import Reason
-from parity.compare.result import Check, Result, Round
+from parity.compare.result import Check, Checked, Result
 from parity.errors import UsageError
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers, Workers
 from parity.runs.closer.unobserved import unobserved
+from parity.runs.logic import REACHED, logic
 from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own, ready
 from parity.runs.sink import NoSink, Sink
-from parity.runs.structure import REACHED, structure
 
 Encodings = Mapping[str, Pair[Own]]
-"""Round -> each side's own embeddings, where the text stage has made them."""
+"""Check -> each side's own embeddings, where the text stage has made them."""
 
 
 def run(
@@ -98,7 +98,7 @@ def _compared(
 ) -> tuple[Result, Check | None]:
     """The result, and the check that failed before anything ran."""
     exact = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
-    given = own.get("precision") or own.get("structure")
+    given = own.get("precision") or own.get("logic")
     with ready(request, openers, say, given) as pair:
         checks, differing = pair.checks, pair.differing
         problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
@@ -108,35 +108,35 @@ def _compared(
             raise UsageError(pair.facts.candidate.cannot_call)
         pair.plan(request)  # refuses before anything runs
         if exact == request:
-            result, truth = structure(pair, request, sink, say)
+            result, truth = logic(pair, request, sink, say)
             result = unobserved(result, pair, truth.steps[0], request, say)
-            if request.rounds == "precision":
+            if request.checks == "precision":
                 result = replace(result, failed="precision" if result.failed else None)
-            return _with_rounds(result, checks, request.rounds), problem
-        if request.rounds == "precision":
+            return _with_both(result, checks, request.checks), problem
+        if request.checks == "precision":
             truth = truth_alone(pair, request, say)
             result = precision(pair, request, truth, sink, say)
-            return _with_rounds(result, checks, "precision"), problem
+            return _with_both(result, checks, "precision"), problem
     # The pair as given makes room for the exact one, and is loaded again: weights can be large.
-    with ready(exact, openers, say, own.get("structure")) as pair:
-        first, truth = structure(pair, request, sink, say)
-        if request.rounds == "structure":
+    with ready(exact, openers, say, own.get("logic")) as pair:
+        first, truth = logic(pair, request, sink, say)
+        if request.checks == "logic":
             first = unobserved(first, pair, truth.steps[0], request, say)
     first = replace(first, differing_settings=differing)
-    if request.rounds == "structure" or first.verdict != "pass":
-        return _with_rounds(first, checks, "structure"), problem
+    if request.checks == "logic" or first.verdict != "pass":
+        return _with_both(first, checks, "logic"), problem
     with ready(request, openers, say, own.get("precision")) as pair:
         second = precision(pair, request, truth, sink, say)
-    return _with_rounds(second, checks, "precision", first), problem
+    return _with_both(second, checks, "precision", first), problem
 
 
-def _with_rounds(result: Result, checks: tuple[Check, ...], last: str, first: Result | None = None) -> Result:
-    """The result of the last round, with what each round came to and the preflight of the sides as given."""
+def _with_both(result: Result, checks: tuple[Check, ...], last: str, first: Result | None = None) -> Result:
+    """The result of the last check, with what each came to and the preflight of the sides as given."""
     preflight = (*checks, *(c for c in result.preflight if c.check == REACHED))
-    both = [("structure", first)] if first is not None else []
-    both += [(name, result) for name in (["structure", "precision"] if last == "both" else [last])]
-    rounds = tuple(Round(name, r.verdict, r.why, r.steps, r.origin) for name, r in both)  # type: ignore[arg-type]
+    both = [("logic", first)] if first is not None else []
+    both += [(name, result) for name in (["logic", "precision"] if last == "both" else [last])]
+    judged = tuple(Checked(name, r.verdict, r.why, r.steps, r.origin) for name, r in both)  # type: ignore[arg-type]
     if first is None:
-        return replace(result, preflight=preflight, rounds=rounds)
+        return replace(result, preflight=preflight, checks=judged)
     why = replace(result.why, precision=True)
-    return replace(result, preflight=preflight, rounds=rounds, why=why, notes=(*first.notes, *result.notes))
+    return replace(result, preflight=preflight, checks=judged, why=why, notes=(*first.notes, *result.notes))

@@ -1,7 +1,7 @@
-"""The precision round: two sides as given, judged three ways, against the float32 truth.
+"""The precision check: two sides as given, judged three ways, against the float32 truth.
 
 Cost: both sides once; where the candidate works in a coarser dtype than the reference, the reference once more in that
-dtype. The truth comes from the structure round, or is made here.
+dtype. The truth comes from the logic check, or is made here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from parity.paths.plan import DEFAULT_KINDS, Changes, Plan
 from parity.paths.side import Pair, Side
 from parity.runs.closer.suspects import LocalPass
 from parity.runs.closer.unobserved import unobserved
+from parity.runs.logic import Truth, grid_of, reached
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, given_of
 from parity.runs.sink import Sink
 from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
-from parity.runs.structure import Truth, grid_of, reached
 from parity.settings import BITS, NEUTRAL, Settings
 
 
 def truth_alone(pair: Ready, request: Request, say: Say) -> Truth:
-    """The truth where no structure round has made it: the reference in float32, with its floors."""
+    """The truth where no logic check has made it: the reference in float32, with its floors."""
     say("loading the float32 truth")
     neutral = pair.settings.reference.neutral.as_text()
     side = pair.sides.reference.patched(Changes(settings=neutral, inputs=given_of(pair.facts.reference), run="float32"))
@@ -101,7 +101,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
 
 
 def _three_ways(true: StepRecords, references: Sequence[StepRecords]) -> StepRecords:
-    """The truth's numbers with the floors of this round, under the dtypes that the reference has as given."""
+    """The truth's numbers with the floors of this check, under the dtypes that the reference has as given."""
     floors: dict[Key, Floor] = dict(true.floors)
     for other in references:
         widen(floors, true.records, other.records)

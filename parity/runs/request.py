@@ -61,7 +61,7 @@ class Request:
         model: tiny name, folder or hub name. reference, candidate: settings of the two sides.
         steps: denoising steps. seed: of the initial noise. stage1: a port's embeddings in place of the prompt.
         sites: `blocks`, `all` or a glob. values: globs of sites whose values are kept.
-        rounds: `structure`, `precision` or `both`.
+        checks: `logic`, `precision` or `both`.
         forcing: `none`, `step` or `module`. prompt: in place of the model's own, None to keep it.
         inputs: tensors by argument name, for a transformer that no family knows. ports: in place of parity's paths.
         stages: parts of the generation (`parity.runs.stages.run`); `compare` runs one. part: which encoder of the text
@@ -79,7 +79,7 @@ class Request:
     values: tuple[str, ...] = ()
     forcing: str = "none"
     prompt: str | None = None
-    rounds: str = "both"
+    checks: str = "both"
     inputs: Path | None = None
     ports: Ports = NO_PORTS
     stages: tuple[str, ...] = ("transformer",)

@@ -13,16 +13,16 @@ from parity.runs.stream import Ends
 
 
 class Sink(Protocol):
-    """Takes the records of a run as they are made, round by round (`structure`, `precision`)."""
+    """Takes the records of a run as they are made, check by check (`logic`, `precision`)."""
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
-        """A round begins; returns the folder in which the sides leave their stage files, None for none."""
+        """A check begins; returns the folder in which the sides leave their stage files, None for none."""
         ...
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
 
     def finish(self, ends: Pair[Ends]) -> None:
-        """The round is over."""
+        """The check is over."""
         ...
 
     def frames(self, name: str, frames: np.ndarray) -> None:

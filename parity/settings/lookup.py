@@ -10,7 +10,7 @@ from parity.settings.setting import PLAIN, Advice, Capability, Input, Setting
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 NEUTRAL = {s.name: s.neutral for s in SETTINGS if s.neutral is not None}
-"""The settings that only round, each at the value that rounds least: what the structure round gives both sides."""
+"""The settings that only round, each at the value that rounds least: what the logic check gives both sides."""
 
 LAYOUT = tuple(s.name for s in SETTINGS if s.layout)
 """The settings of which tokens there are, and in which order."""

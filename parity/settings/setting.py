@@ -50,7 +50,7 @@ class Setting:
         default: the model's own meaning; by backend where the two run different programs by nature.
         advice: for who finds it at fault.
         takes: by backend, the values that it can take today; a missing backend takes all of them.
-        neutral: of a setting that only rounds, the value that rounds least: both sides have it in the structure round.
+        neutral: of a setting that only rounds, the value that rounds least: both sides have it in the logic check.
         places: where it applies. requires: what a model must have for it to mean anything.
         changes: the inputs whose values it may change.
         expected_at: globs over `module` or `module:port`: the sites that it changes by design.

@@ -183,7 +183,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         (["--steps", "2"], "steps: '1' in the file, '2' now"),
         (["--candidate", "rope=cached"], "is from a different search (candidate:"),
         (["--steps", "0"], "--steps"),
-        (["--rounds", "three"], "--rounds takes both, structure, precision"),
+        (["--checks", "three"], "--checks takes both, logic, precision"),
         (["--inputs", "nowhere"], "no such file or golden"),
     ):
         code, out, err = call(*wrong)

@@ -79,8 +79,8 @@ def named(causes: list[Cause]) -> list[tuple[str, float]]:
 
 def test_signatures_lead_where_a_declared_setting_explains_nothing() -> None:
     """They were found and dropped once a port declared any differing setting."""
-    harmless = cause("attention.k_smooth", "true", 0.0, "counterfactual")
-    found = cause("attention.mask", "zero_kv", 0.99, "signature")
+    harmless = cause("attention.k_smooth", "true", 0.0, "swap")
+    found = cause("attention.mask", "zero_kv", 0.99, "fault")
     assert named(_merged([harmless], [found])) == [("attention.mask", 0.99), ("attention.k_smooth", 0.0)]
 
 

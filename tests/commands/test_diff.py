@@ -41,7 +41,7 @@ def test_files_for_ci(tmp_path: Path) -> None:
     failed = {case.get("name") for case in cases if case.find("failure") is not None}
     assert failed >= {"verdict", "blocks.1", "loop"}
     assert "blocks.0" not in failed
-    assert markdown.read_text(encoding="utf-8").startswith("## ❌ parity: fail (structure)\n")
+    assert markdown.read_text(encoding="utf-8").startswith("## ❌ parity: fail (logic)\n")
 
 
 def test_names_are_proposed_saved_and_used(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_action_fails_a_broken_port_and_still_says_why(act: Act, tmp_path: P
     ran = act(port="broken.py:build", golden="golden", args="--reference-port model.py:reference")
     assert {name: done.returncode for name, done in ran.items() if done.returncode} == {"Compare": 1}
     (line,) = [text for text in ran["Compare"].stderr.splitlines() if text.startswith("::")]
-    assert line.startswith(f"::error file=broken.py,line={LINE},title=parity%3A fail (structure)::first divergence: ")
+    assert line.startswith(f"::error file=broken.py,line={LINE},title=parity%3A fail (logic)::first divergence: ")
     assert list(ran)[-1] == "Summary", "no token, no comment"
     assert "blocks.0:out" in (tmp_path / "summary.md").read_text()
 

@@ -60,8 +60,8 @@ def test_a_model_that_is_not_here_leaves_what_the_records_show(tmp_path: Path) -
     theirs = write(tmp_path / "candidate", CANDIDATE, [StepRecords(0, louder)])
     found = explain(ours, theirs, code=1).json
     assert ["times 1.5" in cause["cause"] for cause in found["causes"]] == [True]
-    (skipped,) = [note for note in found["notes"] if "skipped" in note]
-    assert skipped.startswith("counterfactuals and signatures are skipped: unknown model 'tiny'")
+    (skipped,) = [note for note in found["notes"] if "swap test" in note]
+    assert skipped.startswith("no swap test and no fault match: unknown model 'tiny'")
     bare = tuple(replace(r, sketch=None, value=None) for r in walk(1, FAR).steps()[1].records)
     ours = write(tmp_path / "ours", REFERENCE, [walk(1, FAR).steps()[0]])
     assert (

@@ -79,7 +79,7 @@ def test_both_sides_recorded_are_what_a_run_keeps_and_a_dropped_mask_is_found(tm
     assert found["differing_settings"] == [{"setting": "attention.mask", "reference": "exact", "candidate": "none"}]
     assert found["origin"] == live["origin"]
     assert found["origin"]["site"].startswith("transformer_blocks.0.attn.attention:out")
-    assert found["origin"]["birth"] == "module"
+    assert found["origin"]["introduced"] == "module"
     assert "exists and is not an empty folder" in cli("run", "--out", tmp_path / "live", code=2).err
 
 

@@ -74,7 +74,7 @@ VERDICTS: dict[str, tuple[list[Walk], Judge, tuple[str, str | None]]] = {  # ste
     "a birth inside, outputs within their floors": (
         [whole_step(block=50.0, end=1.5, latents=1.5)], Judge(), ("fail", "0 cond block:out module")),
     "growth alone": ([ended(GROWN, 1.0, 1.0)], Judge(), PASS),
-    "growth that reaches noise_pred": ([ended(GROWN, 5.0, 1.0)], Judge(), ("fail", "0 cond a:out amplified")),
+    "growth that reaches noise_pred": ([ended(GROWN, 5.0, 1.0)], Judge(), ("fail", "0 cond a:out propagated")),
     "noise_pred alone": ([whole_step(end=FAR)], Judge(), ("fail", "0 cond loop:noise_pred module")),
     "noise_pred alone, later": (
         [whole_step(0), whole_step(1), whole_step(2, end=FAR)], Judge(), ("fail", "2 cond loop:noise_pred module")),
@@ -103,7 +103,7 @@ def test_the_verdict_and_its_origin(row: tuple[list[Walk], Judge, tuple[str, str
     place = None if found.origin is None else found.origin
     told = place and f"{place.key.step} {place.key.branch} {place.key.site} {place.birth}"
     assert (found.verdict, told) == (verdict, origin)
-    assert (found.failed, found.exit_code) == (("structure", 1) if verdict == "fail" else (None, 0))
+    assert (found.failed, found.exit_code) == (("logic", 1) if verdict == "fail" else (None, 0))
     assert (found.model, found.preflight) == ("made", (WEIGHTS,))
 
 
@@ -124,7 +124,7 @@ def test_what_could_not_be_paired_is_not_said_to_match(paired: bool) -> None:
     assert ("block.attention (not compared)" in result.reason) is not paired
 
 
-@pytest.mark.parametrize(("far", "birth"), [(20.0, "amplified"), (FAR, "module")])
+@pytest.mark.parametrize(("far", "birth"), [(20.0, "propagated"), (FAR, "module")])
 def test_a_block_with_an_unpaired_input_can_be_the_origin(far: float, birth: str) -> None:
     """Nothing is known of that input: it may be beyond its limit, and only what is far beyond that is a birth."""
     walk = walk_of({"loop:latents.before": 0.0, "block:in.image": 0.0})
@@ -151,7 +151,7 @@ def test_schedule_is_the_origin_only_if_the_step_read_what_differs(timestep: flo
     whole.pair(number("timestep", 999.0), number("timestep", timestep))
     whole.reference, whole.candidate = whole.reference + walk.reference[1:], whole.candidate + walk.candidate[1:]
     found = concluded(whole)
-    assert (found.verdict, found.failed) == ("fail", "structure")
+    assert (found.verdict, found.failed) == ("fail", "logic")
     assert found.origin is not None
     assert found.origin.key.site == origin
 

@@ -38,7 +38,7 @@ def test_within_the_floors_passes(tmp_path: Path) -> None:
     assert {c.verdict for c in result.preflight} == {"pass"}
 
 
-@pytest.mark.parametrize(("dtype", "failed"), [("float32", "structure"), ("bfloat16", "precision")])
+@pytest.mark.parametrize(("dtype", "failed"), [("float32", "logic"), ("bfloat16", "precision")])
 def test_a_fault_is_judged_as_in_a_live_run(tmp_path: Path, dtype: str, failed: str) -> None:
     candidate = replace(CANDIDATE, settings={**CANDIDATE.settings, "dtype": dtype})
     result = diff(*pair(tmp_path, fault=FAR, candidate=candidate))

@@ -98,50 +98,50 @@ BIRTHS: dict[str, tuple[dict[str, float], dict[str, str]]] = {
     "agreement": ({"a:in.x": 0.5, "a:out": 1.0, "b:in.x": 2.9, "b:out": 2.9}, {}),
     "inputs agree, output differs, the rest inherits": (
         {"a:in.x": 0.5, "a:out": 1.0, "b:in.x": 1.0, "b:out": FAR, "c:in.x": FAR, "c:out": 2 * FAR},
-        {"b:out": "module", "c:in.x": "amplified", "c:out": "amplified"},
+        {"b:out": "module", "c:in.x": "propagated", "c:out": "propagated"},
     ),
     "an input differs though its producer agreed": (
         {"a:in.x": 0.0, "a:out": 0.5, "b:in.x": FAR, "b:out": FAR},
-        {"b:in.x": "input", "b:out": "amplified"},
+        {"b:in.x": "input", "b:out": "propagated"},
     ),
     "the inner module comes before those around it": (
         {"b:in.x": 0, "b.attn:in.x": 0, "b.attn.attention:in.query": 0, "b.attn.attention:out": FAR, "b.attn:out": FAR,
          "b:out": FAR},
-        {"b.attn.attention:out": "module", "b.attn:out": "amplified", "b:out": "amplified"},
+        {"b.attn.attention:out": "module", "b.attn:out": "propagated", "b:out": "propagated"},
     ),
     "two faults side by side": (
         {"image:in.x": 0, "image:out": FAR, "text:in.x": 0, "text:out": FAR, "joint:in.x": FAR, "joint:out": 2 * FAR},
-        {"image:out": "module", "text:out": "module", "joint:in.x": "amplified", "joint:out": "amplified"},
+        {"image:out": "module", "text:out": "module", "joint:in.x": "propagated", "joint:out": "propagated"},
     ),
     "each branch has its own birth": (
         {"a:in.x": 0, "a:out": FAR, "uncond/a:in.x": 0, "uncond/a:out": 0.5, "uncond/b:in.x": FAR},
         {"a:out": "module", "uncond/b:in.x": "input"},
     ),
-    "modules without observed inputs": ({"a:out": FAR, "b:out": FAR}, {"a:out": "module", "b:out": "amplified"}),
+    "modules without observed inputs": ({"a:out": FAR, "b:out": FAR}, {"a:out": "module", "b:out": "propagated"}),
     "the worst of several inputs counts": (
         {"a:in.x": 0.1, "a:in.y": FAR, "a:in.z": 0.2, "a:out": 2 * FAR},
-        {"a:in.y": "input", "a:out": "amplified"},
+        {"a:in.y": "input", "a:out": "propagated"},
     ),
     "an input just within and an output just beyond is growth": (
         {"a:in.x": 0.0, "a:out": 1.0, "b:in.x": 2.5, "b:out": 5.0},
-        {"b:out": "amplified"},
+        {"b:out": "propagated"},
     ),
     "an input within its limit excuses no output far beyond": ({"a:in.x": 2.5, "a:out": 50.0}, {"a:out": "module"}),
     "a jump at an input cannot come from a producer at four floors": (
         {"a:in.x": 2.5, "a:out": 4.0, "b:in.x": FAR, "b:out": FAR},
-        {"a:out": "amplified", "b:in.x": "input", "b:out": "amplified"},
+        {"a:out": "propagated", "b:in.x": "input", "b:out": "propagated"},
     ),
     "a wrong input behind a divergence of its size is inherited": (
         {"a:in.x": 0.0, "a:out": FAR, "b:in.x": FAR, "b:out": FAR},
-        {"a:out": "module", "b:in.x": "amplified", "b:out": "amplified"},
+        {"a:out": "module", "b:in.x": "propagated", "b:out": "propagated"},
     ),
     "wrong guidance": (
         {"cond/loop:noise_pred": 0.5, "uncond/loop:noise_pred": 0.5, "loop:noise_pred": FAR, "loop:latents.after": FAR},
-        {"loop:noise_pred": "module", "loop:latents.after": "amplified"},
+        {"loop:noise_pred": "module", "loop:latents.after": "propagated"},
     ),
     "guidance that amplifies rounding": (
         {"cond/loop:noise_pred": 2.5, "uncond/loop:noise_pred": 2.5, "loop:noise_pred": 6.0},
-        {"loop:noise_pred": "amplified"},
+        {"loop:noise_pred": "propagated"},
     ),
     "a wrong scheduler step": (
         {"loop:sigma": 0, "loop:dt": 0, "loop:latents.before": 0, "loop:noise_pred": 0.5, "loop:latents.after": FAR},
@@ -149,7 +149,7 @@ BIRTHS: dict[str, tuple[dict[str, float], dict[str, str]]] = {
     ),
     "a wrong dt": (
         {"loop:latents.before": 0, "loop:dt": FAR, "loop:noise_pred": 0, "loop:latents.after": FAR},
-        {"loop:dt": "input", "loop:latents.after": "amplified"},
+        {"loop:dt": "input", "loop:latents.after": "propagated"},
     ),
     "a prediction lost outside the model": (
         {":in.x": 0.0, ":out": 0.5, "cond/loop:noise_pred": FAR},
@@ -172,7 +172,7 @@ def test_a_second_call_is_judged_by_its_own_inputs() -> None:
         walk.site("embed:in.x", given, call=call)
         walk.site("embed:out", FAR, call=call)
     found = [(d.key.call, d.birth) for d in Judge().step(*walk.steps())]
-    assert found == [(0, "input"), (0, "amplified"), (1, None), (1, "module")]
+    assert found == [(0, "input"), (0, "propagated"), (1, None), (1, "module")]
 
 
 def whole_step(at: int, before: float, block: float) -> dict[str, float]:
@@ -187,7 +187,7 @@ def whole_step(at: int, before: float, block: float) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("steps", "first"),
     [  # (latents before, block) a step; the first birth of each step
-        ([(0.0, FAR), (FAR, 2 * FAR)], [("block:out", "module"), ("loop:latents.before", "amplified")]),
+        ([(0.0, FAR), (FAR, 2 * FAR)], [("block:out", "module"), ("loop:latents.before", "propagated")]),
         ([(0.0, 0.5), (FAR, FAR)], [None, ("loop:latents.before", "input")]),  # latents that jump between two steps
         ([(0.0, FAR), (0.0, FAR)], [("block:out", "module"), ("block:out", "module")]),  # forced steps
         ([(0.5, 1.0), (0.5, 1.0), (0.5, FAR)], [None, None, ("block:out", "module")]),
@@ -198,7 +198,7 @@ def test_later_steps_inherit_what_the_latents_carry(steps: list[tuple[float, flo
     for at, (values, expected) in enumerate(zip(steps, first, strict=True)):
         found = births(walk_of(whole_step(at, *values), at).judge(judge))
         assert next(iter(found.items()), None) == expected
-        assert expected is None or expected[1] != "amplified" or set(found.values()) == {"amplified"}
+        assert expected is None or expected[1] != "propagated" or set(found.values()) == {"propagated"}
 
 
 # --- pairs of any kind -----------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_a_candidates_nan_is_born_at_its_first_producer(bad: float) -> None:
     for site in ("b:in.x", "b:out", "c:in.x", "c:out"):
         walk.pair(tensor(site, X), tensor(site, X if site == "b:in.x" else y))
     diffs = walk.judge()
-    assert births(diffs) == {"b:out": "module", "c:in.x": "amplified", "c:out": "amplified"}
+    assert births(diffs) == {"b:out": "module", "c:in.x": "propagated", "c:out": "propagated"}
     assert diffs["cond/b:out"].nonfinite == (0, 1)
 
 
@@ -278,7 +278,7 @@ def test_padding_never_decides(y: np.ndarray) -> None:
     walk.pair(tensor(f"a:out@{PADDING}", X), tensor(f"a:out@{PADDING}", y))
     walk.site("b:in.x", FAR)
     diffs = walk.judge()
-    assert births(diffs) == {"a:out": "module", "b:in.x": "amplified"}
+    assert births(diffs) == {"a:out": "module", "b:in.x": "propagated"}
     assert [d.verdict for site, d in diffs.items() if PADDING in site] == ["apart", "apart"]
 
 
@@ -286,9 +286,9 @@ def test_padding_never_decides(y: np.ndarray) -> None:
     ("read", "expected"),
     [
         (moved(X, 0.5), {}),
-        (moved(X, FAR), {"a:out": "module", "b:in.x": "amplified"}),  # rows that are read differ too
-        (X[:, :80], {"a:out": "module", "b:in.x": "amplified"}),  # what was not compared clears nothing
-        (None, {"a:out": "module", "b:in.x": "amplified"}),  # one side has no mask
+        (moved(X, FAR), {"a:out": "module", "b:in.x": "propagated"}),  # rows that are read differ too
+        (X[:, :80], {"a:out": "module", "b:in.x": "propagated"}),  # what was not compared clears nothing
+        (None, {"a:out": "module", "b:in.x": "propagated"}),  # one side has no mask
     ],
 )
 def test_joint_sequence_that_differs_in_unread_rows_agrees(read: np.ndarray | None, expected: dict[str, str]) -> None:
@@ -308,7 +308,7 @@ def test_joint_sequence_that_differs_in_unread_rows_agrees(read: np.ndarray | No
     ("block", "expected", "verdict"),
     [
         ((0.5, FAR), {"text:out": "module", "block:out": "module"}, "fail"),  # an excuse hides nothing behind it
-        ((FAR / 2, FAR), {"text:out": "module", "block:in.x": "amplified", "block:out": "amplified"}, "fail"),
+        ((FAR / 2, FAR), {"text:out": "module", "block:in.x": "propagated", "block:out": "propagated"}, "fail"),
         ((0.5, 1.0), {"text:out": "module"}, "pass"),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_local_error_is_beyond_its_floor_or_cannot_be_compared(theirs: np.ndar
     ("before", "local", "excuses", "birth", "verdict"),
     [
         ({}, FAR, (), "module", "fail"),
-        ({"birth": "module", "verdict": "fail"}, NEAR, (), "amplified", "fail"),
+        ({"birth": "module", "verdict": "fail"}, NEAR, (), "propagated", "fail"),
         ({}, FAR, ("m",), "module", "harmless"),
         ({}, None, (), None, "pass"),
     ],
@@ -156,7 +156,7 @@ def test_followed_sites_are_put_where_they_were_computed() -> None:
     assert [d.key.site for d in sites] == ["b.0:in.x", "b.0.k:out", "b.0:out", "b.1:out", "loop:noise_pred"]
     last = with_followed(judged("b.0:out"), {at("b.0:out"): NEAR, at("norm:out"): FAR})
     assert [d.key.site for d in last] == ["b.0:out", "norm:out", "loop:noise_pred"]
-    grown = SiteDiff(at("b.0:out"), Distance(1e-4, 1e-5, 10.0), birth="amplified", verdict="fail")
+    grown = SiteDiff(at("b.0:out"), Distance(1e-4, 1e-5, 10.0), birth="propagated", verdict="fail")
     assert [d.birth for d in with_followed([grown], {grown.key: FAR})] == ["module"]
     excused = with_followed(judged("b.0:out"), {at("b.0.norm.linear:out"): FAR, at("b.0:out"): NEAR}, ("*norm*",))
     assert [d.verdict for d in excused] == ["harmless", "pass", "pass"]

@@ -334,7 +334,7 @@ def test_settings_of_a_port_must_be_declared_and_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"does not know the setting 'rope'; it knows attention.softmax_dtype"):
         compare(*paths, "rope=cached")
     with pytest.raises(InconclusiveError, match="never reached the code"):
-        compare(*paths, "attention.softmax_dtype=bfloat16", rounds="precision")
+        compare(*paths, "attention.softmax_dtype=bfloat16", checks="precision")
 
 
 @pytest.mark.parametrize(

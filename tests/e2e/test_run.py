@@ -98,7 +98,7 @@ def refused(*words: object) -> str:
     [
         (("--reference", "nonsense=1"), "unknown setting 'nonsense'"),
         (("--candidate", "attention.kernel=flex"), "it takes: sdpa"),
-        (("--rounds", "three"), "--rounds takes both, structure, precision"),
+        (("--checks", "three"), "--checks takes both, logic, precision"),
         (("--forcing", "block"), "--forcing takes none, step, module"),
         (("--model", "no-such-model"), "unknown model 'no-such-model'"),
         (("--steps", "0"), "--steps must be at least 1, found 0"),

@@ -122,16 +122,16 @@ ROWS = (
     Row("wan", "matmul_precision=default", harmless="matmul_precision", slow=True),
     Row(NANO, "rope_dtype=bfloat16", "precision", "rope:out.0"),
     # faults
-    Row(NANO, "attention.mask=none", "structure", ATTENTION),
-    Row(NANO, "attention.mask=zero_kv", "structure", ATTENTION, slow=True),
-    Row(NANO, "attention.kernel=splash attention.mask=segment_ids_first_row", "structure", ATTENTION, branch="uncond",
+    Row(NANO, "attention.mask=none", "logic", ATTENTION),
+    Row(NANO, "attention.mask=zero_kv", "logic", ATTENTION, slow=True),
+    Row(NANO, "attention.kernel=splash attention.mask=segment_ids_first_row", "logic", ATTENTION, branch="uncond",
         notes="only branch uncond differs", slow=True),
-    Row("ltx", "", "structure", "transformer_blocks.0.attn2:in.attention_mask", "input",
+    Row("ltx", "", "logic", "transformer_blocks.0.attn2:in.attention_mask", "input",
         fault=without("transformer_blocks.0.attn2", "attention_mask")),
-    Row("wan", BF16, "structure", "blocks.1.ffn.net.2:out", reference=BF16, fault=scaled("blocks.1.ffn.net.2", 1.01)),
+    Row("wan", BF16, "logic", "blocks.1.ffn.net.2:out", reference=BF16, fault=scaled("blocks.1.ffn.net.2", 1.01)),
     # within what rounding has grown to at their place, and above what it does there
-    Row("wan", "", "structure", "blocks.1.ffn.net.2:out", fault=scaled("blocks.1.ffn.net.2", 1 + 6e-6)),
-    Row("wan", "", "structure", "blocks.0.attn1:out", fault=shifted("blocks.0.attn1", 1e-4)),
+    Row("wan", "", "logic", "blocks.1.ffn.net.2:out", fault=scaled("blocks.1.ffn.net.2", 1 + 6e-6)),
+    Row("wan", "", "logic", "blocks.0.attn1:out", fault=shifted("blocks.0.attn1", 1e-4)),
     # the loop
     Row(NANO, "schedule_dtype=bfloat16", "preflight", options={"steps": 50}),
     Row(NANO, "latents_dtype=bfloat16", "precision", "loop:latents.after", branch="",
@@ -170,7 +170,7 @@ def test_sides_that_agree_were_compared_everywhere() -> None:
 
 def test_bfloat16_is_judged_three_ways() -> None:
     result = lab("ltx").judge(BF16, reference=[BF16])
-    exact, rounded = (r.steps[0] for r in result.rounds)
+    exact, rounded = (r.steps[0] for r in result.checks)
     assert exact.noise_pred.rel_l2 < 1e-4
     assert rounded.noise_pred.rel_l2 > 1e-3
     assert 0.3 < rounded.noise_pred.ratio < 2  # no further from the truth than the reference is

@@ -209,7 +209,7 @@ class Unseen(torch.nn.Module):
 
 
 def test_assert_parity_raises_the_card() -> None:
-    with pytest.raises(AssertionError, match=r"verdict: fail \(structure\): Net\nreason: first divergence: blocks.1"):
+    with pytest.raises(AssertionError, match=r"verdict: fail \(logic\): Net\nreason: first divergence: blocks.1"):
         parity.assert_parity(NET, WRONG, X)
     with pytest.raises(AssertionError, match="verdict: inconclusive"):
         parity.assert_parity(NET, Unseen(), X)

@@ -98,7 +98,7 @@ def run(folder: Path, side: str, place: str, deed: str, returned: str) -> None:
     (folder / "model.py").write_text(REFERENCE)
     (folder / "port.py").write_text(text)
     ports = [f"{folder / 'model.py'}:reference", f"{folder / 'port.py'}:build"][:: 1 if side == "candidate" else -1]
-    words = ["--rounds", "structure", "--reference-port", ports[0], "--port", ports[1]]
+    words = ["--checks", "logic", "--reference-port", ports[0], "--port", ports[1]]
     code = computed("run", *words, seconds=60, clean=deed not in SABOTAGE)
     if deed in ENDS:
         assert code in (2, 125), f"{deed} was passed over"

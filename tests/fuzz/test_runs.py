@@ -58,7 +58,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     (folder / "port.py").write_text(PORT.replace("1e-5)", "1e-1)") + MARKED)
     (folder / "evil.py").write_text(f"# Of somebody else\n{REFERENCE}{MARKED}")
     kept = Kept(folder)
-    cli("run", "--rounds", "structure", "--out", folder / "run", *kept.paths, code=1)
+    cli("run", "--checks", "logic", "--out", folder / "run", *kept.paths, code=1)
     cli("explain", folder / "run", *kept.paths, code=1)
     return kept
 

@@ -40,12 +40,12 @@ def encoder(name: str, part: str = "text_encoder") -> Encoder:
 
 
 def judge(name: str, request: Request | None = None, sites: str = "blocks") -> Texts:
-    """The structure round, on the encoders that are loaded already."""
+    """The logic check, on the encoders that are loaded already."""
     case, text = made(name)
     for part in (e.part for e in text.encoders):
         loaded_stage("reference", name, "text", part), loaded_stage("candidate", name, "text", part)
     request = request or Request(name, parse("torch"), parse("torchax"), stages=("text",))
-    return compare_text(request, case, family_of(case.folder), ("structure",), (sites, ()), OPENERS, lambda *_: None)
+    return compare_text(request, case, family_of(case.folder), ("logic",), (sites, ()), OPENERS, lambda *_: None)
 
 
 def tensors(given: Given) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -70,7 +70,7 @@ def test_both_sides_agree_and_the_reference_is_the_pipelines_own(name: str) -> N
     assert {d.key.step for d in texts.result.sites} == {-1}
     assert {d.key.branch for d in texts.result.sites} == {"cond", "uncond"}
     case, _ = made(name)
-    pair = texts.own["structure"]
+    pair = texts.own["logic"]
     expected = family_of(case.folder).conditions(case, parse("torch"), None, CPU)
     ours = {(b, k): x for b, k, x in tensors(pair.reference.inputs)}
     theirs = {(b, k): x for b, k, x in tensors(pair.candidate.inputs)}
@@ -101,7 +101,7 @@ def test_a_wrong_weight_has_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     params = loaded_stage("candidate", COG, "text", "text_encoder").params  # type: ignore[attr-defined]
     monkeypatch.setitem(params, f"{module}.weight", params[f"{module}.weight"] * 1.001)
     texts = judge(COG)
-    assert (texts.result.verdict, texts.result.failed) == ("fail", "structure")
+    assert (texts.result.verdict, texts.result.failed) == ("fail", "logic")
     assert origin(texts.result) == ("cond", f"{module}:out", "module")
     assert texts.own == {}  # the loops are not fed what failed
     assert texts.result.stages[0].by_itself.ratio > 3
@@ -132,7 +132,7 @@ def test_a_ports_file_is_judged_by_its_valid_rows(name: str, tmp_path: Path) -> 
     # HunyuanVideo's last row is padding, which its transformer masks; CogVideoX reads every row.
     assert texts.result.verdict == ("pass" if name == HUNYUAN else "fail"), texts.result.reason
     assert {d.key.module for d in texts.result.sites} == {"loop"}
-    assert set(texts.own) == ({"structure"} if name == HUNYUAN else set())
+    assert set(texts.own) == ({"logic"} if name == HUNYUAN else set())
     if name == COG:
         assert origin(texts.result)[:2] == ("cond", "loop:prompt_embeds")
 
@@ -142,4 +142,4 @@ def test_a_dtype_of_an_encoder_that_is_not_called_is_no_pass() -> None:
     plain = replace(case, spec=replace(case.spec, prompt="A cat"))
     request = Request(HUNYUAN, parse("torch"), parse("torchax", ["text.byt5_dtype=bfloat16"]))
     with pytest.raises(InconclusiveError, match="neither prompt quotes anything"):
-        compare_text(request, plain, family_of(case.folder), ("structure",), ("blocks", ()), OPENERS, lambda *_: None)
+        compare_text(request, plain, family_of(case.folder), ("logic",), ("blocks", ()), OPENERS, lambda *_: None)

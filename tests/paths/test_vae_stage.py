@@ -55,13 +55,13 @@ def decode(
     sites: str = "blocks",
     forcing: str = "none",
 ) -> Result:
-    """One structure round, on the decoders that are loaded already: of latents, or of what two loops came to."""
+    """One logic check, on the decoders that are loaded already: of latents, or of what two loops came to."""
     loaded_stage("reference", name, "vae", "", *reference), loaded_stage("candidate", name, "vae", "", *candidate)
     request = Request(name, parse("torch", reference), parse("torchax", candidate), stages=("vae",), sites=sites)
     request = dataclasses.replace(request, forcing=forcing)
     loops = start if isinstance(start, Pair) else None
     given = None if isinstance(start, Pair) else {VAE_INPUT: held(start)}
-    return decode_round(request, "structure", loops, given, OPENERS, lambda *_: None, NoSink())
+    return decode_round(request, "logic", loops, given, OPENERS, lambda *_: None, NoSink())
 
 
 @pytest.mark.parametrize("name", [HUNYUAN, COG])
@@ -113,7 +113,7 @@ def test_a_fault_inside_the_decoder_has_an_origin(monkeypatch: pytest.MonkeyPatc
     wrong = next(n for n in params if n.startswith(module) and n.endswith("weight"))
     monkeypatch.setitem(params, wrong, params[wrong] * 1.01)
     result = decode(HUNYUAN, latents(HUNYUAN))
-    assert (result.verdict, result.failed) == ("fail", "structure")
+    assert (result.verdict, result.failed) == ("fail", "logic")
     assert result.origin is not None
     assert (result.origin.key.stage, result.origin.birth) == ("vae", "module")
     assert result.origin.key.module.startswith(module)  # the second look, inside the block
@@ -127,7 +127,7 @@ def test_the_chain_is_judged_by_the_frames_of_each_sides_own_latents() -> None:
     far, near = chain(start, moved), chain(start, moved, rounding_0=start + 1e-3 * latents(HUNYUAN, seed=2))
     result = decode(HUNYUAN, far)
     (stage,) = result.stages
-    assert (result.verdict, result.failed, stage.verdict) == ("fail", "structure", "fail")
+    assert (result.verdict, result.failed, stage.verdict) == ("fail", "logic", "fail")
     assert "the frames of the whole chain differ by" in result.reason
     assert stage.by_itself.ratio < 3 < stage.in_chain.ratio
     assert all(f.in_chain is not None and f.in_chain.distance.rel_l2 > 1e-4 for f in result.frames)
@@ -165,7 +165,7 @@ MORE = [
 @pytest.mark.parametrize(("name", "fault"), [*FAULTS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE)])
 def test_a_fault_on_one_side_alone_fails_and_on_both_agrees(name: str, fault: str) -> None:
     alone = decode(name, latents(name), candidate=(fault,), sites="none")
-    assert (alone.verdict, alone.failed) == ("fail", "structure")
+    assert (alone.verdict, alone.failed) == ("fail", "logic")
     both = decode(name, latents(name), (fault,), (fault,), sites="none")
     assert both.verdict == "pass", both.reason
 

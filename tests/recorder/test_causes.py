@@ -157,6 +157,6 @@ def test_fault_of_a_decoder_is_named(times: float, expected: set[str], tmp_path:
         go = recorded if "like" in options else referenced
         go(where, lambda vae=vae, z=z: vae.decode(z), vae=vae, **options)
     found = explained(gpu, tpu)
-    named = {f"{c.setting}={c.candidate}": c for c in found.causes if c.witnesses[0].kind == "signature"}
+    named = {f"{c.setting}={c.candidate}": c for c in found.causes if c.evidence[0].kind == "fault"}
     assert (found.verdict, set(named)) == ("fail", expected)
     assert sum(c.share for c in named.values()) == pytest.approx(1.0, abs=1e-3)

@@ -57,18 +57,18 @@ def test_the_keys_of_the_contract() -> None:
     found = document(RESULT)
     assert list(found) == [
         "format", "verdict", "failed", "reason", "model", "differing_settings", "preflight", "steps", "sites",
-        "origin", "causes", "rounds", "stages", "frames", "closer", "notes",
+        "origin", "causes", "checks", "stages", "frames", "closer", "notes",
     ]  # fmt: skip
     assert list(document(INCONCLUSIVE)) == list(found)
     assert (found["format"], found["verdict"], found["failed"], found["notes"]) == (
-        1,
+        2,
         "fail",
-        "structure",
+        "logic",
         ["one", "two"],
     )
     far = {"rel_l2": 6.7e-2, "floor": 1 / 3, "ratio": "inf"}
     place = {"stage": "transformer", "step": 0, "branch": "cond", "site": KEY.site, "call": 1}
-    assert found["origin"] == {**place, "birth": "module"}
+    assert found["origin"] == {**place, "introduced": "module"}
     assert found["steps"] == [
         {
             "step": 0, "timestep": 999.0, "sigma": 1.0, "dt": -0.1,
@@ -81,10 +81,10 @@ def test_the_keys_of_the_contract() -> None:
     assert first == {
         **place, **far, "local_rel_l2": "nan", "local_floor": "nan", "local_ratio": "nan", "cosine": 0.5,
         "max_abs": "-inf", "linf_ratio": "nan", "shapes": [[1, 2], [1, 3]], "dtypes": ["float32", "bfloat16"],
-        "nonfinite": [0, 2], "birth": "module", "verdict": "fail", "note": "q, k, v agree", "bins": [1.0, "nan"],
+        "nonfinite": [0, 2], "introduced": "module", "verdict": "fail", "note": "q, k, v agree", "bins": [1.0, "nan"],
     }  # fmt: skip
     assert "bins" not in second  # of a site that passes nobody asks where in it the difference lies
-    assert found["causes"][0]["witnesses"] == [{"kind": "gauge", "value": 64.0, "detail": "phantom keys"}]
+    assert found["causes"][0]["evidence"] == [{"kind": "measured", "value": 64.0, "detail": "phantom keys"}]
 
 
 # --- JUnit
@@ -134,14 +134,14 @@ def test_inconclusive_is_an_error_never_an_empty_success() -> None:
     assert (error.tag, error.text) == ("error", "nothing in common\nseed: 7 against 8")
     some = cases(replace(INCONCLUSIVE, sites=(site("a:out", verdict="inconclusive"), site("b:out"))))
     assert [case[0].tag for case in some.values() if len(case)] == ["error", "error"]
-    grown = cases(Result("pass", None, because(""), sites=(site("a:out", 9.0, "fail", birth="amplified"),)))
+    grown = cases(Result("pass", None, because(""), sites=(site("a:out", 9.0, "fail", birth="propagated"),)))
     assert all(len(case) == 0 for case in grown.values()), "growth that fails no run fails no case"
 
 
 @given(st.text() | st.just("\x00\x01<&>\"']]>\ud800\ufffe\n\r\t\x7f\U0001f600"))
 def test_any_name_is_taken_by_a_parser(name: str) -> None:
     bad = SiteDiff(Key("t", 0, name, f"{name}:out"), FAR, verdict="fail", note=name)
-    result = Result("fail", "structure", because(name), name, sites=(bad,), notes=(Note(name),))
+    result = Result("fail", "logic", because(name), name, sites=(bad,), notes=(Note(name),))
     assert len(cases(result)) == 2
     assert junit(Comparison(result)).isprintable() or "\n" in junit(Comparison(result))
 
@@ -154,7 +154,7 @@ def test_a_summary_says_what_a_reviewer_asks_in_order() -> None:
     steps = tuple(replace(STEP, step=i) for i in range(MOST_ROWS))
     out = markdown(Comparison(replace(RESULT, sites=sites, steps=steps)))
     said = [
-        "## ❌ parity: fail (structure)\n", "- **verdict**: fail", "- **reason**: attention parts first",
+        "## ❌ parity: fail (logic)\n", "- **verdict**: fail", "- **reason**: attention parts first",
         "- **first divergence**: step 0 cond", "- **differs**: attention.mask", "- **note**: one",
         "- **preflight**:", "### Steps", "more rows", "### Blocks of step 0", "### Sites that failed",
         "more: --json has all",

@@ -22,7 +22,18 @@ from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness
 from parity.golden.records import Key
-from parity.report.page.build import BIRTHS, HERE, LIMIT, VERDICTS, DocumentError, Picture, Shown, Side, Table, build
+from parity.report.page.build import (
+    HERE,
+    INTRODUCED,
+    LIMIT,
+    VERDICTS,
+    DocumentError,
+    Picture,
+    Shown,
+    Side,
+    Table,
+    build,
+)
 from parity.report.result_json import to_json
 from tests.support.made import because
 from tests.support.results import RESULT
@@ -84,8 +95,8 @@ def data(read: Read) -> dict[str, Any]:
 def test_everything_found_is_on_the_page() -> None:
     shown = page(causes=to_json(RESULT)["causes"]).shown
     for said in (
-        "✗ fail", "(structure)", "attention parts first", "attention.mask", "exact", "none",
-        "transformer_blocks.0.attn.attention:out", "introduced at: the module", "98.0 %", "phantom keys",
+        "✗ fail", "(logic)", "attention parts first", "attention.mask", "exact", "none",
+        "transformer_blocks.0.attn.attention:out", "introduced in this module", "98.0 %", "phantom keys",
         "812 tensors", "6.70e-02", "inf", "q, k, v agree", "one", "two",
     ):  # fmt: skip
         assert said in shown, said
@@ -136,7 +147,7 @@ def test_a_foreign_document_cannot_put_anything_on_the_page_that_runs(hostile: s
         assert hostile in html.unescape(read.shown)
 
 
-@pytest.mark.parametrize("key", ["sites", "steps", "preflight", "origin", "rounds", "closer", "frames"])
+@pytest.mark.parametrize("key", ["sites", "steps", "preflight", "origin", "checks", "closer", "frames"])
 def test_a_document_that_lacks_something(key: str) -> None:
     document = to_json(RESULT)
     for broken in ({k: v for k, v in document.items() if k != key}, {**document, key: 7}):
@@ -160,7 +171,7 @@ def unpack(text: str) -> dict[tuple[str, int], dict[str, Any]]:
         found[table["rows"][row][2], table["steps"][column]] = {
             **{name: math.nan if x is None else math.inf if x < 0 else x for name, x in numbers.items()},
             "verdict": VERDICTS[table["state"][i] % 8],
-            "birth": BIRTHS[table["state"][i] >> 3],
+            "introduced": INTRODUCED[table["state"][i] >> 3],
         }
     assert len(found) == len(table["at"])
     return found
@@ -170,7 +181,7 @@ def site(name: str, step: int, value: float | str = 1.0, **other: Any) -> dict[s
     numbers = dict.fromkeys(("rel_l2", "floor", "ratio", "local_rel_l2", "local_ratio"), value)
     return {
         "stage": "transformer", "branch": "", "site": name, "step": step, "call": 0, "shapes": [[1], [1]],
-        "dtypes": ["float32", "float32"], "verdict": "pass", "birth": None, "note": "", **numbers, **other,
+        "dtypes": ["float32", "float32"], "verdict": "pass", "introduced": None, "note": "", **numbers, **other,
     }  # fmt: skip
 
 
@@ -187,18 +198,18 @@ VALUES = st.floats(0, 1e300) | st.sampled_from([math.nan, math.inf])
         st.tuples(
             st.floats(0, 1e300) | st.sampled_from([math.nan, math.inf]),
             st.sampled_from(VERDICTS),
-            st.sampled_from(BIRTHS),
+            st.sampled_from(INTRODUCED),
         ),
         max_size=60,
     )
 )
 def test_what_is_packed_is_unpacked(sites: dict[tuple[int, int], tuple[float, str, str | None]]) -> None:
-    table = packed(*(site(f"m{m}:out", s, v, verdict=d, birth=b) for (m, s), (v, d, b) in sites.items()))
+    table = packed(*(site(f"m{m}:out", s, v, verdict=d, introduced=b) for (m, s), (v, d, b) in sites.items()))
     found = unpack(table)
     assert set(found) == {(f"m{m}:out", s) for m, s in sites}
     for (m, s), (value, verdict, birth) in sites.items():
         cell = found[f"m{m}:out", s]
-        assert (cell["verdict"], cell["birth"]) == (verdict, birth)
+        assert (cell["verdict"], cell["introduced"]) == (verdict, birth)
         if math.isfinite(value):
             assert cell["rel_l2"] == pytest.approx(value, rel=5e-3)
         else:
@@ -207,7 +218,7 @@ def test_what_is_packed_is_unpacked(sites: dict[tuple[int, int], tuple[float, st
 
 @pytest.mark.parametrize(
     "broken",
-    [{"step": "0"}, {"verdict": "fine"}, {"birth": "there"}, {"rel_l2": None}, {"site": 1}, {"shapes": []}],
+    [{"step": "0"}, {"verdict": "fine"}, {"introduced": "there"}, {"rel_l2": None}, {"site": 1}, {"shapes": []}],
 )  # fmt: skip
 def test_what_is_no_site(broken: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):

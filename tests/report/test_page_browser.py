@@ -97,11 +97,11 @@ def opened(chrome: Chrome, tmp_path: Path) -> Iterator[Open]:
     require_quiet(chrome, tmp_path)
 
 
-def site(name: str, step: int, ratio: float, birth: str | None = None, **other: Any) -> dict[str, Any]:
+def site(name: str, step: int, ratio: float, introduced: str | None = None, **other: Any) -> dict[str, Any]:
     found = {
         "stage": "transformer", "step": step, "branch": "cond", "site": name, "call": 0, "rel_l2": ratio * 1e-7,
         "floor": 1e-7, "ratio": ratio, "local_rel_l2": "nan", "local_floor": "nan", "local_ratio": "nan",
-        "shapes": [[1, 8, 4], [1, 8, 4]], "dtypes": ["float32", "float32"], "birth": birth,
+        "shapes": [[1, 8, 4], [1, 8, 4]], "dtypes": ["float32", "float32"], "introduced": introduced,
         "verdict": "fail" if ratio > 3 else "pass", "note": "", **other,
     }  # fmt: skip
     return {**found, "bins": [0.5] * 3 + [900.0] + [0.5] * 4} if ratio > 3 else found
@@ -112,15 +112,22 @@ def run(blocks: int = 8, steps: int = 40) -> dict[str, Any]:
     sites = []
     for step, block, module in itertools.product(range(steps), range(blocks), ("attn", "ff")):
         name, bad = f"blocks.{block}.{module}:out", step >= FIRST and block >= 5
-        birth = "module" if (step, name) == (FIRST, FAILING) else "amplified"
-        sites.append(site(name, step, 500.0, birth) if bad else site(name, step, 0.5))
+        place = "module" if (step, name) == (FIRST, FAILING) else None
+        sites.append(site(name, step, 500.0, place) if bad else site(name, step, 0.5))
     far = {"rel_l2": 1e-6, "floor": 1e-6, "ratio": 1.0}
     loop = {"timestep": 1.0, "sigma": 0.5, "dt": -0.1}
     both = {"latents_before": far, "noise_pred": far, "branches": {}, "latents": far, "bits": 6.6, "bits_of": 24}
-    origin = {"stage": "transformer", "step": FIRST, "branch": "cond", "site": FAILING, "call": 0, "birth": "module"}
+    origin = {
+        "stage": "transformer",
+        "step": FIRST,
+        "branch": "cond",
+        "site": FAILING,
+        "call": 0,
+        "introduced": "module",
+    }
     return {
-        "verdict": "fail", "failed": "structure", "reason": f"first divergence: {FAILING}", "model": "made",
-        "differing_settings": [], "preflight": [], "sites": sites, "origin": origin, "causes": [], "rounds": [],
+        "verdict": "fail", "failed": "logic", "reason": f"first divergence: {FAILING}", "model": "made",
+        "differing_settings": [], "preflight": [], "sites": sites, "origin": origin, "causes": [], "checks": [],
         "steps": [{"step": s, **loop, "candidate": loop, **both} for s in range(steps)],
         "stages": [], "frames": [], "closer": [], "notes": [],
     }  # fmt: skip
@@ -130,7 +137,7 @@ def test_from_the_verdict_to_the_module_and_its_tensors(opened: Open) -> None:
     chrome = opened(Shown(document=run()))
     assert one(chrome, "#modules td.bad.born").is_displayed(), "the failure is seen before anything is clicked"
     one(chrome, ".card a").click()
-    for said in ("blocks.5.attn step 30", "out", "cond", "500.0x", "1x8x4 float32", "in this module"):
+    for said in ("blocks.5.attn step 30", "out", "cond", "500.0x", "1x8x4 float32", "introduced in this module"):
         assert said in seen(chrome)
     assert "1 beyond the limit; the worst is part 4, 900.0x" in seen(chrome, ".bins p")
     assert "2 modules" not in seen(chrome, "#count")

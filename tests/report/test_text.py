@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from parity.compare.reason import Note
-from parity.compare.result import NAN, Check, Distance, Origin, Result, Round, SettingDifference
+from parity.compare.result import NAN, Check, Checked, Distance, Origin, Result, SettingDifference
 from parity.compare.unlike import LAID_OUT
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
@@ -27,7 +27,7 @@ from tests.support.results import INF, RESULT, STEP, site
 
 LOOP = replace(STEP, timestep=(999.0, 999.0), sigma=(1.0, 1.0), dt=(-0.1, -0.1))
 BORN = site("blocks.0.attn:out", 19142.9, "fail", birth="module", note="q, k, v agree")
-LATER = tuple(site(f"blocks.{i}:out", 19142.9, "fail", birth="amplified") for i in range(14))
+LATER = tuple(site(f"blocks.{i}:out", 19142.9, "fail", birth="propagated") for i in range(14))
 FAILING = replace(
     RESULT, steps=(LOOP,), sites=(site("x_embedder:out"), BORN, *LATER), origin=Origin(BORN.key, "module")
 )
@@ -43,7 +43,7 @@ PREFLIGHT = Result(
     preflight=(Check("weights", "pass", ""), Check("timesteps", "fail", "repeat: 998")),
 )  # fmt: skip
 NOT_A_NUMBER = Result(
-    "fail", "structure", because("NaN"), steps=(replace(LOOP, noise_pred=Distance(NAN, NAN, NAN)),),
+    "fail", "logic", because("NaN"), steps=(replace(LOOP, noise_pred=Distance(NAN, NAN, NAN)),),
     sites=(
         replace(site("a:out", NAN, "fail", birth="module"), nonfinite=(0, 128), shapes=((1, 4), (1, 8))),
         replace(site("b:out"), distance=Distance(2.8e-6, NAN, NAN)), site("c:out", INF, "fail"),
@@ -71,11 +71,11 @@ def test_a_pipe_gets_every_fact_in_order_and_the_verdict_last() -> None:
     ]
     order = [label for i, label in enumerate(labels) if labels[i - 1] != label and not label.startswith("(")]
     assert order == [
-        "preflight", "step", "block", "failed", "differs", "cause", "witness", "note", "verdict", "reason", "first",
+        "preflight", "step", "block", "failed", "differs", "cause", "evidence", "note", "verdict", "reason", "first",
         "top", "next",
     ]  # fmt: skip
     assert plain(FAILING).count("\nblock ") == 15
-    assert "(14 carried over (grown, not introduced): --json has all)\n" in plain(FAILING)
+    assert "(14 propagated: --json has all)\n" in plain(FAILING)
     assert "differs: text.reorder: valid_first -> concatenate; text.reorder did no harm\nnote: jit" in plain(PASSING)
     assert plain(INCONCLUSIVE) == "verdict: inconclusive\nreason: the two sides have no site in common\n"
     assert plain(PREFLIGHT).startswith("preflight: fail: timesteps: repeat: 998\npreflight: 1 other check passes\n")
@@ -99,14 +99,14 @@ def test_both_forms_say_the_same_and_a_pipe_has_no_boxes(result: Result) -> None
 @pytest.mark.parametrize("steps", [1, 50])
 def test_a_failing_run_fits_a_terminal_and_details_lay_out_the_rest(steps: int) -> None:
     loop = tuple(replace(LOOP, step=i) for i in range(steps))
-    result = replace(FAILING, steps=loop, rounds=(Round("structure", "fail", because("x"), steps=loop),))
+    result = replace(FAILING, steps=loop, checks=(Checked("logic", "fail", because("x"), steps=loop),))
     text, whole = shown(result), shown(result, details=True)
     assert len(text.splitlines()) <= 48
-    for left in ("+12 fail: --details", "+14 carried over: --details"):
+    for left in ("+12 fail: --details", "+14 propagated: --details"):
         assert left in text
     assert ("+48 steps: --details" in text) == (steps == 50)
     assert "--details" not in whole
-    assert len(re.findall(r"^blocks\.\d+:out .* carried over *$", whole, re.MULTILINE)) == 14
+    assert len(re.findall(r"^blocks\.\d+:out .* propagated *$", whole, re.MULTILINE)) == 14
     assert text.splitlines()[-6:] == whole.splitlines()[-6:]
 
 

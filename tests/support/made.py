@@ -350,7 +350,7 @@ def evidence(
     Args:
         ours, theirs: records of that step. steps: what the comparison says of every step.
     """
-    found = Result("fail", "structure", Reason(kind="first_divergence"), steps=tuple(steps))
+    found = Result("fail", "logic", Reason(kind="first_divergence"), steps=tuple(steps))
     a, b = (x if isinstance(x, StepRecords) else StepRecords(origin.step, tuple(x)) for x in (ours, theirs))
     return Evidence(
         request=ExplainRequest("reference", "candidate"),

@@ -30,7 +30,7 @@ SITE = SiteDiff(
 STEP = StepDiff(0, (999.0, 1000.0), (1.0, 0.9), (-0.1, NAN), FAR, NEAR, FAR, {"cond": FAR})
 RESULT = Result(
     "fail",
-    "structure",
+    "logic",
     because("attention parts first"),
     model="tiny",
     differing_settings=(SettingDifference("attention.mask", "exact", "none"),),
@@ -38,7 +38,7 @@ RESULT = Result(
     steps=(STEP,),
     sites=(SITE, SiteDiff(Key("text", -1, "", "a:out"), Distance(0.0, NAN, NAN), bins=(1.0,))),
     origin=Origin(KEY, "module"),
-    causes=(Cause("mask", "attention.mask", "exact", "none", 0.98, (Witness("gauge", 64.0, "phantom keys"),)),),
+    causes=(Cause("mask", "attention.mask", "exact", "none", 0.98, (Witness("measured", 64.0, "phantom keys"),)),),
     notes=(Note("one"), Note("two")),
 )
 

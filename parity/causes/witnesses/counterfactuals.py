@@ -22,7 +22,7 @@ from parity.paths.plan import LOOP_STAGE
 from parity.settings import BITS, Settings, parse, remedy, sentence
 
 
-@witness("counterfactuals", kind="counterfactual", needs=("reference", "candidate"))
+@witness("counterfactuals", kind="swap", needs=("reference", "candidate"))
 def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from running the candidate with one setting swapped at a time."""
     machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step
@@ -102,7 +102,7 @@ def _judged_at(ours: StepRecords, theirs: StepRecords) -> tuple[Key, ...]:
 def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -> Iterator[Cause]:
     """The differing settings that only round, of a run that failed before they came into play: each alone.
 
-    Their floor is what the coarser working dtype costs the reference, as in the precision round.
+    Their floor is what the coarser working dtype costs the reference, as in the precision check.
     """
     machine, ours, step = evidence.machine, evidence.ours, evidence.step
     for setting, value in evidence.request.rounding:
@@ -121,7 +121,7 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
         text = f"{'harmless, below the floor: ' if harmless else ''}{sentence(setting, value)}"
         detail = f"wrong alone, noise_pred is {ratio:.2g} x the floor of its working dtype"
         share = 0.0 if harmless else NAN
-        yield Cause(text, setting, "", value, share, (Witness("counterfactual", ratio, detail),))
+        yield Cause(text, setting, "", value, share, (Witness("swap", ratio, detail),))
 
 
 def swapped(found: Share, what: str, *, own: bool, stage: str = LOOP_STAGE) -> Cause:
@@ -144,5 +144,5 @@ def swapped(found: Share, what: str, *, own: bool, stage: str = LOOP_STAGE) -> C
             f"swapped back, {found.recovered:.2%} of the error of {what} goes; share {found.share:.3f} +- "
             f"{found.half:.1g} (as far as rounding can move it); confirm: parity run {stages}{confirm}"
         )
-    witness = Witness("counterfactual", found.recovered, detail)
+    witness = Witness("swap", found.recovered, detail)
     return Cause(text, swap.setting, swap.without, swap.candidate, found.share, (witness,), found.half)

@@ -22,4 +22,4 @@ def dtype(evidence: Evidence) -> Iterator[Cause]:
     ours, theirs = found
     text = f"most modules compute in {theirs}, the reference's in {ours}: run both in one dtype, or expect its rounding"
     detail = f"dtype of the module outputs: {ours} against {theirs}; {CONFIRM}"
-    yield Cause(text, "dtype", ours, theirs, math.nan, (Witness("gauge", float(BITS[theirs]), detail),))
+    yield Cause(text, "dtype", ours, theirs, math.nan, (Witness("measured", float(BITS[theirs]), detail),))

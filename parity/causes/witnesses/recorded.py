@@ -24,7 +24,7 @@ HOW = "to have known faults looked for, record the reference again with causes=T
 """What can be done where none were kept."""
 
 
-@witness("recorded faults", kind="signature", needs=("script",))
+@witness("recorded faults", kind="fault", needs=("script",))
 def recorded(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from the candidate's records and the faults that the reference's recording kept."""
     told = evidence.reference.settings

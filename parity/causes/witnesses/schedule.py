@@ -41,7 +41,7 @@ def schedule(evidence: Evidence) -> Iterator[Cause]:
     remedy = "keep the schedule in float32" if setting else "set the scheduler up as the reference does"
     detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}; {CONFIRM}"
     worst = max(_apart(numbers[name]).max() for name in names)
-    yield Cause(f"the schedule {kind}: {remedy}", setting, reference, value, NAN, (Witness("gauge", worst, detail),))
+    yield Cause(f"the schedule {kind}: {remedy}", setting, reference, value, NAN, (Witness("measured", worst, detail),))
 
 
 def _apart(x: np.ndarray) -> np.ndarray:

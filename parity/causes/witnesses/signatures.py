@@ -20,7 +20,7 @@ from parity.golden.records import Key, StepRecords
 from parity.settings import BITS, sentence
 
 
-@witness("signatures", kind="signature", needs=("reference",))
+@witness("signatures", kind="fault", needs=("reference",))
 def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from the candidate's records alone, whatever it says of its settings."""
     machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step
@@ -114,7 +114,7 @@ def _absent(names: list[str], count: int, told: Mapping[str, str]) -> Cause:
     setting, _, value = names[0].partition("=")
     detail = f"the same {count} tensors are missing, and no output is beyond what rounding gives"
     text = f"harmless: {sentence(setting, value)}"
-    return Cause(text, setting, told[setting], value, 0.0, (Witness("signature", 0.0, detail),), 0.0, tuple(names[1:]))
+    return Cause(text, setting, told[setting], value, 0.0, (Witness("fault", 0.0, detail),), 0.0, tuple(names[1:]))
 
 
 def _too_small(theirs: StepRecords, keys: Sequence[Key], step: int) -> str:

@@ -18,7 +18,7 @@ from parity.settings import SETTINGS
 
 FORCINGS = ("none", "step", "module")
 STAGES = ("text", "transformer", "vae")
-ROUNDS = ("both", "structure", "precision")
+CHECKS = ("both", "logic", "precision")
 SIDES = ("reference", "candidate")
 SITES = ("blocks", "all")
 FORMATS = tuple(formats.NAMES)

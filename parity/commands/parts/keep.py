@@ -9,7 +9,7 @@
     DIR/explain.json                                  what `parity explain DIR --json` printed
     DIR/report.html                                   what `parity report DIR` writes
 
-A precision round after a structure round is kept the same way in DIR/precision/. Goldens are written step by step, so
+A precision check after a logic check is kept the same way in DIR/precision/. Goldens are written step by step, so
 a killed run leaves what it had finished.
 """
 

@@ -77,7 +77,7 @@ def named(text: str, setting: str, reference: float | str, candidate: float | st
     def shown(x: float | str) -> str:
         return x if isinstance(x, str) else f"{x:.4g}"
 
-    return Cause(text, setting, shown(reference), shown(candidate), NAN, (Witness("gauge", value, text),))
+    return Cause(text, setting, shown(reference), shown(candidate), NAN, (Witness("measured", value, text),))
 
 
 def bfloat16(x: np.ndarray) -> np.ndarray:

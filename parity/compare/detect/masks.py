@@ -53,7 +53,7 @@ def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | N
         left = _apart(_attention(logits + bias, value)[asks], candidate[asks])
         if left <= most:
             detail = f"attention under it leaves {left:.1e} of the candidate's output at {module}"
-            return Cause(what, setting, "exact" if setting else "", mistaken, NAN, (Witness("gauge", left, detail),))
+            return Cause(what, setting, "exact" if setting else "", mistaken, NAN, (Witness("measured", left, detail),))
     return None
 
 

@@ -130,7 +130,7 @@ def phantom_cause(found: Phantoms, module: str) -> Cause:
     detail = (
         f"{found.count:.4f} +- {found.spread:.1g} at {found.share:.1%} of the queries and heads of {module}; {CONFIRM}"
     )
-    return Cause(text, "", "", "", math.nan, (Witness("gauge", found.count, detail),))
+    return Cause(text, "", "", "", math.nan, (Witness("measured", found.count, detail),))
 
 
 def _values(records: Sequence[Record], module: str, branch: str) -> Mapping[str, np.ndarray]:

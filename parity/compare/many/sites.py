@@ -27,7 +27,7 @@ from parity.golden.records import Key
 IN_MEMORY = 32 << 20
 """Bytes of columns that are held in memory before they go to the temporary folder."""
 VERDICTS: tuple[SiteVerdict, ...] = ("pass", "fail", "harmless", "apart", "inconclusive")
-BIRTHS: tuple[Birth | None, ...] = (None, "input", "module", "amplified")
+BIRTHS: tuple[Birth | None, ...] = (None, "input", "module", "propagated")
 NUMBERS = 9
 """rel_l2, floor and ratio; cosine, max_abs and linf_ratio; the local rel_l2, floor and ratio."""
 _WORSE, _APART, _NOTED = 1, 2, 4
@@ -281,7 +281,7 @@ def _made(chunk: _Chunk, i: int, row: list[float], bad: list[int], bins: tuple[f
 
 FAILED, INCONCLUSIVE = frozenset({"fail"}), frozenset({"inconclusive"})
 INTRODUCED: frozenset[str | None] = frozenset({"input", "module"})
-BORN: frozenset[str | None] = frozenset({"input", "module", "amplified"})
+BORN: frozenset[str | None] = frozenset({"input", "module", "propagated"})
 
 
 def among(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from parity.compare.result import EVIDENCE
 from parity.errors import UsageError
 from parity.report.cells import small, times
 from parity.report.document import Json
@@ -30,7 +31,7 @@ HERE = Path(__file__).parent
 LIMIT = 3
 """Beyond this ratio a site fails: `parity.compare.judge.L2_LIMIT`, which a report does not import."""
 VERDICTS = ("pass", "harmless", "apart", "inconclusive", "fail")
-BIRTHS = (None, "input", "module", "amplified")
+INTRODUCED = (None, "input", "module")
 MOST_LISTED = 12
 """Sites that are listed in the card; the table has all."""
 MOST_STEPS = 500
@@ -39,7 +40,7 @@ MOST_BINS = 2_048
 """Sites whose row bins are kept, those where something was introduced first."""
 
 SIGNS = {"pass": "✓", "fail": "✗", "inconclusive": "?", "explained": "~", "harmless": "~"}
-BIRTH_WORDS = {"input": "the input", "module": "the module", "amplified": "nothing: carried over"}
+PLACES = {"input": "introduced in its input", "module": "introduced in this module", None: "propagated"}
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """What a terminal obeys, should somebody print a page; no page needs it."""
@@ -121,7 +122,7 @@ def build(shown: Shown, version: str = "") -> str:
     try:
         text: str = environment.get_template("page.html.jinja").render(
             **_view(shown), shown=shown, version=version, limit=LIMIT, most_steps=MOST_STEPS, signs=SIGNS,
-            words=BIRTH_WORDS, glossary=WORDS,
+            words=PLACES, evidence=EVIDENCE, glossary=WORDS,
             style=Markup(style), style_hash=f"'{_hash(style)}'",
             script=Markup(script), script_hash=f"'{_hash(script)}'",
         )  # fmt: skip
@@ -137,14 +138,14 @@ def _view(shown: Shown) -> dict[str, Any]:
     table = Table.of(sites)
     # A second look names modules where the first names blocks, as in a terminal.
     failing = [site for site in result["closer"] or result["sites"] if site["verdict"] == "fail"]
-    introduced = [site for site in failing if site["birth"] != "amplified"] or failing
+    introduced = [site for site in failing if site["introduced"] is not None] or failing
     origin = None if result["origin"] is None else table.cell(result["origin"])
     return {
         "result": result,
         "origin": origin,
         "introduced": [{"site": s, "cell": table.cell(s)} for s in introduced[:MOST_LISTED]],
         "more": max(0, len(introduced) - MOST_LISTED),
-        "carried": len(failing) - len(introduced),
+        "propagated": len(failing) - len(introduced),
         "bits": _bits(result["steps"]),
         "charts": [_chart(result["steps"], name) for name in ("noise_pred", "latents")],
         "setting_names": sorted({name for side in shown.sides for name in side.settings}),
@@ -189,7 +190,7 @@ class Table:
             "steps": list(self.steps),
             "at": [at for at, _ in self.sites],
             **{name: [_short(site[name]) for _, site in self.sites] for name in ("rel_l2", "floor", "ratio")},
-            "state": [VERDICTS.index(s["verdict"]) + 8 * BIRTHS.index(s["birth"]) for _, s in self.sites],
+            "state": [VERDICTS.index(s["verdict"]) + 8 * INTRODUCED.index(s["introduced"]) for _, s in self.sites],
             "kinds": self._kinds(),
             "notes": {str(at): str(site["note"]) for at, site in self.sites if site["note"]},
             "bins": self._bins(),
@@ -208,7 +209,7 @@ class Table:
 
     def _bins(self) -> dict[str, list[float | None]]:
         held = [(at, site) for at, site in self.sites if site.get("bins")]
-        held.sort(key=lambda cell: (cell[1]["birth"] in (None, "amplified"), cell[1]["step"], cell[0]))
+        held.sort(key=lambda cell: (cell[1]["introduced"] is None, cell[1]["step"], cell[0]))
         return {str(at): [_short(ratio) for ratio in site["bins"][:64]] for at, site in held[:MOST_BINS]}
 
 

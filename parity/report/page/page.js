@@ -3,7 +3,7 @@
   const find = (id) => document.getElementById(id);
   const given = JSON.parse(find("data").textContent);
   const VERDICTS = ["pass", "harmless", "apart", "inconclusive", "fail"];
-  const BORN = ["", "at its input", "in this module", "carried over"];
+  const BORN = ["propagated", "introduced in its input", "introduced in this module"];
 
   const bytes = Uint8Array.from(atob(given.packed), (char) => char.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -54,7 +54,7 @@
       worst.ratio = Number.isNaN(worst.ratio) ? grave(site) : Math.max(worst.ratio, grave(site) || 0);
       worst.fail ||= site.verdict === "fail";
       worst.inconclusive ||= site.verdict === "inconclusive";
-      worst.born ||= site.born === 1 || site.born === 2;
+      worst.born ||= site.born > 0;
     }
   }
   const nodes = (node) => [...node.below.values()].flatMap((below) => [below, ...nodes(below)]);

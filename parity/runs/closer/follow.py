@@ -1,4 +1,4 @@
-"""The look that follows an agreeing round: the reference on the candidate's own values, module by module.
+"""The look that follows an agreeing check: the reference on the candidate's own values, module by module.
 
 The floors of the free run hold what one ulp of an elementary function grows to behind it; these do not
 (`parity.paths.closer.follow`), and nothing of the candidate is called: it works for ports. Cost: five runs of the

@@ -222,7 +222,7 @@ def block_of_origin(result: Result, trunk: str = "") -> str | None:
     Args:
         trunk: the child of the top module that holds its blocks; empty where the top module does.
     """
-    if result.failed != "structure" or result.origin is None or result.origin.key.module in ("", LOOP):
+    if result.failed != "logic" or result.origin is None or result.origin.key.module in ("", LOOP):
         return None
     before = f"{trunk}." if trunk else ""
     inside = result.origin.key.module.removeprefix(before)
@@ -237,7 +237,7 @@ def _inside(block: str | None, unseen: Collection[str], result: Result, modules:
     if block is not None:
         return children_plan(block, modules)
     origin = result.origin
-    if not unseen or result.failed != "structure" or origin is None or origin.key.module == LOOP:
+    if not unseen or result.failed != "logic" or origin is None or origin.key.module == LOOP:
         return None
     return SitePlan("all", (), frozenset({origin.key.module, *unseen}))
 

@@ -5,7 +5,7 @@ one that it makes wrongly may be right with every module's output kept. On a CPU
 through torchax so that noise_pred is 6 % off, and with its blocks observed 4e-6.
 
 How. The first step runs again from the reference's state with no site. What the loop takes from it is judged by the
-floors of the same step. It is done in the round of the pair as given, the last one: that program is the user's.
+floors of the same step. It is done in the check of the pair as given, the last one: that program is the user's.
 Parity's own candidate is not run again: its program is not.
 
 Cost: one compilation of the candidate and one step, of a port that passed.
@@ -32,12 +32,12 @@ NOTE = (
 
 
 def unobserved(
-    result: Result, pair: Ready, truth: StepRecords, request: Request, say: Say, failing: Failed = "structure"
+    result: Result, pair: Ready, truth: StepRecords, request: Request, say: Say, failing: Failed = "logic"
 ) -> Result:
     """A passing result, failed where the port's program gives something else when nothing is observed.
 
     Args:
-        truth: the reference's first step, with the floors of the round that `failing` names.
+        truth: the reference's first step, with the floors of the check that `failing` names.
     """
     if result.verdict != "pass" or request.sites == "none" or not pair.port or not pair.facts.candidate.compiled:
         return result

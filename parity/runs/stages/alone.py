@@ -1,4 +1,4 @@
-"""A stage outside the loop, compared by itself as the loop is: the same rounds, floors, closer looks and verdict.
+"""A stage outside the loop, compared by itself as the loop is: the same checks, floors, closer looks and verdict.
 
 What differs is what a comparison of the loop says about steps: the reason names the stage and its worst output in their
 place, and settings in which the sides differ are reported once, for the whole run.
@@ -26,10 +26,10 @@ from parity.runs.stream import Ends
 
 @dataclass
 class Rounds:
-    """A sink that keeps what the sides of each round came to.
+    """A sink that keeps what the sides of each check came to.
 
     Attributes:
-        ends: round -> what both sides ended in, in the order of the rounds.
+        ends: check -> what both sides ended in, in the order of the checks.
     """
 
     ends: dict[str, Pair[Ends]] = field(default_factory=dict)
@@ -50,10 +50,10 @@ class Rounds:
 def compare_stage(
     request: Request, openers: Openers, say: Say, own: Mapping[str, Pair[Own]]
 ) -> tuple[Result, dict[str, Pair[Ends]]]:
-    """Compare one stage; returns its result and what the sides of each round came to.
+    """Compare one stage; returns its result and what the sides of each check came to.
 
     Args:
-        request: of one stage, with its own sites and settings. own: round -> each side's explicit inputs.
+        request: of one stage, with its own sites and settings. own: check -> each side's explicit inputs.
 
     Raises:
         UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
@@ -67,7 +67,7 @@ def compare_stage(
     result = run(request, told, kept, own, openers)
     why = _why(result, request.stage)
     notes = tuple(n for n in result.notes if not n.setting)
-    return dataclasses.replace(result, preflight=(), differing_settings=(), rounds=(), notes=notes, why=why), kept.ends
+    return dataclasses.replace(result, preflight=(), differing_settings=(), checks=(), notes=notes, why=why), kept.ends
 
 
 def _why(result: Result, name: str) -> Reason:

@@ -105,19 +105,19 @@ def _embeddings_used(request: Request, own: Encodings) -> str:
         each, both = "the reference its own encoders', the candidate the file's", "the file's"
     if not own:
         return f"embeddings of the loops: {both} on both sides, as the text stage gave none to go on from"
-    also = f"; in the structure round {both} on both sides" if "structure" not in own else ""
+    also = f"; in the logic check {both} on both sides" if "logic" not in own else ""
     return f"embeddings of the loops: {each}{also if len(_rounds(request)) > 1 else ''}"
 
 
 class _Loops:
-    """A sink that keeps what the loops of each round came to, and hands everything on.
+    """A sink that keeps what the loops of each check came to, and hands everything on.
 
     Attributes:
         inner: the sink of the run. rounds: name -> what both loops came to.
     """
 
     def __init__(self, inner: Sink) -> None:
-        self.inner, self.rounds, self._name = inner, dict[str, Pair[Ends]](), ""
+        self.inner, self.checks, self._name = inner, dict[str, Pair[Ends]](), ""
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
         self._name = name
@@ -128,24 +128,24 @@ class _Loops:
 
     def finish(self, ends: Pair[Ends]) -> None:
         self.inner.finish(ends)
-        self.rounds[self._name] = ends
+        self.checks[self._name] = ends
 
     def frames(self, name: str, frames: np.ndarray) -> None:
         self.inner.frames(name, frames)
 
 
 def _rounds(request: Request) -> tuple[str, ...]:
-    """The rounds of a stage outside the loop, as `parity.runs.compare` has them."""
+    """The checks of a stage outside the loop, as `parity.runs.compare` has them."""
     exact = dataclasses.replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
     if exact == request:
-        return ("structure",)
-    return ("structure", "precision") if request.rounds == "both" else (request.rounds,)
+        return ("logic",)
+    return ("logic", "precision") if request.checks == "both" else (request.checks,)
 
 
 def _vae(request: Request, whole: Request, loops: _Loops, openers: Openers, say: Say) -> Result:
-    """The rounds of the VAE stage: the first that fails, else the last."""
+    """The checks of the VAE stage: the first that fails, else the last."""
     start: Given | None = None
-    chained = loops.rounds
+    chained = loops.checks
     names = tuple(chained) or _rounds(request)
     if not chained and request.stage2 is None:
         start = {VAE_INPUT: reference_latents(whole, openers, say)["latents"]}

@@ -40,10 +40,10 @@ from parity.settings import BITS, Settings
 
 Choice = tuple[str, tuple[str, ...]]
 Encodings = Mapping[str, Pair[Own]]
-"""Round -> each side's own embeddings, as they are handed to the loops."""
+"""Check -> each side's own embeddings, as they are handed to the loops."""
 
 Came = Mapping[str, dict[str, Pair[Ends]]]
-"""An encoder's part -> round -> what both sides came to."""
+"""An encoder's part -> check -> what both sides came to."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Texts:
     """What the text stage came to.
 
     Attributes:
-        result: of its last round. own: round -> each side's own embeddings; empty where it does not pass.
+        result: of its last check. own: check -> each side's own embeddings; empty where it does not pass.
     """
 
     result: Result
@@ -91,21 +91,21 @@ def compare_text(
     results: dict[str, Result] = {}
     notes: list[str] = []
     for encoder in (e for e in text.encoders if e.tokens):
-        theirs, one = encoder.settings(request.candidate), request.rounds
+        theirs, one = encoder.settings(request.candidate), request.checks
         sites = choices[encoder.part]
         if file is not None:
-            # The file is one set of numbers, so that there is one round: in the dtype that the candidate's settings
+            # The file is one set of numbers, so that there is one check: in the dtype that the candidate's settings
             # say, or the file's own where that is coarser.
             theirs, note = _of_file(encoder, theirs, [file[branch][encoder.argument] for branch in encoder.tokens])
             notes += [note] if note else []
-            one, sites = ("precision" if _coarse(encoder, request, theirs) else "structure"), ("none", ())
+            one, sites = ("precision" if _coarse(encoder, request, theirs) else "logic"), ("none", ())
         alone = dataclasses.replace(
             request,
             reference=encoder.settings(request.reference),
             candidate=theirs,
             sites=sites[0],
             values=sites[1],
-            rounds=one,
+            checks=one,
             stages=(TEXT,),
             part=encoder.part,
             forcing="module" if request.forcing == "module" and file is None else "none",
@@ -119,7 +119,7 @@ def compare_text(
     coarse = file is not None and any("precision" in ends for ends in came.values())
     own: dict[str, Pair[Own]] = {}
     for name in rounds:
-        if coarse and name == "structure":
+        if coarse and name == "logic":
             continue  # rounded embeddings are no float32 candidate: both sides take the file there
         settings = _settings(request, name)
         pair = _encoded(text, family, case, came, name, settings)
@@ -137,9 +137,9 @@ def text_modules(case: Case, text: TextStage) -> dict[str, list[str]]:
 
 
 def _settings(request: Request, name: str) -> Pair[Settings]:
-    """Both sides' settings of a round."""
+    """Both sides' settings of a check."""
     ours, theirs = request.reference, request.candidate
-    return Pair(ours.neutral, theirs.neutral) if name == "structure" else Pair(ours, theirs)
+    return Pair(ours.neutral, theirs.neutral) if name == "logic" else Pair(ours, theirs)
 
 
 def _joined(results: Mapping[str, Result], request: Request, checks: tuple[Check, ...]) -> Result:
@@ -167,7 +167,7 @@ def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tupl
 
 
 def _encoded(text: TextStage, family: Family, case: Case, came: Came, name: str, settings: Pair[Settings]) -> Pair[Own]:
-    """Both sides' own embeddings of a round, and those of the runs beside them."""
+    """Both sides' own embeddings of a check, and those of the runs beside them."""
     runs = {part: _runs(rounds, name) for part, rounds in came.items()}
 
     def given(run: str, dtype: torch.dtype) -> Given:
@@ -197,7 +197,7 @@ def embeddings(
 
 
 def _runs(rounds: Mapping[str, Pair[Ends]], name: str) -> dict[str, Outputs]:
-    """What an encoder came to in a round, by run: `reference`, `candidate`, `float32` (the truth) and those beside."""
+    """What an encoder came to in a check, by run: `reference`, `candidate`, `float32` (the truth) and those beside."""
     at = rounds.get(name) or rounds[next(iter(rounds))]
     first = next(iter(rounds.values())).reference
     runs: dict[str, Outputs] = {**first.beside, **at.reference.beside}

@@ -40,18 +40,18 @@ CHAIN = "chain"
 def decode_round(
     request: Request, name: str, loops: Pair[Ends] | None, start: Given | None, openers: Openers, say: Say, sink: Sink
 ) -> Result:
-    """Decode both sides of a round and judge them.
+    """Decode both sides of a check and judge them.
 
     Args:
-        request: of the VAE alone. name: of the round. loops: what the loops came to; None where there is no chain.
+        request: of the VAE alone. name: of the check. loops: what the loops came to; None where there is no chain.
         start: the latents to decode where there is none; None to read a port's file.
     """
-    neutral = name == "structure"
+    neutral = name == "logic"
     sides = (s.neutral if neutral else s for s in (request.reference, request.candidate))
     # One text encoder's dtype is none of the decoder's.
     ours, theirs = (s.replace(text_byt5_dtype="same") for s in sides)
     forcing = "module" if request.forcing == "module" else "none"  # there is one step: nothing to be forced
-    alone = dataclasses.replace(request, reference=ours, candidate=theirs, rounds=name, stage1=None, forcing=forcing)
+    alone = dataclasses.replace(request, reference=ours, candidate=theirs, checks=name, stage1=None, forcing=forcing)
     config = vae_config(resolve_model(request.model))
     own = None if loops is None else Pair(_of_loop(loops.reference), _of_chain(loops))
     if own is None and start is not None:
@@ -63,7 +63,7 @@ def decode_round(
     if failed(checks[:2]) is not None or failed(latent_checks(config, latents, latents)) is not None:
         return with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, VAE_STAGE)
     result, came = compare_stage(alone, openers, say, {} if own is None else {name: own})
-    if result.failed is not None and request.rounds == "precision":
+    if result.failed is not None and request.checks == "precision":
         result = dataclasses.replace(result, failed="precision")
     return _judged(result, came[next(reversed(came))], config, latents, loops is not None, checks, sink)
 
@@ -101,7 +101,7 @@ def _judged(
     checks = (*checks, frames_check(config, latents.shape, ours, theirs))
     sink.frames("reference", ours)
     sink.frames("candidate", theirs)
-    failing = result.failed or ("structure" if "float32" not in runs else "precision")
+    failing = result.failed or ("logic" if "float32" not in runs else "precision")
     result = with_checks(result, checks, VAE_STAGE)
     if ours.shape != theirs.shape:
         return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),))

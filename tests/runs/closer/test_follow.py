@@ -141,7 +141,7 @@ def pair(floors: float, *, port: bool = True, compiled: bool = True) -> tuple[An
 def test_a_program_that_is_wrong_only_where_nothing_is_observed_fails() -> None:
     given, asked = pair(30.0)
     found = unobserved(PASSED, given, loop(PREDICTED), REQUEST, lambda *_: None)
-    assert (found.verdict, found.failed) == ("fail", "structure")
+    assert (found.verdict, found.failed) == ("fail", "logic")
     assert found.origin is not None
     assert found.origin.key.site == "loop:noise_pred"
     assert found.notes[-1].text == NOTE
@@ -154,7 +154,7 @@ def test_a_program_that_agrees_leaves_the_result_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("result", "more"),
-    [(Result("fail", "structure", because("")), {}), (PASSED, {"port": False}), (PASSED, {"compiled": False})],
+    [(Result("fail", "logic", because("")), {}), (PASSED, {"port": False}), (PASSED, {"compiled": False})],
     ids=["failed already", "parity's own", "eager"],
 )
 def test_nothing_is_run_again_without_need(result: Result, more: dict[str, bool]) -> None:

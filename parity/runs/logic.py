@@ -1,7 +1,7 @@
-"""The structure round: two sides judged two ways, against the reference and its float32 floors.
+"""The logic check: two sides judged two ways, against the reference and its float32 floors.
 
 Cost: both sides once, the reference's runs beside it that measure its floors, and the truth's records of all steps,
-which the precision round is judged against (8 KB a site and step).
+which the precision check is judged against (8 KB a site and step).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Truth:
     ends: Ends = field(default_factory=Ends)
 
 
-def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, Truth]:
+def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, Truth]:
     """Judge a pair two ways, against the reference and its float32 floors; returns what the reference computed too."""
-    leave = sink.begin(pair.facts, "structure")
+    leave = sink.begin(pair.facts, "logic")
     plan = pair.plan(request)
     say("preparing the floors")
     truth, ends = Truth(), Ends()
@@ -75,7 +75,7 @@ def structure(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Resu
 
 @dataclass
 class _Judged:
-    """A structure round as it comes along: what was judged, and what is to be looked at closer."""
+    """A logic check as it comes along: what was judged, and what is to be looked at closer."""
 
     pair: Ready
     request: Request
@@ -120,7 +120,7 @@ class _Judged:
             self.collected.sites = self.again.settle(self.collected.sites, self.local)
 
     def conclude(self, model: str, differing: Sequence[object]) -> Result:
-        """The verdict of the round."""
+        """The verdict of the check."""
         pair = self.pair
         checks = (*pair.checks, reached(pair))
         widest = widest_of(pair.settings.reference.text("tpu"))
