@@ -53,7 +53,7 @@ class Known:
 
     Args:
         sites: observed; in bfloat16 every module is also run alone on the reference's inputs. model: name or folder.
-        forcing: in place of `none` in float32 and `module` in bfloat16. port: `FILE:FUNCTION` of the candidate.
+        isolate: in place of `none` in float32 and `modules` in bfloat16. port: `FILE:FUNCTION` of the candidate.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Known:
         *,
         sites: str | None = None,
         model: str = DEFAULT_MODEL,
-        forcing: str | None = None,
+        isolate: str | None = None,
         port: str | None = None,
     ) -> None:
         exact, chosen = dtype == "float32", [f"dtype={dtype}"]
@@ -81,7 +81,7 @@ class Known:
             steps,
             seed,
             sites=sites or ("blocks" if exact else "all"),
-            forcing=forcing or ("none" if exact else "module"),
+            isolate=isolate or ("none" if exact else "modules"),
             checks="both" if exact else "precision",
             ports=ports,
         )

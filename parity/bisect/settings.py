@@ -181,7 +181,7 @@ def question_of(request: Request) -> dict[str, str]:
         "reference": _in_words(request.reference),
         "candidate": _in_words(request.candidate),
         "checks": request.checks,
-        "forcing": request.forcing,
+        "isolate": request.isolate,
         "ports": "; ".join(f"{port.option} {port.text.rpartition(':')[2]} {port.digest}" for port in ports),
     }
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.choices import CHECKS, FORCINGS, choose, one_of
+from parity.commands.parts.choices import CHECKS, ISOLATIONS, choose, one_of
 from parity.commands.parts.options import Generation, Output, Sides
 from parity.commands.parts.unfold import command
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
@@ -32,7 +32,7 @@ def settings(
     generation: Generation,
     sides: Sides,
     checks: Annotated[str, one_of(CHECKS, "As for `parity run`.")] = "both",
-    forcing: Annotated[str, one_of(FORCINGS, "As for `parity run`.")] = "none",
+    isolate: Annotated[str, one_of(ISOLATIONS, "As for `parity run`.")] = "none",
     state: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep finished runs here; the same command then resumes.")
     ] = None,
@@ -46,12 +46,12 @@ def settings(
     from parity.bisect.swaps import plan
     from parity.report.progress import progress
 
-    choose("--forcing", forcing, FORCINGS)
+    choose("--isolate", isolate, ISOLATIONS)
     choose("--checks", checks, CHECKS)
     start = generation.read()
     require_one_process()
     quieten()
-    request = start.request(sides.load(start.model), forcing=forcing, checks=checks)
+    request = start.request(sides.load(start.model), isolate=isolate, checks=checks)
     searched = plan(request.reference, request.candidate, request.ports.candidate or request.ports.reference)
     known = State.open(state, question_of(request))
     check_extras()

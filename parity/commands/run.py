@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.choices import CHECKS, FORCINGS, STAGES, choose, one_of, some_of
+from parity.commands.parts.choices import CHECKS, ISOLATIONS, STAGES, choose, one_of, some_of
 from parity.commands.parts.judged import shown
 from parity.commands.parts.options import Generation, Judgement, Observed, Sides
 from parity.commands.parts.unfold import command
@@ -28,12 +28,12 @@ def run(
         str,
         one_of(CHECKS, "logic: float32, dtype settings neutralised; precision: as given, against the float32 truth."),
     ] = "both",
-    forcing: Annotated[
+    isolate: Annotated[
         str,
         one_of(
-            FORCINGS,
-            "none: free run; step: each step starts from the reference's latents; module: each block is also run "
-            "on the reference's inputs.",
+            ISOLATIONS,
+            "steps: each step starts from the reference's latents; modules: each block is also run on the reference's "
+            "inputs.",
         ),
     ] = "none",
     stages: Annotated[
@@ -49,7 +49,7 @@ def run(
 
     Settings are listed by `parity info settings`. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
-    choose("--forcing", forcing, FORCINGS)
+    choose("--isolate", isolate, ISOLATIONS)
     choose("--checks", checks, CHECKS)
     start = generation.read(stages)
     with output.sides() as say:
@@ -60,7 +60,7 @@ def run(
             sides.load(start.model),
             sites=observed.sites,
             values=tuple(observed.values),
-            forcing=forcing,
+            isolate=isolate,
             checks=checks,
         )
         kept = KeepLast(request) if out is None else KeepRun(out, request)

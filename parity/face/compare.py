@@ -47,7 +47,7 @@ def compare(
     layout: Layout | None = None,
     sites: str = "blocks",
     values: tuple[str, ...] = (),
-    forcing: Literal["none", "module"] = "none",
+    isolate: Literal["none", "modules"] = "none",
     checks: Rounds | None = None,
     reference_settings: Settings | None = None,
     candidate_settings: Settings | None = None,
@@ -68,7 +68,7 @@ def compare(
         sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept.
         checks: `logic`, `precision` or `both`; by default both, but precision alone where the candidate's weights
             are already rounded to fewer bits than the reference's, so that no cast brings their float32 values back.
-        forcing: `module` also calls each of the candidate's modules alone, on the reference's inputs.
+        isolate: `modules` also calls each of the candidate's modules alone, on the reference's inputs.
         reference_settings, candidate_settings: such as `{"dtype": "bfloat16"}`; by default each side's dtype is that
             of its weights.
 
@@ -88,7 +88,7 @@ def compare(
         *settings,
         sites=sites,
         values=tuple(values),
-        forcing=forcing,
+        isolate=isolate,
         ports=ports,
         checks=checks or ("precision" if coarser else "both"),
     )
@@ -105,7 +105,7 @@ def assert_parity(
     runs: Runs | None = None,
     layout: Layout | None = None,
     sites: str = "blocks",
-    forcing: Literal["none", "module"] = "none",
+    isolate: Literal["none", "modules"] = "none",
     checks: Rounds | None = None,
     reference_settings: Settings | None = None,
     candidate_settings: Settings | None = None,
@@ -117,7 +117,7 @@ def assert_parity(
     """
     __tracebackhide__ = True
     result = compare(
-        reference, candidate, inputs, rename=rename, runs=runs, layout=layout, sites=sites, forcing=forcing,
+        reference, candidate, inputs, rename=rename, runs=runs, layout=layout, sites=sites, isolate=isolate,
         checks=checks, reference_settings=reference_settings, candidate_settings=candidate_settings,
     )  # fmt: skip
     if not result.passed:

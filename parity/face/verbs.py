@@ -40,7 +40,7 @@ def run(
     sites: str = "blocks",
     values: Sequence[str] = (),
     checks: Literal["logic", "precision", "both"] = "both",
-    forcing: Literal["none", "step", "module"] = "none",
+    isolate: Literal["none", "steps", "modules"] = "none",
     stages: Sequence[str] | None = None,
     out: Where | None = None,
 ) -> Result:
@@ -70,7 +70,7 @@ def run(
             (ports, *ports.settings(texts(reference), texts(candidate))),
             sites=sites,
             values=tuple(values),
-            forcing=forcing,
+            isolate=isolate,
             checks=checks,
         )
         kept = None if out is None else KeepRun(Path(out), request)

@@ -7,7 +7,7 @@ float32 floor, which is then measured around the float32 run, the truth. Optiona
 kernels (`kernel`). Each in L2, in L2 of each row bin, and, where values are held, in the largest element.
 
 The variants walk the loop beside the reference, so that the floors of later steps hold what rounding has grown to by
-then; with `--forcing step` they start each step from the reference's latents, as the candidate does.
+then; with `--isolate steps` they start each step from the reference's latents, as the candidate does.
 
 Cost: one float64 run and `SEEDS` perturbed runs of the reference, two copies of the weights; a third, and one run more,
 where the truth is not the reference itself.

@@ -125,7 +125,7 @@ def denoise(
 
     Args:
         plan: what to observe in the transformer; None for only the loop's own values.
-        forced: the state to start a step from (`--forcing step`).
+        forced: the state to start a step from (`--isolate steps`).
         first: step to start at, for a loop that was put there by `continue_from`. stop: step to end before.
     """
     for step in range(first, loop.side.inputs.steps if stop is None else stop):

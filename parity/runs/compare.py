@@ -104,7 +104,7 @@ def _compared(
         problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
         if problem is not None and not past_preflight:
             return Result("fail", "preflight", _of_check(problem), request.model, differing, checks), problem
-        if request.forcing == "module" and pair.facts.candidate.cannot_call:
+        if request.isolate == "modules" and pair.facts.candidate.cannot_call:
             raise UsageError(pair.facts.candidate.cannot_call)
         pair.plan(request)  # refuses before anything runs
         if exact == request:

@@ -53,7 +53,7 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
     say("preparing the floors")
     truth, ends = Truth(), Ends()
     judged = _Judged(pair, request, plan, sink, say)
-    forced = request.forcing == "step"
+    forced = request.isolate == "steps"
     states: dict[int, State] = {}
     ours = Plan(sites=plan, floors=DEFAULT_KINDS, forced=forced or request.by_itself, ends=True, leave=leave)
     first = until_end(pair.sides.reference.observe(ours), truth.ends)
@@ -89,7 +89,7 @@ class _Judged:
 
     def __post_init__(self) -> None:
         self.judge = Judge(excuses(self.pair.differing), strict_sites=self.pair.strict)
-        alone = self.request.forcing == "module"
+        alone = self.request.isolate == "modules"
         self.local = LocalPass(self.pair, self.plan, self.say) if alone else None
 
     def add(self, reference: StepRecords, candidate: StepRecords) -> None:

@@ -50,9 +50,9 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     plan = pair.plan(request)
     judge = Judge(excuses(pair.differing), strict_sites=pair.strict)
     collected, ends = Collected(), [Ends() for _ in range(3)]
-    local = LocalPass(pair, plan, say) if request.forcing == "module" else None
+    local = LocalPass(pair, plan, say) if request.isolate == "modules" else None
     starts = {step.step: state_of(step, "before") for step in truth.steps}
-    start = starts.get if request.forcing == "step" else None
+    start = starts.get if request.isolate == "steps" else None
     extra = coarse or _coarse(pair)
     references = [pair.sides.reference, *([] if extra is None else [extra])]
     whole = Plan(sites=plan, ends=True, leave=leave)

@@ -206,7 +206,7 @@ def test_modules_of_a_torch_port_are_run_on_the_references_inputs(tmp_path: Path
         ("RUNS", "torch"),
         ("    other.net", "    other.net.blocks[0].mod.weight.data *= 1.01\n    other.net"),
     )
-    result = compare(*write(tmp_path, text), forcing="module", sites="all")
+    result = compare(*write(tmp_path, text), isolate="modules", sites="all")
     local = {d.key.site: d.local for d in result.sites if d.local is not None and d.local.ratio == d.local.ratio}
     beyond = {site for site, error in local.items() if error.ratio > 3}
     assert beyond == {"blocks.0:out", "blocks.1:out", "blocks.0.mod:out", "blocks.1.proj:out"}, "each by its own error"
@@ -216,7 +216,7 @@ def test_modules_of_a_torch_port_are_run_on_the_references_inputs(tmp_path: Path
 
 def test_modules_of_a_jax_port_cannot_be_run_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"port.py:build is a port in JAX: its names are of values, not of modules"):
-        compare(*write(tmp_path), forcing="module")
+        compare(*write(tmp_path), isolate="modules")
 
 
 def test_goldens_of_ports_are_diffed(tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ IMPORT = "import jax\n"
             "compiling what `call` computes raised at port.py: ValueError: Only interpret mode",
         ),
         ("def build(case):", "def build(case):\n    raise KeyError('gone')", "raised at port.py:39: KeyError: 'gone'"),
-        ("SETTINGS = {", "SETTINGS = {'nothing': 1, ", "'nothing', which is no setting"),
+        ("SETTINGS = {", "SETTINGS = {'nothing': 1, ", "'nothing', no setting"),
         (
             IMPORT,
             "import jax\nraise RuntimeError('at import')\n",

@@ -135,7 +135,7 @@ ROWS = (
     # the loop
     Row(NANO, "schedule_dtype=bfloat16", "preflight", options={"steps": 50}),
     Row(NANO, "latents_dtype=bfloat16", "precision", "loop:latents.after", branch="",
-        options={"steps": 2, "forcing": "step"}),
+        options={"steps": 2, "isolate": "steps"}),
 )  # fmt: skip
 
 

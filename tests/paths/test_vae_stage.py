@@ -53,12 +53,12 @@ def decode(
     reference: tuple[str, ...] = (),
     candidate: tuple[str, ...] = (),
     sites: str = "blocks",
-    forcing: str = "none",
+    isolate: str = "none",
 ) -> Result:
     """One logic check, on the decoders that are loaded already: of latents, or of what two loops came to."""
     loaded_stage("reference", name, "vae", "", *reference), loaded_stage("candidate", name, "vae", "", *candidate)
     request = Request(name, parse("torch", reference), parse("torchax", candidate), stages=("vae",), sites=sites)
-    request = dataclasses.replace(request, forcing=forcing)
+    request = dataclasses.replace(request, isolate=isolate)
     loops = start if isinstance(start, Pair) else None
     given = None if isinstance(start, Pair) else {VAE_INPUT: held(start)}
     return decode_round(request, "logic", loops, given, OPENERS, lambda *_: None, NoSink())

@@ -41,15 +41,15 @@ def cannot_call(side: Loaded) -> str:
     family: Any = side.family
     if not family.is_own:
         return ""
-    take = "take --forcing none or step"
+    take = "leave --isolate modules out"
     if side.backend.seen is not None:
         return (
-            f"--forcing module calls the candidate's modules one at a time, and {family.entry.named} is a port in JAX: "
+            f"--isolate modules calls the candidate's modules one by one, and {family.entry.named} is a port in JAX: "
             f"its names are of values, not of modules that could be called; {take}"
         )
     if family.channels_last:
         return (
-            f"--forcing module hands the reference's inputs to the candidate's modules, and those of "
+            f"--isolate modules hands the reference's inputs to the candidate's modules, and those of "
             f"{family.entry.named} have channels last; {take}"
         )
     return ""
@@ -163,6 +163,6 @@ class _Guarded:
         return self.inner.has(module)
 
     def records(self, call: Call, step: int, eager: bool = False) -> list[Record]:
-        doing = f"{self.entry.named}: --forcing module: '{self.paths[call.module]}', called as the reference's is,"
+        doing = f"{self.entry.named}: --isolate modules: '{self.paths[call.module]}', called as the reference's is,"
         with failures(doing, self.entry.path):
             return self.inner.records(call, step, eager)

@@ -11,7 +11,7 @@ from parity.hooks.sites import SitePlan
 from parity.paths.stages.stage import Inputs, Seen, Stage
 from parity.paths.stages.whole import Whole
 
-FILE = "the candidate's embeddings are a file, which has no modules; take --forcing none"
+FILE = "the candidate's embeddings are a file, which has no modules; leave --isolate out"
 
 
 class HeldStage(Whole):

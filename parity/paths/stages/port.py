@@ -24,7 +24,7 @@ from parity.paths.stages.whole import Whole
 from parity.port import Port
 from parity.settings import SETTINGS, Settings
 
-OWN = "the candidate's VAE is its port's own function, which has no modules; take --forcing none"
+OWN = "the candidate's VAE is its port's own function, which has no modules; leave --isolate out"
 _RANK = 5
 """Of latents and frames, [B, C, T, H, W]."""
 
