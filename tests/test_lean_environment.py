@@ -123,4 +123,4 @@ def test_lean_environment_does_the_same(tmp_path: Path) -> None:
     script = [python.with_name("parity"), "diff", "reference", "candidate"]
     env = {**os.environ, "PYTHONPATH": ""}
     done = subprocess.run(script, capture_output=True, text=True, cwd=tmp_path / "lean", env=env)
-    assert (done.returncode, "\nverdict: fail (logic): tiny\n" in done.stdout) == (1, True)
+    assert (done.returncode, "\nverdict: fail: tiny, 2 steps\n" in done.stdout) == (1, True)

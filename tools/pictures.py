@@ -34,7 +34,7 @@ COLUMNS, LINES = 72, 40
 RUN = "parity run --candidate attention.mask=zero_kv"
 EXPLAIN = "parity explain"
 REPORT = "parity report"
-VERDICT, CAUSE = re.compile(r"^verdict\b"), re.compile(r"^top cause\b")
+VERDICT, CAUSE = re.compile(r"^verdict\b"), re.compile(r"^cause\b")
 """Lines with which what must be read begins."""
 
 SVG = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">

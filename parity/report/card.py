@@ -1,7 +1,7 @@
 """What a reader of a comparison must not miss: a card of a dozen lines, and beside it what the verdict rests on.
 
-The card has the verdict, the first divergence, the likeliest cause, what it costs in bits, and what to type next. A
-terminal shows it last, where the eye is; a page first.
+The card has the verdict, the first divergence, its kind and effect, the settings that differ, the likeliest cause, and
+what to type next. A terminal shows it last, where the eye is; a page first.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from parity.compare.result import EVIDENCE, Cause, Checked, Note, Origin, Result, SettingDifference, StepDiff
+from parity.compare.many.sites import FAILED, count
+from parity.compare.result import EVIDENCE, Cause, Note, Result, SettingDifference, StepDiff
 from parity.golden.records import Key
 from parity.report.document import Facts
 
-_BIRTHS = {
-    "input": "introduced at the input (it differs, its producer matches)",
-    "module": "introduced in the module (its inputs match, its output differs)",
-    "propagated": "propagated from differences before it",
+_KINDS = {
+    "preflight": "preflight: seen before anything is computed",
+    "logic": "logic: in float32, with every dtype setting neutral",
+    "precision": "precision: with the dtypes as given",
 }
+_FIRST = "first divergence: "
 
 
 def card(result: Result, following: Sequence[str] = ()) -> Facts:
@@ -26,25 +28,30 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
     Args:
         following: commands to go on with.
     """
-    verdict = f"{result.verdict} ({result.failed})" if result.failed else result.verdict
-    rows = [("verdict", f"{verdict}: {result.model}" if result.model else verdict)]
-    if result.reason:
+    steps = f", {len(result.steps)} steps" if len(result.steps) > 1 else ""
+    rows = [("verdict", f"{result.verdict}: {result.model}{steps}" if result.model else result.verdict)]
+    _, first, rest = result.reason.partition(_FIRST)
+    if first and not result.why.together:  # what is before it is said by the kind
+        rows.append(("first divergence", rest))
+    elif result.reason:
         rows.append(("reason", result.reason))
-    if result.origin is not None:
-        rows.append(("first divergence", _origin(result.origin, result)))
+    if result.failed is not None:
+        agreed = any(check.name == "logic" and check.verdict == "pass" for check in result.checks)
+        rows.append(("kind", _KINDS[result.failed] + "; the logic check passes" * agreed))
+    rows += [("effect", effect) for effect in _effects(result)]
+    if result.differing_settings:
+        rows.append(("settings", "; ".join(_difference(d, result.notes) for d in result.differing_settings)))
     if result.causes:
         more = len(result.causes) - 1
-        rows.append(("top cause", _cause(result.causes[0]) + (f" (and {more} more)" if more else "")))
-    rows += [("check", _checked(found)) for found in result.checks]
-    if not result.checks and (bits := _bits(result.steps)):
-        rows.append(("bits", bits))
-    rows += [("next", command) for command in following]
+        rows.append(("cause", _cause(result.causes[0]) + (f" (and {more} more)" if more else "")))
+    # The last line is a command by itself, to be pasted.
+    rows += [("next" if i < len(following) - 1 else "", command) for i, command in enumerate(following)]
     return Facts(tuple(rows))
 
 
 def context(result: Result) -> Facts:
-    """Differing settings, causes with their evidence, and notes."""
-    rows = [("differs", _difference(d, result.notes)) for d in result.differing_settings]
+    """Causes with their evidence, and notes."""
+    rows = []
     for c in result.causes:
         rows.append(("cause", _cause(c)))
         rows += [("evidence", f"{EVIDENCE[w.kind]}: {w.detail}") for w in c.evidence]
@@ -53,14 +60,17 @@ def context(result: Result) -> Facts:
     return Facts(tuple(rows))
 
 
+def _effects(result: Result) -> list[str]:
+    """What it does to noise_pred, check by check where several were run, and how far it spreads."""
+    checks: list[tuple[str, str]] = [(check.name, _bits(check.steps)) for check in result.checks]
+    checks = checks or [("", _bits(result.steps))]
+    bits = [f"{text} ({name})" if len(checks) > 1 else text for name, text in checks if text]
+    spread = count(result.sites, FAILED, frozenset({"propagated"}))
+    return ["; ".join([*bits, *([f"{spread} tensors behind it differ"] if spread else [])])] if bits or spread else []
+
+
 def _cause(cause: Cause) -> str:
     return cause.cause if math.isnan(cause.share) else f"{cause.share:.0%}: {cause.cause}"
-
-
-def _checked(found: Checked) -> str:
-    """`pass: logic, noise_pred agrees in 18.4 of 24 bits`: the worst step's."""
-    bits = _bits(found.steps)
-    return f"{found.verdict}: {found.name}" + (f", {bits}" if bits else "")
 
 
 def _bits(steps: Sequence[StepDiff]) -> str:
@@ -70,15 +80,6 @@ def _bits(steps: Sequence[StepDiff]) -> str:
         return ""
     where = f" at step {worst.step}" if len(steps) > 1 else ""
     return f"noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
-
-
-def _origin(origin: Origin, result: Result) -> str:
-    how = _BIRTHS[origin.birth]
-    if origin.birth == "module" and not result.inputs_compared:
-        how = "introduced there or before (its own inputs were not compared)"
-    elif origin.birth != "propagated" and result.why.not_compared:
-        how = f"introduced there or before, where not all could be compared ({', '.join(result.why.not_compared)})"
-    return f"{place(origin.key)} {site_name(origin.key)}, {how}"
 
 
 def place(key: Key) -> str:

@@ -20,7 +20,7 @@ def test_the_exit_codes(tmp_path: Path) -> None:
     other = write(tmp_path / "seed", replace(CANDIDATE, seed=8), [walk(0).steps()[1], walk(1).steps()[1]])
     for sides, code, said in (
         (same, 0, "verdict: pass: tiny"),
-        (apart, 1, "first divergence: step 1 cond blocks.1:out, introduced in the module"),
+        (apart, 1, "first divergence: blocks.1 output (step 1, cond): inputs match, output differs"),
         ((same[0], other), 125, "reason: not comparable: seed: 7 against 8"),
     ):
         ran = cli("diff", *sides, code=code)

@@ -209,7 +209,7 @@ class Unseen(torch.nn.Module):
 
 
 def test_assert_parity_raises_the_card() -> None:
-    with pytest.raises(AssertionError, match=r"verdict: fail \(logic\): Net\nreason: first divergence: blocks.1"):
+    with pytest.raises(AssertionError, match=r"verdict: fail: Net\nfirst divergence: blocks.1"):
         parity.assert_parity(NET, WRONG, X)
     with pytest.raises(AssertionError, match="verdict: inconclusive"):
         parity.assert_parity(NET, Unseen(), X)
@@ -241,7 +241,7 @@ def test_it_prints_as_its_card_and_its_page_lies_in_a_frame_of_its_own(monkeypat
     shown = Shown.of(Result("fail", "preflight", reason, NAMED))
     assert isinstance(shown, Result)
     assert (shown.passed, shown.exit_code) == (False, 1)
-    assert str(shown).startswith("verdict: fail (preflight)")
+    assert str(shown).startswith("verdict: fail: ")
     page = shown._repr_html_()
     assert re.fullmatch(r'<iframe sandbox="allow-scripts" srcdoc="[^"<>]*" style="[^"]*"></iframe>', page)
     inner = html.unescape(page)

@@ -155,7 +155,7 @@ def test_a_summary_says_what_a_reviewer_asks_in_order() -> None:
     out = markdown(Comparison(replace(RESULT, sites=sites, steps=steps)))
     said = [
         "## ❌ parity: fail (logic)\n", "- **verdict**: fail", "- **reason**: attention parts first",
-        "- **first divergence**: step 0 cond", "- **differs**: attention.mask", "- **note**: one",
+        "- **kind**: logic", "- **settings**: attention.mask", "- **note**: one",
         "- **preflight**:", "### Steps", "more rows", "### Blocks of step 0", "### Sites that failed",
         "more: --json has all",
     ]  # fmt: skip

@@ -71,12 +71,12 @@ def test_a_pipe_gets_every_fact_in_order_and_the_verdict_last() -> None:
     ]
     order = [label for i, label in enumerate(labels) if labels[i - 1] != label and not label.startswith("(")]
     assert order == [
-        "preflight", "step", "block", "failed", "differs", "cause", "evidence", "note", "verdict", "reason", "first",
-        "top", "next",
+        "preflight", "step", "block", "failed", "cause", "evidence", "note", "verdict", "reason", "kind", "effect",
+        "settings", "cause", "parity",
     ]  # fmt: skip
     assert plain(FAILING).count("\nblock ") == 15
     assert "(14 propagated: --json has all)\n" in plain(FAILING)
-    assert "differs: text.reorder: valid_first -> concatenate; text.reorder did no harm\nnote: jit" in plain(PASSING)
+    assert "settings: text.reorder: valid_first -> concatenate; text.reorder did no harm\n" in plain(PASSING)
     assert plain(INCONCLUSIVE) == "verdict: inconclusive\nreason: the two sides have no site in common\n"
     assert plain(PREFLIGHT).startswith("preflight: fail: timesteps: repeat: 998\npreflight: 1 other check passes\n")
 
