@@ -21,7 +21,7 @@ from parity.models.registry import family_of, resolve_model
 
 def test_inputs_are_refused_by_a_family_that_makes_its_own(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"_class_name": "CogVideoXTransformer3DModel"}')
-    with pytest.raises(UsageError, match="is a CogVideoX, which makes its own"):
+    with pytest.raises(UsageError, match="is a CogVideoX, which takes a port"):
         family_of(tmp_path, tmp_path / "inputs.safetensors")
 
 
