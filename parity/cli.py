@@ -131,14 +131,10 @@ app = typer.Typer(
     help="Find where, and why, a TPU port of a diffusion video model computes something different from the original.",
 )
 
-for with_settings in (run.run, record.record, diff.diff, compile.compile):
+for with_settings in (run.run, record.record, diff.diff, bisect.bisect, compile.compile):
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
 for plain in (explain.explain, report.report, golden.merge, init.init, info.info):
     app.command()(_exits(plain))
-for search in bisect.app.registered_commands:
-    if search.callback is not None:
-        search.callback = _exits(search.callback)
-app.add_typer(bisect.app, name="bisect")
 
 if __name__ == "__main__":
     main()

@@ -33,7 +33,7 @@ COMMANDS = [
     ("merge merged part0 part1", 0),
     ("info settings", 0),
     ("bisect --help", 0),
-    ("bisect commits HEAD~1 HEAD -- true", 2),  # no repository
+    ("bisect HEAD~1 HEAD -- true", 2),  # no repository
     ("diff s3://bucket/a s3://bucket/b", 2),
 ]
 PROGRAM = """

@@ -8,52 +8,67 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from parity.commands.parts.choices import CHECKS, ISOLATIONS, choose, one_of
-from parity.commands.parts.options import Generation, Output, Sides
+from parity.commands.parts.options import Generation, Output, Sides, Start
 from parity.commands.parts.unfold import command
+from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing
 from parity.report.output import consoles, tell
 
 CANNOT_BE_TOLD = 125
 
-app = typer.Typer(no_args_is_help=True, help="Find the commit or the settings that make a comparison fail.")
 
-
-@app.command()
 @command
-def settings(
+def bisect(
+    good: Annotated[str | None, typer.Argument(metavar="GOOD", help="A commit at which the command succeeds.")] = None,
+    bad: Annotated[str | None, typer.Argument(metavar="BAD", help="A later commit at which it fails.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND", help="Exit code 0: good, 1: bad, any other: skip.", show_default=False),
+    ] = None,
     *,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Find the fewest settings of the candidate that make the run fail.")
+    ] = False,
     generation: Generation,
     sides: Sides,
     checks: Annotated[str, one_of(CHECKS, "As for `parity run`.")] = "both",
     isolate: Annotated[str, one_of(ISOLATIONS, "As for `parity run`.")] = "none",
-    state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep finished runs here; the same command then resumes.")
-    ] = None,
     output: Output,
 ) -> int:
-    """Find the fewest settings of the candidate that make the run fail.
+    """Find the commit that introduced a difference, or the settings that make a run fail.
 
-    Delete the file of --state after changing code or weights.
+    A commit is found by `git bisect run`: the command runs at the top of a temporary checkout; your own is not touched.
+    The other options are those of the run with --settings.
     """
-    from parity.bisect.settings import OUTCOMES, Probe, State, by_run, fewest, question_of
+    choose("--isolate", isolate, ISOLATIONS)
+    choose("--checks", checks, CHECKS)
+    if settings and good is not None:
+        raise UsageError("--settings searches the settings of a run: it takes no commits")
+    if settings:
+        return _settings(generation.read(), sides, checks, isolate, output)
+    if good is None or bad is None or not words:
+        raise UsageError("give two commits and a command, parity bisect GOOD BAD -- COMMAND; or --settings")
+    if (generation, sides, checks, isolate) != (Generation(), Sides(), "both", "none"):
+        raise UsageError("the options of a run are for --settings: between commits the COMMAND has its own")
+    return _commits(good, bad, words, output)
+
+
+def _settings(start: Start, sides: Sides, checks: str, isolate: str, output: Output) -> int:
+    """The fewest settings of the candidate that make the run fail."""
+    from parity.bisect.settings import OUTCOMES, Probe, by_run, fewest
     from parity.bisect.swaps import plan
     from parity.report.progress import progress
 
-    choose("--isolate", isolate, ISOLATIONS)
-    choose("--checks", checks, CHECKS)
-    start = generation.read()
     require_one_process()
     quieten()
     request = start.request(sides.load(start.model), isolate=isolate, checks=checks)
     searched = plan(request.reference, request.candidate, request.ports.candidate or request.ports.reference)
-    known = State.open(state, question_of(request))
     check_extras()
 
     def heard(probe: Probe) -> None:
@@ -61,10 +76,10 @@ def settings(
 
     errors = consoles()[1]
     with progress(errors, quiet=not errors.is_terminal) as say:
-        culprits = fewest(searched, by_run(request, say), known, heard)
+        culprits, probes = fewest(searched, by_run(request, say), heard)
     facts: list[tuple[str, str]] = []
     for outcome in OUTCOMES:
-        facts += [(outcome, probe.words) for probe in known.probes if probe.outcome == outcome]
+        facts += [(outcome, probe.words) for probe in probes if probe.outcome == outcome]
     if searched.kept:
         facts.append(("the candidate's own in every run", ", ".join(searched.kept)))
     changes = "; ".join(f"{swap.setting}: {swap.without} -> {swap.candidate}" for swap in culprits)
@@ -76,27 +91,14 @@ def settings(
         "culprits": [asdict(swap) for swap in culprits],
         "searched": [asdict(swap) for swap in searched.swaps],
         "kept": searched.kept,
-        "probes": [asdict(probe) for probe in known.probes],
+        "probes": [asdict(probe) for probe in probes],
     }
     output.show(Listing(document, (Facts(tuple(facts)),)))
     return 0
 
 
-@app.command()
-@command
-def commits(
-    *,
-    good: Annotated[str, typer.Argument(metavar="GOOD", help="A commit at which the command succeeds.")],
-    bad: Annotated[str, typer.Argument(metavar="BAD", help="A later commit at which it fails.")],
-    words: Annotated[
-        list[str], typer.Argument(metavar="COMMAND", help="After --. Exit code 0: good, 1: bad, any other: skip.")
-    ],
-    output: Output,
-) -> int:
-    """Find the first bad commit with `git bisect run`.
-
-    The command runs at the top of a temporary checkout; your own is not touched.
-    """
+def _commits(good: str, bad: str, words: list[str], output: Output) -> int:
+    """The first bad commit."""
     from parity.bisect.commits import first_bad
 
     found = first_bad(good, bad, words)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def explain(
     output: Judgement,
     first: Annotated[
-        str | None, typer.Argument(metavar="[RUN|REFERENCE]", help="A kept run, or the reference golden.")
+        str | None, typer.Argument(metavar="RUN|REFERENCE", help="A kept run, or the reference golden.")
     ] = None,
-    second: Annotated[str | None, typer.Argument(metavar="[CANDIDATE]", help="The candidate golden.")] = None,
+    second: Annotated[str | None, typer.Argument(metavar="CANDIDATE", help="The candidate golden.")] = None,
     model: GoldensModel = None,
     prompt: Prompt = None,
     port: Port = None,

@@ -35,7 +35,7 @@ PARTS = {
 def info(
     output: Output,
     topic: Annotated[
-        str | None, typer.Argument(metavar="[models|settings|cache|GOLDEN]", help="Default: this machine.")
+        str | None, typer.Argument(metavar="models|settings|cache|GOLDEN", help="Default: this machine.")
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check every part of the golden; exit 2 where anything is wrong.")

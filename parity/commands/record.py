@@ -25,7 +25,7 @@ def record(
         str, typer.Argument(metavar="DIR", help="Folder or URL (gs://, s3://, hf://) of the golden to write.")
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of --script.", show_default=False)
+        list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments of --script.", show_default=False)
     ] = None,
     *,
     generation: Generation,

@@ -28,7 +28,7 @@ def report(
     run: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[RUN|RESULT.json]",
+            metavar="RUN|RESULT.json",
             help="A folder of `parity run --out`, or a comparison's JSON; default: the last run.",
         ),
     ] = None,

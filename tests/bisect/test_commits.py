@@ -1,4 +1,4 @@
-"""`parity bisect commits` on real repositories: what it finds, what it refuses, and what it leaves behind: nothing."""
+"""`parity bisect GOOD BAD -- COMMAND` on real repositories: what it finds, refuses and leaves behind, which is nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def bisect(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
 
     def call(repo: Path, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.chdir(repo)
-        monkeypatch.setattr("sys.argv", ["parity", "bisect", "commits", *arguments])
+        monkeypatch.setattr("sys.argv", ["parity", "bisect", *arguments])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -150,7 +150,7 @@ def test_the_users_checkout_is_not_touched(tmp_path: Path, bisect: Bisect, monke
         (["main~2", "main", "--", "no-such-command"], "'commit 1' is not good: the command ended with exit code 127"),
         (["main~2", "main", "--", "sh", "-c", "exit $(cat number)"], "'commit 1' is not good: the command ended with"),
         (["main~3", "main", "--", "sh", "-c", "exit $(cat number)"], "'commit 3' is not bad: the command ended with"),
-        (["main~2", "main"], "Missing argument"),
+        (["main~2", "main"], "give two commits and a command"),
     ],
 )  # fmt: skip
 def test_wrong_usage(arguments: list[str], why: str, tmp_path: Path, bisect: Bisect) -> None:
@@ -174,7 +174,7 @@ def test_an_interrupted_search_leaves_nothing(number: signal.Signals, tmp_path: 
     deaf = f"sh -c 'trap \"\" TERM; echo $$ > {tmp_path}/pid; exec sleep 60'"
     words = ["main~8", "main", "--", "sh", "-c", f"test $(cat number) != 4 || {deaf}; {HERE}"]
     parity = subprocess.Popen(
-        [sys.executable, "-m", "parity", "bisect", "commits", *words], cwd=repo, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "parity", "bisect", *words], cwd=repo, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 60
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parity import cli
-from parity.bisect.settings import Judge, Outcome, State, fewest
+from parity.bisect.settings import Judge, Outcome, fewest
 from parity.bisect.swaps import Plan, Swap, plan
 from parity.errors import InconclusiveError, UsageError
 from parity.settings import Settings, parse, render
@@ -34,8 +32,8 @@ class Failing:
         return ("bad", "fail: apart") if bad else ("good", "pass")
 
 
-def search(judge: Judge, searched: Plan, path: Path | None = None) -> list[str]:
-    return [swap.setting for swap in fewest(searched, judge, State.open(path, {}))]
+def search(judge: Judge, searched: Plan) -> list[str]:
+    return [swap.setting for swap in fewest(searched, judge)[0]]
 
 
 def eight() -> Plan:
@@ -115,50 +113,15 @@ def test_a_run_that_does_not_fail_or_cannot_be_run_has_nothing_to_find() -> None
         search(Failing({}, lambda _: True), eight())
 
 
-def test_a_stopped_search_is_resumed(tmp_path: Path) -> None:
-    whole = Failing({"attention.mask": "none", "vision_states": "none"})
-    answer = search(whole, eight())
-    stopped = Failing(whole.faults)
-    for done in range(len(whole.asked)):
-
-        def until(candidate: Settings, done: int = done) -> tuple[Outcome, str]:
-            if len(stopped.asked) == done:
-                raise KeyboardInterrupt
-            return stopped(candidate)
-
-        with pytest.raises(KeyboardInterrupt):
-            search(until, eight(), tmp_path / "s")
-    assert search(stopped, eight(), tmp_path / "s") == answer
-    assert stopped.asked == whole.asked
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        ('{"question": {"steps": "2"}, "probes": []}', "different search (steps: '2' in the file, '3' now)"),
-        ('{"question": {}, "probes": []}', "different search (steps: None in the file, '3' now)"),
-        ('{"question": {"steps": "3"}, "probes": [{"settings": [], "outcome": 1}]}', "is not a state file"),
-        ('{"question": {"steps": "3"}}', "is not a state file"),
-        ("[]", "is not a state file"),
-        ("{", "is not a state file"),
-    ],
-)  # fmt: skip
-def test_a_file_that_is_not_this_searchs_is_refused(content: str, why: str, tmp_path: Path) -> None:
-    (tmp_path / "s").write_text(content)
-    with pytest.raises(UsageError, match=re.escape(why)):
-        State.open(tmp_path / "s", {"steps": "3"})
-    assert (tmp_path / "s").read_text() == content
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torchax")
     judge = Failing({"attention.mask": "none"})
     monkeypatch.setattr("parity.bisect.settings.by_run", lambda request, say: judge)
     monkeypatch.setattr("parity.commands.bisect.quieten", lambda: None)
 
     def call(*arguments: str) -> tuple[int, str, str]:
-        words = ["--candidate", "attention.mask=none", "--candidate", "vision_states=none", "--state", f"{tmp_path}/s"]
-        monkeypatch.setattr("sys.argv", ["parity", "bisect", "settings", *words, *arguments])
+        words = ["--candidate", "attention.mask=none", "--candidate", "vision_states=none"]
+        monkeypatch.setattr("sys.argv", ["parity", "bisect", "--settings", *words, *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         captured = capsys.readouterr()
@@ -176,12 +139,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "with attention.mask: bad (fail: apart)" in err.splitlines()
     code, out, _ = call("--json")
     document = json.loads(out)
-    assert (code, len(judge.asked)) == (0, 3)  # nothing was run again
+    assert (code, len(judge.asked)) == (0, 6)
     assert document["culprits"] == [{"setting": "attention.mask", "without": "exact", "candidate": "none"}]
     assert [probe["outcome"] for probe in document["probes"]] == ["bad", "good", "bad"]
     for wrong, why in (
-        (["--steps", "2"], "steps: '1' in the file, '2' now"),
-        (["--candidate", "rope=cached"], "is from a different search (candidate:"),
+        (["HEAD"], "--settings searches the settings of a run: it takes no commits"),
         (["--steps", "0"], "--steps"),
         (["--checks", "three"], "--checks takes both, logic, precision"),
         (["--inputs", "nowhere"], "no such file or golden"),
