@@ -1,4 +1,4 @@
-"""`parity bisect GOOD BAD -- COMMAND` on real repositories: what it finds, refuses and leaves behind, which is nothing."""
+"""`parity bisect GOOD BAD -- COMMAND` on real repositories: what it finds and refuses, and what it leaves: nothing."""
 
 from __future__ import annotations
 
