@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = [
     "README.md",
-    *(f"docs/{name}.md" for name in ["bisect", "ci", "documents", "explain", "goldens", "ports", "stages"]),
+    *(f"docs/{name}.md" for name in ["agents", "bisect", "ci", "documents", "explain", "goldens", "ports", "stages"]),
 ]
 DIFFERS = re.compile(r"attention.mask=(none|zero_kv)( |$)|explain( story| zeroed)?$")
 """Commands that end with exit code 1."""
