@@ -82,7 +82,7 @@ def judged(known: Known, variant: Variant, side: Loaded) -> Row:
         except Exception as error:  # a patch that does not run is no fault
             return {"verdict": "broken", "reason": f"{type(error).__name__}: {error}"}
     origin = result.origin
-    ratios = (d.distance.ratio for d in result.sites if d.verdict != "apart")
+    ratios = (d.distance.ratio for d in result.sites if d.verdict != "ignored")
     alone = [d for d in result.sites if not np.isnan(d.local.floor) or d.local.ratio == float("inf")]
     worst = max(alone, key=lambda d: float("inf") if np.isnan(d.local.ratio) else d.local.ratio, default=None)
     return {

@@ -87,7 +87,7 @@ def conclude(
     if not any(_compared(d) for d in sites):
         why = Reason(kind="inconclusive", problem="no_tensor", detail="sides")
         return Result("inconclusive", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
-    loop = [d for d in among(sites, which=_is_loop) if d.verdict != "apart"]
+    loop = [d for d in among(sites, which=_is_loop) if d.verdict != "ignored"]
     broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d)]
@@ -151,7 +151,7 @@ def _before(d: SiteDiff, broken: SiteDiff) -> bool:
 def _compared(d: SiteDiff) -> bool:
     """Whether tensors with elements met at this site, finite or not, and could be judged."""
     held = all(d.dtypes) and all(math.prod(shape) > 0 for shape in d.shapes)
-    return held and d.verdict not in ("apart", "inconclusive")
+    return held and d.verdict not in ("ignored", "inconclusive")
 
 
 def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin:

@@ -326,7 +326,7 @@ def without_floors(result: Result) -> Result:
     """The verdict where the reference holds no floors at all: exact equality passes, anything else is unknown."""
     if result.verdict == "inconclusive":
         return result
-    first = next((d for d in among(result.sites, apart=True) if d.verdict != "apart"), None)
+    first = next((d for d in among(result.sites, apart=True) if d.verdict != "ignored"), None)
     first = first or next(among(result.sites, verdicts=FAILED), None)
     if first is None:
         return result

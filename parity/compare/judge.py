@@ -3,7 +3,7 @@
 The rule (docs/verdict.md): a site is beyond its floor above 3 times it in L2, or above 5 times it in any row bin or,
 where values are held, in its largest element. A divergence is born where the inputs agree and the output does not
 (`module`), or at an input although everything before agreed (`input`); what only grew is `propagated`. Padded rows are
-compared apart and never decide.
+ignored and never decide.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Judge:
         judged = []
         for d in diffs:
             if d.key.is_apart:
-                judged.append(replace(d, verdict="apart"))
+                judged.append(replace(d, verdict="ignored"))
                 continue
             if d.verdict == "inconclusive" or not beyond(d):
                 judged.append(d)

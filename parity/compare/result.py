@@ -15,7 +15,7 @@ from parity.settings import Difference as SettingDifference
 
 Verdict = Literal["pass", "fail", "inconclusive"]
 Failed = Literal["preflight", "logic", "precision"]
-SiteVerdict = Literal["pass", "fail", "harmless", "apart", "inconclusive"]
+SiteVerdict = Literal["pass", "fail", "harmless", "ignored", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class SiteDiff:
         local: how far the module's own output is, fed the reference's input; NaN where it was not measured.
         birth: how the divergence starts here; None where it does not start here.
         verdict: `pass`; `fail`; `harmless` (a declared setting explains it and the outputs stay within their floors);
-            `apart` (padded rows, which never decide); `inconclusive` (it differs and has no floor).
+            `ignored` (padded rows, which never decide); `inconclusive` (it differs and has no floor).
         note: what else is to be said, such as `None against a tensor`.
         called: the candidate's name of the port, where it was paired under another than the reference's; else empty.
     """

@@ -92,7 +92,7 @@ def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | N
     up on both sides where anything else of the block does. A terminal begins with the block of the origin and its
     neighbours, or with those nearest to their floors where nothing fails.
     """
-    shown = [s for s in sites if s.key.step == step and s.key.module != LOOP and s.verdict != "apart"]
+    shown = [s for s in sites if s.key.step == step and s.key.module != LOOP and s.verdict != "ignored"]
     branches = list(dict.fromkeys(site.key.branch for site in shown))
     by_block: dict[str, list[SiteDiff]] = {}
     for site in shown:

@@ -186,7 +186,7 @@ class _Step:
         rel, ratios = self.numbers[:, 0], self.numbers[:, 2]
         unknown, far = np.isnan(ratios), self._far()
         far &= ~self.meeting.padding & (self.verdicts != VERDICTS.index("inconclusive"))
-        self.verdicts[self.meeting.padding] = VERDICTS.index("apart")
+        self.verdicts[self.meeting.padding] = VERDICTS.index("ignored")
         at = np.flatnonzero(far).tolist()
         if not at:
             return

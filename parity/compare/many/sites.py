@@ -26,7 +26,7 @@ from parity.golden.records import Key
 
 IN_MEMORY = 32 << 20
 """Bytes of columns that are held in memory before they go to the temporary folder."""
-VERDICTS: tuple[SiteVerdict, ...] = ("pass", "fail", "harmless", "apart", "inconclusive")
+VERDICTS: tuple[SiteVerdict, ...] = ("pass", "fail", "harmless", "ignored", "inconclusive")
 BIRTHS: tuple[Birth | None, ...] = (None, "input", "module", "propagated")
 NUMBERS = 9
 """rel_l2, floor and ratio; cosine, max_abs and linf_ratio; the local rel_l2, floor and ratio."""

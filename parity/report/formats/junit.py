@@ -61,7 +61,7 @@ def groups(sites: Sequence[SiteDiff]) -> dict[Group, list[SiteDiff]]:
     """(stage, step, branch, block) -> its sites that decide, in execution order."""
     found: dict[Group, list[SiteDiff]] = {}
     for site in sites:
-        if site.verdict != "apart":
+        if site.verdict != "ignored":
             key = site.key
             found.setdefault((key.stage, key.step, key.branch, block_of(key.module)), []).append(site)
     return found

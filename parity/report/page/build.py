@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 
 LIMIT = 3
 """Beyond this ratio a site fails: `parity.compare.judge.L2_LIMIT`, which a report does not import."""
-VERDICTS = ("pass", "harmless", "apart", "inconclusive", "fail")
+VERDICTS = ("pass", "harmless", "ignored", "inconclusive", "fail")
 INTRODUCED = (None, "input", "module")
 MOST_LISTED = 12
 """Sites that are listed in the card; the table has all."""

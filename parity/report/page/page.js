@@ -2,7 +2,7 @@
   "use strict";
   const find = (id) => document.getElementById(id);
   const given = JSON.parse(find("data").textContent);
-  const VERDICTS = ["pass", "harmless", "apart", "inconclusive", "fail"];
+  const VERDICTS = ["pass", "harmless", "ignored", "inconclusive", "fail"];
   const BORN = ["propagated", "introduced in its input", "introduced in this module"];
 
   const bytes = Uint8Array.from(atob(given.packed), (char) => char.charCodeAt(0));
@@ -48,7 +48,7 @@
   });
   const grave = (site) => (site.verdict === "fail" && Number.isNaN(site.ratio) ? Infinity : site.ratio);
   for (const site of sites.values()) {
-    if (site.verdict === "apart") continue;
+    if (site.verdict === "ignored") continue;
     for (let node = nodeOf[site.row]; node; node = node.up) {
       const worst = node.worst[site.column] ??= { ratio: NaN, fail: false, inconclusive: false, born: false };
       worst.ratio = Number.isNaN(worst.ratio) ? grave(site) : Math.max(worst.ratio, grave(site) || 0);
