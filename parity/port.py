@@ -1,4 +1,4 @@
-"""What a port's file imports: the object it returns, what it is told, and `tap`. Needs neither torch nor jax.
+"""What a port's file imports: the object it returns, what it is given, and `tap`. Needs neither torch nor jax.
 
     from parity.port import Case, Port, tap
 
@@ -28,7 +28,7 @@ Runs = Literal["torch", "torchax", "jax"]
 
 @dataclass(frozen=True)
 class Case:
-    """What a port is told before it is built.
+    """What a port is given before it is built.
 
     Attributes:
         role: `reference` or `candidate`. model: as given with --model; empty without one.

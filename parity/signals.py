@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP as exceptions, so that what is open is closed and a word is said; and none of them is lost.
+"""SIGTERM and SIGHUP as exceptions, so that what is open is closed and a line is printed; and none of them is lost.
 
 A signal's exception is raised wherever the interpreter happens to be. In a finaliser or a weak reference's callback
 Python prints it and goes on, and a command that was told to stop would not: it is raised once more, a moment later.

@@ -47,7 +47,7 @@ def measured(rows: Rows) -> Iterator[str]:
     """The page's figures and rows."""
     yield f"{summary(rows)}.".capitalize()
     yield ""
-    columns = ("", "pitfall", "the two sides here", "outcome", "verdict", "what is said")
+    columns = ("", "pitfall", "the two sides here", "outcome", "verdict", "the sentence")
     yield from table(columns, (cells(pitfall, rows[str(pitfall.number)]) for pitfall in PITFALLS))
 
 

@@ -3,7 +3,7 @@
 1. *Counterfactual* (a kept run, whose settings are known): the candidate is run again with one setting at a time as the
    reference has it.
 2. *Signature* (any candidate, from its records alone): this machine's reference is run under each known fault, and the
-   candidate's error is looked for among theirs. What none of them explains is said to be unknown.
+   candidate's error is looked for among theirs. What none of them explains is unknown.
 3. *Gauge*: what the records show by themselves: phantom keys, a gain, another order, another schedule.
 
 What differs in a stage outside the loop is looked for there (`parity.causes.stages`), by counterfactuals alone.

@@ -20,7 +20,7 @@ from parity.compare.result import NAN, Cause, Witness
 from parity.settings import NEUTRAL, remedy, sentence
 
 ALIKE = 0.02
-"""Two faults whose errors differ by less than this share, or by rounding, cannot be told apart."""
+"""Two faults whose errors differ by less than this share, or by rounding, cannot be distinguished."""
 ROUNDED = 0.4
 """R2 above which an error is that of a setting that only rounds: an unknown one has a few percent."""
 AS_LARGE = (0.6, 1.4)

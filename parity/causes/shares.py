@@ -1,7 +1,7 @@
 """Counterfactuals: the candidate run again with some of its differing settings as the reference has them.
 
 Each setting alone wrong, and each alone swapped back, tells what it does. One that does no harm alone, and none
-together with the other harmless ones, is harmless: its number is told, its share is 0. The guilty ones share the error.
+together with the other harmless ones, is harmless: its number is given, its share 0. The guilty ones share the error.
 
 Shares. With e(S) the error of noise_pred where the settings S are wrong and g = e(guilty), the value of S is
 v(S) = <e(S), g> / <g, g>: how much of g is there, 1 for all of them. The share of a setting is its Shapley value

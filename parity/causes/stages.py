@@ -4,7 +4,7 @@ How. The stage is compared again by itself. Then the candidate's stage runs with
 time, and each setting's share of the error of the stage's outputs is taken as it is in the loop
 (`parity.causes.shares`). What only rounds takes no part where the logic check failed. Where no setting differs, or
 a port decodes, the known faults of a VAE are simulated in the reference (`parity.causes.decoding`); those of the text
-stage are not, and what differs there is in the code, which is said.
+stage are not, and what differs there is in the code, as a note says.
 
 Cost: a comparison of the stage, two runs of it for each differing setting, or one for each known fault.
 """

@@ -21,7 +21,7 @@ _IN_PROPERTIES = {**_IN_MESSAGES, ":": "%3A", ",": "%2C"}
 
 
 def annotate(port: str, title: str, message: str) -> None:
-    """Show a message at a port's function, `FILE.py:FUNCTION`; elsewhere than on GitHub's machines nothing is said."""
+    """Show a message at a port's function, `FILE.py:FUNCTION`; on GitHub's machines only."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         name, _, function = port.rpartition(":")
         tell(error_line(_in_repository(Path(name)), _line(Path(name), function), title, message))

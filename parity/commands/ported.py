@@ -19,7 +19,7 @@ from parity.golden import Golden
 
 @dataclass(frozen=True, kw_only=True)
 class Ported(Observed):
-    """What is said of a port beside its name.
+    """The options of a port.
 
     Attributes:
         model: None for the golden's. settings: `NAME=VALUE` of the port. reference_port: of a golden that is of a

@@ -7,7 +7,7 @@ How. Modules that only one side has are compared by their outputs of one step: o
 frame and shape are the same, by the relative distance of their sketches. A pair is accepted if each is the other's
 nearest and clearly so: nearer than half of the second nearest, and than half of what unrelated tensors are apart.
 Where outputs tie (a container and its last child) or nothing is near (the module diverges), its inputs decide. What
-stays ambiguous is said, with the candidates, and not mapped. Accepted pairs that differ in their numbers alone become
+stays ambiguous is listed with its candidates and not mapped. Accepted pairs that differ in their numbers alone become
 one rule, `blocks\\.(\\d+)` for all blocks, if it contradicts none of them. Inputs of mapped modules are matched
 likewise, and give port rules.
 

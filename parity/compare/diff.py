@@ -3,7 +3,7 @@
 Problem. What a GPU and a TPU computed meets on a third machine that has neither, months later perhaps, and may be
 larger than its memory.
 
-How. Provenances first (`parity.compare.comparable`): the incomparable is said and nothing else is done. Then step by
+How. Provenances first (`parity.compare.comparable`): what is not comparable ends it. Then step by
 step: both sides' parts are read, checked, put under the reference's names and judged as a live run is. Fail closed:
 without floors in the reference only exact equality passes, and where nothing but sites without floors differ the diff
 is inconclusive, with the command that measures floors.

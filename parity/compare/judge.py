@@ -247,7 +247,7 @@ def beyond(d: SiteDiff) -> bool:
 def peak(d: SiteDiff) -> float:
     """The worst ratio to the floor of a row bin or, where values are held, of the largest element; 0 for none.
 
-    Row bins count where values are held too, so that asking for values never lets through what was seen without.
+    Row bins count beside held values, so that asking for values never lets through what was seen without.
     """
     return max((r for r in (d.linf_ratio, *d.bins) if not math.isnan(r)), default=0.0)
 
@@ -280,7 +280,7 @@ def tells(d: SiteDiff) -> bool:
 
 
 def two_things(d: SiteDiff, made: float) -> bool:
-    """Whether a site paired under two names differs and what is made of it does not; of an input, far less.
+    """Whether a site paired under two names differs and what follows from it does not; of an input, far less.
 
     Args:
         made: the worst severity among the outputs of `told_by`.

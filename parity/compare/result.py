@@ -96,7 +96,7 @@ class SiteDiff:
 
     @property
     def remark(self) -> str:
-        """What is said of the site beside its numbers: its note, else what the candidate calls it."""
+        """A remark beside its numbers: its note, else what the candidate calls it."""
         return self.note or (f"{self.called} in the candidate" if self.called else "")
 
 

@@ -52,10 +52,10 @@ REPEATED = "one value for all rows against one a row, all alike"
 """What the note ends in of a tensor that one side holds once and the other repeats along its rows."""
 NOT_ONE = "which is not the same thing"
 """What the note ends in of an input that the sides name differently, and that is not what the other takes."""
-ABSENT = "zeros against None: what is made of them decides"
+ABSENT = "zeros against None: what follows from them decides"
 PICTURES = "pictures of 8 bits against floats: what was decoded decides"
-GIVEN_ONCE = "given on one side alone: what is made of it decides"
-COUNTS = "numbers of tokens or frames perhaps: what is made of them decides"
+GIVEN_ONCE = "given on one side alone: what follows from it decides"
+COUNTS = "numbers of tokens or frames perhaps: what follows from them decides"
 
 
 def is_unpaired(note: str) -> bool:
@@ -103,7 +103,7 @@ ALIKE = 1e-5
 
 
 def repeated(a: Record, b: Record) -> bool:
-    """Whether one tensor holds the other's values several times: a timestep by token, and what is made of it."""
+    """Whether one tensor holds the other's values several times: a timestep by token, and what follows from it."""
     x, y = a.moments, b.moments
     if x is None or y is None or x.nan or x.inf or y.nan or y.inf or not x.count or not y.count:
         return False
@@ -121,7 +121,7 @@ def repeated_sites(sites: Iterable[SiteDiff]) -> Iterator[str]:
         first = f"{found[0].key.site} ({found[0].note.removesuffix(f', {REPEATED}')})"
         yield (
             f"{len(found)} sites hold one value for all rows on one side and row by row, all alike, on the other: "
-            f"first {first}; what is made of them decides"
+            f"first {first}; what follows from them decides"
         )
 
 

@@ -8,7 +8,7 @@ walking its attributes (lists and dicts add their index or key), and each call o
 flax is not imported. Cost: one walk of the tree for each call of the top object.
 
 A linen module has no children before it is applied, and names of its own: it is asked for each call by linen's own
-`intercept_methods`. The layers of an `nn.scan` are one module there, called once a layer; they are told apart by their
+`intercept_methods`. The layers of an `nn.scan` are one module there, called once a layer; they differ in their
 number behind its name, `blocks.0`, once the scan is unrolled.
 """
 

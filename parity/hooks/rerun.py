@@ -63,7 +63,7 @@ def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inp
         return torch.func.functional_call(module, weights, call.args, dict(call.kwargs))
 
     def named(x: Any) -> Any:
-        """A dtype that the module is told to work in, as some time embeddings are."""
+        """A dtype that the module is asked to work in, as some time embeddings are."""
         return dtype if isinstance(x, torch.dtype) and x.is_floating_point else x
 
     args, kwargs = mapped(cast, call.args, named), mapped(cast, dict(call.kwargs), named)

@@ -29,7 +29,7 @@ from parity.hooks.sites import WHOLE, SitePlan, matches
 
 EACH, MOST = 1 << 23, 1 << 28
 """Bytes of one output that is held as it is, and of all of one call of the model: on a model of production size time
-embeddings and what is made of them, on a small one everything."""
+embeddings and what follows from them, on a small one everything."""
 
 
 EVERY = slice(None)

@@ -71,7 +71,7 @@ class Family(Protocol):
         return self.runs_as_it_is
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Around the compilation of its program: an error there is told as its code's, where that is not parity's."""
+        """Around the compilation of its program: an error there counts as its code's, where that is not parity's."""
         return contextlib.nullcontext()
 
     @property

@@ -64,7 +64,7 @@ class Parts:
         return [processor for processor in found if processor is not None]
 
     def guided(self) -> bool | None:
-        """Whether a pipeline's batches hold both guidance branches; None where nobody says."""
+        """Whether a pipeline's batches hold both guidance branches; None if unknown."""
         try:
             return bool(self.pipe.do_classifier_free_guidance)
         except Exception:  # it is known once the pipeline is called, or never

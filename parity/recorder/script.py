@@ -2,7 +2,7 @@
 
 Every pipeline registers its components when it is made; from then on the calls of its class are watched. The script
 runs in this process as it would by itself: its arguments, its folder on the path. What it prints is its own; how it
-ends is told in a sentence, as exit codes are parity's.
+ends is reported in a sentence, as exit codes are parity's.
 
 For the floors it is started before that in processes of their own, whose models round differently from the moment a
 pipeline has them, and which end with the pipeline's call: what the script does after it, it does once.

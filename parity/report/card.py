@@ -31,7 +31,7 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
     steps = f", {len(result.steps)} steps" if len(result.steps) > 1 else ""
     rows = [("verdict", f"{result.verdict}: {result.model}{steps}" if result.model else result.verdict)]
     _, first, rest = result.reason.partition(_FIRST)
-    if first and not result.why.together:  # what is before it is said by the kind
+    if first and not result.why.together:  # the kind says what comes before
         rows.append(("first divergence", rest))
     elif result.reason:
         rows.append(("reason", result.reason))
@@ -96,6 +96,6 @@ def site_name(key: Key) -> str:
 
 
 def _difference(difference: SettingDifference, notes: Sequence[Note]) -> str:
-    """The setting, and after it the notes about it: whether it did harm is said there."""
+    """The setting, and after it the notes about it: whether it did harm."""
     text = f"{difference.setting}: {difference.reference} -> {difference.candidate}"
     return "; ".join([text, *(note.text for note in notes if note.setting == difference.setting)])

@@ -19,7 +19,7 @@ from rich.text import Text
 from parity.report.output import printable, tell
 
 WORTH_SAYING = 2.0
-"""Seconds from which the total time is said."""
+"""Seconds from which the total time is shown."""
 
 
 class Say(Protocol):

@@ -174,7 +174,7 @@ def _with_attention(result: Result, pair: Ready, ends: Ends) -> Result:
 def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[str, ...]:
     """The names that a port gave to values and that no module of the reference has, with the nearest."""
     alone = [name for name in names if name and name not in pair.modules]
-    if not alone or len(alone) == len(names):  # where none meets any, nothing is judged, and that is said
+    if not alone or len(alone) == len(names):  # where none meets any, nothing is judged, as the note says
         return ()
     shown = []
     for name in alone[:3]:

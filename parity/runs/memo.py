@@ -24,7 +24,7 @@ class Memo:
     """A side that remembers its whole runs; everything else is asked of the side itself.
 
     Attributes:
-        side: that runs. others: opens what is made of it by `patched`. calls: whether its modules' calls are held too.
+        side: that runs. others: opens what `patched` makes of it. calls: whether its modules' calls are kept too.
     """
 
     side: Side
@@ -76,7 +76,7 @@ class Remembering:
 
     Attributes:
         inner: who opens. keeps: which sides are remembered; by default every reference.
-        calls: whether their modules' calls are held too, with all activations: for small models.
+        calls: whether their modules' calls are kept too, with all activations: for small models.
     """
 
     inner: Openers

@@ -21,7 +21,7 @@ def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     if evidence.declared.backend == PORT:  # heads before tokens inside an attention of its own is no fault
         tensors = [(a, b) for a, b in tensors if not other_layout(a, b)]
     found = list(_reordered(tensors))
-    # What is born as another order is told already; what follows from it says nothing more.
+    # What begins as another order is known already; what follows from it adds nothing.
     if not found or found[0] == evidence.origin.key:
         return
     first = found[0]

@@ -117,7 +117,7 @@ class KeepLast:
     """Keeps a run in the cache, where it takes the place of the last one. What cannot be kept costs no verdict.
 
     Attributes:
-        notes: see `KeepRun`. problems: none; that the run is not kept is said where it happens.
+        notes: see `KeepRun`. problems: none; a run that is not kept has its line on stderr at once.
     """
 
     problems: Sequence[str] = ()

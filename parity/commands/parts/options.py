@@ -135,11 +135,19 @@ class Start:
     given: Given
     stages: tuple[str, ...]
 
-    def request(self, loaded: tuple[Ports, Settings, Settings], **rest: object) -> Request:
+    def request(
+        self,
+        loaded: tuple[Ports, Settings, Settings],
+        *,
+        sites: str = "blocks",
+        values: tuple[str, ...] = (),
+        isolate: str = "none",
+        checks: str = "both",
+    ) -> Request:
         """The request of both sides.
 
         Args:
-            loaded: of `Sides.load`. rest: further fields.
+            loaded: of `Sides.load`. The others: see `Request`.
 
         Raises:
             UsageError: settings that the stages have no place for.
@@ -161,7 +169,10 @@ class Start:
             stages=self.stages,
             stage2=self.given.stage2,
             like=self.given.like,
-            **rest,  # type: ignore[arg-type]
+            sites=sites,
+            values=values,
+            isolate=isolate,
+            checks=checks,
         )
 
 

@@ -20,7 +20,7 @@ from parity.golden.sketch import Geometry
 VIDEO = "decode:out"
 """Site of what a script's decoder gave, [batch, frames, ...]."""
 _FRAMES = f"{LOOP}:frames"
-"""Site of what parity's own decoders gave, which is told frame by frame."""
+"""Site of what parity's own decoders gave, which is described frame by frame."""
 _FLOATS = ("float64", "float32", "bfloat16", "float16")
 _MOST = 8
 

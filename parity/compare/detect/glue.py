@@ -31,7 +31,7 @@ from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.golden.sketch import Geometry, distance, norm
 
 CLOSER = 0.1
-"""Share of the difference of two schedules that may be left where another shift is said to make it."""
+"""Share of the difference of two schedules that may be left where another shift counts as its cause."""
 
 LEAST_DARKER, MOST_DARKER = 0.35, 0.65
 """Levels of the mean by which truncated pictures are darker: about half of one where none is cut to black or white."""

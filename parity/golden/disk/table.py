@@ -5,7 +5,7 @@ a step as objects costs a hundred times what reading their bytes does.
 
 How. The first part is read strictly (`parity.golden.disk.codec.decode_step`), and everything in its header but the
 numbers of moments and floors is kept as text. A later part whose text is the same, byte for byte, therefore satisfies
-all that was checked of the first: only its numbers are read, and held to what numbers must satisfy. Where they stand
+all that was checked of the first: only its numbers are read, and checked as numbers. Where they stand
 is known from the part before (`parity.golden.disk.template`), or found by regular expressions. Any other part is
 read strictly again. A `Table` makes a `Record` when it is asked for one, equal to the one that `decode_step` makes.
 

@@ -21,7 +21,7 @@ _WORDS = ("context", "text", "txt", "caption", "encoder_hidden_states", "add_")
 class TextRows:
     """Tensors [B, rows, ...] of as many rows as the text has are text; see `parity.hooks.rows.RowRule`.
 
-    In which order a family joins image and text nobody says, so joint sequences are compared whole; where a mask of so
+    In which order a family joins image and text is unknown, so joint sequences are compared whole; where a mask of so
     many rows was given, it says which of them are read.
 
     Attributes:

@@ -264,7 +264,7 @@ def _type_embedding(model: Any, stream: torch.Tensor, kind: int) -> torch.Tensor
 
 
 def _vision_stream(model: Any, image_embeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The vision tokens and their mask; text-to-video is told by all-zero embeddings, without a branch in Python."""
+    """The vision tokens and their mask; text-to-video shows in all-zero embeddings, without a branch in Python."""
     given = torch.any(image_embeds != 0).reshape(1, 1)
     vision = model.image_embedder(image_embeds)
     vision = vision * given[:, :, None].to(vision.dtype)

@@ -59,7 +59,7 @@ def _erring_on_cpu() -> Any:
         The context that says which chip, part of the key of what JAX keeps compiled.
     """
     if not hasattr(jax, "make_user_context"):
-        raise UsageError(f"'tpu' needs a newer JAX than {jax.__version__}, whose programs cannot be told apart by it")
+        raise UsageError(f"'tpu' needs a newer JAX than {jax.__version__}, whose programs it cannot distinguish")
     chip = jax.make_user_context(NO_CHIP)
     for name in CHIPS["v6e"]:
         function = getattr(_lax, f"{name}_p", None) or getattr(_special, f"{name}_p")

@@ -1,4 +1,4 @@
-"""Calling a port's functions: what they raise is told, what they change is put back, their layout is theirs."""
+"""Calling a port's functions: what they raise is reported, what they change is put back, their layout is theirs."""
 
 from __future__ import annotations
 

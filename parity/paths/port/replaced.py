@@ -1,4 +1,4 @@
-"""What parity puts in the place of a model's own code, found on the loaded model: it is said with every result.
+"""What parity puts in the place of a model's own code, found on the loaded model, and listed with every result.
 
 Parity's own sides realise settings so (attention processors, forwards that JAX can trace); a port runs as it is.
 """

@@ -1,4 +1,4 @@
-"""What is said where libraries fail on a checkpoint: whose it is, and where, in one line.
+"""The message where libraries fail on a checkpoint: whose it is, and where, in one line.
 
 A config of somebody's own can make diffusers, transformers or numpy raise anything at any depth. That is the input's
 fault, exit code 2; with a model of parity's own it is an internal error, and keeps its traceback.
@@ -18,7 +18,7 @@ from parity.paths.plan import Source
 
 @contextlib.contextmanager
 def checkpoint(source: Source) -> Iterator[None]:
-    """Within it, what libraries raise is said of the checkpoint.
+    """Within it, what libraries raise names the checkpoint.
 
     Raises:
         UsageError: something failed, and the model is not one of parity's own.

@@ -93,6 +93,6 @@ def require_extras(*, torchax: bool = True) -> None:
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-    # Its errors are exceptions as well, which are told in one line: the log would say them a second time, in many.
+    # Its errors are exceptions as well, reported in one line: the log would say them a second time, in many.
     diffusers.utils.logging.set_verbosity(diffusers.utils.logging.FATAL)
     diffusers.utils.logging.disable_progress_bar()
