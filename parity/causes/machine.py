@@ -12,13 +12,14 @@ from parity.causes.known_faults import Simulated, beside
 from parity.causes.request import ExplainRequest
 from parity.compare.comparable import of_script
 from parity.errors import UsageError
+from parity.golden import Golden
 from parity.golden.facts import Facts
 from parity.golden.records import Provenance, StepRecords
 from parity.paths.plan import Plan
 from parity.paths.port.settings import typed
 from parity.paths.side import Side
 from parity.paths.worker.openers import Openers
-from parity.runs.like import carried
+from parity.runs.like import Like, carried
 from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import candidate_spec, reference_spec
 from parity.settings import Settings, Value, parse
@@ -60,7 +61,7 @@ class Machine:
             prompt=request.prompt,
             inputs=request.inputs,
             ports=request.ports,
-            like=None if request.ports.alone else carried(request.reference),
+            like=_inputs(request, golden),
         )
         reference = openers.of("reference").open(reference_spec(pair))
         facts = reference.facts()
@@ -142,3 +143,16 @@ class Machine:
 
 def _run_of(settings: Settings, step: int) -> object:
     return (step, *settings.as_text().items())
+
+
+def _inputs(request: ExplainRequest, golden: Provenance) -> Like | None:
+    """The embeddings and the noise that the reference's golden carries.
+
+    None where there are none, where a port brings its own, and where the candidate encodes the prompt in another dtype:
+    then both encode it here.
+    """
+    encoding = "text.byt5_dtype"
+    own = Golden.open(request.candidate).provenance.settings.get(encoding)
+    if request.ports.alone or own != golden.settings.get(encoding):
+        return None
+    return carried(request.reference)

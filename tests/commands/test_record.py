@@ -85,7 +85,7 @@ def test_both_sides_recorded_are_what_a_run_keeps_and_a_dropped_mask_is_found(tm
 
 @slow
 def test_every_unfinished_state_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    options = ("--candidate", "cache=deepcache:1,2,2", "--floors", "none")  # what skipped steps add was kept before
+    options = ("--reference", "cache=deepcache:1,2,2", "--floors", "none")  # what skipped steps add was kept before
     record(tmp_path / "whole", *options, "--steps", 3)
     for steps in (1, 2):
         stopped(Golden.open(tmp_path / "whole"), tmp_path / str(steps), steps)
@@ -113,7 +113,7 @@ def test_what_is_finished_is_neither_computed_nor_written_again(two: Path, no_st
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--candidate dtype=bfloat16", "settings[dtype]: 'float32' and 'bfloat16'"),
+        ("--reference dtype=bfloat16", "settings[dtype]: 'float32' and 'bfloat16'"),
         ("--seed 1", "seed: 0 and 1"),
         ("--prompt another", "inputs[cond."),
         ("--sites transformer_blocks.1", ""),

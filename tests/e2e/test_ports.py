@@ -243,7 +243,7 @@ def test_setting_of_a_port_is_the_cause(tmp_path: Path) -> None:
     cause = cli("explain", "--json", tmp_path / "run", *paths, code=1).json["causes"][0]
     assert (cause["setting"], cause["reference"], cause["candidate"]) == ("attention.mask", "exact", "none")
     assert cause["share"] == pytest.approx(1.0, abs=1e-3)
-    found = cli("bisect", "settings", "--json", *paths, "--state", tmp_path / "state.json", code=0)
+    found = cli("bisect", "--settings", "--json", *paths, code=0)
     assert [c["setting"] for c in found.json["culprits"]] == ["attention.mask"]
 
 
