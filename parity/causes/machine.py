@@ -153,6 +153,6 @@ def _inputs(request: ExplainRequest, golden: Provenance) -> Like | None:
     """
     encoding = "text.byt5_dtype"
     own = Golden.open(request.candidate).provenance.settings.get(encoding)
-    if request.ports.alone or own != golden.settings.get(encoding):
+    if request.ports.alone or own != golden.settings.get(encoding) or encoding in dict(request.rounding):
         return None
     return carried(request.reference)
