@@ -12,7 +12,6 @@ from parity.commands.parts.judged import saved, shown
 from parity.commands.parts.keep import last_run
 from parity.commands.parts.options import GoldensModel, Judgement, Port, Prompt, ReferencePort
 from parity.commands.parts.unfold import command
-from parity.errors import UsageError
 from parity.paths.worker.openers import Workers
 from parity.report.comparison import Comparison
 from parity.report.formats import render
@@ -38,8 +37,6 @@ def explain(
     Of the last run, of a kept one, or of two goldens. Exit codes as of `parity diff`. Name a run's ports again.
     """
     where = last_run() if first is None else Path(first)
-    if first is None and not where.is_dir():
-        raise UsageError("no run is kept yet: `parity run` keeps the last one; or give two goldens")
     with output.sides(torchax=second is None) as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run
         from parity.causes.explain import explain as find_causes
@@ -68,7 +65,7 @@ def _following(result: Result, first: str | None, second: str | None) -> tuple[s
     again = "the same run with --candidate" if second is None else "record the candidate again with --candidate"
     confirm = f"{again} {top.setting}={top.reference}   # confirms the top cause"
     pair = shlex.join([name for name in (first, second) if name is not None])
-    page = f"{'parity report ' + pair if pair else 'parity report'}   # the page, with these causes"
+    page = f"{shlex.join(['parity', 'report', *([first] if first else [])])}   # the page, with these causes"
     if second is not None:
         page = f"parity explain {pair} --format html > explain.html   # the page"
     return (*([confirm] if swapped else []), page)

@@ -16,6 +16,7 @@ from parity.commands.parts.unfold import command
 from parity.golden import Golden, Problem, Record, StepRecords, fingerprint_bytes, verify
 from parity.golden import merge as merge_goldens
 from parity.golden.strict import number
+from parity.report.cells import size
 from parity.report.document import Cells, Facts, Listing, Section, Table
 from parity.report.output import tell
 
@@ -44,7 +45,7 @@ def merge(
     """
     merge_goldens(out, parts)
     merged = Golden.open(out)
-    tell(f"{out}: {len(parts)} merged, {_steps(merged)}, {_size(merged.bytes)}")
+    tell(f"{out}: {len(parts)} merged, {_steps(merged)}, {size(merged.bytes)}")
 
 
 def document(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> dict[str, Any]:
@@ -97,17 +98,6 @@ def _steps(golden: Golden) -> str:
     return f"{len(golden.steps)} steps" + (f": {listed}" if listed else "")
 
 
-def _size(count: int) -> str:
-    if count < 1000:
-        return f"{count} bytes"
-    size = float(count)
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
-        if size < 1000:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:.1f} TB"
-
-
 def _sections(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> Iterator[Section]:
     provenance = golden.provenance
     index, count = provenance.shard
@@ -117,7 +107,7 @@ def _sections(golden: Golden, problems: list[Problem] | None, records: StepRecor
     rows = [
         ("golden", golden.name),
         ("state", "complete" if golden.complete else "incomplete: its recording was not finished"),
-        ("holds", f"{_steps(golden)}, {sum(p.records for p in golden.manifest.parts)} records, {_size(golden.bytes)}"),
+        ("holds", f"{_steps(golden)}, {sum(p.records for p in golden.manifest.parts)} records, {size(golden.bytes)}"),
         ("model", provenance.model),
         ("path", f"{provenance.side}, {provenance.backend}"),
         ("run", f"{provenance.steps} steps, seed {provenance.seed}"),
@@ -131,7 +121,7 @@ def _sections(golden: Golden, problems: list[Problem] | None, records: StepRecor
     ]
     yield Facts(tuple(row for row in rows if row[1]))
     yield Table("Settings", "setting", ("setting", "value"), tuple(provenance.settings.items()))
-    parts = [(str(part.step), part.file, str(part.records), _size(part.bytes)) for part in golden.manifest.parts]
+    parts = [(str(part.step), part.file, str(part.records), size(part.bytes)) for part in golden.manifest.parts]
     yield Table("Parts", "part of step", ("step", "file", "records", "size"), tuple(parts))
     if records is not None:
         cells = tuple(_record_cells(records, record) for record in records.records)

@@ -17,6 +17,7 @@ from parity.commands.parts.options import Output
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, FAMILIES, tiny_names
+from parity.report.cells import size
 from parity.report.document import Document, Facts, Listing, Table, listed
 from parity.report.output import tell
 from parity.settings import SETTINGS, Backend, render
@@ -118,8 +119,8 @@ def _cache(clear: str | None) -> Document:
             raise UsageError(f"--clear takes {', '.join(PARTS)} or all; found '{clear}'")
         for name in PARTS if clear == "all" else (clear,):
             _delete(folder / name)
-    found = {name: _size(folder / name) for name in PARTS}
-    rows = tuple((name, f"{size / 1e6:.1f} MB", PARTS[name]) for name, size in found.items())
+    found = {name: _bytes(folder / name) for name in PARTS}
+    rows = tuple((name, size(count), PARTS[name]) for name, count in found.items())
     document = {"format": 1, "folder": str(folder), "bytes": found}
     return Listing(
         document, (Table("Cache", "part", ("part", "size", "holds"), rows), Facts((("folder", str(folder)),)))
@@ -132,7 +133,7 @@ def _delete(part: Path) -> None:
     Raises:
         UsageError: it cannot be deleted.
     """
-    size = _size(part)
+    count = _bytes(part)
     try:
         if part.is_symlink():
             part.unlink()
@@ -142,10 +143,10 @@ def _delete(part: Path) -> None:
             return
     except OSError as error:
         raise UsageError(f"cannot delete '{part}': {error.strerror}") from None
-    tell(f"deleted {part} ({size / 1e6:.1f} MB)")
+    tell(f"deleted {part} ({size(count)})")
 
 
-def _size(folder: Path) -> int:
+def _bytes(folder: Path) -> int:
     """Bytes of all files in a folder; links are not followed."""
     total = 0
     for path in folder.rglob("*"):

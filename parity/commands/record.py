@@ -59,8 +59,8 @@ def record(
         theirs = (replace(generation, inputs=None), sides, side, stages, resume)
         if theirs != (Generation(), Sides(), "reference", None, False):
             raise UsageError(
-                "--script runs a script that has its own model, settings and steps: beside it only --inputs, --sites, "
-                "--values, --floors, --causes and --overwrite are taken, and the script's own arguments behind --"
+                "--script runs a script that has its own model, settings and steps: it takes only --inputs, --sites, "
+                "--values, --floors, --causes and --overwrite, and the script's own arguments behind --"
             )
         return _script(where, script, arguments or [], observed, generation.inputs, floors, causes, overwrite)
     if causes:

@@ -45,8 +45,6 @@ def report(
     """
     if run is None:
         run, where = last_run(), html or Path("parity-report.html")
-        if not run.is_dir():
-            raise UsageError("no run is kept yet: `parity run` keeps the last one")
     else:
         where = html or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
     try:

@@ -64,7 +64,8 @@ def _effects(result: Result) -> list[str]:
     """What it does to noise_pred, check by check where several were run, and how far it spreads."""
     checks: list[tuple[str, str]] = [(check.name, _bits(check.steps)) for check in result.checks]
     checks = checks or [("", _bits(result.steps))]
-    bits = [f"{text} ({name})" if len(checks) > 1 else text for name, text in checks if text]
+    differ = len({text for _, text in checks}) > 1
+    bits = dict.fromkeys(f"{text} ({name})" if differ else text for name, text in checks if text)
     spread = count(result.sites, FAILED, frozenset({"propagated"}))
     return ["; ".join([*bits, *([f"{spread} tensors behind it differ"] if spread else [])])] if bits or spread else []
 

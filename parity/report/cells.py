@@ -31,3 +31,15 @@ def both(reference: float, candidate: float) -> str:
 def distance_cells(distance: Distance) -> Cells:
     """(relative L2, floor, ratio)."""
     return small(distance.rel_l2), small(distance.floor), times(distance.ratio)
+
+
+def size(count: int) -> str:
+    """Bytes: `12 bytes`, `1.5 MB`."""
+    if count < 1000:
+        return f"{count} bytes"
+    rest = float(count)
+    for unit in ("kB", "MB", "GB"):
+        rest /= 1000
+        if rest < 1000:
+            return f"{rest:.1f} {unit}"
+    return f"{rest / 1000:.1f} TB"

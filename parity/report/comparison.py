@@ -27,7 +27,7 @@ class Comparison:
 
     Attributes:
         result: what was found. explained: whether causes were looked for, so that none is an answer.
-        following: commands to go on with. details: whole tables on a terminal too, and what is only propagated over.
+        following: commands to go on with. details: whole tables on a terminal too, and what is only propagated.
     """
 
     result: Result

@@ -18,7 +18,6 @@ from parity.runs.request import NO_PORTS, Ports
 
 MOST_BYTES = 1 << 26
 """Of a port's file."""
-_KEYS = {"reference": "reference_port", "candidate": "port"}
 _OPTIONS = {"reference": "--reference-port", "candidate": "--port"}
 
 
@@ -39,7 +38,7 @@ def ports_of(
         return value if isinstance(value, str) else None
 
     def port(role: Role) -> str | None:
-        path, again = text(_KEYS[role]), named.get(role)
+        path, again = text(_OPTIONS[role].strip("-").replace("-", "_")), named.get(role)
         if path is None:
             return None
         if again is None:

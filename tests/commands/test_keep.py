@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,13 +41,12 @@ def test_a_folder_with_anything_in_it_is_not_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_last_run_is_explained_and_reported_by_name_of_nothing(cache: Path, tmp_path: Path) -> None:
+def test_the_last_run_is_explained_and_reported_without_a_name(cache: Path, tmp_path: Path) -> None:
     (here := tmp_path / "here").mkdir()
     for command in ("explain", "report"):
         assert "no run is kept yet" in cli(command, cwd=here, code=2).said
     run = ("run", "--model", checkpoint(NANO), "--candidate")
     cli(*run, "rope=cached", cwd=here, code=0)
-    (cache / "runs" / "999999999").mkdir()  # of a run that was killed
     ended = cli(*run, "attention.mask=zero_kv", cwd=here, code=1)
     assert "parity explain   # why" in ended.out
     assert [folder.name for folder in (cache / "runs").iterdir() if folder.is_dir()] == ["last"]
@@ -65,8 +64,19 @@ def test_a_run_that_cannot_be_kept_has_its_verdict(cache: Path, capsys: pytest.C
     assert "this run is not kept for `parity explain`" in capsys.readouterr().err
     (cache / "runs").unlink()
     kept = KeepLast(REQUEST)
-    (cache / "runs").mkdir()
-    (cache / "runs" / str(os.getpid())).write_text("in the way")
+    shutil.rmtree(cache / "runs")
+    (cache / "runs").write_text("in the way")
     kept.result(RESULT)
     assert "this run is not kept for `parity explain`" in capsys.readouterr().err
-    assert not last_run().exists()
+
+
+def test_a_killed_run_is_swept_and_one_that_goes_on_is_not(cache: Path) -> None:
+    going_on = KeepLast(REQUEST)
+    (cache / "runs" / "run-killed").mkdir()
+    (cache / "runs" / "run-killed.lock").touch()
+    KeepLast(REQUEST).result(RESULT)
+    assert "run-killed" not in {path.name for path in (cache / "runs").iterdir()}
+    assert (last_run() / "result.json").is_file()
+    (last_run() / "of the first").touch()
+    going_on.result(RESULT)
+    assert not (last_run() / "of the first").exists()

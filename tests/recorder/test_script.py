@@ -120,7 +120,7 @@ except BaseException:
 print("once", file=open("ran", "a"))
 """
 
-ONLY = "beside it only --inputs, --sites, --values, --floors, --causes and --overwrite"
+ONLY = "it takes only --inputs, --sites, --values, --floors, --causes and --overwrite"
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -125,9 +125,13 @@ class KeepLast:
     def __init__(self, request: Request) -> None:
         self._kept: KeepRun | None = None
         with self._tried():
-            runs = cache_dir() / "runs"
+            runs = _last().parent
+            runs.mkdir(parents=True, exist_ok=True)
             _sweep(runs)
-            self._kept = KeepRun(runs / str(os.getpid()), request)
+            folder = Path(tempfile.mkdtemp(prefix="run-", dir=runs))
+            self._going_on = _lock_of(folder).open("w")
+            fcntl.flock(self._going_on, fcntl.LOCK_EX)
+            self._kept = KeepRun(folder, request)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -161,10 +165,12 @@ class KeepLast:
             self._kept.result(result)
             if self._kept.problems:
                 raise UsageError(self._kept.problems[0])
-            with (self._kept.out.parent / "lock").open("w") as lock:
+            made = self._kept.out
+            with (made.parent / "last.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                shutil.rmtree(last_run(), ignore_errors=True)
-                self._kept.out.rename(last_run())
+                shutil.rmtree(_last(), ignore_errors=True)
+                made.rename(_last())
+            _lock_of(made).unlink()
 
     @contextlib.contextmanager
     def _tried(self) -> Iterator[None]:
@@ -176,19 +182,32 @@ class KeepLast:
 
 
 def last_run() -> Path:
-    """The folder of the last run, whether there is one or not."""
+    """The folder of the last run.
+
+    Raises:
+        UsageError: none is kept.
+    """
+    if not _last().is_dir():
+        raise UsageError("no run is kept yet: `parity run` keeps the last one")
+    return _last()
+
+
+def _last() -> Path:
     return cache_dir() / "runs" / "last"
+
+
+def _lock_of(run: Path) -> Path:
+    """Held as long as the run goes on: process numbers mean nothing where containers share a cache."""
+    return run.with_suffix(".lock")
 
 
 def _sweep(runs: Path) -> None:
     """Remove what runs left that were killed."""
-    for folder in runs.glob("[0-9]*"):
-        try:
-            os.kill(int(folder.name), 0)
-        except ProcessLookupError:
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # somebody else's process has its number
-            continue
+    for path in runs.glob("run-*.lock"):
+        with path.open("w") as lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            path.unlink()
 
 
 def _request(request: Request) -> dict[str, object]:

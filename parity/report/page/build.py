@@ -32,6 +32,9 @@ LIMIT = 3
 """Beyond this ratio a site fails: `parity.compare.judge.L2_LIMIT`, which a report does not import."""
 VERDICTS = ("pass", "harmless", "ignored", "inconclusive", "fail")
 INTRODUCED = (None, "input", "module")
+PLACES = {"input": "introduced in its input", "module": "introduced in this module", None: "propagated"}
+_CONSTANTS = {"limit": LIMIT, "verdicts": VERDICTS, "places": [PLACES[place] for place in INTRODUCED]}
+"""What the script shares with this module."""
 MOST_LISTED = 12
 """Sites that are listed in the card; the table has all."""
 MOST_STEPS = 500
@@ -40,7 +43,6 @@ MOST_BINS = 2_048
 """Sites whose row bins are kept, those where something was introduced first."""
 
 SIGNS = {"pass": "✓", "fail": "✗", "inconclusive": "?", "explained": "~", "harmless": "~"}
-PLACES = {"input": "introduced in its input", "module": "introduced in this module", None: "propagated"}
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """What a terminal obeys, should somebody print a page; no page needs it."""
@@ -150,9 +152,7 @@ def _view(shown: Shown) -> dict[str, Any]:
         "charts": [_chart(result["steps"], name) for name in ("noise_pred", "latents")],
         "setting_names": sorted({name for side in shown.sides for name in side.settings}),
         "sites": len(sites),
-        "data": json.dumps(
-            {"packed": table.packed(), "origin": origin, "limit": LIMIT}
-        ),  # no character of HTML's in it
+        "data": json.dumps({"packed": table.packed(), "origin": origin, **_CONSTANTS}),  # nothing to be escaped in it
     }
 
 

@@ -2,8 +2,6 @@
   "use strict";
   const find = (id) => document.getElementById(id);
   const given = JSON.parse(find("data").textContent);
-  const VERDICTS = ["pass", "harmless", "ignored", "inconclusive", "fail"];
-  const BORN = ["propagated", "introduced in its input", "introduced in this module"];
 
   const bytes = Uint8Array.from(atob(given.packed), (char) => char.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -16,7 +14,7 @@
   const sites = new Map(table.at.map((at, i) => [at, {
     at, row: Math.floor(at / columns), column: at % columns,
     rel: real(table.rel_l2[i]), floor: real(table.floor[i]), ratio: real(table.ratio[i]),
-    verdict: VERDICTS[table.state[i] % 8], born: table.state[i] >> 3,
+    verdict: given.verdicts[table.state[i] % 8], born: table.state[i] >> 3,
   }]));
   const sci = (x) => (Number.isNaN(x) ? "–" : x === 0 ? "0" : x.toExponential(2).replace(/e([+-])(\d)$/, "e$10$2"));
   const times = (x) => (Number.isNaN(x) ? "–" : x === Infinity ? "inf" : x < 1000 ? `${x.toFixed(1)}x`
@@ -144,7 +142,7 @@
     find("tensors").replaceChildren(...own.slice(0, 200).flatMap((site) => {
       const [, branch, name, call] = table.rows[site.row];
       const row = make("tr", "", site.verdict === "fail" ? "bad" : "");
-      const said = [site.verdict === "fail" ? BORN[site.born] : "", table.notes[site.at] ?? ""].filter(Boolean).join("; ");
+      const said = [site.verdict === "fail" ? given.places[site.born] : "", table.notes[site.at] ?? ""].filter(Boolean).join("; ");
       const link = make("a", (node.rows.length ? name.split(":").slice(1).join(":") : name) + (call ? ` (call ${call})` : ""));
       link.href = `#${site.row}.${site.column}`;
       const head = make("th");
