@@ -21,7 +21,6 @@ from parity.commands import (
     compile,
     diff,
     explain,
-    golden,
     info,
     init,
     record,
@@ -133,7 +132,7 @@ app = typer.Typer(
 
 for with_settings in (run.run, record.record, diff.diff, bisect.bisect, compile.compile):
     app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
-for plain in (explain.explain, report.report, golden.merge, init.init, info.info):
+for plain in (explain.explain, report.report, init.init, info.info):
     app.command()(_exits(plain))
 
 if __name__ == "__main__":

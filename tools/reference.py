@@ -30,8 +30,8 @@ COMMANDS = """# Commands
 Made from the help of the commands by `make reference`. `parity COMMAND --help` prints the same in a terminal.
 
 Exit codes: 0 same, 1 diverged, 2 wrong usage or bad input, 125 inconclusive or an internal error; 130, 143 and 129
-interrupted, terminated and hung up. `--json` prints one document ([documents.md](documents.md)) on stdout; all else is
-on stderr.
+interrupted, terminated and hung up. `--format json` prints one document ([documents.md](documents.md)) on stdout; all
+else is on stderr.
 """
 
 API = """# Python

@@ -1,24 +1,20 @@
-"""What is in a golden (`parity info GOLDEN`), and one golden from several (`parity merge`).
+"""What is in a golden: `parity info GOLDEN`.
 
-Cost. Starting: numpy and typer. `golden.json` alone is read, unless a step or `--verify` is asked for.
+Cost. Starting: numpy. `golden.json` alone is read, unless a step or `--verify` is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
-from parity.commands.parts.unfold import command
 from parity.golden import Golden, Problem, Record, StepRecords, fingerprint_bytes, verify
-from parity.golden import merge as merge_goldens
 from parity.golden.strict import number
 from parity.report.cells import size
 from parity.report.document import Cells, Facts, Listing, Section, Table
-from parity.report.output import tell
 
 
 def listing(where: str, step: int | None, check: bool) -> tuple[Listing, int]:
@@ -32,20 +28,6 @@ def listing(where: str, step: int | None, check: bool) -> tuple[Listing, int]:
     records = None if step is None else opened.read_step(step)
     shown = tuple(_sections(opened, problems, records))
     return Listing(document(opened, problems, records), shown), 2 if problems else 0
-
-
-@command
-def merge(
-    out: Annotated[str, typer.Argument(help="Folder or URL of the new golden.", metavar="OUT")],
-    parts: Annotated[list[str], typer.Argument(help="The goldens to merge.", metavar="PART...")],
-) -> None:
-    """Merge goldens of one run: shards, or disjoint steps.
-
-    Shards add up, disjoint steps stand side by side, conflicts are refused.
-    """
-    merge_goldens(out, parts)
-    merged = Golden.open(out)
-    tell(f"{out}: {len(parts)} merged, {_steps(merged)}, {size(merged.bytes)}")
 
 
 def document(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> dict[str, Any]:

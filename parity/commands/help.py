@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Compare", ("run", "explain", "report")),
-    ("Across machines and in CI", ("record", "diff", "merge", "bisect")),
+    ("Across machines and in CI", ("record", "diff", "bisect")),
     ("Set up", ("init", "info", "compile")),
 )
 """Commands in the order in which a person needs them."""

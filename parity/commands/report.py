@@ -62,7 +62,7 @@ def _shown(run: Path) -> Shown:
     if document is None:
         raise UsageError(
             f"'{run}' is no kept run: it has no result.json (`parity run --out {run}` makes one); "
-            "a file that `parity diff --json` wrote is shown as well"
+            "a file that `parity diff --format json` wrote is shown as well"
         )
     if "verdict" not in document:
         raise UsageError(f"'{run}' cannot be shown: it is no comparison; --format markdown writes others")

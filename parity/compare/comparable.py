@@ -137,7 +137,7 @@ def _shards(a: Provenance, b: Provenance) -> list[Check]:
     ]
     if not partial:
         return []
-    detail = " and ".join(partial) + ": its sketches are partial; add the shards up first: parity merge OUT PART..."
+    detail = " and ".join(partial) + ": its sketches are partial; name the folder that holds all of its shards"
     return [Check("shards", "fail", detail)]
 
 

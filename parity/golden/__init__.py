@@ -4,7 +4,6 @@ Standard library and numpy only (fsspec for URLs): a CI machine reads goldens wi
 errors and cache.
 """
 
-from parity.golden.disk.merge import merge
 from parity.golden.disk.read import Golden, Problem, verify
 from parity.golden.disk.write import GoldenWriter
 from parity.golden.fingerprint import fingerprint, fingerprint_bytes
@@ -38,7 +37,6 @@ __all__ = [
     "fingerprint",
     "fingerprint_bytes",
     "geometry",
-    "merge",
     "norm",
     "sketch",
     "verify",

@@ -187,7 +187,7 @@ class Provenance:
         commit: git commit of the model code, `""` if unknown.
         modules: module path -> parent's path, the module tree (the root is `""`).
         shard: (index, count) of the process that recorded it: where count > 1, sketches and moments are of the
-            shard's own elements, and `parity merge` adds the shards up.
+            shard's own elements, and reading `WHERE`, the folder above, adds the shards up.
     """
 
     side: str

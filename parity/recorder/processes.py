@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
+from parity.golden.disk.shards import folder_of
 from parity.hooks.reduce.shards import is_split
 
 
@@ -68,7 +69,7 @@ class Process:
 
     def folder(self, where: str) -> str:
         """Where this process records to."""
-        return f"{where.rstrip('/')}/shard-{self.rank}" if self.split else where
+        return folder_of(where, self.rank) if self.split else where
 
 
 def one_of(models: Mapping[str, Any], stop_after: int | None) -> Process:

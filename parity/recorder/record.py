@@ -25,7 +25,7 @@ from parity.recorder.branches import Branches
 from parity.recorder.compiled_calls import TorchCompiledCalls
 from parity.recorder.loop import Loop
 from parity.recorder.parts import Parts, provenance_of
-from parity.recorder.processes import Process, one_of
+from parity.recorder.processes import one_of
 from parity.recorder.rerun import RUNS, measured, modules_of, write_floors
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Eager, Kind
@@ -340,8 +340,7 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
             raise
     _finish(wanted, True, like)
     if process.split and not process.rank and not wanted.failed:
-        shards = " ".join(Process(i, process.count, True).folder(where) for i in range(process.count))
-        say(f"each of {process.count} processes recorded its share; add them up: parity merge OUT {shards}")
+        say(f"each of {process.count} processes recorded its share: {where} is the golden that they make up")
 
 
 def in_torch(parts: Parts) -> bool:

@@ -100,7 +100,7 @@ def _bar(console: Console, began: float) -> Progress:
         _Told(lambda task: "" if task.total is None else f"{int(task.completed)}/{int(task.total)}"),
         _Told(lambda task: clock(time.monotonic() - began)),
     )
-    # stdout is left alone: rich would otherwise send what is printed there to this console, and `--json` with it.
+    # stdout is left alone: rich would otherwise send what is printed there to this console, and the JSON with it.
     return Progress(*columns, console=console, transient=True, refresh_per_second=4, redirect_stdout=False)
 
 

@@ -25,7 +25,7 @@ MOST_SITES = 12
 """Failed sites that are listed; `--details` has more."""
 
 MOST_DETAILED = 1_000
-"""Rows with `--details`; `--json` has all."""
+"""Rows with `--details`; `--format json` has all."""
 
 FIRST_SITES = 4
 """Failed sites that a terminal begins with."""
@@ -238,11 +238,11 @@ def failures(sites: Sequence[SiteDiff], details: bool = False) -> Table:
     table = Table("Sites that failed", "failed", columns, rows, folds=("site", "remarks"), legend=FAILED_LEGEND)
     if details:
         more = failed - len(listed)
-        return replace(table, foot=f"{more} more: --json has all" if more else "")
+        return replace(table, foot=f"{more} more: --format json has all" if more else "")
     carried = 0 if alone else carried
     more = failed - len(listed) - carried
     rest = [f"{more} more"] * (more > 0) + [f"{carried} propagated"] * (carried > 0)
-    foot = f"{' and '.join(rest)}: --json has all" if rest else ""
+    foot = f"{' and '.join(rest)}: --format json has all" if rest else ""
     begin = tuple(range(min(FIRST_SITES, len(rows)))) if failed > FIRST_SITES else ()
     more = failed - len(begin) - carried
     rest = [f"+{more} more"] * (more > 0) + [f"+{carried} propagated"] * (carried > 0)

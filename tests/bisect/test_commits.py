@@ -106,7 +106,7 @@ def test_skipped_commits_are_counted_and_convict_nobody(how: str, why: str, tmp_
     words = ("--", "sh", "-c", f"case $(cat number) in 4) {how}; exit;; esac; test $(cat number) -lt 7")
     code, out, _ = bisect(repo, "main~8", "main", *words)
     assert (code, out.splitlines()[-1].endswith(f"'commit 7'; 1 commit skipped (1 x {why})")) == (0, True)
-    document = json.loads(bisect(repo, "main~8", "main", "--json", *words)[1])
+    document = json.loads(bisect(repo, "main~8", "main", "--format", "json", *words)[1])
     assert document["first_bad"] == git(repo, "rev-parse", "main~1").strip()
     assert document["skipped"] == [{"commit": git(repo, "rev-parse", "main~4").strip(), "why": why}]
 

@@ -137,7 +137,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         "the run fails with attention.mask: exact -> none",
     ]
     assert "with attention.mask: bad (fail: apart)" in err.splitlines()
-    code, out, _ = call("--json")
+    code, out, _ = call("--format", "json")
     document = json.loads(out)
     assert (code, len(judge.asked)) == (0, 6)
     assert document["culprits"] == [{"setting": "attention.mask", "without": "exact", "candidate": "none"}]

@@ -127,7 +127,7 @@ def test_what_is_kept_is_what_record_writes(repository: Path) -> None:
 
 def test_json_stays_one_document_beside_an_annotation(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    ran = cli("diff", "golden", "broken.py:build", *REFERENCE, "--json", cwd=repository, code=1)
+    ran = cli("diff", "golden", "broken.py:build", *REFERENCE, "--format", "json", cwd=repository, code=1)
     assert ran.json["origin"]["site"] == "blocks.0:out"
     assert "::error file=broken.py," in ran.err
     (repository / "raises.py").write_text("\n\ndef build(case):\n    raise ValueError('50%')\n")

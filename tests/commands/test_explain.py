@@ -18,7 +18,7 @@ FAR = 1e4
 
 
 def explain(*arguments: object, code: int) -> Ran:
-    return cli("explain", *arguments, "--json", code=code)
+    return cli("explain", *arguments, "--format", "json", code=code)
 
 
 def test_what_is_no_golden_or_no_run_is_bad_input(tmp_path: Path) -> None:
@@ -65,5 +65,8 @@ def test_a_model_that_is_not_here_leaves_what_the_records_show(tmp_path: Path) -
     bare = tuple(replace(r, sketch=None, value=None) for r in walk(1, FAR).steps()[1].records)
     ours = write(tmp_path / "ours", REFERENCE, [walk(1, FAR).steps()[0]])
     assert (
-        cli("explain", ours, write(tmp_path / "bare", CANDIDATE, [StepRecords(1, bare)]), "--json").json["causes"] == []
+        cli("explain", ours, write(tmp_path / "bare", CANDIDATE, [StepRecords(1, bare)]), "--format", "json").json[
+            "causes"
+        ]
+        == []
     )

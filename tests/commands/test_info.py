@@ -25,10 +25,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_models_and_settings_are_listed() -> None:
-    models = cli("info", "models", "--json", code=0).json["models"]
+    models = cli("info", "models", "--format", "json", code=0).json["models"]
     assert [m["model"] for m in models if m["default"] == "yes"] == [DEFAULT_MODEL]
     assert [m["model"] for m in models][: len(tiny_names())] == list(tiny_names())
-    found = cli("info", "settings", "--json", code=0).json["settings"]
+    found = cli("info", "settings", "--format", "json", code=0).json["settings"]
     assert [s["setting"] for s in found] == [setting.name for setting in SETTINGS]
     assert "setting refiner.mask: default exact; values exact, none; " in cli("info", "settings", code=0).out
 
@@ -47,7 +47,7 @@ def test_wrong_usage(words: str, said: str) -> None:
 
 
 def test_cache_shows_sizes_and_deletes_its_own_parts_alone(cache: Path, tmp_path: Path) -> None:
-    sizes = cli("info", "cache", "--json", code=0).json["bytes"]
+    sizes = cli("info", "cache", "--format", "json", code=0).json["bytes"]
     assert {name: size for name, size in sizes.items() if size} == {"jax": 1000, "models": 1000}
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()
@@ -103,12 +103,12 @@ def test_it_says_what_an_extra_lacks_and_how_to_add_it(installed: Callable[..., 
     assert "extra torch: incomplete: diffusers is 0.41.0, wanted ==0.42.1; add it with: pip install " in text
     assert "lacks torchax, libtpu" in text
     assert "jax devices: 8 x cpu (cpu)" in text
-    assert cli("info", "--json", code=0).json["extras"][1]["lacks"] == ["torchax", "libtpu"]
+    assert cli("info", "--format", "json", code=0).json["extras"][1]["lacks"] == ["torchax", "libtpu"]
 
 
 def test_what_is_complete_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "examine", lambda: COMPLETE)
-    assert cli("info", "--json", code=0).json["can_run"]
+    assert cli("info", "--format", "json", code=0).json["can_run"]
     assert "complete: `parity run` has all it needs" in cli("info", code=0).out
 
 

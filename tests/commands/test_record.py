@@ -63,7 +63,7 @@ def test_the_command_is_kept_without_folders(words: list[str], command: str, mon
 @slow
 @pytest.mark.timeout(600)
 def test_both_sides_recorded_are_what_a_run_keeps_and_a_dropped_mask_is_found(tmp_path: Path) -> None:
-    live = cli("run", "--candidate", MASK, "--out", tmp_path / "live", "--json", code=1).json
+    live = cli("run", "--candidate", MASK, "--out", tmp_path / "live", "--format", "json", code=1).json
     reference, candidate = tmp_path / "reference", tmp_path / "candidate"
     cli("record", reference, code=0)
     assert cli("record", candidate, "--side", "candidate", "--candidate", MASK, code=0).out == ""
@@ -75,7 +75,7 @@ def test_both_sides_recorded_are_what_a_run_keeps_and_a_dropped_mask_is_found(tm
             assert not any(word.encode() in held for held in content(golden).values()), word
         held = [r for r in Golden.open(golden).read_step(0).records if isinstance(r.value, np.ndarray)]
         assert {r.key.module for r in held} == {LOOP}, "sketches of all others"
-    found = cli("diff", reference, candidate, "--json", code=1).json
+    found = cli("diff", reference, candidate, "--format", "json", code=1).json
     assert found["differing_settings"] == [{"setting": "attention.mask", "reference": "exact", "candidate": "none"}]
     assert found["origin"] == live["origin"]
     assert found["origin"]["site"].startswith("transformer_blocks.0.attn.attention:out")

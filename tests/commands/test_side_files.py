@@ -20,7 +20,7 @@ def test_diff(tmp_path: Path, fault: float, verdict: str, code: int, option: str
     sides = pair(tmp_path / "goldens", fault=fault)
     (tmp_path / "file").write_text("")
     other = {"--junit": "--markdown", "--markdown": "--junit"}[option]
-    ran = cli("diff", *sides, "--json", option, tmp_path / "file/x", other, tmp_path / "written", code=code)
+    ran = cli("diff", *sides, "--format", "json", option, tmp_path / "file/x", other, tmp_path / "written", code=code)
     assert ran.json["verdict"] == verdict
     assert ran.said.startswith(f"parity: {option}: cannot write '{tmp_path}/file/x'")
     assert (tmp_path / "written").stat().st_size
@@ -33,7 +33,7 @@ def test_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parity.causes.explain.explain", lambda *given: result)
     (tmp_path / "explain.json").mkdir()
     (tmp_path / "explain.json" / "file").write_text("")
-    ran = cli("explain", tmp_path, "--json", code=125)
+    ran = cli("explain", tmp_path, "--format", "json", code=125)
     assert ran.json["verdict"] == "inconclusive"
     assert "parity: RUN: cannot write" in ran.err
 

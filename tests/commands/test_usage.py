@@ -22,7 +22,6 @@ REFUSED = [
     ("run --stages text,tail", "--stages takes text, transformer, vae"),
     ("diff nowhere b", "there is no golden here"),
     ("diff a b --format pdf", "--format takes html, json"),
-    ("diff a b --json --format text", "exclude each other"),
     ("diff a b --map-out x", "--map-out saves what --map auto proposes"),
     ("explain nowhere", "is no kept run"),
     ("info cache --clear ..", "--clear takes models, jax"),

@@ -58,7 +58,7 @@ def mapped(module: str) -> str:
     [
         (changed(seed=8), None, "seed", "fail", "7 against 8"),
         (changed(steps=50), None, "number of steps", "fail", "2 against 50"),
-        (changed(shard=(1, 4)), None, "shards", "fail", "shard 1 of 4.*parity merge"),
+        (changed(shard=(1, 4)), None, "shards", "fail", "shard 1 of 4.*name the folder that holds all"),
         (changed(weights=WEIGHTS), None, "weights", "fail", "1 of 3 parameters differ in value: 'scale'"),
         (changed(weights={"scale": "c" * 16}), None, "weights", "fail", "2 parameters on one side only"),
         (changed(inputs=EMBEDDINGS), None, "prompt embeddings", "fail", "'cond.encoder_hidden_states'.*dddd.*0000"),

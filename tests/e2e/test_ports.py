@@ -227,9 +227,9 @@ def test_goldens_of_ports_are_diffed(tmp_path: Path) -> None:
     for name, port in (("candidate", candidate), ("broken", broken)):
         words = ("--side", "candidate", "--reference-port", reference, "--port", port, "--sites", "all")
         cli("record", where[name], *words, code=0)
-    same = cli("diff", "--json", where["reference"], where["candidate"], code=0)
+    same = cli("diff", "--format", "json", where["reference"], where["candidate"], code=0)
     assert "blocks.1.qkv:out" in {s["site"] for s in same.json["sites"]}
-    other = cli("diff", "--json", where["reference"], where["broken"], code=1)
+    other = cli("diff", "--format", "json", where["reference"], where["broken"], code=1)
     assert other.json["origin"]["site"] == "blocks.1.qkv:out"
     alone = cli("record", tmp_path / "golden", "--port", candidate, code=2)
     assert "--side candidate" in alone.said
@@ -239,11 +239,11 @@ def test_goldens_of_ports_are_diffed(tmp_path: Path) -> None:
 def test_setting_of_a_port_is_the_cause(tmp_path: Path) -> None:
     reference, candidate = nnx_port.write(tmp_path)
     paths = ("--reference-port", reference, "--port", candidate)
-    cli("run", "--json", *paths, "--out", tmp_path / "run", code=1)
-    cause = cli("explain", "--json", tmp_path / "run", *paths, code=1).json["causes"][0]
+    cli("run", "--format", "json", *paths, "--out", tmp_path / "run", code=1)
+    cause = cli("explain", "--format", "json", tmp_path / "run", *paths, code=1).json["causes"][0]
     assert (cause["setting"], cause["reference"], cause["candidate"]) == ("attention.mask", "exact", "none")
     assert cause["share"] == pytest.approx(1.0, abs=1e-3)
-    found = cli("bisect", "--settings", "--json", *paths, code=0)
+    found = cli("bisect", "--settings", "--format", "json", *paths, code=0)
     assert [c["setting"] for c in found.json["culprits"]] == ["attention.mask"]
 
 
@@ -251,8 +251,8 @@ def test_setting_of_a_port_is_the_cause(tmp_path: Path) -> None:
 def test_fault_that_is_no_setting_is_measured(tmp_path: Path) -> None:
     reference, candidate = write(tmp_path, edited(PORT, (QKV, f'{QKV} * (1.25 if "1" in name else 1)')))
     paths = ("--reference-port", reference, "--port", candidate)
-    cli("run", "--json", *paths, "--sites", "all", "--out", tmp_path / "run", code=1)
-    told = cli("explain", "--json", tmp_path / "run", *paths, code=1)
+    cli("run", "--format", "json", *paths, "--sites", "all", "--out", tmp_path / "run", code=1)
+    told = cli("explain", "--format", "json", tmp_path / "run", *paths, code=1)
     assert told.json["origin"]["site"] == "blocks.1.qkv:out"
     assert told.json["causes"][0]["cause"].startswith("blocks.1.qkv:out is the reference's times 1.25")
     port = tmp_path / "port.py"

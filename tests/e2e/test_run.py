@@ -28,7 +28,9 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     """A run that fails, kept."""
     out = tmp_path_factory.mktemp("kept") / "run"
     words = ("--steps", 2, "--sites", "proj_out", "--values", "proj_out:out", "--out", out)
-    return out, cli("run", "--json", "--model", checkpoint(NANO), "--candidate", "attention.mask=none", *words, code=1)
+    return out, cli(
+        "run", "--format", "json", "--model", checkpoint(NANO), "--candidate", "attention.mask=none", *words, code=1
+    )
 
 
 def test_worker_processes_come_to_the_same_as_one_process(failed: tuple[Path, Ran]) -> None:
@@ -70,7 +72,7 @@ def test_kept_run_can_be_opened(failed: tuple[Path, Ran]) -> None:
 def test_mesh_of_eight_devices_passes(settings: tuple[str, ...]) -> None:
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     words = [word for setting in settings for word in ("--candidate", setting)]
-    command = [sys.executable, "-m", "parity", "run", "--json", *words]
+    command = [sys.executable, "-m", "parity", "run", "--format", "json", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     document = json.loads(done.stdout)
     assert document["verdict"] == "pass"
@@ -84,7 +86,7 @@ def test_mesh_of_eight_devices_passes(settings: tuple[str, ...]) -> None:
 
 def refused(*words: object) -> str:
     """The one line that a bad input is told, with nothing on stdout and no traceback."""
-    done = cli("run", "--json", *words, code=2)
+    done = cli("run", "--format", "json", *words, code=2)
     assert done.out == ""
     assert "Traceback" not in done.err
     *progress, last = done.err.splitlines()

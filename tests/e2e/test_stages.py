@@ -21,7 +21,16 @@ from tests.support.ports import stage2
 @pytest.mark.slow
 def test_latents_of_a_port_are_decoded_on_both_sides(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ("--json", "--model", checkpoint(NANO), "--inputs", stage2(tmp_path, 1, 32, 3, 1, 2), "--out", out)
+    words = (
+        "--format",
+        "json",
+        "--model",
+        checkpoint(NANO),
+        "--inputs",
+        stage2(tmp_path, 1, 32, 3, 1, 2),
+        "--out",
+        out,
+    )
     found = cli("run", *words, code=0).json
     assert (found["verdict"], found["steps"]) == ("pass", [])
     assert {site["stage"] for site in found["sites"]} == {"vae"}

@@ -66,7 +66,7 @@ def told(document: str, file: str) -> list[list[str]]:
 def test_a_model_under_its_authors_names(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES.parent)
     words = told("ports.md", "native_hunyuan.py")[code]
-    found = cli(*words[1:], "--checks", "logic", "--json", code=code).json
+    found = cli(*words[1:], "--checks", "logic", "--format", "json", code=code).json
     sites = {site["site"] for site in found["sites"] if site["verdict"] == "pass"}
     assert {"context_embedder:out", "transformer_blocks.0:in.encoder_hidden_states"} <= sites
     if not code:

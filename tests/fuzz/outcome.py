@@ -75,8 +75,8 @@ def ends(*words: object, among: tuple[int, ...] = (0, 2, 125), seconds: int = SE
 
 
 def computed(*words: object, seconds: int = SECONDS, clean: bool = True) -> int:
-    """As `ends`, of a command that takes `--json`: 0 and 1 only where its document holds what was computed."""
-    ran = ends(*words, "--json", among=(0, 1, 2, 125), seconds=seconds, clean=clean)
+    """As `ends`, of a command that takes `--format json`: 0 and 1 only where its document holds what was computed."""
+    ran = ends(*words, "--format", "json", among=(0, 1, 2, 125), seconds=seconds, clean=clean)
     if ran.code in (0, 1):
         verdicts = {site["verdict"] for site in ran.json["sites"]}
         failed = any(check["verdict"] == "fail" for check in ran.json["preflight"])

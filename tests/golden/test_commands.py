@@ -1,4 +1,4 @@
-"""`parity info GOLDEN` and `parity merge`: for people, for pipes and for programs."""
+"""`parity info GOLDEN`: for people, for pipes and for programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def test_info_shows_state_provenance_parts_and_records(folder: Path) -> None:
 
 
 def test_info_json_is_one_document(folder: Path) -> None:
-    document = json.loads(run("info", folder, "--json", "--verify", "--step", "0"), parse_constant=pytest.fail)
+    document = json.loads(
+        run("info", folder, "--format", "json", "--verify", "--step", "0"), parse_constant=pytest.fail
+    )
     assert (document["golden"], document["complete"], document["problems"]) == (str(folder), True, [])
     assert document["steps"] == [-1, 0, 1]
     assert document["bytes"] == sum(part["bytes"] for part in document["parts"])
@@ -49,7 +51,7 @@ def test_info_json_is_one_document(folder: Path) -> None:
 def test_info_refuses_damage_and_marks_what_is_incomplete(folder: Path, tmp_path: Path) -> None:
     (folder / "before.safetensors").write_bytes(b"")
     assert "before.safetensors: it has 0 bytes" in run("info", folder, "--verify", code=2)
-    document = json.loads(run("info", folder, "--verify", "--json", code=2))
+    document = json.loads(run("info", folder, "--verify", "--format", "json", code=2))
     assert [problem["file"] for problem in document["problems"]] == ["before.safetensors"]
     assert "before.safetensors" in run("info", folder, "--step", "-1", code=2)
     assert "no golden here" in run("info", tmp_path / "nothing", code=2)
@@ -64,4 +66,4 @@ def test_names_from_a_file_cannot_drive_the_terminal(tmp_path: Path) -> None:
     output = run("info", tmp_path, "--step", "0")
     assert "\x1b" not in output
     assert "a\\x1b[31m\\n[red]b[/red]\\ud800:out" in output
-    assert json.loads(run("info", tmp_path, "--step", "0", "--json"))["records"][0]["site"] == site
+    assert json.loads(run("info", tmp_path, "--step", "0", "--format", "json"))["records"][0]["site"] == site

@@ -10,7 +10,6 @@ import pytest
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, Provenance, fingerprint
 from parity.golden.disk.inputs import FILE, Input, put_inputs, read_inputs
-from parity.golden.disk.merge import merge
 from parity.golden.disk.store import open_store
 from parity.golden.records import StepRecords
 
@@ -34,11 +33,9 @@ def is_whole(found: dict[str, Input]) -> bool:
     return all(np.array_equal(found[n].values, x.values) and found[n].dtype == x.dtype for n, x in INPUTS.items())
 
 
-def test_inputs_come_back_with_bits_and_dtypes_and_are_merged(tmp_path: Path) -> None:
+def test_inputs_come_back_with_bits_and_dtypes(tmp_path: Path) -> None:
     one = golden(tmp_path / "g")
-    merge(tmp_path / "merged", [tmp_path / "g"])
     assert is_whole(read_inputs(one))
-    assert is_whole(read_inputs(Golden.open(tmp_path / "merged")))
 
 
 def test_inputs_without_fingerprints_are_not_written(tmp_path: Path) -> None:

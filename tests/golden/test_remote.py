@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parity.errors import UsageError
-from parity.golden import Golden, GoldenWriter, merge, verify
+from parity.golden import Golden, GoldenWriter, verify
 from tests.support.made import PROVENANCE, assert_same, mixed_step, write
 
 fsspec = pytest.importorskip("fsspec")
@@ -35,9 +35,9 @@ def test_remote_goldens_are_as_local_ones(url: str, tmp_path: Path) -> None:
     assert (golden.steps, golden.complete, verify(url)) == ((-1, 0, 1), True, [])
     for step in steps:
         assert_same(step, golden.read_step(step.step))
-    write(tmp_path / "later", PROVENANCE, [mixed_step(2)])
-    merge(f"{url}-out", [url, str(tmp_path / "later")])
-    assert (Golden.open(f"{url}-out/").steps, verify(f"{url}-out")) == ((-1, 0, 1, 2), [])
+    for index in range(2):
+        write(f"{url}-out/shard-{index}", replace(PROVENANCE, shard=(index, 2)), [mixed_step(2)])
+    assert (Golden.open(f"{url}-out/").steps, verify(f"{url}-out")) == ((2,), [])
     with GoldenWriter(url, PROVENANCE, overwrite=True) as writer:
         writer.write_step(mixed_step(1))
     assert {"before.safetensors", "step-0000.safetensors"}.isdisjoint(stored(url))

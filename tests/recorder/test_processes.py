@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("diffusers")
 
 from parity.compare.diff import diff
+from parity.errors import UsageError
 from parity.golden import Golden
 from tests.recorder.test_script import model, script
-from tests.support.cli import Ran, cli
 
 pytestmark = pytest.mark.slow
 
@@ -103,10 +103,6 @@ def recorded(folder: Path, how: str, count: int = 2) -> subprocess.CompletedProc
     return torchrun(folder, "script.py", how, "golden", count=count)
 
 
-def merged(folder: Path, count: int) -> Ran:
-    return cli("merge", "whole", *(f"golden/shard-{i}" for i in range(count)), cwd=folder)
-
-
 def test_first_process_records(tmp_path: Path) -> None:
     done = recorded(tmp_path, "plain")
     assert (done.returncode, sorted(done.stdout.split("\n"))) == (0, ["", "made by 0", "made by 1"]), done.stderr
@@ -133,25 +129,19 @@ def test_shares_of_a_split_model_add_up_to_what_one_process_records(tmp_path: Pa
     """Over a mesh of two axes each block counts once."""
     done = recorded(tmp_path, how, count)
     assert done.returncode == 0, done.stderr
-    assert "add them up: parity merge OUT golden/shard-0 golden/shard-1" in done.stderr
+    assert "golden is the golden that they make up" in done.stderr
     shares = [Golden.open(tmp_path / "golden" / f"shard-{i}") for i in range(count)]
     assert [x.provenance.shard for x in shares] == [(i, count) for i in range(count)]
-    part = merged(tmp_path, 1)
-    assert (part.code, f"step 0 lacks shard 1 of {count}" in part.err) == (2, True)
-    assert merged(tmp_path, count).code == 0
     subprocess.run([sys.executable, "script.py", "alone", "reference"], cwd=tmp_path, check=True, timeout=300)
-    found = diff(str(tmp_path / "reference"), str(tmp_path / "whole"))
+    found = diff(str(tmp_path / "reference"), str(tmp_path / "golden"))
     assert found.verdict == "pass", found.reason
     assert {"up:out", "down:in.input"} <= {d.key.site for d in found.sites if d.verdict == "pass"}
 
 
-def test_share_that_nothing_says_is_one_is_not_merged(tmp_path: Path) -> None:
+def test_share_that_nothing_says_is_one_is_refused(tmp_path: Path) -> None:
     assert recorded(tmp_path, "unsaid").returncode == 0
-    done = merged(tmp_path, 2)
-    assert done.code == 2
-    assert "cannot be merged at transformer step 0 cond up:out: both hold the whole of it" in done.err
-    assert "a share that nothing says is one" in done.err
-    assert not (tmp_path / "whole").exists()
+    with pytest.raises(UsageError, match="do not add up at transformer step 0 cond up:out: both hold the whole of it"):
+        diff(tmp_path / "golden", tmp_path / "golden")
 
 
 def test_process_that_is_killed_leaves_whole_steps(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_one_case_a_block_step_and_branch_and_failures_carry_their_numbers() -> 
     )
     many = cases(failing(*(site(f"a:in.{i}", 9.0, "fail") for i in range(MOST_SITES + 3))))
     listed = (many["transformer.step 0.cond/a"][0].text or "").splitlines()
-    assert (len(listed), listed[-1]) == (MOST_SITES + 1, "and 3 more: --json has all")
+    assert (len(listed), listed[-1]) == (MOST_SITES + 1, "and 3 more: --format json has all")
 
 
 def test_inconclusive_is_an_error_never_an_empty_success() -> None:
@@ -157,7 +157,7 @@ def test_a_summary_says_what_a_reviewer_asks_in_order() -> None:
         "## ❌ parity: fail (logic)\n", "- **verdict**: fail", "- **reason**: attention parts first",
         "- **kind**: logic", "- **settings**: attention.mask", "- **note**: one",
         "- **preflight**:", "### Steps", "more rows", "### Blocks of step 0", "### Sites that failed",
-        "more: --json has all",
+        "more: --format json has all",
     ]  # fmt: skip
     places = [out.index(words) for words in said]
     assert places == sorted(places)

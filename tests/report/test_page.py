@@ -151,7 +151,7 @@ def test_a_foreign_document_cannot_put_anything_on_the_page_that_runs(hostile: s
 def test_a_document_that_lacks_something(key: str) -> None:
     document = to_json(RESULT)
     for broken in ({k: v for k, v in document.items() if k != key}, {**document, key: 7}):
-        with pytest.raises(DocumentError, match="not a document of --json"):
+        with pytest.raises(DocumentError, match="not a document of --format json"):
             build(Shown(document=broken))
 
 

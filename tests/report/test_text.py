@@ -75,7 +75,7 @@ def test_a_pipe_gets_every_fact_in_order_and_the_verdict_last() -> None:
         "settings", "cause", "parity",
     ]  # fmt: skip
     assert plain(FAILING).count("\nblock ") == 15
-    assert "(14 propagated: --json has all)\n" in plain(FAILING)
+    assert "(14 propagated: --format json has all)\n" in plain(FAILING)
     assert "settings: text.reorder: valid_first -> concatenate; text.reorder did no harm\n" in plain(PASSING)
     assert plain(INCONCLUSIVE) == "verdict: inconclusive\nreason: the two sides have no site in common\n"
     assert plain(PREFLIGHT).startswith("preflight: fail: timesteps: repeat: 998\npreflight: 1 other check passes\n")

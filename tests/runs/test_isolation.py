@@ -62,7 +62,7 @@ def test_a_port_that_ends_its_process_in_a_call_exits_with_2(tmp_path: Path) -> 
         "    return Port(module=net, call=lambda inputs: os._exit(0))\n"
     )
     reference, candidate = write_ports(tmp_path, text)
-    done = parity("run", "--json", "--reference-port", reference, "--port", candidate)
+    done = parity("run", "--format", "json", "--reference-port", reference, "--port", candidate)
     assert (done.code, done.out) == (2, "")
     assert "os._exit(0) at port.py:" in done.err
 

@@ -26,7 +26,7 @@ HBM = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, HLO temporaries (97.32G) ex
 
 
 def compile(*words: str) -> tuple[int, dict[str, Any], str]:
-    done = CliRunner().invoke(cli.app, ["compile", "--topology", "v6e:2x4", "--json", *words])
+    done = CliRunner().invoke(cli.app, ["compile", "--topology", "v6e:2x4", "--format", "json", *words])
     return done.exit_code, json.loads(done.stdout or "{}"), done.stderr
 
 

@@ -5,8 +5,8 @@
     DIR/reference_embeddings.safetensors  DIR/candidate_embeddings.safetensors  their inputs, stage-1 convention
     DIR/request.json                                  prompt, files and ports of the command, for `parity explain`
     DIR/frames/reference/0000.png  ...                with `--stages ...,vae`: the decoded pictures (`frame_files`)
-    DIR/result.json                                   what `--json` prints
-    DIR/explain.json                                  what `parity explain DIR --json` printed
+    DIR/result.json                                   what `--format json` prints
+    DIR/explain.json                                  what `parity explain DIR --format json` printed
     DIR/report.html                                   what `parity report DIR` writes
 
 A precision check after a logic check is kept the same way in DIR/precision/. Goldens are written step by step, so

@@ -265,33 +265,25 @@ class Output:
     """How a result is printed.
 
     Attributes:
-        as_json: short for the format json. format: one of `parity.report.formats.NAMES`; None for text.
+        format: one of `parity.report.formats.NAMES`.
 
     Raises:
-        UsageError: no such format, or two formats.
+        UsageError: no such format.
     """
 
-    as_json: Annotated[bool, typer.Option("--json", help="As --format json: one document, nothing else.")] = False
-    format: Annotated[str | None, one_of(choices.FORMATS, "Format on stdout; default text.")] = None
+    format: Annotated[str, one_of(choices.FORMATS, "Format on stdout; json is one document and nothing else.")] = "text"
 
     def __post_init__(self) -> None:
-        formats.require(self.name)
-        if self.as_json and self.format not in (None, "json"):
-            raise UsageError(f"--json and --format {self.format} exclude each other")
-
-    @property
-    def name(self) -> str:
-        """The format's name."""
-        return self.format or ("json" if self.as_json else "text")
+        formats.require(self.format)
 
     @property
     def quiet(self) -> bool:
         """Whether a program reads the result, and short commands leave stderr empty."""
-        return self.name != "text"
+        return self.format != "text"
 
     def show(self, document: Document) -> None:
         """Print a result."""
-        show(formats.pieces(document, self.name))
+        show(formats.pieces(document, self.format))
 
     @contextlib.contextmanager
     def working(self, stage: str, *, quiet: bool = False) -> Iterator[Say]:

@@ -9,7 +9,7 @@ the signature that Typer reads, with each group replaced by its fields, and buil
     @command
     def inspect(golden: Golden, output: Output) -> int: ...
 
-    inspect(golden="folder", as_json=True)    # as Typer calls it, and a test: options by name, defaults where left out
+    inspect(golden="folder", format="json")    # as Typer calls it, and a test: options by name, defaults where left out
 """
 
 from __future__ import annotations

@@ -228,3 +228,16 @@ def _provenance(entry: dict[str, Any]) -> Provenance:
     if not 0 <= index < count <= MAX_SHARDS:
         raise MalformedError(f"provenance.shard {[index, count]} is not an index below a count")
     return provenance
+
+
+def first_difference(a: Provenance, b: Provenance, ignore: tuple[str, ...] = ()) -> str | None:
+    """The first field, and within it the first name, in which two runs differ, with both values; None where none."""
+    for field in fields(Provenance):
+        ours, theirs = getattr(a, field.name), getattr(b, field.name)
+        if field.name in ignore or ours == theirs:
+            continue
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            name = min(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+            return f"{field.name}[{name}]: {shown(ours.get(name))} and {shown(theirs.get(name))}"
+        return f"{field.name}: {shown(ours)} and {shown(theirs)}"
+    return None

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from parity.errors import UsageError
 from parity.golden.disk.codec import decode_step
 from parity.golden.disk.format import MANIFEST, MAX_MANIFEST, Manifest, Part, damaged, decode_manifest
+from parity.golden.disk.shards import folder_of, merge_step, whole_manifest
 from parity.golden.disk.store import Store, explained, open_store
 from parity.golden.disk.table import Parts
 from parity.golden.records import Provenance, StepRecords
@@ -60,23 +61,30 @@ class Golden:
     Attributes:
         name: the path or URL as it was given, for messages.
         manifest: what `golden.json` says.
-        store: where it lies.
+        store: where it lies; of shards where the first lies.
+        shards: what several processes recorded (`WHERE/shard-0`, ...), each its share: together they are this golden.
     """
 
     name: str
     manifest: Manifest
     store: Store
+    shards: tuple[Golden, ...] = ()
 
     @classmethod
     def open(cls, where: str | os.PathLike[str]) -> Golden:
-        """The golden at a path or URL; reads `golden.json` alone.
+        """The golden at a path or URL, or the one that shards there make up; reads `golden.json` alone.
 
         Raises:
-            UsageError: there is none, or it is damaged, foreign or from a newer parity.
+            UsageError: there is none, or it is damaged, foreign or from a newer parity; a shard that is missing.
         """
         store = open_store(where)
         manifest = read_manifest(store)
         if manifest is None:
+            first = open_store(folder_of(store.name, 0))
+            if (found := read_manifest(first)) is not None:
+                shards = [cls.open(folder_of(store.name, i)) for i in range(found.provenance.shard[1])]
+                whole = whole_manifest([shard.manifest for shard in shards], [shard.name for shard in shards])
+                return cls(store.name, whole, first, tuple(shards))
             raise UsageError(
                 f"{store.name}: there is no golden here (no {MANIFEST}); check the path, or record one: parity record"
             )
@@ -114,6 +122,8 @@ class Golden:
             UsageError: the step is not held, or its part is missing, damaged or another's.
         """
         part = self._part(step)
+        if self.shards:
+            return merge_step([shard.read_step(step) for shard in self.shards], [shard.name for shard in self.shards])
         try:
             buffer = map_part(self.store, part)
             with explained(f"{self.name}/{part.file}: widening its bfloat16 values in the temporary folder"):

@@ -25,27 +25,14 @@ from typing import Any
 from parity.errors import UsageError
 from parity.golden.disk.codec import encode_step
 from parity.golden.disk.container import data
-from parity.golden.disk.format import MANIFEST, Manifest, Part, encode_manifest, part_name
+from parity.golden.disk.format import MANIFEST, Manifest, Part, encode_manifest, first_difference, part_name
 from parity.golden.disk.read import map_part, read_manifest
 from parity.golden.disk.store import open_store
 from parity.golden.records import Provenance, StepRecords
-from parity.golden.strict import MalformedError, shown
+from parity.golden.strict import MalformedError
 
 _OURS = re.compile(r"\.?(golden\.json|inputs\.safetensors|before\.safetensors|step-\d{4,7}\.safetensors)(\.tmp)?")
 """What a golden's folder may lose when it is overwritten: never a file that parity did not name."""
-
-
-def first_difference(a: Provenance, b: Provenance, ignore: tuple[str, ...] = ()) -> str | None:
-    """The first field, and within it the first name, in which two runs differ, with both values; None where none."""
-    for field in fields(Provenance):
-        ours, theirs = getattr(a, field.name), getattr(b, field.name)
-        if field.name in ignore or ours == theirs:
-            continue
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            name = min(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-            return f"{field.name}[{name}]: {shown(ours.get(name))} and {shown(theirs.get(name))}"
-        return f"{field.name}: {shown(ours)} and {shown(theirs)}"
-    return None
 
 
 class GoldenWriter:
@@ -190,19 +177,6 @@ class GoldenWriter:
     ) -> None:
         if kind is None:
             self.finish()
-
-
-def step_digest(step: StepRecords) -> str:
-    """The SHA-256 of the part that a step is written as.
-
-    Raises:
-        MalformedError: a record does not fit the format.
-    """
-    header, tensors = encode_step(step)
-    seen = _Seen()
-    for _ in seen.tap(chain((header,), data(tensors))):
-        continue
-    return seen.digest.hexdigest()
 
 
 def _plain_mappings(provenance: Provenance) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def _problem(element: str, message: str, kind: str, lines: Sequence[str]) -> str
 
 def _lines(sites: Sequence[SiteDiff]) -> list[str]:
     more = len(sites) - MOST_SITES
-    return [*map(line, sites[:MOST_SITES]), *([f"and {more} more: --json has all"] if more > 0 else [])]
+    return [*map(line, sites[:MOST_SITES]), *([f"and {more} more: --format json has all"] if more > 0 else [])]
 
 
 def line(site: SiteDiff) -> str:

@@ -49,7 +49,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class DocumentError(ValueError):
-    """A document that is not what `--json` writes."""
+    """A document that is not what `--format json` writes."""
 
 
 BROKEN = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
@@ -88,7 +88,7 @@ class Shown:
     """A comparison and what is kept beside it.
 
     Attributes:
-        document: of `--json`. causes: of `parity explain --json`; None where it was not asked.
+        document: of `--format json`. causes: of `parity explain --format json`; None where it was not asked.
         pictures: the frames that differ most. pictures_are: what they are. pictures_missing: why there are none.
         sides: what each side was made with.
     """
@@ -129,7 +129,7 @@ def build(shown: Shown, version: str = "") -> str:
             script=Markup(script), script_hash=f"'{_hash(script)}'",
         )  # fmt: skip
     except (*BROKEN, jinja2.UndefinedError) as error:
-        raise DocumentError(f"not a document of --json: {error}") from None
+        raise DocumentError(f"not a document of --format json: {error}") from None
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

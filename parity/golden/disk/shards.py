@@ -1,18 +1,9 @@
-"""Merging goldens: shards of one tensor add up, disjoint steps stand side by side, and everything else is refused.
+"""Shards of a golden: several processes record one run, each its own share, and together they are one golden.
 
-Problem. A run on many hosts leaves one golden a process, each with sketches of its own shards; a long run may be
-recorded in pieces. The diff wants one golden.
-
-How. `plan_merge` decides from provenances alone which parts make up each step; `merge_step` adds one step's records up;
-`merge` does both, first for every step without writing anything, so that a conflict leaves nothing behind.
-
-Where a tensor is sharded over hosts, each process records the sketch and moments of its own block, under the same key;
-where it is replicated, each records all of it. A sketch is linear, so the shards' sketches add; moments combine. Which
-of the two a record is, and that shards neither overlap nor leave gaps, is read off the element counts: the counts of
-shards must come to the number of elements of the whole frame, and a tensor that every process held whole must be the
-same bits in each, and is kept once.
-
-Cost. Two reads of the parts, memory of one step of all shards; an addition of 2,048 numbers a shard and record.
+Where a tensor is split over processes, each records the sketch and moments of its own block under the same key; where
+it is replicated, each records all of it. A sketch is linear, so the shards' sketches add; moments combine. Element
+counts say which of the two a record is: the counts of shards must come to the number of elements of the whole frame,
+and a tensor that every process held whole must be the same bits in each, and is kept once.
 """
 
 from __future__ import annotations
@@ -20,19 +11,14 @@ from __future__ import annotations
 import graphlib
 import itertools
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from parity.errors import UsageError
-from parity.golden.disk.format import Manifest
-from parity.golden.disk.inputs import FILE, MOST, put_inputs, read_inputs
-from parity.golden.disk.read import Golden, read_manifest
-from parity.golden.disk.store import open_store
-from parity.golden.disk.write import GoldenWriter, first_difference, step_digest
-from parity.golden.records import Floor, Key, Moments, Provenance, Record, StepRecords
+from parity.golden.disk.format import Manifest, Part, first_difference
+from parity.golden.records import Floor, Key, Moments, Record, StepRecords
 
 _MAY_DIFFER = ("command", "devices", "shard")
 _NO_SHARE = (
@@ -41,107 +27,47 @@ _NO_SHARE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What planning needs to know of a part.
-
-    Attributes:
-        name: for messages.
-        steps: the steps it holds.
-        complete: whether its recording ended by itself.
-    """
-
-    name: str
-    provenance: Provenance
-    steps: tuple[int, ...]
-    complete: bool
+def folder_of(where: str, shard: int) -> str:
+    """Where a process records its share of the golden at `where`."""
+    return f"{where.rstrip('/')}/shard-{shard}"
 
 
-@dataclass(frozen=True, slots=True)
-class MergePlan:
-    """Which sources make up which step.
+def whole_manifest(shards: Sequence[Manifest], names: Sequence[str]) -> Manifest:
+    """The manifest of the golden that shards make up: the steps that each of them holds.
 
-    Attributes:
-        provenance: of the merged golden.
-        steps: step -> indices of the sources that hold its shards, in the order of the shards.
-    """
-
-    provenance: Provenance
-    steps: Mapping[int, tuple[int, ...]]
-
-
-def plan_merge(sources: Sequence[Source]) -> MergePlan:
-    """Decide what a merge does.
+    Args:
+        shards: in their order, at least one. names: of each, for messages.
 
     Raises:
-        UsageError: nothing to merge; an unfinished part; parts of different runs; a shard of a step that is missing
-            or given twice.
+        UsageError: they are of different runs, or one lies in the place of another.
     """
-    if not sources:
-        raise UsageError("nothing to merge: give the goldens to merge after the name of the new one")
-    first = sources[0]
-    count = first.provenance.shard[1]
-    for source in sources:
-        if not source.complete:
-            raise UsageError(f"{source.name}: was not finished; finish its recording with --resume, then merge")
-        if source.provenance.shard[1] != count:
-            raise _conflict(first, source, f"one is of {count} shards, the other of {source.provenance.shard[1]}")
-        if difference := first_difference(first.provenance, source.provenance, _MAY_DIFFER):
-            raise _conflict(first, source, f"they are of different runs, with {difference}")
-    holders: dict[int, dict[int, int]] = {}
-    for index, source in enumerate(sources):
-        for step in source.steps:
-            shards = holders.setdefault(step, {})
-            shard = source.provenance.shard[0]
-            if shard in shards:
-                what = f"both hold step {step}" + (f" of shard {shard}" if count > 1 else "")
-                raise _conflict(sources[shards[shard]], source, what)
-            shards[shard] = index
-    for step, shards in sorted(holders.items()):
-        if missing := sorted(set(range(count)) - shards.keys()):
-            raise UsageError(f"step {step} lacks shard {missing[0]} of {count} (numbered from 0); give its golden too")
-    devices = tuple(dict.fromkeys(itertools.chain(*(source.provenance.devices for source in sources))))
-    provenance = replace(first.provenance, devices=devices, shard=(0, 1))
-    return MergePlan(
-        provenance, {step: tuple(shards[i] for i in range(count)) for step, shards in sorted(holders.items())}
+    first = shards[0].provenance
+    for index, (shard, name) in enumerate(zip(shards, names, strict=True)):
+        made = shard.provenance
+        if made.shard != (index, len(shards)):
+            raise UsageError(f"{name}: it is shard {made.shard[0]} of {made.shard[1]}; restore each to its own place")
+        if difference := first_difference(first, made, _MAY_DIFFER):
+            raise UsageError(
+                f"{names[0]} and {name} are of different runs, with {difference}; keep the shards of one run together"
+            )
+    held = [{part.step: part for part in shard.parts} for shard in shards]
+    common = [step for step in held[0] if all(step in parts for parts in held)]
+    devices = tuple(dict.fromkeys(itertools.chain(*(shard.provenance.devices for shard in shards))))
+    return Manifest(
+        replace(first, devices=devices, shard=(0, 1)),
+        tuple(_whole_part([parts[step] for parts in held]) for step in common),
+        complete=all(shard.complete for shard in shards) and all(len(parts) == len(common) for parts in held),
     )
 
 
-def _conflict(a: Source, b: Source, what: str) -> UsageError:
-    return UsageError(f"{a.name} and {b.name} cannot be merged: {what}")
-
-
-def merge(out: str | os.PathLike[str], parts: Sequence[str | os.PathLike[str]]) -> None:
-    """Merge goldens into a new one at `out`; paths or URLs. What a killed merge of the same parts left there is kept.
-
-    Raises:
-        UsageError: a conflict, with the names of what conflicts; a damaged part; another golden at `out` already.
-    """
-    goldens = [Golden.open(part) for part in parts]
-    plan = plan_merge([Source(g.name, g.provenance, g.steps, g.complete) for g in goldens])
-
-    def merged(step: int) -> StepRecords:
-        held = [goldens[index] for index in plan.steps[step]]
-        return merge_step([golden.read_step(step) for golden in held], [golden.name for golden in held])
-
-    for step in plan.steps:
-        merged(step)
-    begun = read_manifest(open_store(out))
-    if begun is not None and not _is_begun(begun, plan, merged):
-        raise UsageError(f"{os.fspath(out)}: there is a golden here already; choose another place for the merged one")
-    with GoldenWriter(out, plan.provenance, resume=True) as writer:
-        for step in plan.steps:
-            if step not in writer.steps_done:
-                writer.write_step(merged(step))
-        if goldens[0].store.read(FILE, MOST) is not None:
-            put_inputs(open_store(out), plan.provenance, read_inputs(goldens[0]))
-
-
-def _is_begun(found: Manifest, plan: MergePlan, merged: Callable[[int], StepRecords]) -> bool:
-    """Whether an unfinished golden holds nothing but steps of this merge, bit for bit."""
-    if found.complete or found.provenance != plan.provenance:
-        return False
-    return all(part.step in plan.steps and part.sha256 == step_digest(merged(part.step)) for part in found.parts)
+def _whole_part(parts: Sequence[Part]) -> Part:
+    """What shards list of one step, as one line."""
+    return replace(
+        parts[0],
+        bytes=sum(part.bytes for part in parts),
+        records=max(part.records for part in parts),
+        sha256="".join(part.sha256 for part in parts),
+    )
 
 
 def merge_step(shards: Sequence[StepRecords], names: Sequence[str]) -> StepRecords:
@@ -292,4 +218,4 @@ def _equal_values(a: object, b: object) -> bool:
 
 def _unlike(key: Key, names: Sequence[str], what: str) -> UsageError:
     names = tuple(dict.fromkeys(names))
-    return UsageError(f"{' and '.join(names)} cannot be merged at {key}: {what}")
+    return UsageError(f"{' and '.join(names)} do not add up at {key}: {what}")
