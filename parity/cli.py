@@ -12,29 +12,19 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
-from parity.commands import (
-    bisect,
-    compile,
-    diff,
-    explain,
-    info,
-    init,
-    record,
-    report,
-    run,
-)
-from parity.commands.help import EXAMPLES, Grouped
-from parity.commands.parts.options import SETTINGS_HELP
+from parity.commands.help import EXAMPLES, Grouped, Lazy
 from parity.errors import ParityError, Terminated, UsageError
 from parity.redact import without_secrets
 from parity.report.output import show, tell
 from parity.signals import signalled, terminable
 
 INTERNAL_ERROR, INTERRUPTED = 125, 130
+_WrongWords = typer.BadParameter.__bases__[0]
+"""Typer's errors of usage; it names only this one of them."""
 _LONGEST_NAME = 200
 """Characters of a file's name in a message."""
 
@@ -43,9 +33,10 @@ def main() -> None:
     """Entry point, once `parity.__main__` has made the process ready."""
     try:
         with terminable():
-            app()
+            code = root(standalone_mode=False)
     except (Exception, KeyboardInterrupt, Terminated) as error:  # before a command began, or after it
-        sys.exit(_code(error))
+        code = _code(error)
+    sys.exit(code)
 
 
 def _exits(function: Callable[..., int | None]) -> Callable[..., None]:
@@ -69,6 +60,11 @@ def _code(error: BaseException) -> int:
     if isinstance(error, ParityError):
         tell(f"parity: {error}")
         return error.exit_code
+    if isinstance(error, _WrongWords):
+        wrong = cast(typer.BadParameter, error)
+        command = wrong.ctx.command_path if wrong.ctx else "parity"
+        tell(f"parity: {wrong.format_message().rstrip('.')}. See {command} --help")
+        return UsageError.exit_code
     error = signalled(error) or error
     if isinstance(error, KeyboardInterrupt):
         tell("parity: interrupted")
@@ -112,15 +108,19 @@ def _print_version(wanted: bool) -> None:
 
 
 def _root(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     del version
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(UsageError.exit_code)
 
 
 app = typer.Typer(
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     callback=_root,
@@ -130,10 +130,8 @@ app = typer.Typer(
     help="Find where, and why, a TPU port of a diffusion video model computes something different from the original.",
 )
 
-for with_settings in (run.run, record.record, diff.diff, bisect.bisect, compile.compile):
-    app.command(epilog=SETTINGS_HELP)(_exits(with_settings))
-for plain in (explain.explain, report.report, init.init, info.info):
-    app.command()(_exits(plain))
+root = typer.main.get_command(app)
+vars(root)["commands"] = Lazy(_exits)
 
 if __name__ == "__main__":
     main()

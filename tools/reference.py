@@ -13,13 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer.main
-from typer.core import TyperGroup
-
 import parity
 from parity import port
-from parity.cli import app
-from parity.commands.help import EXAMPLES, GROUPS
+from parity.cli import root
+from parity.commands.help import COMMANDS as GROUPS
+from parity.commands.help import EXAMPLES
 from parity.compare import result
 from parity.errors import InconclusiveError, ParityError, UsageError
 
@@ -52,16 +50,11 @@ PARTS = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
 
 def commands() -> str:
     """docs/commands.md."""
-    root = typer.main.get_command(app)
-    assert isinstance(root, TyperGroup)
-    known: dict[str, Any] = dict(root.commands)
     made = [COMMANDS, "```text\n" + EXAMPLES.replace("\b\n", "").strip() + "\n```\n"]
-    for title, names in GROUPS:
+    for title, names in GROUPS.items():
         made.append(f"## {title}\n")
         for name in names:
-            below = getattr(known[name], "commands", {})
-            made.append(_command(f"parity {name}", known[name]))
-            made += [_command(f"parity {name} {one}", command) for one, command in below.items()]
+            made.append(_command(f"parity {name}", root.commands[name]))
     return "\n".join(made)
 
 

@@ -41,7 +41,7 @@ def bisect(
     isolate: Annotated[str, one_of(ISOLATIONS, "As for `parity run`.")] = "none",
     output: Output,
 ) -> int:
-    """Find the commit that introduced a difference, or the settings that make a run fail.
+    """Find the commit, or the settings, that make a comparison fail.
 
     A commit is found by `git bisect run`: the command runs at the top of a temporary checkout; your own is not touched.
     The other options are those of the run with --settings.

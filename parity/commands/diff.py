@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -41,6 +41,8 @@ class Renames:
         UsageError: rules are to be saved, and none are proposed.
     """
 
+    panel: ClassVar[str] = "Comparison"
+
     rules: Annotated[
         str | None,
         typer.Option("--map", metavar="RENAMES", help="File of rename rules, or auto to propose them."),
@@ -61,6 +63,8 @@ class Reports:
     Attributes:
         junit: one case a block and step. markdown: the summary.
     """
+
+    panel: ClassVar[str] = "Output"
 
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML, one case a block and step.")

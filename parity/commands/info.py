@@ -48,7 +48,7 @@ def info(
         str | None, typer.Option(metavar="PART", help=f"Delete a part of the cache: {', '.join(PARTS)}, or all.")
     ] = None,
 ) -> int:
-    """Show versions and devices, or what a topic names.
+    """Show versions and devices, models, settings, or what a golden holds.
 
     A golden whose name is a topic's is given with its folder: ./models.
     """

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -28,6 +28,8 @@ class Ported(Observed):
     Raises:
         UsageError: a kept golden is to be replaced, and none is named.
     """
+
+    panel: ClassVar[str] = "Port"
 
     model: GoldensModel = None
     settings: Candidate = field(default_factory=list)

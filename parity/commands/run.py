@@ -26,23 +26,28 @@ def run(
     output: Judgement,
     checks: Annotated[
         str,
-        one_of(CHECKS, "logic: float32, dtype settings neutralised; precision: as given, against the float32 truth."),
+        one_of(CHECKS, "logic: float32, dtype settings neutral; precision: as given, against float32.", "Comparison"),
     ] = "both",
     isolate: Annotated[
         str,
         one_of(
             ISOLATIONS,
-            "steps: each step starts from the reference's latents; modules: each block is also run on the reference's "
+            "steps: start each step from the reference's latents; modules: also run each block on the reference's "
             "inputs.",
+            "Comparison",
         ),
     ] = "none",
     stages: Annotated[
         str | None,
-        some_of(STAGES, "Some of these; default: transformer."),
+        some_of(STAGES, "Some of these; default: transformer.", "Model and inputs"),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep the run in this folder; default: as the last run, in the cache."),
+        typer.Option(
+            metavar="DIR",
+            help="Keep the run in this folder; default: as the last run, in the cache.",
+            rich_help_panel="Output",
+        ),
     ] = None,
 ) -> int:
     """Run both sides, and report the first module that diverges.

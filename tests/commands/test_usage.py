@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from parity.cli import app
-from parity.commands.help import GROUPS
+from parity.commands.help import COMMANDS
 from tests.support.cli import cli
 
 REFUSED = [
@@ -33,7 +35,8 @@ REFUSED = [
     ("record g --port port.py:build", "--side candidate"),
     ("bisect HEAD", "give two commits and a command"),
     ("bisect HEAD~1 HEAD --steps 2 -- true", "the options of a run are for --settings"),
-    ("nosuch", "No such command"),
+    ("nosuch", "parity: No such command 'nosuch'. See parity --help"),
+    ("run --bogus", "parity: No such option: --bogus (Possible options: --out). See parity run --help"),
 ]
 
 
@@ -44,9 +47,14 @@ def test_what_is_refused(words: str, said: str, tmp_path: Path) -> None:
     assert (ran.out, list(tmp_path.iterdir())) == ("", [])
 
 
-def test_every_command_is_in_one_group_of_the_help() -> None:
-    named = [name for _, names in GROUPS for name in names]
-    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert sorted(named) == sorted(known)
-    text = cli("--help", code=0).out
-    assert all(f"\n  {name} " in text for name in named)
+@pytest.mark.parametrize("name", [name for group in COMMANDS.values() for name in group])
+def test_help_begins_with_the_line_that_the_list_of_commands_has(name: str) -> None:
+    line = next(group[name] for group in COMMANDS.values() if name in group)
+    assert f"\n\n{line}\n\n" in cli(name, "--help", code=0).out.replace("\n  ", "\n")
+    assert f"\n  {name} " in cli("--help", code=0).out
+
+
+def test_help_imports_no_numpy() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "parity", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not re.findall(r"\| +(numpy|rich)\b", done.stderr)

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from parity.cli import app
 from parity.golden import GoldenWriter, Key, Record, StepRecords
+from tests.support.cli import cli
 from tests.support.made import PROVENANCE, mixed_step, write
 
 
@@ -20,9 +19,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == code, result.output
-    return result.output
+    ran = cli(*arguments, code=code)
+    return ran.out + ran.err
 
 
 def test_info_shows_state_provenance_parts_and_records(folder: Path) -> None:

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from parity import cli
 from parity.commands.compile import listing
 from parity.errors import UsageError
 from parity.tpu.chips import topology
 from parity.tpu.compiler import Answer, Request
 from parity.tpu.figures import kernels, products
 from tests.paths.sides import side, tiny
+from tests.support.cli import cli
 
 REQUEST = Request(model="tiny", topology="v6e:2x2")
 FACTS: Any = {"settings": {}, "versions": {"libtpu": "0.0.42.1"}, "devices": 4, "kind": "TPU v6 lite"}
@@ -26,8 +25,8 @@ HBM = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, HLO temporaries (97.32G) ex
 
 
 def compile(*words: str) -> tuple[int, dict[str, Any], str]:
-    done = CliRunner().invoke(cli.app, ["compile", "--topology", "v6e:2x4", "--format", "json", *words])
-    return done.exit_code, json.loads(done.stdout or "{}"), done.stderr
+    done = cli("compile", "--topology", "v6e:2x4", "--format", "json", *words)
+    return done.code, json.loads(done.out or "{}"), done.err
 
 
 def test_a_program_that_compiles_has_memory_and_products() -> None:

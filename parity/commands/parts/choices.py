@@ -65,14 +65,16 @@ def comma_separated(values: tuple[str, ...]) -> Complete:
     return complete
 
 
-def one_of(values: tuple[str, ...], help: str) -> OptionInfo:
-    """An option that takes one of the values."""
-    return typer.Option(metavar=form(values), autocompletion=completing(values), help=help)
+def one_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
+    """An option that takes one of the values; panel: of the help."""
+    return typer.Option(metavar=form(values), autocompletion=completing(values), help=help, rich_help_panel=panel)
 
 
-def some_of(values: tuple[str, ...], help: str) -> OptionInfo:
-    """An option that takes some of the values, separated by commas."""
-    return typer.Option(metavar=",".join(values), autocompletion=comma_separated(values), help=help)
+def some_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
+    """An option that takes some of the values, separated by commas; panel: of the help."""
+    return typer.Option(
+        metavar=",".join(values), autocompletion=comma_separated(values), help=help, rich_help_panel=panel
+    )
 
 
 def model(help: str) -> OptionInfo:
@@ -87,7 +89,7 @@ def sites(help: str) -> OptionInfo:
 
 def settings_of(side: str, short: str) -> OptionInfo:
     """An option for settings, repeatable."""
-    help = f"Setting of the {side}; repeatable."
+    help = f"Setting of the {side}, see parity info settings; repeatable."
     return typer.Option(f"--{side}", short, metavar="K=V", autocompletion=settings, help=help)
 
 

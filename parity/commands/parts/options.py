@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -22,16 +22,11 @@ from parity.report import formats
 from parity.report.output import consoles, show
 from parity.runs.given import Given, read_given
 from parity.runs.request import NO_PORTS, Ports, Request
-from parity.settings import SETTINGS, Settings, paired, parse
+from parity.settings import Settings, paired, parse
 
 if TYPE_CHECKING:
     from parity.report.document import Document
     from parity.report.progress import Say
-
-SETTINGS_HELP = (
-    "Settings (K; `parity info settings` has their values V): " + ", ".join(setting.name for setting in SETTINGS) + "."
-)
-"""Ends the help of commands that take settings."""
 
 _PORT = re.compile(r".+\.py:\w+")
 """A port, and how a golden names its model where that is a port with inputs of its own."""
@@ -77,6 +72,8 @@ class Generation:
     Raises:
         UsageError: steps or seed out of range, or a prompt that is no text.
     """
+
+    panel: ClassVar[str] = "Model and inputs"
 
     model: Model = None
     steps: Steps = None
@@ -208,6 +205,8 @@ class Observed:
         sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept whole.
     """
 
+    panel: ClassVar[str] = "Comparison"
+
     sites: Annotated[str, choices.sites("Sites; a glob is over module or module:port.")] = "blocks"
     values: Annotated[
         list[str], typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
@@ -224,6 +223,8 @@ class Sides:
     Raises:
         UsageError: a setting that the side does not take.
     """
+
+    panel: ClassVar[str] = "Settings and ports"
 
     reference: Reference = field(default_factory=list)
     candidate: Candidate = field(default_factory=list)
@@ -271,6 +272,8 @@ class Output:
         UsageError: no such format.
     """
 
+    panel: ClassVar[str] = "Output"
+
     format: Annotated[str, one_of(choices.FORMATS, "Format on stdout; json is one document and nothing else.")] = "text"
 
     def __post_init__(self) -> None:
@@ -309,9 +312,7 @@ class Judgement(Output):
     """How a comparison is printed.
 
     Attributes:
-        details: whole tables, where a terminal shows those rows that the first divergence is in.
+        details: all rows, where a terminal shows those that the first divergence is in.
     """
 
-    details: Annotated[
-        bool, typer.Option("--details", "-v", help="Whole tables on a terminal, and the sites that only carry on.")
-    ] = False
+    details: Annotated[bool, typer.Option("--details", "-v", help="Show all rows on a terminal.")] = False

@@ -14,12 +14,13 @@ the signature that Typer reads, with each group replaced by its fields, and buil
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from inspect import Parameter
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 
 def command(function: Callable[..., int | None]) -> Callable[..., int]:
@@ -54,9 +55,19 @@ def command(function: Callable[..., int | None]) -> Callable[..., int]:
 def _parameters(group: type[Any]) -> list[Parameter]:
     hints = get_type_hints(group, include_extras=True)
     return [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name])
+        Parameter(
+            field.name, Parameter.KEYWORD_ONLY, default=_default(field), annotation=_in_panel(hints[field.name], group)
+        )
         for field in fields(group)
     ]
+
+
+def _in_panel(annotation: Any, group: type[Any]) -> Any:
+    """The annotation of an option, listed in the help under its group's `panel`."""
+    kind, option = get_args(annotation)
+    option = copy.copy(option)
+    option.rich_help_panel = getattr(group, "panel", None)
+    return Annotated[kind, option]
 
 
 def _default(field: Field[Any]) -> object:
