@@ -36,9 +36,9 @@ STAMP := $(VENV)/.installed
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
 	touch $@
 
 run: install
@@ -54,9 +54,10 @@ test-all: install
 
 OLDER := .venv-older
 
-$(OLDER)/.installed: pyproject.toml
+$(OLDER)/.installed: pyproject.toml constraints-older.txt
 	$(PYTHON) -m venv $(OLDER)
-	$(OLDER)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[older]'
+	$(OLDER)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torchax]' \
+		--constraint constraints-older.txt flax hypothesis pytest pytest-timeout pytest-xdist
 	touch $@
 
 older: $(OLDER)/.installed

@@ -3,7 +3,7 @@
 Why. Most first runs fail on an installation: a torchax that does not import with this torch, a jax without its TPU
 library, an extra that was left out. parity itself must not import them to find that out: the import is what breaks.
 
-How. Versions and pins come from the installed distributions' metadata (the pins stand in pyproject.toml alone); each
+How. Versions and bounds come from the installed distributions' metadata; each
 of torch, jax and torchax is imported in a process of its own, with a time limit, all at once.
 
 Cost. Some seconds of importing in the three processes. jax holds the TPU while it is imported, so a TPU that
@@ -30,7 +30,7 @@ from packaging.version import Version
 from parity.report.document import Facts, Listing, Section
 
 DISTRIBUTION = "tpu-parity"
-EXTRAS = ("torch", "torchax", "tpu", "aot", "remote", "report")
+EXTRAS = ("torch", "torchax", "tpu", "remote")
 """Those for users: not those that parity is developed with."""
 
 NEEDED_TO_RUN = ("torch", "torchax")
@@ -101,7 +101,7 @@ class Findings:
 
     Attributes:
         versions: by package, None where it is not installed. extras: in the order of `EXTRAS`; none where parity itself
-            is not installed, so that its pins are unknown. probes: by package. cpus: usable by this process.
+            is not installed, so that its bounds are unknown. probes: by package. cpus: usable by this process.
     """
 
     versions: Mapping[str, str | None]

@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Self
 
 from parity.compare import result as compared
-from parity.errors import UsageError
 from parity.report.card import card, context
 from parity.report.comparison import Comparison
 from parity.report.document import lines
@@ -40,9 +39,6 @@ class Result(compared.Result):
     def _repr_html_(self) -> str:
         """The page of `parity report` in a frame of its own: its own script runs there alone, by the page's policy, and
         reaches nothing of the notebook."""
-        try:
-            page = render(Comparison(self, explained=bool(self.causes)), "html")
-        except UsageError:  # jinja2 is an extra
-            return f"<pre>{html.escape(self.card)}</pre>"
+        page = render(Comparison(self, explained=bool(self.causes)), "html")
         style = "width: 100%; height: 32em; border: 0"
         return f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(page)}" style="{style}"></iframe>'

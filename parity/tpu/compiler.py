@@ -86,7 +86,7 @@ def require_compiler() -> None:
             "such a machine"
         )
     if importlib.util.find_spec("libtpu") is None:
-        raise UsageError("parity compile needs libtpu, the TPU compiler (213 MB): pip install 'tpu-parity[aot]'")
+        raise UsageError("parity compile needs libtpu, the TPU compiler (213 MB): pip install 'tpu-parity[tpu]'")
 
 
 def compile_candidate(request: Request, limit: float) -> Answer:

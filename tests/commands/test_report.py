@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("jinja2")
-
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
 from tests.support.cli import cli

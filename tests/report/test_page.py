@@ -38,9 +38,6 @@ from parity.report.result_json import to_json
 from tests.support.made import because
 from tests.support.results import RESULT
 
-pytest.importorskip("jinja2")
-
-
 VOID = {"meta", "img", "br", "input", "link", "meter"}
 
 

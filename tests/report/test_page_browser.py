@@ -13,7 +13,6 @@ import pytest
 
 from parity.report.page.build import Shown, build
 
-pytest.importorskip("jinja2")
 pytest.importorskip("selenium", reason="the page is tested in a browser with selenium (extra test)")
 
 if TYPE_CHECKING:

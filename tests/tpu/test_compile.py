@@ -104,7 +104,7 @@ def test_its_program_is_that_of_the_candidate_with_weights() -> None:
 
 
 needs_the_compiler = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed (extra aot)"
+    importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed (extra tpu)"
 )
 
 

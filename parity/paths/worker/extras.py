@@ -45,7 +45,7 @@ def quieten() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
     if not _any(CHIPS):
-        # With the TPU compiler installed (extra `aot`) JAX looks for chips: not in a service that is not there, and
+        # With the TPU compiler installed (extra `tpu`) JAX looks for chips: not in a service that is not there, and
         # without waiting for another process that does the same.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")

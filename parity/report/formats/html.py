@@ -13,7 +13,7 @@ def html(document: Document) -> str:
     """The page of a comparison, without pictures (`parity report` shows those of a kept run).
 
     Raises:
-        UsageError: another document; jinja2 is missing.
+        UsageError: another document.
     """
     if not isinstance(document, Comparison):
         raise UsageError("--format html shows a comparison; --format markdown shows any document")

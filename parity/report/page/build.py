@@ -2,7 +2,7 @@
 
 It reads the JSON documents that `parity run` and `parity explain` keep and computes nothing. Documents come from other
 machines: every text is escaped, the script writes text and never markup, and the page's policy lets nothing run but
-its own script, by its hash, and nothing load. Needs jinja2.
+its own script, by its hash, and nothing load.
 
 Cost. About 40 kB, and 6 bytes a site: sites are columns of numbers with three digits, packed by gzip.
 """
@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jinja2
+from markupsafe import Markup
+
 from parity.compare.result import EVIDENCE
-from parity.errors import UsageError
 from parity.report.cells import small, times
 from parity.report.document import Json
 from parity.report.words import WORDS
@@ -108,13 +110,8 @@ def build(shown: Shown, version: str = "") -> str:
         version: of parity.
 
     Raises:
-        DocumentError: something the page shows is missing or is no such thing. UsageError: jinja2 is missing.
+        DocumentError: something the page shows is missing or is no such thing.
     """
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError:
-        raise UsageError("HTML needs jinja2: pip install 'tpu-parity[report]'") from None
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
