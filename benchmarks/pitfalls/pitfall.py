@@ -90,7 +90,7 @@ def told(pitfall: Pitfall, folder: Path) -> Told:
         except ParityError as error:
             return Told(verdict="refused", sentences=(str(error),))
     found = why or result
-    causes = [text for c in found.causes for text in (c.cause, *(w.detail for w in c.evidence))]
+    causes = [text for c in found.causes for text in (c.cause, c.fix, *(w.detail for w in c.evidence))]
     notes = [note.text for note in found.notes]
     checks = [f"{check.check}: {check.detail}" for check in found.preflight if check.verdict == "fail"]
     place = "" if found.origin is None else f"step {found.origin.key.step} {found.origin.key.site}"

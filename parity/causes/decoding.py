@@ -23,9 +23,8 @@ from parity.errors import ParityError
 from parity.golden.records import StepRecords
 from parity.paths.plan import Role
 from parity.runs.request import Request
+from parity.runs.spec import RunSpec
 from parity.settings import Settings, parse
-
-CONFIRM = "parity run --stages vae with --reference {fault} beside the rest passes"
 
 
 class Decoders(Protocol):
@@ -67,6 +66,7 @@ def decoding(decoders: Decoders) -> Iterator[Cause | Note]:
         found = together(frozenset({name}))
         if found is not None:
             singles[name] = found
+    spec = RunSpec.of(request)
     known = Known(
         error=error,
         singles=singles,
@@ -74,7 +74,7 @@ def decoding(decoders: Decoders) -> Iterator[Cause | Note]:
         noise=noise,
         sizes=site_sizes(ours, keys),
         told=request.reference.as_text(),
-        confirm=CONFIRM,
+        confirm=lambda fault: spec.with_settings(reference=[fault]).command(),
     )
     yield from named_faults(known)
 

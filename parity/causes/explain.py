@@ -149,7 +149,19 @@ def _beside(merged: Sequence[Cause], measured: Sequence[Cause]) -> tuple[Cause, 
         if gauge.setting and at in known:
             known[at] = replace(known[at], evidence=(*known[at].evidence, *gauge.evidence))
     rest = (m for m in measured if not m.setting or (m.setting, m.candidate) not in known)
-    return (*known.values(), *rest)
+    return _by_fix((*known.values(), *rest))
+
+
+def _by_fix(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """Causes that one change mends, as one: what is measured is further evidence for what is named."""
+    found: list[Cause] = []
+    for cause in causes:
+        same = next((i for i, c in enumerate(found) if cause.fix and c.fix == cause.fix and not cause.setting), None)
+        if same is None:
+            found.append(cause)
+        else:
+            found[same] = replace(found[same], evidence=(*found[same].evidence, *cause.evidence))
+    return tuple(found)
 
 
 def _merged(swapped: Sequence[Cause], named: Sequence[Cause]) -> list[Cause]:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from parity.compare.detect.phantoms import CONFIRM
 from parity.compare.result import Cause, Witness
 from parity.golden.records import LOOP, Moments, Record
 from parity.settings import BITS
@@ -24,13 +23,13 @@ LEAST = 1e-6
 """What rounding moves moments by."""
 
 
-def measured(sentence: str, value: float, detail: str) -> Cause:
+def measured(sentence: str, value: float, detail: str, fix: str = "") -> Cause:
     """A fact that no setting names.
 
     Args:
-        value: the number that shows it. detail: that number in words.
+        value: the number that shows it. detail: that number in words. fix: see `Cause`.
     """
-    return Cause(sentence, "", "", "", math.nan, (Witness("measured", value, f"{detail}; {CONFIRM}"),))
+    return Cause(sentence, "", "", "", math.nan, (Witness("measured", value, detail),), fix=fix)
 
 
 def working_dtype(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[str, str] | None:

@@ -30,6 +30,10 @@ Together = Callable[[frozenset[str]], Vector | None]
 """The error of a joint run of some faults; None where there is none."""
 
 
+def _no_command(fault: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """An error, and those of the known faults at the same sites.
@@ -37,7 +41,7 @@ class Known:
     Attributes:
         error: the candidate's. singles: `setting=value` -> the fault's own. together: of several at once.
         noise: norm that rounding alone gives. sizes: counters of each site. told: the reference's settings as text.
-        confirm: how a named fault is confirmed, with `{fault}`; empty where nothing can be run.
+        confirm: the command that confirms a fault; empty where nothing can be run.
         coarse: the known fault of a coarser working dtype that the candidate has; empty for none.
         alone: before a sentence that finds nothing, where another witness has found something.
     """
@@ -48,7 +52,7 @@ class Known:
     noise: float
     sizes: Sequence[int]
     told: Mapping[str, str]
-    confirm: str = ""
+    confirm: Callable[[str], str] = _no_command
     coarse: str = ""
     alone: str = ""
 
@@ -75,7 +79,7 @@ def named_faults(known: Known) -> Iterator[Cause | Note]:
     )
     yield from (_named(name, parts[name], known) for name in loud if name in parts)
     if known.coarse:
-        yield rounding(known.coarse, max(0.0, 1.0 - whole), rest / noise, known.told)
+        yield rounding(known.coarse, max(0.0, 1.0 - whole), rest / noise, known.told, known.confirm(known.coarse))
     yield from (_silent(name, known) for name in explained.names if name in silent)
 
 
@@ -84,19 +88,16 @@ def norm(x: Vector) -> float:
     return float(np.linalg.norm(x))
 
 
-def rounding(name: str, share: float, ratio: float, told: Mapping[str, str]) -> Cause:
+def rounding(name: str, share: float, ratio: float, told: Mapping[str, str], confirm: str) -> Cause:
     """The cause of a coarser working dtype.
 
     Args:
-        ratio: what no other known fault explains, over what the dtype costs the reference.
+        ratio: what no other known fault explains, over what the dtype costs the reference. confirm: see `Witness`.
     """
     setting, _, value = name.partition("=")
-    detail = (
-        f"what no other known fault explains is {ratio:.2g} x what {value} costs the reference itself; confirm: parity "
-        f"record DIR --reference {name}, then parity diff DIR CANDIDATE passes"
-    )
-    text = f"{sentence(setting, value)}: {remedy(setting)}"
-    return Cause(text, setting, told[setting], value, share, (Witness("fault", ratio, detail),))
+    detail = f"what no other known fault explains is {ratio:.2g} x what {value} costs the reference itself"
+    evidence = (Witness("fault", ratio, detail, confirm),)
+    return Cause(sentence(setting, value), setting, told[setting], value, share, evidence, fix=remedy(setting))
 
 
 def _rounded_alike(parts: Mapping[str, Part]) -> bool:
@@ -141,16 +142,16 @@ def _named(name: str, part: Part, known: Known) -> Cause:
     setting, _, value = name.partition("=")
     alike = _alike(name, known)
     group = f" (or {', '.join(alike)}, whose errors are the same)" if alike else ""
-    confirm = f"; confirm: {known.confirm.format(fault=name)}" if known.confirm else ""
     detail = (
         f"share {_within(part.share, part.share_half)} of the error's square, coefficient "
         f"{_within(part.coefficient, part.coefficient_half)} (1 is the very fault"
-        f"{'; 95% over sites' if math.isfinite(part.share_half) else ''}){confirm}"
+        f"{'; 95% over sites' if math.isfinite(part.share_half) else ''})"
     )
-    text = f"{sentence(setting, value)}{group}: {remedy(setting)}"
-    witness = Witness("fault", part.coefficient, detail)
+    text = f"{sentence(setting, value)}{group}"
+    witness = Witness("fault", part.coefficient, detail, known.confirm(name))
     half = part.share_half if math.isfinite(part.share_half) else NAN
-    return Cause(text, setting, known.told.get(setting, ""), value, part.share, (witness,), half, alike)
+    told = known.told.get(setting, "")
+    return Cause(text, setting, told, value, part.share, (witness,), half, alike, fix=remedy(setting))
 
 
 def _sites(known: Known) -> str:

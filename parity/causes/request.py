@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from parity.paths.port.settings import typed
 from parity.paths.worker.openers import Openers
 from parity.runs.kept import ports_of
 from parity.runs.request import NO_PORTS, Ports, Request
+from parity.runs.spec import RunSpec
 from parity.settings import BY_NAME, NEUTRAL
 
 _MOST_BYTES = 1 << 30
@@ -34,7 +36,8 @@ class ExplainRequest:
             model's own.
         rounding: (setting, candidate's value) of the differing settings that the check of these goldens neutralised.
         ports, inputs: of the kept run; see `parity.runs.request.Request`.
-        outside: the stage outside the loop in which the kept run failed, to be compared again.
+        outside: the stage outside the loop in which the kept run failed, to be compared again. spec: what the kept run
+            was asked for.
     """
 
     reference: str
@@ -46,6 +49,24 @@ class ExplainRequest:
     ports: Ports = NO_PORTS
     inputs: Path | None = None
     outside: Request | None = None
+    spec: RunSpec | None = None
+
+    def with_fault(self, fault: str, golden: Provenance) -> str:
+        """The command whose reference has a known fault (`NAME=VALUE`): it passes where the candidate has the same.
+
+        Args:
+            golden: provenance of the reference. Empty where it is not parity's own.
+        """
+        if self.spec is not None:
+            return self.spec.with_settings(reference=[fault]).command()
+        if golden.backend != "torch" or self.kept is not None:
+            return ""
+        own = typed(None, "torch", golden.settings)
+        given = [f"{name}={value}" for name, value in own.as_text().items() if own.changed(name)]
+        texts = [*(text for text in given if text.partition("=")[0] != fault.partition("=")[0]), fault]
+        settings = [word for text in texts for word in ("-r", text)]
+        record = shlex.join(["parity", "record", "faulty", "--inputs", self.reference, *settings])
+        return f"{record} && {shlex.join(['parity', 'diff', 'faulty', self.candidate])}"
 
     def looked_at(self, origin: Key) -> Key:
         """The first divergence; of a kept run the one inside it that the run came to when it looked closer."""
@@ -84,8 +105,7 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     """
     named = named or {}
     try:
-        told = json.loads(read_text(where / "request.json", _MOST_BYTES))
-        prompt = told["prompt"]
+        spec = RunSpec.read(where)
         result = json.loads(read_text(where / "result.json", _MOST_BYTES))
         differing, failed = result["differing_settings"], _failed_outside(result)
         rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
@@ -94,16 +114,22 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
             f"'{where}' is no kept run: make one with `parity run --out DIR`; or give two goldens"
         ) from None
     if failed:
-        _, _, ports = ports_of(told, openers, named)
-        pair = _outside(where, told, failed, ports)
+        pair = _outside(where, spec, failed, ports_of(spec, openers, named))
         return ExplainRequest(str(where / "reference"), str(where / "candidate"), where, outside=pair)
     at = where / "precision" if (where / "precision").is_dir() else where
     if not (at / "reference").is_dir():
         raise UsageError(f"'{where}' holds no records: it ended in preflight; its result.json says why")
-    given = prompt if isinstance(prompt, str) else None
-    left = rounding if at == where else ()
-    model, inputs, ports = ports_of(told, openers, named)
-    return ExplainRequest(str(at / "reference"), str(at / "candidate"), where, model, given, left, ports, inputs)
+    return ExplainRequest(
+        reference=str(at / "reference"),
+        candidate=str(at / "candidate"),
+        kept=where,
+        model=spec.model if spec.port or spec.reference_port else None,
+        prompt=spec.prompt,
+        rounding=rounding if at == where else (),
+        ports=ports_of(spec, openers, named),
+        inputs=None if spec.arguments is None else Path(spec.arguments),
+        spec=spec,
+    )
 
 
 def _failed_outside(result: Mapping[str, Any]) -> str:
@@ -116,31 +142,22 @@ def _failed_outside(result: Mapping[str, Any]) -> str:
     return next((str(s["stage"]) for s in result.get("stages") or () if s["verdict"] == "fail"), "")
 
 
-def _outside(where: Path, told: Mapping[str, Any], stage: str, ports: Ports) -> Request:
-    """The comparison of one stage of a kept run.
-
-    Raises:
-        UsageError: its request does not say what it was made of.
-    """
+def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:
+    """The comparison of one stage of a kept run."""
     latents = where / "reference_latents.safetensors"
-    try:
-        given = told["stage2"] if told["stage2"] is not None or not latents.is_file() else str(latents)
-        return Request(
-            str(told["model"]),
-            typed(ports.reference, "torch", _settings(told["reference"])),
-            typed(ports.candidate, "torchax", _settings(told["candidate"])),
-            int(told["steps"]),
-            int(told["seed"]),
-            None if told["stage1"] is None else Path(told["stage1"]),
-            prompt=None if told["prompt"] is None else str(told["prompt"]),
-            stages=(stage,),
-            stage2=None if given is None or stage != VAE_STAGE else Path(given),
-            ports=ports,
-        )
-    except _NOT_TOLD:
-        raise UsageError(
-            f"'{where}' failed in its {stage} stage and does not say with which settings: run it again with --out"
-        ) from None
+    given = spec.latents or (str(latents) if latents.is_file() else None)
+    return Request(
+        str(spec.model),
+        typed(ports.reference, "torch", _settings(spec.reference)),
+        typed(ports.candidate, "torchax", _settings(spec.candidate)),
+        spec.steps,
+        spec.seed,
+        None if spec.embeddings is None else Path(spec.embeddings),
+        prompt=spec.prompt,
+        stages=(stage,),
+        stage2=None if given is None or stage != VAE_STAGE else Path(given),
+        ports=ports,
+    )
 
 
 def _settings(texts: Sequence[str]) -> dict[str, str]:

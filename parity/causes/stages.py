@@ -35,6 +35,7 @@ from parity.paths.worker.openers import Openers
 from parity.runs.precision import coarse_settings
 from parity.runs.request import Request, Say
 from parity.runs.sides import source_of
+from parity.runs.spec import RunSpec
 from parity.runs.stages.chain import reference_latents, run_chain
 from parity.settings import Settings, differences
 
@@ -82,9 +83,10 @@ def _causes(again: _Again) -> Iterator[Cause]:
     def run(settings: Settings) -> np.ndarray:
         return error_vector(ours, StepRecords(STAGES_STEP, again.run("candidate", settings).records), keys)
 
+    spec = RunSpec.of(request)
     what = ", ".join(dict.fromkeys(key.port for key in keys))
     for share in shares(searched, run, noise_norm(ours, keys)):
-        yield swapped(share, what, own=False, stage=request.stage)
+        yield swapped(share, what, spec)
 
 
 @dataclass

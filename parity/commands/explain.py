@@ -60,12 +60,9 @@ def _following(result: Result, first: str | None, second: str | None) -> tuple[s
     """What to type once the causes are known: what confirms the first of them, and the page."""
     if not result.causes:
         return ()
-    top = result.causes[0]
-    swapped = top.setting and top.reference and any(w.kind == "swap" for w in top.evidence)
-    again = "the same run with --candidate" if second is None else "record the candidate again with --candidate"
-    confirm = f"{again} {top.setting}={top.reference}   # confirms the top cause"
+    confirm = result.causes[0].confirm
     pair = shlex.join([name for name in (first, second) if name is not None])
     page = f"{shlex.join(['parity', 'report', *([first] if first else [])])}   # the page, with these causes"
     if second is not None:
         page = f"parity explain {pair} --format html > explain.html   # the page"
-    return (*([confirm] if swapped else []), page)
+    return (*([f"{confirm}   # passes, if this is the cause"] if confirm else []), page)

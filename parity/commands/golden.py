@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from parity.golden import Golden, Problem, Record, StepRecords, fingerprint_bytes, verify
-from parity.golden.strict import number
 from parity.report.cells import size
-from parity.report.document import Cells, Facts, Listing, Section, Table
+from parity.report.document import Cells, Facts, Listing, Section, Table, finite
 
 
 def listing(where: str, step: int | None, check: bool) -> tuple[Listing, int]:
@@ -31,7 +30,7 @@ def listing(where: str, step: int | None, check: bool) -> tuple[Listing, int]:
 
 
 def document(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> dict[str, Any]:
-    """As JSON; numbers that JSON cannot write are strings such as "nan"."""
+    """As JSON; what was not measured is null."""
     parts = [{"step": part.step, "file": part.file, "bytes": part.bytes, "records": part.records, "sha256": part.sha256}
              for part in golden.manifest.parts]  # fmt: skip
     result: dict[str, Any] = {
@@ -60,11 +59,11 @@ def _record_document(step: StepRecords, record: Record) -> dict[str, Any]:
         "dtype": record.dtype,
         "rows": record.rows,
         "frame": list(record.frame),
-        "moments": moments and {n: number(v) if isinstance(v, float) else v for n, v in moments.items()},
-        "scalar": number(scalar) if isinstance(scalar, float) else scalar,
+        "moments": moments and {n: finite(v) if isinstance(v, float) else v for n, v in moments.items()},
+        "scalar": finite(scalar) if isinstance(scalar, float) else scalar,
         "sketch": record.sketch is not None,
         "value": isinstance(record.value, np.ndarray),
-        "floor": None if floor is None else {"l2": number(floor.l2), "local_l2": number(floor.local_l2)},
+        "floor": None if floor is None else {"l2": finite(floor.l2), "local_l2": finite(floor.local_l2)},
     }
 
 

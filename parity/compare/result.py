@@ -114,11 +114,17 @@ EVIDENCE = {"swap": "swap test", "fault": "fault match", "measured": "measuremen
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """One piece of evidence for a cause, of a kind of `EVIDENCE`."""
+    """One piece of evidence for a cause.
+
+    Attributes:
+        kind: of `EVIDENCE`. value: the number that shows it. detail: that number in words.
+        confirm: a command that confirms the cause; empty where there is none.
+    """
 
     kind: str
     value: float
     detail: str
+    confirm: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,8 @@ class Cause:
     """A setting or measured fact that explains a share (0 to 1) of the divergence.
 
     Attributes:
-        cause: one sentence: what it is, and what to change. setting, reference, candidate: empty for a measured fact.
+        cause: what it is, one sentence. setting, reference, candidate: empty for a measured fact.
+        fix: what to change, an imperative; empty where nobody knows.
         share: NaN where none was measured. half: half width of its interval; NaN where it has none.
         alike: `setting=value` of other known faults whose errors are the same, so that it may be one of them.
     """
@@ -139,6 +146,12 @@ class Cause:
     evidence: tuple[Witness, ...] = ()
     half: float = NAN
     alike: tuple[str, ...] = ()
+    fix: str = ""
+
+    @property
+    def confirm(self) -> str:
+        """A command that confirms it; empty where there is none."""
+        return next((piece.confirm for piece in self.evidence if piece.confirm), "")
 
 
 @dataclass(frozen=True, slots=True)

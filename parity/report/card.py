@@ -42,8 +42,9 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
     if result.differing_settings:
         rows.append(("settings", "; ".join(_difference(d, result.notes) for d in result.differing_settings)))
     if result.causes:
-        more = len(result.causes) - 1
-        rows.append(("cause", _cause(result.causes[0]) + (f" (and {more} more)" if more else "")))
+        top, more = result.causes[0], len(result.causes) - 1
+        rows.append(("cause", _cause(top) + (f" (and {more} more)" if more else "")))
+        rows += [("fix", top.fix)] if top.fix else []
     # The last line is a command by itself, to be pasted.
     rows += [("next" if i < len(following) - 1 else "", command) for i, command in enumerate(following)]
     return Facts(tuple(rows))
@@ -54,7 +55,9 @@ def context(result: Result) -> Facts:
     rows = []
     for c in result.causes:
         rows.append(("cause", _cause(c)))
+        rows += [("fix", c.fix)] if c.fix else []
         rows += [("evidence", f"{EVIDENCE[w.kind]}: {w.detail}") for w in c.evidence]
+        rows += [("confirm", c.confirm)] if c.confirm else []
     differing = {d.setting for d in result.differing_settings}
     rows += [("note", note.text) for note in result.notes if note.setting not in differing]
     return Facts(tuple(rows))

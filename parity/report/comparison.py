@@ -48,6 +48,8 @@ class Comparison:
 
     def sections(self) -> tuple[Section, ...]:
         result = self.result
+        if self.explained and result.causes and not self.details:  # the tables are those of the comparison before
+            return _filled(preflight(result))
         step = shown_step(result)
         outside = {s.stage for s in result.stages}
         loop = among(result.sites, step=step, which=lambda s: s.key.stage not in outside)

@@ -7,11 +7,15 @@ A comparison (`parity.report.comparison.Comparison`) is a document too; some for
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 Json = Mapping[str, Any]
+LARGEST = sys.float_info.max
+"""Stands for infinity, which JSON has no number for: a ratio stays greater than any limit."""
 Cells = tuple[str, ...]
 
 
@@ -53,6 +57,12 @@ class Table:
 Section = Facts | Table
 
 
+def finite(value: float) -> float | None:
+    """A number as JSON has it: null for NaN, `LARGEST` for infinity."""
+    value = float(value)
+    return None if math.isnan(value) else max(-LARGEST, min(LARGEST, value))
+
+
 class Document(Protocol):
     """Anything that a format renders."""
 
@@ -62,7 +72,7 @@ class Document(Protocol):
         ...
 
     def json(self) -> Json:
-        """The JSON document: its keys are a contract, its numbers finite (`parity.golden.strict.number`)."""
+        """The JSON document: its keys are a contract, its numbers finite (`finite`)."""
         ...
 
     def conclusion(self) -> tuple[Section, ...]:

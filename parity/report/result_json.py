@@ -1,8 +1,8 @@
 """A comparison as a JSON document, the contract that other people's scripts read.
 
 Everything that a `Result` holds in full precision, keys in a fixed order, nothing computed, nothing of the clock or the
-machine. A type is written by its fields unless `_SHAPES` says otherwise. NaN and infinities, which JSON has no
-numbers for, are the strings "nan", "inf" and "-inf".
+machine. A type is written by its fields unless `_SHAPES` says otherwise. What was not measured is null; an
+infinity, which JSON has no number for, is the largest double.
 
 Cost. About 600 bytes a site; a site that does not pass carries its row bins too, at most 64 numbers more.
 """
@@ -27,7 +27,7 @@ from parity.compare.result import (
     StepDiff,
 )
 from parity.golden.records import Key
-from parity.golden.strict import number
+from parity.report.document import finite
 
 FORMAT = 2
 """Version of the document; raised when a key changes its meaning or goes."""
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
     if shape is not None:
         return shape(value)
     if isinstance(value, float):
-        return number(value)
+        return finite(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
@@ -86,7 +86,7 @@ def _fields(value: Any, *without: str) -> dict[str, Any]:
 
 def _step(step: StepDiff) -> dict[str, Any]:
     """The loop's numbers are the reference's; the candidate's stand under `candidate`."""
-    loop = {name: [number(side) for side in getattr(step, name)] for name in ("timestep", "sigma", "dt")}
+    loop = {name: [finite(side) for side in getattr(step, name)] for name in ("timestep", "sigma", "dt")}
     return {
         "step": step.step,
         **{name: pair[0] for name, pair in loop.items()},
@@ -95,7 +95,7 @@ def _step(step: StepDiff) -> dict[str, Any]:
         "noise_pred": _plain(step.noise_pred),
         "branches": _plain(step.branches),
         "latents": _plain(step.latents),
-        "bits": number(step.bits),
+        "bits": finite(step.bits),
         "bits_of": step.bits_of,
     }
 
@@ -105,9 +105,9 @@ def _site(site: SiteDiff) -> dict[str, Any]:
         **_plain(site.key),
         **_distance(site.distance),
         **{f"local_{name}": value for name, value in _distance(site.local).items()},
-        "cosine": number(site.cosine),
-        "max_abs": number(site.max_abs),
-        "linf_ratio": number(site.linf_ratio),
+        "cosine": finite(site.cosine),
+        "max_abs": finite(site.max_abs),
+        "linf_ratio": finite(site.linf_ratio),
         "shapes": _plain(site.shapes),
         "dtypes": list(site.dtypes),
         "nonfinite": list(site.nonfinite),
@@ -126,7 +126,7 @@ def _introduced(birth: Birth | None) -> Birth | None:
 
 
 def _distance(distance: Distance) -> dict[str, Any]:
-    return {name: number(getattr(distance, name)) for name in ("rel_l2", "floor", "ratio")}
+    return {name: finite(getattr(distance, name)) for name in ("rel_l2", "floor", "ratio")}
 
 
 def _frame(frame: FrameDiff) -> dict[str, Any]:
@@ -144,7 +144,9 @@ def _checked(judged: Checked) -> dict[str, Any]:
 
 
 def _cause(cause: Cause) -> dict[str, Any]:
-    return {**_fields(cause, "evidence"), "evidence": _plain(cause.evidence)}
+    return {"cause": cause.cause, "fix": cause.fix, **_fields(cause, "cause", "fix", "evidence")} | {
+        "evidence": _plain(cause.evidence)
+    }
 
 
 def _stage(stage: StageDiff) -> dict[str, Any]:

@@ -15,16 +15,15 @@ from parity.paths.plan import Role
 from parity.paths.worker.openers import Openers
 from parity.runs.load import load_ports
 from parity.runs.request import NO_PORTS, Ports
+from parity.runs.spec import RunSpec
 
 MOST_BYTES = 1 << 26
 """Of a port's file."""
 _OPTIONS = {"reference": "--reference-port", "candidate": "--port"}
 
 
-def ports_of(
-    document: Mapping[str, object], openers: Openers, named: Mapping[Role, str | None]
-) -> tuple[str | None, Path | None, Ports]:
-    """Model, file of inputs and ports of a kept run, from its request.json and the ports that the user names again.
+def ports_of(spec: RunSpec, openers: Openers, named: Mapping[Role, str | None]) -> Ports:
+    """The ports of a kept run, which the user names again.
 
     Args:
         named: `FILE:FUNCTION` by role.
@@ -33,24 +32,20 @@ def ports_of(
         UsageError: a port of the run is not named, was edited since, or cannot be loaded.
     """
 
-    def text(name: str) -> str | None:
-        value = document.get(name)
-        return value if isinstance(value, str) else None
-
-    def port(role: Role) -> str | None:
-        path, again = text(_OPTIONS[role].strip("-").replace("-", "_")), named.get(role)
+    def port(role: Role, path: str | None, code: str | None) -> str | None:
+        again = named.get(role)
         if path is None:
             return None
         if again is None:
             raise UsageError(f"this run was created with a port; name it again: {_OPTIONS[role]} {path}")
-        _require_unchanged(Path(again.rpartition(":")[0]), text(f"{role}_code"))
+        _require_unchanged(Path(again.rpartition(":")[0]), code)
         return again
 
-    reference, candidate, model, inputs = port("reference"), port("candidate"), text("model"), text("inputs")
-    given = None if inputs is None else Path(inputs)
+    reference = port("reference", spec.reference_port, spec.reference_code)
+    candidate = port("candidate", spec.port, spec.port_code)
     if reference is None and candidate is None:
-        return None, given, NO_PORTS
-    return model, given, load_ports(reference, candidate, model or None, openers)
+        return NO_PORTS
+    return load_ports(reference, candidate, spec.model, openers)
 
 
 def _require_unchanged(file: Path, digest: str | None) -> None:

@@ -11,10 +11,10 @@ import pytest
 from parity.causes.request import of_run
 from parity.causes.stages import explain_stage
 from parity.compare.result import Result
-from parity.errors import UsageError
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.paths.stages import OPENERS
+from tests.runs.test_spec import PLAIN
 from tests.support.lab import quiet
 from tests.support.ports import decoder, stage2
 
@@ -51,8 +51,8 @@ def test_decoders_setting_is_the_cause(tiles: None, tmp_path: Path, candidate: l
 
 
 REQUEST = {
-    "stage1": None, "prompt": None, "model": COG, "inputs": None, "stages": ["text", "transformer", "vae"],
-    "stage2": None, "reference": [], "candidate": ["vae.tiling=true"], "steps": 3, "seed": 4,
+    **PLAIN.to_json(), "model": COG, "stages": ["text", "transformer", "vae"], "candidate": ["vae.tiling=true"],
+    "steps": 3, "seed": 4,
 }  # fmt: skip
 
 
@@ -95,12 +95,6 @@ def test_the_latents_that_the_run_kept_are_decoded_again(tmp_path: Path) -> None
     found = of_run(folder, OPENERS).outside
     assert found is not None
     assert found.stage2 == folder / "reference_latents.safetensors"
-
-
-def test_a_run_that_was_kept_before_settings_were_is_refused(tmp_path: Path) -> None:
-    request = {name: REQUEST[name] for name in ("stage1", "prompt", "model", "inputs")}
-    with pytest.raises(UsageError, match="failed in its vae stage and does not say with which settings"):
-        of_run(kept(tmp_path, request, {"vae": "fail"}, None), OPENERS)
 
 
 # --- a decoder whose code nobody knows

@@ -92,7 +92,7 @@ def test_the_action_passes_a_port_and_writes_what_it_says(act: Act, tmp_path: Pa
     installed, commented = (tmp_path / "calls").read_text().splitlines()
     assert installed.startswith("pip install ")
     assert installed.endswith(f" {ROOT}[torchax] flax -r needs.txt")
-    assert commented == f"gh pr comment 7 --body-file {tmp_path}/parity.md"
+    assert commented == f"gh pr comment 7 --edit-last --create-if-none --body-file {tmp_path}/parity.md"
     assert (tmp_path / "summary.md").read_text().startswith("## ✅ parity: pass")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("torchax")
 
 from parity.golden import StepRecords
+from tests.runs.test_spec import PLAIN
 from tests.support.cli import Ran, cli
 from tests.support.made import CANDIDATE, REFERENCE, pair, scaled, walk, write
 
@@ -32,7 +34,7 @@ def test_what_is_no_golden_or_no_run_is_bad_input(tmp_path: Path) -> None:
             assert wrong.name in explain(*arguments, code=2).said
     for run in (tmp_path / "empty", reference):
         assert "is no kept run: make one with `parity run --out DIR`" in explain(run, code=2).said
-    (tmp_path / "empty" / "request.json").write_text('{"stage1": null, "prompt": null}')
+    (tmp_path / "empty" / "request.json").write_text(json.dumps(PLAIN.to_json()))
     (tmp_path / "empty" / "result.json").write_text('{"differing_settings": []}')
     assert "it ended in preflight" in explain(tmp_path / "empty", code=2).said
 

@@ -101,8 +101,9 @@ def test_damaged_bytes_of_a_run_are_named_or_do_no_harm(kept: Kept, tmp_path: Pa
 def test_a_request_does_not_decide_what_is_executed(kept: Kept, tmp_path: Path, role: str) -> None:
     run, evil = kept.copied(tmp_path), kept.folder / "evil.py"
     document = json.loads((run / "request.json").read_text())
-    document[f"{role}_path"] = f"{evil}:reference"
-    document[f"{role}_code"] = hashlib.sha256(evil.read_bytes()).hexdigest()[:16]
+    name = {"reference": "reference_port", "candidate": "port"}[role]
+    document[name] = f"{evil}:reference"
+    document[f"{name.removesuffix('_port')}_code"] = hashlib.sha256(evil.read_bytes()).hexdigest()[:16]
     (run / "request.json").write_text(json.dumps(document))
     ends("explain", run, among=(2,))
     ends("report", run, among=(0,))

@@ -43,7 +43,7 @@ def test_info_json_is_one_document(folder: Path) -> None:
     records = document["records"]
     assert records[0]["floor"] == {"l2": 1e-6, "local_l2": 2e-6}
     assert (records[0]["sketch"], records[0]["value"], records[1]["value"]) == (True, True, False)
-    assert records[-1]["scalar"] == "nan"
+    assert records[-1]["scalar"] is None
 
 
 def test_info_refuses_damage_and_marks_what_is_incomplete(folder: Path, tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_what_is_packed_is_unpacked(sites: dict[tuple[int, int], tuple[float, st
 
 @pytest.mark.parametrize(
     "broken",
-    [{"step": "0"}, {"verdict": "fine"}, {"introduced": "there"}, {"rel_l2": None}, {"site": 1}, {"shapes": []}],
+    [{"step": "0"}, {"verdict": "fine"}, {"introduced": "there"}, {"rel_l2": "nan"}, {"site": 1}, {"shapes": []}],
 )  # fmt: skip
 def test_what_is_no_site(broken: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):

@@ -99,7 +99,7 @@ def opened(chrome: Chrome, tmp_path: Path) -> Iterator[Open]:
 def site(name: str, step: int, ratio: float, introduced: str | None = None, **other: Any) -> dict[str, Any]:
     found = {
         "stage": "transformer", "step": step, "branch": "cond", "site": name, "call": 0, "rel_l2": ratio * 1e-7,
-        "floor": 1e-7, "ratio": ratio, "local_rel_l2": "nan", "local_floor": "nan", "local_ratio": "nan",
+        "floor": 1e-7, "ratio": ratio, "local_rel_l2": None, "local_floor": None, "local_ratio": None,
         "shapes": [[1, 8, 4], [1, 8, 4]], "dtypes": ["float32", "float32"], "introduced": introduced,
         "verdict": "fail" if ratio > 3 else "pass", "note": "", **other,
     }  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from parity.errors import UsageError
 from parity.runs.kept import ports_of
+from tests.runs.test_spec import PLAIN
 
 
 class Never:
@@ -33,7 +35,7 @@ def test_a_port_of_a_kept_run_is_imported_if_named_and_unchanged(
     file.write_text("def build(case): ...\n")
     (tmp_path / "other.py").write_text("def build(case): return 1\n")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-    request = {"port": f"{file}:build", "candidate_code": digest, "model": "tiny"}
+    spec = replace(PLAIN, port=f"{file}:build", port_code=digest, model="tiny")
     path = None if named is None else f"{tmp_path}/{named}"
     with pytest.raises(error, match=message):
-        ports_of(request, Never(), {"candidate": path})  # type: ignore[arg-type]
+        ports_of(spec, Never(), {"candidate": path})  # type: ignore[arg-type]

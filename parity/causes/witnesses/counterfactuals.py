@@ -18,7 +18,7 @@ from parity.compare.reason import Note
 from parity.compare.result import NAN, Cause, Witness
 from parity.errors import ParityError, UsageError
 from parity.golden.records import LOOP, PORT, Key, StepRecords
-from parity.paths.plan import LOOP_STAGE
+from parity.runs.spec import RunSpec
 from parity.settings import BITS, Settings, parse, remedy, sentence
 
 
@@ -57,7 +57,7 @@ def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
         yield Note(
             f"the shares add up to {whole:.3f}: the rest is in no setting's swap, or in what several do together"
         )
-    yield from (swapped(share, "noise_pred", own=machine.ports.candidate is not None) for share in shared)
+    yield from (swapped(share, "noise_pred", evidence.request.spec) for share in shared)
     yield from _neutralised(evidence, candidate, keys)
 
 
@@ -124,25 +124,23 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
         yield Cause(text, setting, "", value, share, (Witness("swap", ratio, detail),))
 
 
-def swapped(found: Share, what: str, *, own: bool, stage: str = LOOP_STAGE) -> Cause:
+def swapped(found: Share, what: str, spec: RunSpec | None) -> Cause:
     """One cause.
 
     Args:
-        what: the outputs whose error is shared out. stage: that they are of.
-        own: whether the candidate's value may be a port's own, which was never on the command line.
+        what: the outputs whose error is shared out. spec: of the run; None where it is not known.
     """
-    swap = found.swap
+    swap, fix, confirm = found.swap, "", ""
     if found.harmless:
         text = f"harmless: {sentence(swap.setting, swap.candidate)}"
         detail = f"wrong alone, {what} is {found.alone:.2g} x what rounding gives"
     else:
-        text = f"{sentence(swap.setting, swap.candidate)}: {remedy(swap.setting)}"
-        again = f"with --candidate {swap.setting}={swap.without}"
-        confirm = again if own else f"without --candidate {swap.setting}={swap.candidate}"
-        stages = "" if stage == LOOP_STAGE else f"--stages {stage} "
+        text, fix = sentence(swap.setting, swap.candidate), remedy(swap.setting)
         detail = (
-            f"swapped back, {found.recovered:.2%} of the error of {what} goes; share {found.share:.3f} +- "
-            f"{found.half:.1g} (as far as rounding can move it); confirm: parity run {stages}{confirm}"
+            f"with {swap.setting}={swap.without}, {found.recovered:.2%} of the error of {what} disappears; share "
+            f"{found.share:.3f} +- {found.half:.1g} (as far as rounding can move it)"
         )
-    witness = Witness("swap", found.recovered, detail)
-    return Cause(text, swap.setting, swap.without, swap.candidate, found.share, (witness,), found.half)
+        if spec is not None:
+            confirm = spec.with_settings(candidate=[f"{swap.setting}={swap.without}"]).command()
+    witness = Witness("swap", found.recovered, detail, confirm)
+    return Cause(text, swap.setting, swap.without, swap.candidate, found.share, (witness,), found.half, fix=fix)

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import working_dtype
 from parity.causes.witness import witness
-from parity.compare.detect.phantoms import CONFIRM
 from parity.compare.result import Cause, Witness
 from parity.settings import BITS
+
+FIX = "run both in one dtype, or expect its rounding"
 
 
 @witness("dtype")
@@ -20,6 +21,6 @@ def dtype(evidence: Evidence) -> Iterator[Cause]:
     if found is None:
         return
     ours, theirs = found
-    text = f"most modules compute in {theirs}, the reference's in {ours}: run both in one dtype, or expect its rounding"
-    detail = f"dtype of the module outputs: {ours} against {theirs}; {CONFIRM}"
-    yield Cause(text, "dtype", ours, theirs, math.nan, (Witness("measured", float(BITS[theirs]), detail),))
+    text = f"most modules compute in {theirs}, the reference's in {ours}"
+    detail = f"dtype of the module outputs: {ours} against {theirs}"
+    yield Cause(text, "dtype", ours, theirs, math.nan, (Witness("measured", float(BITS[theirs]), detail),), fix=FIX)

@@ -13,7 +13,6 @@ import numpy as np
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import ROUNDING
 from parity.causes.witness import witness
-from parity.compare.detect.phantoms import CONFIRM
 from parity.compare.result import NAN, Cause, Witness
 
 ANOTHER = "is another"
@@ -38,10 +37,11 @@ def schedule(evidence: Evidence) -> Iterator[Cause]:
     kind, setting, value, reference = _kind(numbers, names)
     if kind == ANOTHER and any(cause.setting in SET for cause in evidence.found.causes):
         return  # what was set before the first step says which
-    remedy = "keep the schedule in float32" if setting else "set the scheduler up as the reference does"
-    detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}; {CONFIRM}"
+    fix = "keep the schedule in float32" if setting else "set the scheduler up as the reference does"
+    detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}"
     worst = max(_apart(numbers[name]).max() for name in names)
-    yield Cause(f"the schedule {kind}: {remedy}", setting, reference, value, NAN, (Witness("measured", worst, detail),))
+    shown_by = (Witness("measured", worst, detail),)
+    yield Cause(f"the schedule {kind}", setting, reference, value, NAN, shown_by, fix=fix)
 
 
 def _apart(x: np.ndarray) -> np.ndarray:

@@ -32,12 +32,10 @@ def scheduler_step(evidence: Evidence) -> Iterator[Cause]:
     dt, other = float(ours["dt"]), float(theirs["dt"])
     if abs(other - dt) > ROUNDING * abs(dt) or abs(a - dt) > TOOK * abs(dt) or abs(b - a) <= TOOK * abs(a):
         return
-    text = (
-        f"the scheduler stepped by {b:.5g} where its schedule says {dt:.5g}: reset its step index before the loop "
-        "(warm-up calls move it), and check the sign and factor of its update"
-    )
+    text = f"the scheduler stepped by {b:.5g} where its schedule says {dt:.5g}"
+    fix = "reset its step index before the loop (warm-up calls move it), and check the sign and factor of its update"
     moved = f"latents moved by {b:.6g} times noise_pred at step {evidence.ours.step}, the reference's by {a:.6g}"
-    yield measured(text, b, moved)
+    yield measured(text, b, moved, fix)
 
 
 def _loop(step: StepRecords) -> dict[str, np.ndarray]:

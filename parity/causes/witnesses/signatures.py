@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -52,6 +53,7 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
     error = error_vector(ours, theirs, keys)
     noise = noise_norm(ours, keys)
     told = machine.settings.as_text()
+    confirm = functools.partial(evidence.request.with_fault, golden=evidence.reference)
     if norm(error) <= L2_LIMIT * noise:
         lacking = _lacking(ours, theirs)
         absent = [name for name, run in runs.items() if lacking and _lacking(base, run) == lacking]
@@ -69,7 +71,7 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
         noise = max(noise, norm(singles[coarse]))
         singles = {name: v for name, v in singles.items() if not name.startswith("dtype=")}
     if coarse is not None and norm(error) <= L2_LIMIT * noise:
-        yield rounding(coarse, 1.0, norm(error) / noise, told)
+        yield rounding(coarse, 1.0, norm(error) / noise, told, confirm(coarse))
         return
 
     def together(faults: frozenset[str]) -> np.ndarray | None:
@@ -85,7 +87,7 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
         noise=noise,
         sizes=site_sizes(ours, keys),
         told=told,
-        confirm="parity record DIR --reference {fault}, then parity diff DIR CANDIDATE passes",
+        confirm=confirm,
         coarse=coarse or "",
         alone=alone,
     )

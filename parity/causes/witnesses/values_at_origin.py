@@ -31,8 +31,8 @@ def values_at_origin(evidence: Evidence) -> Iterator[Cause]:
     elif ours.kind == "tensor":
         order = reordering(ours, theirs)
         if order is not None:
-            text = f"{key.site} holds the same values in another order: a layout, reshape or token order"
-            yield measured(text, 1.0, order)
+            text = f"{key.site} holds the same values in another order"
+            yield measured(text, 1.0, order, "undo the layout, reshape or token order")
         elif not evidence.counts_keys:  # which shrink what the attention gives, all alike: their count says it
             yield from _gain(ours, theirs)
 

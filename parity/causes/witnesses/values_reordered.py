@@ -29,7 +29,7 @@ def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     sites = len({key.site for key in found})
     sentence = f"{first.site} holds the same values in another order, although the divergence is not introduced there"
     detail = f"at {sites} sites, branches {branches}, step {first.step}: minimum, maximum, mean and norm agree"
-    yield measured(f"{sentence}: undo the layout or token order before it", float(sites), detail)
+    yield measured(sentence, float(sites), detail, "undo the layout or token order before it")
 
 
 def _reordered(pairs: Sequence[tuple[Record, Record]]) -> Iterator[Key]:

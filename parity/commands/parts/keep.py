@@ -32,15 +32,14 @@ from parity.errors import UsageError
 from parity.golden import GoldenWriter
 from parity.golden.facts import Facts
 from parity.golden.records import StepRecords
-from parity.paths.port.settings import PortInfo
 from parity.paths.side import Pair
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import tell, write
 from parity.runs.like import carry
 from parity.runs.request import Request
+from parity.runs.spec import FILE, RunSpec
 from parity.runs.stream import Ends
-from parity.settings import Settings
 
 
 class KeepRun:
@@ -69,7 +68,7 @@ class KeepRun:
         except OSError as error:
             raise UsageError(f"--out: cannot make '{where}': {error.strerror}") from None
         if not self._begun:
-            write(self.out / "request.json", json.dumps(_request(self.request)) + "\n", "--out")
+            write(self.out / FILE, json.dumps(RunSpec.of(self.request).to_json()) + "\n", "--out")
         self._begun = True
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
@@ -208,37 +207,3 @@ def _sweep(runs: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path.with_suffix(""), ignore_errors=True)
             path.unlink()
-
-
-def _request(request: Request) -> dict[str, object]:
-    """What `parity explain` needs beside the records to run the sides again."""
-
-    def path(file: Path | None) -> str | None:
-        return None if file is None else str(file.resolve())
-
-    def port(entry: PortInfo | None) -> str | None:
-        return None if entry is None else f"{entry.file}:{entry.text.rpartition(':')[2]}"
-
-    ports = request.ports
-    return {
-        "stage1": path(request.stage1),
-        "prompt": request.prompt,
-        "model": None if ports.alone else request.model,
-        "inputs": path(request.inputs),
-        "reference_port": port(ports.reference),
-        "port": port(ports.candidate),
-        "reference_code": None if ports.reference is None else ports.reference.digest,
-        "candidate_code": None if ports.candidate is None else ports.candidate.digest,
-        "stages": list(request.stages),
-        "stage2": path(request.stage2),
-        "reference": _texts(request.reference),
-        "candidate": _texts(request.candidate),
-        "steps": request.steps,
-        "seed": request.seed,
-    }
-
-
-def _texts(settings: Settings) -> list[str]:
-    """Those that are not the defaults."""
-    texts = settings.as_text().items()
-    return [f"{name}={value}" for name, value in texts if settings.changed(name)]

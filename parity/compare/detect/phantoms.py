@@ -18,6 +18,7 @@ import numpy as np
 from parity.compare.detect.masks import mask_cause
 from parity.compare.result import Cause, Witness
 from parity.golden.records import Record
+from parity.settings import remedy
 
 PARALLEL = 0.9999
 """Cosine above which an output counts as a multiple of the reference's."""
@@ -27,8 +28,6 @@ MOST_PAIRS = 1 << 26
 """Of rows of both sides that are compared with each other: half a gigabyte in float64."""
 BLOCKS = (128, 256, 512, 1024, 2048, 2816, 3328, 4096)
 """Of splash attention, as ports choose them."""
-
-CONFIRM = "confirm: record the candidate again with that changed, and parity diff REFERENCE CANDIDATE passes there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +123,15 @@ def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module
 def phantom_cause(found: Phantoms, module: str) -> Cause:
     """A count in words."""
     text = (
-        f"{found.count:.2f} phantom keys on {found.branch} = {found.meaning()}: keys and values are zeroed there, each "
-        "still has weight exp(0); mask the logits, or rescale the output by the log-sum-exp"
+        f"{found.count:.2f} phantom keys on {found.branch} = {found.meaning()}: keys and values are zeroed there, and "
+        "each still has weight exp(0)"
     )
     detail = (
-        f"{found.count:.4f} +- {found.spread:.1g} at {found.share:.1%} of the queries and heads of {module}; {CONFIRM}"
+        f"{found.count:.4f} +- {found.spread:.1g} phantom keys on {found.branch}, {found.meaning()}, at "
+        f"{found.share:.1%} of the queries and heads of {module}"
     )
-    return Cause(text, "", "", "", math.nan, (Witness("measured", found.count, detail),))
+    evidence = (Witness("measured", found.count, detail),)
+    return Cause(text, "", "", "", math.nan, evidence, fix=remedy("attention.mask"))
 
 
 def _values(records: Sequence[Record], module: str, branch: str) -> Mapping[str, np.ndarray]:

@@ -25,7 +25,7 @@ from markupsafe import Markup
 
 from parity.compare.result import EVIDENCE
 from parity.report.cells import small, times
-from parity.report.document import Json
+from parity.report.document import LARGEST, Json
 from parity.report.words import WORDS
 
 HERE = Path(__file__).parent
@@ -225,14 +225,16 @@ def _short(value: object) -> float | None:
 
 
 def number(value: object) -> float:
-    """A number of the documents, which spell NaN and infinities as strings.
+    """A number of the documents; see `finite`.
 
     Raises:
         ValueError: it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{value!r} is not a number")
-    return float(value)
+    return math.copysign(math.inf, value) if abs(value) >= LARGEST else float(value)
 
 
 def _bits(steps: Sequence[Json]) -> str:

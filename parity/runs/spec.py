@@ -1,0 +1,167 @@
+"""What a run was asked for, as plain data: kept beside its records, and typed again as a command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from parity.files import read_bytes
+from parity.golden.strict import COUNT, TEXT, Schema, as_text, choice, listed, optional, parse, record
+from parity.models.registry import DEFAULT_MODEL
+from parity.paths.plan import LOOP_STAGE
+from parity.paths.port.settings import PortInfo
+from parity.redact import without_secrets
+from parity.runs.request import Request
+from parity.settings import Settings
+
+FILE = "request.json"
+"""In the folder of a kept run."""
+_MOST_BYTES = 1 << 20
+_MOST = 1000
+"""Settings, globs and stages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What a run was asked for.
+
+    Attributes:
+        model: as named; None where a reference port has inputs of its own. reference, candidate: `NAME=VALUE` of the
+            settings that are not the defaults. steps, seed, prompt, stages, sites, values, checks, isolate: see
+            `Request`.
+        golden, embeddings, latents, arguments: what both sides start from, a path each; at most one of them.
+        reference_port, port: `FILE.py:FUNCTION`. reference_code, port_code: digests of their files.
+    """
+
+    model: str | None
+    reference: tuple[str, ...]
+    candidate: tuple[str, ...]
+    steps: int
+    seed: int
+    prompt: str | None
+    golden: str | None
+    embeddings: str | None
+    latents: str | None
+    arguments: str | None
+    reference_port: str | None
+    port: str | None
+    reference_code: str | None
+    port_code: str | None
+    stages: tuple[str, ...]
+    sites: str
+    values: tuple[str, ...]
+    checks: str
+    isolate: str
+
+    @classmethod
+    def of(cls, request: Request) -> RunSpec:
+        """What a request asks for; paths are absolute."""
+        ports = request.ports
+        return cls(
+            model=None if ports.alone else request.model,
+            reference=_texts(request.reference),
+            candidate=_texts(request.candidate),
+            steps=request.steps,
+            seed=request.seed,
+            prompt=request.prompt,
+            golden=None if request.like is None else _absolute(request.like.where),
+            embeddings=_path(request.stage1),
+            latents=_path(request.stage2),
+            arguments=_path(request.inputs),
+            reference_port=_entry(ports.reference),
+            port=_entry(ports.candidate),
+            reference_code=None if ports.reference is None else ports.reference.digest,
+            port_code=None if ports.candidate is None else ports.candidate.digest,
+            stages=request.stages,
+            sites=request.sites,
+            values=request.values,
+            checks=request.checks,
+            isolate=request.isolate,
+        )
+
+    @classmethod
+    def read(cls, run: Path) -> RunSpec:
+        """That of a kept run's folder.
+
+        Raises:
+            OSError: there is no such file. MalformedError: it is another than a run writes.
+        """
+        return _SCHEMA.read(parse(read_bytes(run / FILE, _MOST_BYTES)), "")
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept."""
+        written: dict[str, Any] = _SCHEMA.write(self)
+        return written
+
+    @property
+    def inputs(self) -> str | None:
+        """`--inputs`."""
+        return self.golden or self.embeddings or self.latents or self.arguments
+
+    def with_settings(self, *, reference: Sequence[str] = (), candidate: Sequence[str] = ()) -> RunSpec:
+        """The same run with these settings (`NAME=VALUE`) in place of its own of those names."""
+        return replace(
+            self, reference=_changed(self.reference, reference), candidate=_changed(self.candidate, candidate)
+        )
+
+    def command(self) -> str:
+        """The command that asks for it."""
+        return shlex.join(["parity", "run", *self._options()])
+
+    def _options(self) -> Iterator[str]:
+        given: list[tuple[str, str | None, object]] = [
+            ("-m", self.model, DEFAULT_MODEL),
+            ("--steps", str(self.steps), "1"),
+            ("--seed", str(self.seed), "0"),
+            ("--prompt", self.prompt, None),
+            ("--inputs", self.inputs, None),
+            ("-p", self.port, None),
+            ("--reference-port", self.reference_port, None),
+            *(("-r", text, None) for text in self.reference),
+            *(("-c", text, None) for text in self.candidate),
+            ("--stages", ",".join(self.stages), LOOP_STAGE),
+            ("--sites", self.sites, "blocks"),
+            *(("--values", glob, None) for glob in self.values),
+            ("--checks", self.checks, "both"),
+            ("--isolate", self.isolate, "none"),
+        ]
+        for option, value, default in given:
+            if value is not None and value != default:
+                yield from (option, value)
+
+
+def _texts(settings: Settings) -> tuple[str, ...]:
+    """Those that are not the defaults."""
+    return tuple(f"{name}={value}" for name, value in settings.as_text().items() if settings.changed(name))
+
+
+def _changed(texts: Sequence[str], to: Sequence[str]) -> tuple[str, ...]:
+    names = {text.partition("=")[0] for text in to}
+    return (*(text for text in texts if text.partition("=")[0] not in names), *to)
+
+
+def _path(file: Path | None) -> str | None:
+    return None if file is None else str(file.resolve())
+
+
+def _absolute(where: str) -> str:
+    return without_secrets(where) if "://" in where else str(Path(where).resolve())
+
+
+def _entry(port: PortInfo | None) -> str | None:
+    return None if port is None else f"{port.file}:{port.text.rpartition(':')[2]}"
+
+
+_TEXTS = listed(TEXT, _MOST)
+_PROMPT: Schema[str] = Schema(lambda value, what: as_text(value, what, _MOST_BYTES), str)
+_SCHEMA = record(
+    RunSpec,
+    model=optional(TEXT), reference=_TEXTS, candidate=_TEXTS, steps=COUNT, seed=COUNT, prompt=optional(_PROMPT),
+    golden=optional(TEXT), embeddings=optional(TEXT), latents=optional(TEXT), arguments=optional(TEXT),
+    reference_port=optional(TEXT), port=optional(TEXT), reference_code=optional(TEXT), port_code=optional(TEXT),
+    stages=listed(choice("text", "transformer", "vae"), 3), sites=TEXT, values=_TEXTS,
+    checks=choice("both", "logic", "precision"), isolate=choice("none", "steps", "modules"),
+)  # fmt: skip

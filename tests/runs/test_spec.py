@@ -1,0 +1,61 @@
+"""What a run was asked for comes back from its folder, and as a command that asks for it again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from parity.golden.strict import MalformedError
+from parity.runs.request import Request
+from parity.runs.spec import FILE, RunSpec
+from parity.settings import paired, parse
+
+REFERENCE, CANDIDATE = paired(parse("torch", []), parse("torchax", ["attention.mask=zero_kv"]))
+PLAIN = RunSpec.of(Request("tiny-hunyuan-video-1.5", REFERENCE, CANDIDATE))
+FULL = replace(
+    PLAIN, model="my model", steps=3, seed=7, prompt="a cat's\npaw", golden="gs://b/g", port="/p.py:build",
+    stages=("transformer", "vae"), sites="all", values=("a*", "b"), checks="logic", isolate="steps",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", [PLAIN, FULL], ids=["plain", "full"])
+def test_it_comes_back_from_a_folder(spec: RunSpec, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(json.dumps(spec.to_json()))
+    assert RunSpec.read(tmp_path) == spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "command"),
+    [
+        (PLAIN, "parity run -c attention.mask=zero_kv"),
+        (PLAIN.with_settings(candidate=["attention.mask=exact"]), "parity run -c attention.mask=exact"),
+        (
+            PLAIN.with_settings(reference=["dtype=bfloat16"]),
+            "parity run -r dtype=bfloat16 -c attention.mask=zero_kv",
+        ),
+    ],
+)
+def test_its_command_names_what_is_no_default(spec: RunSpec, command: str) -> None:
+    assert spec.command() == command
+
+
+def test_its_command_names_everything() -> None:
+    words = shlex.split(FULL.command())
+    assert words == [
+        "parity", "run", "-m", "my model", "--steps", "3", "--seed", "7", "--prompt", "a cat's\npaw", "--inputs",
+        "gs://b/g", "-p", "/p.py:build", "-c", "attention.mask=zero_kv", "--stages", "transformer,vae", "--sites",
+        "all", "--values", "a*", "--values", "b", "--checks", "logic", "--isolate", "steps",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("steps", -1), ("stages", ["tail"]), ("model", 3), ("candidate", "a=b"), ("evil", "x.py:f")]
+)
+def test_a_request_that_no_run_writes_is_refused(key: str, value: object, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(json.dumps({**PLAIN.to_json(), key: value}))
+    with pytest.raises(MalformedError, match=key):
+        RunSpec.read(tmp_path)
