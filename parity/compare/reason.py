@@ -215,9 +215,10 @@ def place(key: Key) -> str:
     if key.module == LOOP:
         named = f"{what} {rest} the step" if rest in ("before", "after") else port
     else:
-        named = f"{key.module or 'model'} {'input' if what == 'in' else 'output'}{' ' * bool(rest)}{rest}"
+        rest = "" if rest == "input" else f" {rest}" if rest else ""
+        named = f"{key.module or 'model'} {'input' if what == 'in' else 'output'}{rest}"
     where = [
-        *([key.stage] if key.stage != TRANSFORMER else []),
+        *([key.stage] if key.stage not in ("", TRANSFORMER) else []),
         *([f"step {key.step}"] if key.step >= 0 else []),
         *([key.branch] if key.branch else []),
         *([f"call {key.call}"] if key.call else []),
@@ -283,8 +284,9 @@ def _wide_floor(reason: Reason) -> str:
     begins = f"; it begins at {place(reason.first)}" if reason.first is not None else ""
     # A float32 floor is never so wide but by its inputs; a 16-bit one is, where the model multiplies what was rounded.
     coarse = reason.problem == "wide_floor" and float(reason.detail) > WIDE
+    output = "noise_pred" if reason.output is None else reason.output.port
     advice = "record both sides in float32 too" if coarse else "are the inputs of the scale that the model takes?"
     return (
-        f"rounding alone moves noise_pred by {reason.distance.floor:.1e} of its size, more than {reason.detail}: no "
+        f"rounding alone moves {output} by {reason.distance.floor:.1e} of its size, more than {reason.detail}: no "
         f"floor to judge by{begins}: {advice}"
     )

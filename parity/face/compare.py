@@ -22,6 +22,7 @@ import torch
 
 from parity.face.arguments import split
 from parity.face.callables import Callee, callee
+from parity.face.plain import without_loop
 from parity.face.result import Result
 from parity.face.texts import Settings, texts
 from parity.paths.live import InProcess
@@ -54,8 +55,8 @@ def compare(
 ) -> Result:
     """Compare what two functions or modules compute for the same inputs.
 
-    The first array of what each returns is compared as its prediction (`noise_pred` in the result), whatever its shape;
-    the modules of both by their names, and further arrays of the output at `:out.1` and so on.
+    The first array of what each returns is compared at `:out` or `:out.0`, whatever its shape, further ones at `:out.1`
+    and so on; the modules of both by their names.
 
     Args:
         reference: a torch module (observed module by module), a torch function, or a function of JAX's (its output
@@ -93,7 +94,8 @@ def compare(
         checks=checks or ("precision" if coarser else "both"),
     )
     with _torchax_off():
-        return Result.of(runs_compare.compare(request, openers, _quiet, NoSink(), past_preflight=True))
+        found = runs_compare.compare(request, openers, _quiet, NoSink(), past_preflight=True)
+    return Result.of(without_loop(found))
 
 
 def assert_parity(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import html
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,9 @@ from parity.compare.reason import Reason
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.face.result import Result as Shown
+from parity.report.comparison import Comparison
+from parity.report.formats import render
+from tests.report.test_text import FAILING
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("torchax")
@@ -97,8 +101,8 @@ def boom(x: Any) -> Any:
 def test_what_computes_the_same_passes(reference: Any, candidate: Callable[[], Any], options: dict[str, Any]) -> None:
     result = parity.assert_parity(reference, candidate(), options.pop("inputs", X), **options)
     assert (result.verdict, result.origin) == ("pass", None)
-    (step,) = result.steps
-    assert step.noise_pred.floor > 1e-8
+    output = next(site for site in result.sites if site.key.site.startswith(":out"))
+    assert output.distance.floor > 1e-8
 
 
 @pytest.mark.parametrize(
@@ -109,9 +113,9 @@ def test_what_computes_the_same_passes(reference: Any, candidate: Callable[[], A
         (NET, other_weights, "blocks.1.up:out", {}),
         (NET, lambda: lambda x: (in_jax(x)[0] * 1.0001, in_jax(x)[1]), ":out.0", {}),
         (NET, lambda: lambda x: (in_jax(x)[0], in_jax(x)[1] * 1.001), ":out.1", {}),
-        (softmax, lambda: lambda x: jax.nn.softmax(x, axis=-2), "loop:noise_pred", {}),
+        (softmax, lambda: lambda x: jax.nn.softmax(x, axis=-2), ":out", {}),
         (lambda x: NET(x)[0], lambda: lambda x: WRONG(x)[0], "blocks.1:out", {}),
-        (NET, lambda: lambda x: NET(x)[0][:, :4], "loop:noise_pred", {}),
+        (NET, lambda: lambda x: NET(x)[0][:, :4], ":out", {}),
     ],
 )
 def test_faults_are_placed(reference: Any, candidate: Callable[[], Any], site: str, options: dict[str, Any]) -> None:
@@ -119,6 +123,9 @@ def test_faults_are_placed(reference: Any, candidate: Callable[[], Any], site: s
     assert result.verdict == "fail"
     assert result.origin is not None
     assert site in (result.origin.key.site, *(d.key.site for d in result.sites if d.verdict == "fail"))
+    text = render(Comparison(result, details=True), "text")
+    assert "the output agrees in" in text
+    assert not re.search(r"noise_pred|latents|step 0|cond\b", text), text
 
 
 class Turned(torch.nn.Module):
@@ -232,6 +239,13 @@ def test_what_cannot_be_compared_is_said(candidate: Any, inputs: Any, message: s
 # --- A result as `print` and a notebook show it
 
 NAMED = "<script>alert(1)</script>"
+
+
+def test_its_numbers_for_a_tracker() -> None:
+    numbers = Shown.of(FAILING).metrics()
+    assert (numbers["passed"], numbers["failed_tensors"], numbers["worst_ratio"]) == (0.0, 15.0, 19142.9)
+    assert not any(math.isnan(value) for value in numbers.values())
+    assert numbers["step_0/noise_pred/ratio"] == FAILING.steps[0].noise_pred.ratio
 
 
 def test_it_prints_as_its_card_and_its_page_lies_in_a_frame_of_its_own() -> None:
