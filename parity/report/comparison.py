@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from parity.compare.many.sites import FAILED, Which, among, steps_of
+from parity.compare.many.sites import FAILED, Which, among, count, steps_of
 from parity.compare.result import Check, Result
 from parity.report.card import card, context
-from parity.report.document import Facts, Json, Section, Table, whole
+from parity.report.document import Facts, Json, Section, Table
 from parity.report.result_json import written
 from parity.report.tables import blocks_table, failures, frames_table, stages_table, steps_table
 
@@ -27,7 +27,7 @@ class Comparison:
 
     Attributes:
         result: what was found. explained: whether causes were looked for, so that none is an answer.
-        following: commands to go on with. details: whole tables on a terminal too, and what is only propagated.
+        following: commands to go on with. details: every row, and what is only propagated.
     """
 
     result: Result
@@ -55,17 +55,16 @@ class Comparison:
         loop = among(result.sites, step=step, which=lambda s: s.key.stage not in outside)
         origin = None if result.origin is None or result.origin.key.stage in outside else result.origin
         # A second look names modules where the first names blocks.
-        failing = failures(result.closer or result.sites, self.details)
-        sections = _filled(
+        propagated = count(result.sites, FAILED, frozenset({"propagated"}))
+        return _filled(
             preflight(result),
-            steps_table(result.steps, step),
-            blocks_table(loop, step, origin),
+            steps_table(result.steps, step, self.details),
+            blocks_table(loop, step, origin, self.details),
             stages_table(result.stages),
-            *stage_blocks(result),
+            *stage_blocks(result, self.details),
             frames_table(result.frames, self.details),
-            failing,
+            failures(result.closer or result.sites, propagated, self.details),
         )
-        return tuple(map(whole, sections)) if self.details else sections
 
 
 def _filled(*sections: Section) -> tuple[Section, ...]:
@@ -95,11 +94,11 @@ def shown_step(result: Result) -> int | None:
     return min(failed or {step for step in every if step >= 0} or every, default=None)
 
 
-def stage_blocks(result: Result) -> Iterator[Table]:
+def stage_blocks(result: Result, details: bool) -> Iterator[Table]:
     """The blocks of each stage outside the loop that does not pass."""
     for stage in (s.stage for s in result.stages if s.verdict != "pass"):
         origin = result.origin if result.origin is not None and result.origin.key.stage == stage else None
-        table = blocks_table(among(result.sites, step=-1, which=_of(stage)), -1, origin)
+        table = blocks_table(among(result.sites, step=-1, which=_of(stage)), -1, origin, details)
         yield replace(table, title=f"Blocks of the {stage} stage (worst ratio to the floor)")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 Json = Mapping[str, Any]
@@ -39,7 +39,6 @@ class Table:
         folds: columns whose cells a terminal may fold.
         repeats: number of leading cells that a terminal leaves blank where they equal those of the row above.
         foot: what the rows leave out; may be empty. legend: one line on what the columns mean; may be empty.
-        begin: positions of the rows that a terminal shows; empty for all. others: what the rest is, in place of `foot`.
     """
 
     title: str
@@ -50,8 +49,6 @@ class Table:
     repeats: int = 0
     foot: str = ""
     legend: str = ""
-    begin: tuple[int, ...] = ()
-    others: str = ""
 
 
 Section = Facts | Table
@@ -112,19 +109,6 @@ def listed(*tables: Table) -> Listing:
     """Tables whose rows are the JSON document too, under their titles."""
     rows = {table.title.lower(): [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables}
     return Listing({"format": 1, **rows}, tables)
-
-
-def whole(section: Section) -> Section:
-    """The section with every row on a terminal too."""
-    return section if isinstance(section, Facts) else replace(section, begin=(), others="")
-
-
-def begun(section: Section) -> Section:
-    """The section as a terminal has it: the rows that it begins with."""
-    if isinstance(section, Facts) or not section.begin:
-        return section
-    rows = tuple(section.rows[i] for i in section.begin)
-    return replace(section, rows=rows, foot=section.others)
 
 
 def lines(section: Section) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The tables of a comparison: steps, blocks, stages, frames, failed sites.
 
-How. A table holds every row that its plain form lists, and beside them which rows a terminal begins with: those at the
-first divergence, the others counted (`+8 pass, +5 fail: --details`). Only selected here, never computed.
+How. A table has the rows at the first divergence and counts the others (`+8 pass, +5 fail: -v`); with details it has
+all. Only selected here, never computed.
 
 Cost. One pass over the sites of a step for a table of blocks.
 """
@@ -12,7 +12,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from parity.compare.many.sites import FAILED, INTRODUCED, among, count
 from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteDiff, StageDiff, StepDiff
@@ -21,20 +20,14 @@ from parity.report.card import place, site_name
 from parity.report.cells import both, distance_cells, small, times
 from parity.report.document import Cells, Table
 
-MOST_SITES = 12
-"""Failed sites that are listed; `--details` has more."""
-
 MOST_DETAILED = 1_000
-"""Rows with `--details`; `--format json` has all."""
+"""Rows with details; `--format json` has all."""
 
-FIRST_SITES = 4
-"""Failed sites that a terminal begins with."""
-
-MOST_FRAMES = 9
-"""Frames that are listed; `--details` has more."""
+MOST_SITES = 4
+"""Failed sites that are listed; with details all."""
 
 MOST_BLOCKS = 6
-"""Blocks, of a table that a terminal shows whole."""
+"""Blocks that are all listed; of more, those at the first divergence."""
 
 LEGEND = "floor: what rounding alone explains; ratio: difference to floor, fails above 3x"
 """What the columns mean; the limit is `parity.compare.judge.L2_LIMIT`."""
@@ -53,27 +46,24 @@ _INTRODUCED = frozenset({*INTRODUCED, None})
 _GRAVE = ("fail", "inconclusive", "harmless")
 
 
-def steps_table(steps: Sequence[StepDiff], shown: int | None = None) -> Table:
+def steps_table(steps: Sequence[StepDiff], first: int | None = None, details: bool = False) -> Table:
     """One row for each value of each step: the guided noise prediction, each branch's, the latents after the step.
 
     Args:
-        shown: the step that a terminal shows beside the worst and the last.
+        first: the step of the first divergence, which is listed beside the worst and the last.
     """
     columns = ("step", "timestep", "sigma", "dt", "value", "rel L2", "floor", "ratio", "bits")
-    rows = [(step.step, row) for step in steps for row in _step_rows(step)]
-    begin: tuple[int, ...] = ()
-    if len(steps) > 3:
+    listed = {step.step for step in steps}
+    if len(steps) > 3 and not details:
         worst = max(steps, key=lambda step: -1 if math.isnan(step.noise_pred.ratio) else step.noise_pred.ratio)
-        chosen = {steps[-1].step, worst.step, shown if shown in {s.step for s in steps} else steps[0].step}
-        begin = tuple(i for i, (step, _) in enumerate(rows) if step in chosen)
+        listed = {steps[-1].step, worst.step, first if first in listed else steps[0].step}
     return Table(
         "Steps (relative L2 of candidate against reference)",
         "step",
         columns,
-        tuple(row for _, row in rows),
+        tuple(row for step in steps if step.step in listed for row in _step_rows(step)),
         repeats=4,
-        begin=begin,
-        others=f"+{len(steps) - len({rows[i][0] for i in begin})} steps: --details" if begin else "",
+        foot=f"+{len(steps) - len(listed)} steps: -v" if len(listed) < len(steps) else "",
         legend=LEGEND,
     )
 
@@ -85,12 +75,14 @@ def _step_rows(step: StepDiff) -> Iterator[Cells]:
         yield (str(step.step), *loop, value, *distance_cells(distance), agree)
 
 
-def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | None = None) -> Table:
+def blocks_table(
+    sites: Iterable[SiteDiff], step: int | None, origin: Origin | None = None, details: bool = False
+) -> Table:
     """One row a block of one step: the worst of its outputs and of its inputs on each branch.
 
     The loop's own values are in the step table; padded rows never decide and are left out, and so is what does not line
-    up on both sides where anything else of the block does. A terminal begins with the block of the origin and its
-    neighbours, or with those nearest to their floors where nothing fails.
+    up on both sides where anything else of the block does. Without details: the block of the origin and its
+    neighbours, or those nearest to their floors where nothing fails.
     """
     shown = [s for s in sites if s.key.step == step and s.key.module != LOOP and s.verdict != "ignored"]
     branches = list(dict.fromkeys(site.key.branch for site in shown))
@@ -104,8 +96,12 @@ def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | N
         for block, held in by_block.items()
     )
     columns = ("block", *(f"{branch} {'in' if is_input else 'out'}".strip() for branch, is_input in ports), "verdict")
-    begin = _first_blocks(by_block, None if origin is None else block_of(origin.key.module))
-    others = Counter(row[-1] for i, row in enumerate(rows) if i not in begin)
+    listed = (
+        range(len(rows))
+        if details
+        else _first_blocks(by_block, None if origin is None else block_of(origin.key.module))
+    )
+    others = Counter(row[-1] for i, row in enumerate(rows) if i not in listed)
     rest = ", ".join(
         f"+{others[verdict]} {verdict}" for verdict in ("pass", "harmless", "fail", "inconclusive") if others[verdict]
     )
@@ -113,9 +109,8 @@ def blocks_table(sites: Iterable[SiteDiff], step: int | None, origin: Origin | N
         f"Blocks of step {step} (worst ratio to the floor)",
         "block",
         columns,
-        rows,
-        begin=begin,
-        others=f"{rest}: --details" if begin else "",
+        tuple(rows[i] for i in listed),
+        foot=f"{rest}: -v" if rest else "",
         legend=BLOCKS_LEGEND,
     )
 
@@ -125,21 +120,21 @@ def _not_compared(site: SiteDiff) -> bool:
     return site.verdict == "inconclusive" and math.isnan(_shown(site).rel_l2)
 
 
-def _first_blocks(by_block: dict[str, list[SiteDiff]], origin: str | None) -> tuple[int, ...]:
-    """Positions of the blocks at the first divergence; none where all are few."""
+def _first_blocks(by_block: dict[str, list[SiteDiff]], origin: str | None) -> Sequence[int]:
+    """Positions of the blocks at the first divergence; all where they are few."""
     names = list(by_block)
     if len(names) <= MOST_BLOCKS:
-        return ()
+        return range(len(names))
     grave = [i for i, held in enumerate(by_block.values()) if _verdict(held) in _GRAVE]
     if origin in by_block:
         at = names.index(origin)
-        return tuple(range(max(0, at - 1), min(len(names), at + 2)))
+        return range(max(0, at - 1), min(len(names), at + 2))
     if grave:
-        return tuple(grave[:3])
+        return grave[:3]
     ratios = [
         max((r for s in held if not math.isnan(r := _shown(s).ratio)), default=-1.0) for held in by_block.values()
     ]
-    return tuple(sorted(sorted(range(len(names)), key=lambda i: -ratios[i])[:3]))
+    return sorted(sorted(range(len(names)), key=lambda i: -ratios[i])[:3])
 
 
 def stages_table(stages: Sequence[StageDiff]) -> Table:
@@ -155,24 +150,18 @@ def _far(distance: Distance) -> Cells:
 
 
 def frames_table(frames: Sequence[FrameDiff], details: bool = False) -> Table:
-    """One row a frame: the decoders by themselves, and the pictures of the whole chain. The first, worst and last."""
+    """One row a frame, or the first, the worst and the last: the decoders by themselves, and the whole chain."""
     columns = ("frame", "rel L2", "ratio", "PSNR", "SSIM", "chain rel L2", "chain PSNR", "chain SSIM", "worst at")
-    most, shown = MOST_DETAILED if details else MOST_FRAMES, frames
-    by_error = sorted(frames, key=lambda f: -_shown_error(f).distance.rel_l2)
-    if len(frames) > most:
-        ends = (frames[0], *by_error[: most - 2], frames[-1])
-        shown = sorted({f.frame: f for f in ends}.values(), key=lambda f: f.frame)
-    some = f" (the worst, the first and the last of {len(frames)})" if len(shown) < len(frames) else ""
-    begin: tuple[int, ...] = ()
-    if len(shown) > 3:
-        begin = tuple(i for i, f in enumerate(shown) if f in (frames[0], by_error[0], frames[-1]))
+    worst = sorted(frames, key=lambda f: -_shown_error(f).distance.rel_l2)[: MOST_DETAILED if details else 1]
+    numbers = {f.frame for f in (*frames[:1], *worst, *frames[-1:])}
+    shown = [f for f in frames if f.frame in numbers]
+    rest = len(frames) - len(shown)
     return Table(
-        f"Frames{some}",
+        "Frames",
         "frame",
         columns,
-        tuple(_frame_cells(frame) for frame in shown),
-        begin=begin,
-        others=f"+{len(frames) - len(begin)} frames: --details" if begin else "",
+        tuple(map(_frame_cells, shown)),
+        foot=f"+{rest} frames: {'--format json' if details else '-v'}" if rest else "",
         legend=FRAMES_LEGEND,
     )
 
@@ -221,33 +210,30 @@ def _verdict(sites: Sequence[SiteDiff]) -> str:
     return next((verdict for verdict in _GRAVE if verdict in verdicts), "pass")
 
 
-def failures(sites: Sequence[SiteDiff], details: bool = False) -> Table:
+def failures(sites: Sequence[SiteDiff], propagated: int, details: bool = False) -> Table:
     """The first sites where something was introduced, in execution order, and how many more failed.
 
     What is only propagated from them says nothing new; it is listed where nothing was introduced, or with details.
+
+    Args:
+        propagated: how many sites are.
     """
-    failed = count(sites, FAILED)
-    carried = count(sites, FAILED, frozenset({"propagated"}))
-    alone = carried == failed
+    alone = count(sites, FAILED) == count(sites, FAILED, frozenset({"propagated"}))
     births = None if alone or details else _INTRODUCED
-    listed = tuple(
-        itertools.islice(among(sites, verdicts=FAILED, births=births), MOST_DETAILED if details else MOST_SITES)
-    )
-    columns = ("site", "where", "rel L2", "ratio", "remarks")
+    own = count(sites, FAILED, births)
+    listed = itertools.islice(among(sites, verdicts=FAILED, births=births), MOST_DETAILED if details else MOST_SITES)
     rows = tuple(map(_failure_cells, listed))
-    table = Table("Sites that failed", "failed", columns, rows, folds=("site", "remarks"), legend=FAILED_LEGEND)
-    if details:
-        more = failed - len(listed)
-        return replace(table, foot=f"{more} more: --format json has all" if more else "")
-    carried = 0 if alone else carried
-    more = failed - len(listed) - carried
-    rest = [f"{more} more"] * (more > 0) + [f"{carried} propagated"] * (carried > 0)
-    foot = f"{' and '.join(rest)}: --format json has all" if rest else ""
-    begin = tuple(range(min(FIRST_SITES, len(rows)))) if failed > FIRST_SITES else ()
-    more = failed - len(begin) - carried
-    rest = [f"+{more} more"] * (more > 0) + [f"+{carried} propagated"] * (carried > 0)
-    others = f"{', '.join(rest)}: --details" if begin else ""
-    return replace(table, foot=foot, begin=begin, others=others)
+    rest = [f"+{own - len(rows)} more"] * (own > len(rows))
+    rest += [f"+{propagated} propagated"] * (births is not None and propagated > 0)
+    return Table(
+        "Sites that failed",
+        "failed",
+        ("site", "where", "rel L2", "ratio", "remarks"),
+        rows,
+        folds=("site", "remarks"),
+        foot=f"{', '.join(rest)}: {'--format json' if details else '-v'}" if rest else "",
+        legend=FAILED_LEGEND,
+    )
 
 
 def _failure_cells(site: SiteDiff) -> Cells:

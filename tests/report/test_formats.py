@@ -160,8 +160,8 @@ def test_a_summary_says_what_a_reviewer_asks_in_order() -> None:
     said = [
         "## ❌ parity: fail (logic)\n", "- **verdict**: fail", "- **reason**: attention parts first",
         "- **kind**: logic", "- **settings**: attention.mask", "- **note**: one",
-        "- **preflight**:", "### Steps", "more rows", "### Blocks of step 0", "### Sites that failed",
-        "more: --format json has all",
+        "- **preflight**:", "### Steps", "steps: -v", "### Blocks of step 0", "### Sites that failed",
+        "more: -v",
     ]  # fmt: skip
     places = [out.index(words) for words in said]
     assert places == sorted(places)

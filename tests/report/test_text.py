@@ -74,8 +74,8 @@ def test_a_pipe_gets_every_fact_in_order_and_the_verdict_last() -> None:
         "preflight", "step", "block", "failed", "cause", "evidence", "note", "verdict", "reason", "kind", "effect",
         "settings", "cause", "parity",
     ]  # fmt: skip
-    assert plain(FAILING).count("\nblock ") == 15
-    assert "(14 propagated: --format json has all)\n" in plain(FAILING)
+    assert (plain(FAILING).count("\nblock "), plain(FAILING, details=True).count("\nblock ")) == (3, 15)
+    assert "(+14 propagated: -v)\n" in plain(FAILING)
     assert "settings: text.reorder: valid_first -> concatenate; text.reorder did no harm\n" in plain(PASSING)
     assert plain(INCONCLUSIVE) == "verdict: inconclusive\nreason: the two sides have no site in common\n"
     assert plain(PREFLIGHT).startswith("preflight: fail: timesteps: repeat: 998\npreflight: 1 other check passes\n")
@@ -102,10 +102,10 @@ def test_a_failing_run_fits_a_terminal_and_details_lay_out_the_rest(steps: int) 
     result = replace(FAILING, steps=loop, checks=(Checked("logic", "fail", because("x"), steps=loop),))
     text, whole = shown(result), shown(result, details=True)
     assert len(text.splitlines()) <= 48
-    for left in ("+12 fail: --details", "+14 propagated: --details"):
+    for left in ("+12 fail: -v", "+14 propagated: -v"):
         assert left in text
-    assert ("+48 steps: --details" in text) == (steps == 50)
-    assert "--details" not in whole
+    assert ("+48 steps: -v" in text) == (steps == 50)
+    assert ": -v" not in whole
     assert len(re.findall(r"^blocks\.\d+:out .* propagated *$", whole, re.MULTILINE)) == 14
     assert text.splitlines()[-6:] == whole.splitlines()[-6:]
 

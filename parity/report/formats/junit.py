@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from xml.sax.saxutils import escape
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from parity.compare.many.sites import by_step
 from parity.compare.result import Result, SiteDiff
@@ -30,6 +30,7 @@ MOST_SITES = 20
 
 Group = tuple[str, int, str, str]
 
+_DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>'
 _NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -43,13 +44,16 @@ def junit(document: Document) -> str:
         raise UsageError("--format junit lists the blocks of a comparison; --format json has any document")
     result = document.result
     cases = [_verdict_case(result), *(_case(result, group, sites) for group, sites in grouped(result))]
-    failures = sum("<failure " in case for case in cases)
-    errors = sum("<error " in case for case in cases)
-    name = quoted(f"parity {result.model}".strip())
-    counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="0"'
-    head = '<?xml version="1.0" encoding="UTF-8"?>\n'
-    body = "".join(cases)
-    return f"{head}<testsuites {counts}>\n<testsuite name={name} {counts}>\n{body}</testsuite>\n</testsuites>\n"
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(sum(case.find("failure") is not None for case in cases)),
+        "errors": str(sum(case.find("error") is not None for case in cases)),
+        "skipped": "0",
+    }
+    suites = Element("testsuites", counts)
+    SubElement(suites, "testsuite", {"name": plain(f"parity {result.model}".strip()), **counts}).extend(cases)
+    indent(suites, "")
+    return f"{_DECLARATION}\n{tostring(suites, encoding='unicode')}\n"
 
 
 def grouped(result: Result) -> Iterator[tuple[Group, list[SiteDiff]]]:
@@ -67,52 +71,40 @@ def groups(sites: Sequence[SiteDiff]) -> dict[Group, list[SiteDiff]]:
     return found
 
 
-def quoted(text: str) -> str:
-    """An attribute's value, in quotes: whatever the text, an XML parser takes it."""
-    entities = {'"': "&quot;", "\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
-    return f'"{escape(plain(text), entities)}"'
-
-
 def plain(text: str) -> str:
     """The text without the characters that XML cannot hold."""
     return _NOT_XML.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
-def _verdict_case(result: Result) -> str:
+def _verdict_case(result: Result) -> Element:
     """The verdict itself, so that a result without sites is no empty success."""
-    inside, notes = "", [note.text for note in result.notes]
+    case, notes = Element("testcase", classname="parity", name="verdict"), [note.text for note in result.notes]
     if result.verdict == "fail":
-        inside = _problem(
-            "failure",
-            result.reason,
-            result.failed or "diverged",
-            [result.reason, *notes],
-        )
+        _problem(case, "failure", result.reason, result.failed or "diverged", [result.reason, *notes])
     elif result.verdict == "inconclusive":
         blocking = [f"{c.check}: {c.detail}" for c in result.preflight if c.verdict == "fail"]
-        inside = _problem("error", result.reason, "inconclusive", [result.reason, *blocking, *notes])
-    return f'<testcase classname="parity" name="verdict">{inside}</testcase>\n'
+        _problem(case, "error", result.reason, "inconclusive", [result.reason, *blocking, *notes])
+    return case
 
 
-def _case(result: Result, group: Group, sites: Sequence[SiteDiff]) -> str:
+def _case(result: Result, group: Group, sites: Sequence[SiteDiff]) -> Element:
     stage, step, branch, block = group
     where = f"{stage}.step {step}" + (f".{branch}" if branch else "")
+    case = Element("testcase", classname=plain(where), name=plain(block))
     failed = [site for site in sites if site.verdict == "fail"]
     unknown = [site for site in sites if site.verdict == "inconclusive"]
-    inside = ""
     if failed and result.verdict == "fail":
         born = next((f", introduced here ({s.birth})" for s in failed if s.birth in ("input", "module")), "")
         message = f"{len(failed)} of {len(sites)} sites beyond their floors{born}: {line(failed[0])}"
-        inside = _problem("failure", message, "diverged", _lines(failed))
+        _problem(case, "failure", message, "diverged", _lines(failed))
     elif unknown:
         message = f"{len(unknown)} of {len(sites)} sites differ and have no floor: {line(unknown[0])}"
-        inside = _problem("error", message, "inconclusive", _lines(unknown))
-    return f"<testcase classname={quoted(where)} name={quoted(block)}>{inside}</testcase>\n"
+        _problem(case, "error", message, "inconclusive", _lines(unknown))
+    return case
 
 
-def _problem(element: str, message: str, kind: str, lines: Sequence[str]) -> str:
-    text = escape(plain("\n".join(lines)), {"\r": "&#13;"})
-    return f"<{element} message={quoted(message)} type={quoted(kind)}>{text}</{element}>"
+def _problem(case: Element, element: str, message: str, kind: str, lines: Sequence[str]) -> None:
+    SubElement(case, element, message=plain(message), type=plain(kind)).text = plain("\n".join(lines))
 
 
 def _lines(sites: Sequence[SiteDiff]) -> list[str]:

@@ -1,8 +1,7 @@
 """For a person: columns and colour on a terminal, one fact a line in a pipe.
 
 Why two forms. Columns that line up are for eyes; `grep` and a CI log want whole names, no boxes and no colour. Both
-lay out the same strings, so that they cannot disagree. A terminal shows the rows that a table begins with, so that the
-conclusion does not scroll away; a pipe gets all of them.
+lay out the same strings, so that they cannot disagree.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from parity.report.document import Cells, Document, Facts, Section, Table, begun, lines
+from parity.report.document import Cells, Document, Facts, Section, Table, lines
 from parity.report.output import consoles, printable
 
 _STYLES = {
@@ -44,7 +43,7 @@ def laid_out(sections: Iterable[Section], console: Console) -> str:
     if not console.is_terminal:
         return "".join(f"{printable(line, console.encoding)}\n" for section in sections for line in lines(section))
     with console.capture() as captured:
-        for i, section in enumerate(map(begun, sections)):
+        for i, section in enumerate(sections):
             if i:
                 console.print()
             if isinstance(section, Facts):
