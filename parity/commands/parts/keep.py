@@ -20,8 +20,9 @@ import fcntl
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -41,6 +42,9 @@ from parity.runs.request import Request
 from parity.runs.spec import FILE, RunSpec
 from parity.runs.stream import Ends
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class KeepRun:
     """See `parity.runs.sink.Sink`.
@@ -52,13 +56,14 @@ class KeepRun:
         UsageError: on making it, if something is in the folder.
     """
 
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
     def __init__(self, out: Path, request: Request) -> None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(f"--out: '{out}' exists and is not an empty folder; name another, or delete it")
         self.out, self.where, self.request = out, out, request
         self.writers: dict[str, GoldenWriter] = {}
-        self.notes: list[str] = []
-        self.problems: list[str] = []
         self._begun = False
 
     def _make(self, where: Path) -> None:
@@ -95,7 +100,7 @@ class KeepRun:
             self._make(self.out)
             note = write_frames(self.out / "frames" / name, frames)
         if note and note not in self.notes:
-            self.notes.append(note)
+            self.notes = (*self.notes, note)
 
     def result(self, result: Result) -> None:
         """Write result.json; a run that ended in preflight has no records to keep."""
@@ -109,75 +114,64 @@ class KeepRun:
         try:
             yield
         except UsageError as error:
-            self.problems.append(str(error))
+            self.problems = (*self.problems, str(error))
 
 
-class KeepLast:
-    """Keeps a run in the cache, where it takes the place of the last one. What cannot be kept costs no verdict.
-
-    Attributes:
-        notes: see `KeepRun`. problems: none; a run that is not kept has its line on stderr at once.
-    """
-
-    problems: Sequence[str] = ()
+class KeepLast(KeepRun):
+    """Keeps a run in the cache, where it takes the place of the last one. What cannot be kept costs no verdict, but a
+    line on stderr."""
 
     def __init__(self, request: Request) -> None:
-        self._kept: KeepRun | None = None
-        with self._tried():
-            runs = _last().parent
-            runs.mkdir(parents=True, exist_ok=True)
-            _sweep(runs)
-            folder = Path(tempfile.mkdtemp(prefix="run-", dir=runs))
-            self._going_on = _lock_of(folder).open("w")
-            fcntl.flock(self._going_on, fcntl.LOCK_EX)
-            self._kept = KeepRun(folder, request)
+        self._kept = True
+        self._tried(self._open, request)
 
-    @property
-    def notes(self) -> Sequence[str]:
-        return () if self._kept is None else self._kept.notes
+    def _open(self, request: Request) -> None:
+        runs = _last().parent
+        runs.mkdir(parents=True, exist_ok=True)
+        _sweep(runs)
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=runs))
+        self._going_on = _lock_of(folder).open("w")
+        fcntl.flock(self._going_on, fcntl.LOCK_EX)
+        super().__init__(folder, request)
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
-        with self._tried():
-            return None if self._kept is None else self._kept.begin(facts, name)
-        return None
+        return self._tried(super().begin, facts, name)
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
-        with self._tried():
-            if self._kept is not None:
-                self._kept.step(reference, candidate)
+        self._tried(super().step, reference, candidate)
 
     def finish(self, ends: Pair[Ends]) -> None:
-        with self._tried():
-            if self._kept is not None:
-                self._kept.finish(ends)
+        self._tried(super().finish, ends)
 
     def frames(self, name: str, frames: np.ndarray) -> None:
-        with self._tried():
-            if self._kept is not None:
-                self._kept.frames(name, frames)
+        self._tried(super().frames, name, frames)
 
     def result(self, result: Result) -> None:
         """Keep the result, and with it the run, in place of the last one."""
-        with self._tried():
-            if self._kept is None:
-                return
-            self._kept.result(result)
-            if self._kept.problems:
-                raise UsageError(self._kept.problems[0])
-            made = self._kept.out
-            with (made.parent / "last.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                shutil.rmtree(_last(), ignore_errors=True)
-                made.rename(_last())
-            _lock_of(made).unlink()
+        self._tried(self._replace_last, result)
+
+    def _replace_last(self, result: Result) -> None:
+        super().result(result)
+        with (self.out.parent / "last.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            shutil.rmtree(_last(), ignore_errors=True)
+            self.out.rename(_last())
+        _lock_of(self.out).unlink()
+
+    def _tried(self, keep: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Keep something, unless something could not be kept before."""
+        if not self._kept:
+            return None
+        try:
+            return keep(*args, **kwargs)
+        except (UsageError, OSError) as error:
+            self._kept = False
+            tell(f"this run is not kept for `parity explain`: {error}")
+            return None
 
     @contextlib.contextmanager
-    def _tried(self) -> Iterator[None]:
-        try:
-            yield
-        except (UsageError, OSError) as error:
-            self._kept = None
-            tell(f"this run is not kept for `parity explain`: {error}")
+    def _told(self) -> Iterator[None]:
+        yield  # what goes wrong ends the keeping
 
 
 def last_run() -> Path:
