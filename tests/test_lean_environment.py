@@ -31,6 +31,7 @@ COMMANDS = [
     ("diff reference candidate --format json --junit x.xml --markdown x.md --map auto", 1),
     ("info reference --verify --step 0", 0),
     ("info parts", 0),
+    ("explain reference candidate", 1),
     ("info settings", 0),
     ("bisect --help", 0),
     ("bisect HEAD~1 HEAD -- true", 2),  # no repository

@@ -31,6 +31,7 @@ from parity.compare.result import EVIDENCE, Cause, Result
 from parity.errors import ParityError
 from parity.golden import Golden
 from parity.golden.records import PORT
+from parity.paths.worker.extras import check_extras
 from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
 
@@ -76,6 +77,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         declared=candidate.provenance,
     )
     try:
+        check_extras(torchax=False)
         evidence = replace(evidence, model=machine or Machine.of(request, reference.provenance, openers, say))
     except ParityError as error:
         found = found.noted(f"no {' and no '.join(EVIDENCE[kind] for kind in _unasked(evidence))}: {error}")

@@ -111,7 +111,7 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
         rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
     except _NOT_TOLD:
         raise UsageError(
-            f"'{where}' is no kept run: make one with `parity run --out DIR`; or give two goldens"
+            f"'{where}' is not a run folder. Create one with `parity run --out DIR`, or give two goldens"
         ) from None
     if failed:
         pair = _outside(where, spec, failed, ports_of(spec, openers, named))

@@ -12,6 +12,7 @@ from parity.commands.parts.judged import saved, shown
 from parity.commands.parts.keep import last_run
 from parity.commands.parts.options import GoldensModel, Judgement, Port, Prompt, ReferencePort
 from parity.commands.parts.unfold import command
+from parity.errors import UsageError
 from parity.paths.worker.openers import Workers
 from parity.report.comparison import Comparison
 from parity.report.formats import render
@@ -37,7 +38,11 @@ def explain(
     Of the last run, of a kept one, or of two goldens. Exit codes as of `parity diff`. Name a run's ports again.
     """
     where = last_run() if first is None else Path(first)
-    with output.sides(torchax=second is None) as say, Workers() as openers:
+    if second is None and not where.is_dir():
+        raise UsageError(f"'{where}' is not a run folder. Create one with `parity run --out DIR`, or give two goldens")
+    # Two goldens are explained as far as this machine can: without torch by what they show themselves.
+    working = output.sides() if second is None else output.working("reading the goldens")
+    with working as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run
         from parity.causes.explain import explain as find_causes
 

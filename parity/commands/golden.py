@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parity.golden import Golden, Problem, Record, StepRecords, fingerprint_bytes, verify
-from parity.report.cells import size
+from parity.report.cells import counted, size
 from parity.report.document import Cells, Facts, Listing, Section, Table, finite
 
 
@@ -76,7 +76,7 @@ def _steps(golden: Golden) -> str:
         else:
             runs.append([step])
     listed = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"{len(golden.steps)} steps" + (f": {listed}" if listed else "")
+    return counted(len(golden.steps), "step") + (f": {listed}" if listed else "")
 
 
 def _sections(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> Iterator[Section]:
@@ -91,7 +91,7 @@ def _sections(golden: Golden, problems: list[Problem] | None, records: StepRecor
         ("holds", f"{_steps(golden)}, {sum(p.records for p in golden.manifest.parts)} records, {size(golden.bytes)}"),
         ("model", provenance.model),
         ("path", f"{provenance.side}, {provenance.backend}"),
-        ("run", f"{provenance.steps} steps, seed {provenance.seed}"),
+        ("run", f"{counted(provenance.steps, 'step')}, seed {provenance.seed}"),
         ("weights", f"{len(provenance.weights)} tensors, {weights}" if provenance.weights else "not fingerprinted"),
         ("devices", ", ".join(provenance.devices)),
         ("commit", provenance.commit),

@@ -16,6 +16,7 @@ from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.paths.plan import Role
 from parity.redact import without_secrets
+from parity.report.cells import counted
 from parity.report.output import tell
 
 
@@ -75,7 +76,7 @@ def record(
     if "text" in start.stages and start.given.any:
         raise UsageError("with text among the --stages the prompt is encoded here: leave --inputs or text out")
     written = recorded(where, start, sides, side, observed, floors=floors, resume=resume, overwrite=overwrite)
-    tell(f"{written} step{'s' * (written != 1)} written to {where}")
+    tell(f"{counted(written, 'step')} written to {where}")
 
 
 def recorded(

@@ -115,19 +115,28 @@ def resolve_model(name: str) -> Path:
     Raises:
         UsageError: none of the three, or a folder that is no checkpoint.
     """
+    require_model(name)
     makers = {known: make for family in FAMILIES for known, make in family.tiny.items()}
     if name in makers:
         from parity.models.tiny.make import ensure_tiny
 
         return ensure_tiny(name, pkgutil.resolve_name(makers[name]))
-    folder = Path(name)
-    if folder.exists():
-        _require_checkpoint(folder)
-        return folder
-    hub = _HUB_NAME.fullmatch(name)
-    if hub is not None and not _PATH.match(name):
-        return _download(hub["name"], hub["revision"])
-    raise UsageError(_unknown(name, list(makers)))
+    hub = None if Path(name).exists() else _HUB_NAME.fullmatch(name)
+    return Path(name) if hub is None else _download(hub["name"], hub["revision"])
+
+
+def require_model(name: str) -> None:
+    """Refuse what cannot be a model, before anything is made or downloaded.
+
+    Raises:
+        UsageError: as `resolve_model`.
+    """
+    if name in tiny_names():
+        return
+    if Path(name).exists():
+        _require_checkpoint(Path(name))
+    elif _PATH.match(name) or _HUB_NAME.fullmatch(name) is None:
+        raise UsageError(_unknown(name, list(tiny_names())))
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -43,3 +43,8 @@ def size(count: int) -> str:
         if rest < 1000:
             return f"{rest:.1f} {unit}"
     return f"{rest / 1000:.1f} TB"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `3 steps`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -16,7 +16,7 @@ import typer
 from parity.commands.parts import choices
 from parity.commands.parts.choices import SIDES, STAGES, model, one_of, settings_of
 from parity.errors import UsageError
-from parity.models.registry import DEFAULT_MODEL, tiny_names
+from parity.models.registry import DEFAULT_MODEL, require_model, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report import formats
 from parity.report.output import consoles, show
@@ -91,6 +91,8 @@ class Generation:
             raise UsageError(f"--prompt: '{ascii(self.prompt)[1:-1][:80]}' is not valid UTF-8; retype it")
         if self.model is not None and not self.model.strip():
             raise UsageError(f"--model is empty: name a model, or leave it out for {DEFAULT_MODEL}")
+        if self.model is not None:
+            require_model(self.model)
 
     def read(self, stages: str | None = None) -> Start:
         """What the sides start from.
