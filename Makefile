@@ -5,15 +5,13 @@
 #   make test-all all tests: processes, meshes, the TPU compiler and fuzzing too (half an hour)
 #   make lint     ruff and mypy
 #   make bench    what observing and diffs cost (minutes)
-#   make fault-bench  docs/fault-bench.md: every fault and innocent variant (hours; goes on where it stopped)
-#   make history oracle  docs/history.md: faults from the history of public repositories (a quarter of an hour; goes on where it
-#                 stopped)
-#   make mutants  benchmarks/results/mutants.json: faults that nobody chose (minutes; goes on where it stopped)
-#   make families docs/families.md: diffusers' transformers that parity has no line for, each as it is (an hour or two; goes
-#                 on where it stopped)
+#   make fault-bench  every fault and innocent variant (hours). This and those below write benchmarks/results/NAME.json and
+#                 NAME.md, and go on where they stopped
+#   make history oracle  faults from the history of public repositories (a quarter of an hour)
+#   make mutants  faults that nobody chose (minutes)
+#   make families diffusers' transformers that parity has no line for, each as it is (an hour or two)
 #   make gpu      whether the reference works on a GPU (minutes on one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
-#   make reference  docs/commands.md and docs/api.md: from the help of the commands and from docstrings
 #   make docs     the documents as a site, in build/site (needs the extra docs, which it installs)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)
 #   make fuzz     tests/fuzz with many examples (hours; FUZZ_EXAMPLES=10000)
@@ -32,7 +30,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
 .PHONY: install run test test-all lint older bench fault-bench history oracle mutants ablations sensitivity pitfalls
-.PHONY: families gpu goldens pictures reference docs fuzz kills
+.PHONY: families gpu goldens pictures docs fuzz kills
 
 install: $(STAMP)
 
@@ -128,9 +126,6 @@ gpu: install
 
 pictures: install
 	$(BIN)/python tools/pictures.py --out docs/pictures
-
-reference: install
-	$(BIN)/python tools/reference.py
 
 docs: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'

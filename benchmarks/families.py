@@ -47,10 +47,11 @@ COLUMNS = tuple(product(("float32", "bfloat16"), WAYS))
 HEAD = """# Families
 
 `make families` renders it from `benchmarks/results/families.json`: transformers of diffusers' own classes that parity
-has no line for, each from a folder with a config of two blocks (`benchmarks/tiny_families.py`), weights and inputs made
-as [models.md](models.md) has it. Each cell is `parity run --model FOLDER --sites all` with both sides in that dtype and
-the candidate under `jax.jit` or eager (`--candidate jit=false`): the verdict and noise_pred's relative L2. Both sides
-run the same code, so that anything but a pass is a false alarm or has the reason below the table.
+has no line for. Each is a folder with a config of two blocks (`benchmarks/tiny_families.py`); weights and inputs are
+made as [your-model.md](../../docs/your-model.md#any-other-diffusers-transformer) has it. Each cell is `parity run
+--model FOLDER --sites all` with both sides in that dtype and the candidate under `jax.jit` or eager (`--candidate
+jit=false`): the verdict and noise_pred's relative L2. Both sides run the same code, so that anything but a pass is a
+false alarm or has the reason below the table.
 
 """
 

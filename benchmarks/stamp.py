@@ -14,7 +14,6 @@ from typing import Any
 from parity.golden.versions import versions
 
 FOLDER = Path(__file__).parent / "results"
-DOCS = Path(__file__).parents[1] / "docs"
 
 Row = dict[str, Any]
 
@@ -38,7 +37,12 @@ class State:
 def publish(name: str, rows: Mapping[str, Row], render: Callable[[Mapping[str, Any]], str]) -> None:
     """Keep the rows of a whole run, and render the page of that name from them."""
     save(name, stamped(rows, spent(rows)))
-    (DOCS / f"{name}.md").write_text(render(load(name)))
+    page(name).write_text(render(load(name)))
+
+
+def page(name: str) -> Path:
+    """Where the page of that name lies: beside its rows."""
+    return FOLDER / f"{name}.md"
 
 
 def spent(rows: Mapping[str, Row]) -> float:

@@ -8,7 +8,7 @@
         weights = load(case.folder)
         return Port(call=lambda weights, inputs: forward(weights, inputs), weights=weights)
 
-`docs/ports.md` has the whole protocol.
+`docs/your-model.md` has the whole protocol.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("torchax")
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
-PAGE = (ROOT / "docs" / "pitfalls.md").read_text(encoding="utf-8")
+PAGE = (FOLDER / "results" / "pitfalls.md").read_text(encoding="utf-8")
 ROWS = {
     int(n): (o, v) for n, o, v in re.findall(r"^\| (\d+) \|.*?\| (named|found|passes|not seen) \| (\w+)", PAGE, re.M)
 }

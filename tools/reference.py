@@ -1,16 +1,14 @@
-"""The reference pages from what they describe: `make reference` writes docs/commands.md and docs/api.md.
+"""The reference pages of the site, made from what they describe when it is built (`site_hooks.py`).
 
-The first has every command with its arguments and options, as `--help` has them; the second what `import parity` and a
+`commands` has every command with its arguments and options, as `--help` has them; `api` what `import parity` and a
 port's file offer, with signatures and docstrings. Neither says anything of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import parity
@@ -21,26 +19,24 @@ from parity.commands.help import EXAMPLES
 from parity.compare import result
 from parity.errors import InconclusiveError, ParityError, UsageError
 
-DOCS = Path(parity.__file__).parents[1] / "docs"
-
 COMMANDS = """# Commands
 
-Made from the help of the commands by `make reference`. `parity COMMAND --help` prints the same in a terminal.
+`parity COMMAND --help` prints the same in a terminal.
 
 Exit codes: 0 same, 1 diverged, 2 wrong usage or bad input, 125 inconclusive or an internal error; 130, 143 and 129
-interrupted, terminated and hung up. `--format json` prints one document ([documents.md](documents.md)) on stdout; all
-else is on stderr.
+interrupted, terminated and hung up. `--format json` prints [one document](formats.md#result-json) on stdout;
+all else is on stderr.
 """
 
 API = """# Python
 
-Made from the docstrings by `make reference`; [python.md](python.md) and [ports.md](ports.md) show them in use.
+Signatures and docstrings; [your model](your-model.md) shows them in use.
 """
 
 FACE = (
     "compare", "assert_parity", "record", "run", "diff", "explain", "Result",
 )  # fmt: skip
-"""Names of `parity`, in the order of docs/python.md."""
+"""Names of `parity`, in the order of the page."""
 
 _KINDS: dict[type, str] = {int: "N", float: "X", str: "TEXT"}
 """Type of a default -> what stands for a value."""
@@ -49,7 +45,7 @@ PARTS = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
 
 
 def commands() -> str:
-    """docs/commands.md."""
+    """The page of the commands."""
     made = [COMMANDS, "```text\n" + EXAMPLES.replace("\b\n", "").strip() + "\n```\n"]
     for title, names in GROUPS.items():
         made.append(f"## {title}\n")
@@ -98,7 +94,7 @@ def _help(param: Any) -> str:
 
 
 def api() -> str:
-    """docs/api.md."""
+    """The page of the names in Python."""
     made = [API, "## parity\n"]
     made += [_entry(f"parity.{name}", getattr(parity, name)) for name in FACE if name != "compare"]
     made.insert(2, _entry("parity.compare", _compare()))
@@ -195,13 +191,3 @@ def _named(item: str) -> str:
     """An item, its names as code: the first, and those that begin a further sentence."""
     item = re.sub(r"^- (\w+(?:, \w+)*):", r"- `\1`:", item)
     return re.sub(r"([.;] )([a-z_]\w*(?:, [a-z_]\w*)*):(?= )", r"\1`\2`:", item)
-
-
-def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    (DOCS / "commands.md").write_text(commands(), encoding="utf-8")
-    (DOCS / "api.md").write_text(api(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -39,7 +39,7 @@ def main(
     """Run cases by name, and render what is measured.
 
     Args:
-        name: of the results and of the page in docs/. row: what is kept of a case. line, summary: for the terminal.
+        name: of the results and of their page. row: what is kept of a case. line, summary: for the terminal.
         measured: lines of the page, below its stamp; the text above it stays as it is.
     """
     parser = argparse.ArgumentParser()
@@ -61,7 +61,7 @@ def main(
         if options.only:
             return
         stamp.save(name, stamp.stamped(rows, time.perf_counter() - began))
-    kept, page = stamp.load(name), Path(__file__).parents[2] / "docs" / f"{name}.md"
+    kept, page = stamp.load(name), stamp.page(name)
     text = page.read_text().partition("Measured on commit")[0]
     page.write_text(text + "\n".join([stamp.line(kept), "", *measured(kept["rows"])]) + "\n")
 

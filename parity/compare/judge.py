@@ -1,7 +1,7 @@
 """Judging one step: each site against its floor, and where a divergence is born.
 
-The rule (docs/verdict.md): a site is beyond its floor above 3 times it in L2, or above 5 times it in any row bin or,
-where values are held, in its largest element. A divergence is born where the inputs agree and the output does not
+The rule (docs/how-it-works.md): a site is beyond its floor above 3 times it in L2, or above 5 times it in any row bin
+or, where values are held, in its largest element. A divergence is born where the inputs agree and the output does not
 (`module`), or at an input although everything before agreed (`input`); what only grew is `propagated`. Padded rows are
 ignored and never decide.
 """

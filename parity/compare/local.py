@@ -31,7 +31,7 @@ from parity.golden.records import LOOP, Key, Record, StepRecords
 
 DOUBT = 1.0
 """Severity from which a site of an agreeing run is suspect: above its floor. Of innocent pairs in float32 hardly a site
-is (docs/fault-bench.md: the largest ratio of all variants is 1.04)."""
+is (benchmarks/results/fault-bench.md: the largest ratio of all variants is 1.04)."""
 
 GROWTH = 3.0
 """How much above its inputs: a block that only hands on what it was given has a ratio like theirs."""

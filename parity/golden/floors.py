@@ -1,6 +1,6 @@
 """Floors as numbers: the least that a site is judged by, and how each run that rounds otherwise widens it.
 
-Which runs there are: `parity.paths.floors`; what a floor means: docs/verdict.md. numpy only, so that floors can be
+Which runs there are: `parity.paths.floors`; what a floor means: docs/how-it-works.md. numpy only, so that floors can be
 widened where records are judged.
 """
 

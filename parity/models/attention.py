@@ -1,7 +1,7 @@
 """Joint attention of image and text tokens in every way that ports compute it and keep padded text out of it.
 
 Written once in torch's functions, so that torchax runs the same code on JAX; the kernels are in `attention_kernels`
-and, for JAX alone, `splash`. The masks (docs/attention.md):
+and, for JAX alone, `splash`. The masks (docs/your-model.md):
 
 - `exact`: padded keys get no weight; the outputs of padded queries are 0 (as in diffusers' own processor).
 - `none`: nothing is masked.

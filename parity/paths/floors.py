@@ -1,7 +1,7 @@
 """Floors: the difference that rounding alone explains, measured on the reference.
 
-The float32 rule (docs/verdict.md): at each site the larger of |float32 - float64| (`fp64`) and the spread under Monte
-Carlo rounding (`rounding`, `parity.hooks.perturb`), never less than what the sketches themselves round. For a
+The float32 rule (docs/how-it-works.md): at each site the larger of |float32 - float64| (`fp64`) and the spread under
+Monte Carlo rounding (`rounding`, `parity.hooks.perturb`), never less than what the sketches themselves round. For a
 reference in bfloat16 or float16, or with rounded matrix products, |working dtype - float32| (`dtype`), never below the
 float32 floor, which is then measured around the float32 run, the truth. Optionally the spread over other attention
 kernels (`kernel`). Each in L2, in L2 of each row bin, and, where values are held, in the largest element.

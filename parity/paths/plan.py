@@ -152,7 +152,7 @@ STAGES_STEP = -1
 """The step of the stages outside the loop, in a golden."""
 
 KINDS = ("fp64", "rounding", "dtype", "kernel")
-"""What floors are measured from; docs/verdict.md has the rule."""
+"""What floors are measured from; docs/how-it-works.md has the rule."""
 
 DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 

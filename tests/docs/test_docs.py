@@ -1,4 +1,8 @@
-"""The documents: their links lead somewhere, their commands and programs end as they say."""
+"""The documents: their links lead somewhere, their commands and programs end as they say.
+
+A block of commands (`sh`) or of a program (`python`) runs as it stands, unless it has a title: that says what it needs
+and this machine lacks (`sh title="with your checkpoint"`), and readers of the site see it.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +13,32 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = [
-    "README.md",
-    *(f"docs/{name}.md" for name in ["agents", "bisect", "ci", "documents", "explain", "goldens", "ports", "stages"]),
-]
-DIFFERS = re.compile(r"attention.mask=(none|zero_kv)( |$)|explain( story| zeroed)?$")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+"""Written by hand for users; the rest of the site is made (tools/site_hooks.py)."""
+DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "benchmarks" / "results").glob("*.md"))]
+BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+DIFFERS = re.compile(r"attention.mask=(none|zero_kv)( |$)|explain( faulty| story)?$")
 """Commands that end with exit code 1."""
+INSTALLS = ("make ", "pip ")
 
 
-def blocks(document: str, language: str) -> list[str]:
-    text = (ROOT / document).read_text("utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+def executed(document: Path) -> Iterator[tuple[str, str]]:
+    """(language, text) of the blocks that run, in their order."""
+    for language, title, text in BLOCK.findall(document.read_text("utf-8")):
+        if language in ("sh", "python") and not title:
+            yield language, text
 
 
 def anchors(document: Path) -> set[str]:
     """What a link may lead to within a document, as both GitHub and mkdocs call it."""
-    text = re.sub(r"^```.*?^```", "", document.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", document.read_text("utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
@@ -45,18 +51,27 @@ def test_links_lead_somewhere_and_every_document_is_in_the_nav() -> None:
                 assert where.exists(), (document.name, target)
                 assert not anchor or anchor in anchors(where), (document.name, target)
     named = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
-    assert sorted(named) == [document.name for document in DOCUMENTS[1:]]
+    assert sorted(named) == sorted(["api.md", "commands.md", *(page.name for page in PAGES[1:])])
 
 
 def test_extras_that_are_named_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for document in DOCUMENTS:
+    for document in PAGES:
         for named in re.findall(r"pip install '?tpu-parity\[([\w,]+)\]", document.read_text("utf-8")):
             assert set(named.split(",")) <= set(extras), (document.name, named)
 
 
+def test_commands_stand_in_blocks_that_run_or_say_what_they_need() -> None:
+    for document in PAGES:
+        text = document.read_text("utf-8")
+        others = [block for language, _, block in BLOCK.findall(text) if language not in ("sh", "yaml")]
+        others += re.findall(r"^ {4}\S.*$", BLOCK.sub("", text), re.MULTILINE)
+        found = [block for block in others if re.search(r"^ *(parity|pip|make) ", block, re.MULTILINE)]
+        assert found == [], document.name
+
+
 def script() -> dict[str, Any]:
-    """What the script of docs/recording.md has already."""
+    """What the scripts of docs/two-machines.md have already."""
     import torch
     from diffusers import CogVideoXPipeline
 
@@ -81,38 +96,36 @@ def script() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["python", "recording"])
-def test_programs_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torchax")
-    monkeypatch.chdir(tmp_path)
-    known: dict[str, Any] = {"__name__": name, **(script() if name == "recording" else {})}
-    for block in blocks(f"docs/{name}.md", "python"):
-        exec(compile(block, f"{name}.md", "exec"), known)
-    if name == "recording":
-        commands_end_as_they_say("docs/recording.md", tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("document", COMMANDS)
-def test_commands_run(document: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("document", [page for page in PAGES if any(executed(page))], ids=lambda page: page.name)
+def test_what_a_document_shows_runs(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torchax")
     shutil.copytree(ROOT / "golden", tmp_path / "golden")
-    commands_end_as_they_say(document, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, Any] = {"__name__": "document", **(script() if document.name == "two-machines.md" else {})}
+    folder = tmp_path
+    for language, text in executed(document):
+        if language == "python":
+            exec(compile(text, document.name, "exec"), known)
+        else:
+            folder = run_commands(text, folder)
 
 
-def commands_end_as_they_say(document: str, folder: Path) -> None:
-    """Run the lines of a document's shell blocks in order, but for those that install or make something."""
-    (folder / "gitconfig").write_text("[user]\nname = n\nemail = n@example.org\n[init]\ndefaultBranch = main\n")
+def run_commands(text: str, folder: Path) -> Path:
+    """Run the lines of a block, but for those that install or make something.
+
+    Returns:
+        the folder that the last of them left the reader in.
+    """
+    config = folder / "gitconfig"
+    config.write_text("[user]\nname = n\nemail = n@example.org\n[init]\ndefaultBranch = main\n")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    variables = {**os.environ, "PATH": path, "GIT_CONFIG_GLOBAL": f"{folder}/gitconfig"}
-    lines = [line.partition("   #")[0].strip() for block in blocks(document, "sh") for line in block.splitlines()]
-    commands = [line for line in lines if not line.startswith(("make ", "pip "))]
-    assert commands
-    for command in commands:
-        bash = ["bash", "-e", "-o", "pipefail", "-c", command]
-        done = subprocess.run(bash, cwd=folder, env=variables, capture_output=True, text=True)
-        assert done.returncode == bool(DIFFERS.search(command)), (command, done.stdout, done.stderr)
-        if entered := re.search(r"&& cd (\S+)$", command):  # each command has a shell of its own
-            folder /= entered[1]
+    variables = {**os.environ, "PATH": path, "GIT_CONFIG_GLOBAL": str(config)}
+    for command in (re.split(r" +# ", line)[0].strip() for line in text.splitlines()):
+        if command and not command.startswith(INSTALLS):
+            bash = ["bash", "-e", "-o", "pipefail", "-c", command]
+            done = subprocess.run(bash, cwd=folder, env=variables, capture_output=True, text=True)
+            assert done.returncode == bool(DIFFERS.search(command)), (command, done.stdout, done.stderr)
+            if entered := re.search(r"&& cd (\S+)$", command):  # each command has a shell of its own
+                folder /= entered[1]
+    return folder

@@ -65,7 +65,7 @@ def told(document: str, file: str) -> list[list[str]]:
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_model_under_its_authors_names(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES.parent)
-    words = told("ports.md", "native_hunyuan.py")[code]
+    words = told("your-model.md", "native_hunyuan.py")[code]
     found = cli(*words[1:], "--checks", "logic", "--format", "json", code=code).json
     sites = {site["site"] for site in found["sites"] if site["verdict"] == "pass"}
     assert {"context_embedder:out", "transformer_blocks.0:in.encoder_hidden_states"} <= sites
@@ -92,7 +92,7 @@ def test_stages_through_torchax(
     names, model = example("torchax_stages.py"), str(resolve_model(DEFAULT_MODEL))
     gpu, tpu = str(tmp_path / "gpu"), str(tmp_path / "tpu")
     places = {"MODEL": model, "OUT": str(tmp_path), "gpu": gpu, "tpu": tpu}
-    for words in told("recording.md", "torchax_stages.py"):
+    for words in told("two-machines.md", "torchax_stages.py"):
         at = words.index("python")
         for variable, value in (word.split("=") for word in words[:at]):
             monkeypatch.setenv(variable, places[value])

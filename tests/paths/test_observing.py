@@ -1,4 +1,4 @@
-"""What observing promises (docs/observing.md): it never changes the result, and records compare by name everywhere."""
+"""What observing promises (docs/how-it-works.md): the result stays, and records compare by name everywhere."""
 
 from __future__ import annotations
 

@@ -152,8 +152,8 @@ def test_process_that_is_killed_leaves_whole_steps(tmp_path: Path) -> None:
 
 
 def test_script_without_an_edit_is_recorded_by_the_first_process(tmp_path: Path) -> None:
-    """The command of docs/recording.md, of a script that joins nobody itself."""
-    document = (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
+    """The command of docs/two-machines.md, of a script that joins nobody itself."""
+    document = (Path(__file__).parents[2] / "docs" / "two-machines.md").read_text()
     words = re.findall(r"`torchrun --nproc-per-node 2 (-m parity record [^`]+ generate\.py[^`]+)`", document)[0].split()
     script(tmp_path).rename(tmp_path / "generate.py")
     done = torchrun(tmp_path, *words, "--", model())

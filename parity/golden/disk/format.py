@@ -6,7 +6,7 @@ and which run it came from, and a reader must notice whatever was damaged, cut o
 How. `golden.json` lists the parts with sizes and SHA-256 checksums beside the provenance, and holds a checksum of
 itself; it is rewritten whole after each part, so it never names a part that is not there. A part's file name follows
 from its step, so a golden cannot name a file outside itself. Format version 1 is described in
-`docs/golden-format.md`. A reader refuses newer versions and unknown fields; `Provenance` may gain fields with defaults
+`docs/formats.md`. A reader refuses newer versions and unknown fields; `Provenance` may gain fields with defaults
 within a version.
 
 Cost. `golden.json` holds no records: a few hundred bytes a part, and the fingerprints of the weights.
