@@ -41,7 +41,7 @@ class Comparison:
         return f"## {_SIGNS[self.result.verdict]} parity: {self.result.verdict}{failed}"
 
     def json(self) -> Json:
-        return written(self.result)
+        return {**written(self.result), "next": [command.partition("   #")[0] for command in self.following]}
 
     def conclusion(self) -> tuple[Section, ...]:
         return _filled(card(self.result, self.following), context(self.result))
