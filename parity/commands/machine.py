@@ -24,8 +24,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 from parity.report.document import Facts, Listing, Section
 
@@ -55,26 +53,17 @@ LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Disagreement:
-    """A package whose installed version is not a wanted one."""
-
-    package: str
-    installed: str
-    wanted: str
-
-
-@dataclass(frozen=True, slots=True)
 class Extra:
     """The state of one extra.
 
     Attributes:
-        extra: its name. lacks: packages that are not installed. disagrees: those in another version. command: installs
-            what it lacks; empty where nothing is missing, and where that would downgrade a package.
+        extra: its name. lacks: packages that are not installed. disagrees: those in another version, `name is 1.0,
+            wanted >=2.0`. command: installs what it lacks; empty where nothing is missing.
     """
 
     extra: str
     lacks: tuple[str, ...] = ()
-    disagrees: tuple[Disagreement, ...] = ()
+    disagrees: tuple[str, ...] = ()
     command: str = ""
 
     @property
@@ -134,21 +123,16 @@ def installed(package: str) -> str | None:
 
 
 def check_extra(extra: str) -> Extra:
-    """Compare what an extra asks for with what is installed."""
+    """Compare what an extra asks for with what is installed: lower bounds, so that nothing is ever downgraded."""
     versions = [(requirement, installed(requirement.name)) for requirement in needed(extra)]
     lacks = dict.fromkeys(requirement.name for requirement, version in versions if version is None)
     disagrees = tuple(
-        Disagreement(requirement.name, version, str(requirement.specifier))
+        f"{requirement.name} is {version}, wanted {requirement.specifier}"
         for requirement, version in versions
         if version is not None and not requirement.specifier.contains(version, prereleases=True)
     )
-    adds = (lacks or disagrees) and not any(map(_is_newer, disagrees))
-    return Extra(extra, tuple(lacks), disagrees, f"pip install '{DISTRIBUTION}[{extra}]'" if adds else "")
-
-
-def _is_newer(found: Disagreement) -> bool:
-    """Whether a wanted version would be a downgrade."""
-    return all(Version(found.installed) > Version(clause.version) for clause in SpecifierSet(found.wanted))
+    command = f"pip install '{DISTRIBUTION}[{extra}]'" if lacks or disagrees else ""
+    return Extra(extra, tuple(lacks), disagrees, command)
 
 
 def needed(extra: str, package: str = DISTRIBUTION) -> Iterator[Requirement]:
@@ -233,11 +217,5 @@ def _devices(package: str, probe: Probe) -> str:
 def _state(extra: Extra) -> str:
     if extra.complete:
         return "complete"
-    wrong = [f"lacks {', '.join(extra.lacks)}"] if extra.lacks else []
-    wrong += [f"{d.package} is {d.installed}, wanted {d.wanted}" for d in extra.disagrees]
-    advice = (
-        f"add it with: {extra.command}"
-        if extra.command
-        else "installing it would downgrade these; try it in an environment of its own"
-    )
-    return f"incomplete: {'; '.join(wrong)}; {advice}"
+    wrong = [*([f"lacks {', '.join(extra.lacks)}"] if extra.lacks else []), *extra.disagrees]
+    return f"incomplete: {'; '.join(wrong)}; add it with: {extra.command}"

@@ -70,7 +70,6 @@ def run(
         )
         kept = KeepLast(request) if out is None else KeepRun(out, request)
         result = run_stages(request, say, kept)
-        result = result.noted(*kept.notes)
 
     def save(code: int) -> int:
         kept.result(result)

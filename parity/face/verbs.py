@@ -76,7 +76,6 @@ def run(
         kept = None if out is None else KeepRun(Path(out), request)
         result = run_stages(request, _quiet, kept)
         if kept is not None:
-            result = result.noted(*kept.notes)
             kept.result(result)
             result = result.noted(*kept.problems)
         return Result.of(result)

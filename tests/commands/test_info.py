@@ -62,12 +62,12 @@ def test_cache_shows_sizes_and_deletes_its_own_parts_alone(cache: Path, tmp_path
 REQUIRES = {
     "tpu-parity": [
         "numpy>=2.0",
-        'torch==2.13.0; extra == "torch"',
-        'diffusers==0.42.1; extra == "torch"',
+        'torch>=2.7; extra == "torch"',
+        'diffusers>=0.36; extra == "torch"',
         'tpu-parity[torch]; extra == "torchax"',
-        'torchax==0.0.14.dev20261026; extra == "torchax"',
+        'torchax>=0.0.7; extra == "torchax"',
         'tpu-parity[torchax]; extra == "tpu"',
-        'jax[tpu]==0.10.2; extra == "tpu"',
+        'jax[tpu]>=0.7; extra == "tpu"',
     ],
     "jax": ["ml-dtypes", 'libtpu==0.0.42.*; extra == "tpu"', 'other; extra == "cuda" and sys_platform == "linux"'],
 }
@@ -98,9 +98,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_it_says_what_an_extra_lacks_and_how_to_add_it(installed: Callable[..., None]) -> None:
-    installed(torch="2.13.0+cpu", diffusers="0.41.0", jax="0.10.2")
+    installed(torch="2.13.0+cpu", diffusers="0.35.0", jax="0.10.2")
     text = cli("info", code=0).out
-    assert "extra torch: incomplete: diffusers is 0.41.0, wanted ==0.42.1; add it with: pip install " in text
+    assert "extra torch: incomplete: diffusers is 0.35.0, wanted >=0.36; add it with: pip install " in text
     assert "lacks torchax, libtpu" in text
     assert "jax devices: 8 x cpu (cpu)" in text
     assert cli("info", "--format", "json", code=0).json["extras"][1]["lacks"] == ["torchax", "libtpu"]

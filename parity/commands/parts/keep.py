@@ -50,13 +50,12 @@ class KeepRun:
     """See `parity.runs.sink.Sink`.
 
     Attributes:
-        notes: what was not kept, and why. problems: what could not be written once both sides had run.
+        problems: what could not be written once both sides had run.
 
     Raises:
         UsageError: on making it, if something is in the folder.
     """
 
-    notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
     def __init__(self, out: Path, request: Request) -> None:
@@ -95,12 +94,9 @@ class KeepRun:
                 writer.finish()
 
     def frames(self, name: str, frames: np.ndarray) -> None:
-        note = ""
         with self._told():
             self._make(self.out)
-            note = write_frames(self.out / "frames" / name, frames)
-        if note and note not in self.notes:
-            self.notes = (*self.notes, note)
+            write_frames(self.out / "frames" / name, frames)
 
     def result(self, result: Result) -> None:
         """Write result.json; a run that ended in preflight has no records to keep."""
