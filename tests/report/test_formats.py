@@ -193,3 +193,9 @@ def test_no_name_leaves_its_cell(name: str) -> None:
     assert len(rows) == (1 + 3) + (1 + 1) + (1 + 1), "one line a row"
     assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", rows[-1])) == 6, rows[-1]
     assert all(char.isprintable() or char in "\n\u2060" for char in out)
+
+
+def test_a_summary_has_no_commands_of_one_machine_and_json_has_them() -> None:
+    shown = Comparison(RESULT, following=("parity explain run   # why",))
+    assert "parity explain" not in markdown(shown)
+    assert json.loads(formats.render(shown, "json"))["next"] == ["parity explain run"]
