@@ -14,9 +14,10 @@ copy of the reference's weights in float64. Where either works in 16 bits the tw
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, ParamSpec
 
 import torch
 
@@ -32,6 +33,7 @@ from parity.runs.request import Ports, Request
 from parity.runs.sink import NoSink
 
 Rounds = Literal["logic", "precision", "both"]
+P = ParamSpec("P")
 
 
 def _quiet(text: str, done: int | None = None, total: int | None = None) -> None:
@@ -98,33 +100,27 @@ def compare(
     return Result.of(without_loop(found))
 
 
-def assert_parity(
-    reference: object,
-    candidate: object,
-    inputs: object,
-    *,
-    rename: Mapping[str, str] | None = None,
-    runs: Runs | None = None,
-    layout: Layout | None = None,
-    sites: str = "blocks",
-    isolate: Literal["none", "modules"] = "none",
-    checks: Rounds | None = None,
-    reference_settings: Settings | None = None,
-    candidate_settings: Settings | None = None,
-) -> Result:
-    """`compare` for a test: returns the result of a pass.
+def _asserting(compared: Callable[P, Result]) -> Callable[P, Result]:
+    """`compared` with its signature, for a test."""
+
+    @functools.wraps(compared)
+    def assert_parity(*args: P.args, **kwargs: P.kwargs) -> Result:
+        __tracebackhide__ = True
+        result = compared(*args, **kwargs)
+        if not result.passed:
+            raise AssertionError(f"no parity\n{result.card}")
+        return result
+
+    assert_parity.__name__ = assert_parity.__qualname__ = "assert_parity"
+    assert_parity.__doc__ = """`compare` for a test, with its arguments: returns the result of a pass.
 
     Raises:
         AssertionError: with the verdict's card, where the two differ or cannot be judged.
     """
-    __tracebackhide__ = True
-    result = compare(
-        reference, candidate, inputs, rename=rename, runs=runs, layout=layout, sites=sites, isolate=isolate,
-        checks=checks, reference_settings=reference_settings, candidate_settings=candidate_settings,
-    )  # fmt: skip
-    if not result.passed:
-        raise AssertionError(f"no parity\n{result.card}")
-    return result
+    return assert_parity
+
+
+assert_parity = _asserting(compare)
 
 
 def _texts(side: Callee, given: Settings | None) -> list[str]:

@@ -106,6 +106,10 @@ def record(
 ) -> Recorder:
     """Record what a diffusers pipeline, a loop of one's own, or a script that decodes alone computes.
 
+        with parity.record("gpu", pipe):
+            video = pipe(prompt, num_inference_steps=2)
+        # then, where both folders are: parity diff gpu tpu
+
     `for _ in parity.record(...)` runs its body 1 + `runs` times: the first run is recorded as it is, the others round
     differently and measure the floors, which a reference needs. What has none (`like`, JAX's tensors, one of several
     processes) runs once. `with parity.record(...)` records its block once; where that calls a diffusers pipeline, the
