@@ -61,8 +61,8 @@ def _shown(run: Path) -> Shown:
     document = read_document(run if alone else run / "result.json")
     if document is None:
         raise UsageError(
-            f"'{run}' is no kept run: it has no result.json (`parity run --out {run}` makes one); "
-            "a file that `parity diff --format json` wrote is shown as well"
+            f"'{run}' is not a run folder: it has no result.json. Create one with `parity run --out {run}`, or name a "
+            "file that `parity diff --format json` wrote"
         )
     if "verdict" not in document:
         raise UsageError(f"'{run}' cannot be shown: it is no comparison; --format markdown writes others")

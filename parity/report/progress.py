@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID
-from rich.table import Column
+from rich.live import Live
 from rich.text import Text
 
 from parity.report.output import printable, tell
@@ -23,11 +22,9 @@ WORTH_SAYING = 2.0
 
 
 class Say(Protocol):
-    """Names the stage that begins, or how far it has come."""
+    """Names the stage that begins, or how far it has come: `done` of `total` parts, where that is known."""
 
-    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
-        """Begin the stage `text`, or count it: `done` of `total` parts are finished, where that is known."""
-        ...
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
 
 
 @contextlib.contextmanager
@@ -42,8 +39,10 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Say]:
         return
     began = time.monotonic()
     if console.is_terminal and not console.is_dumb_terminal:
-        with _bar(console, began) as bar:
-            yield _Moving(bar)
+        moving = _Moving(began)
+        # stdout is left alone: rich would otherwise send what is printed there to this console, and the JSON with it.
+        with Live(get_renderable=moving.line, console=console, transient=True, redirect_stdout=False):
+            yield moving
     else:
         yield _Lines()
     taken = time.monotonic() - began
@@ -74,48 +73,17 @@ class _Lines:
             tell(text)
 
 
-class _Stage(ProgressColumn):
-    """The stage, cut where the terminal ends: a line that wraps is not redrawn but added."""
-
-    def render(self, task: Task) -> Text:
-        return Text(task.description, no_wrap=True, overflow="ellipsis")
-
-
-class _Told(ProgressColumn):
-    """A text of the task, whole."""
-
-    def __init__(self, text: Callable[[Task], str]) -> None:
-        super().__init__(Column(no_wrap=True))
-        self._text = text
-
-    def render(self, task: Task) -> Text:
-        return Text(self._text(task))
-
-
-def _bar(console: Console, began: float) -> Progress:
-    columns = (
-        SpinnerColumn(),
-        _Stage(),
-        BarColumn(20),
-        _Told(lambda task: "" if task.total is None else f"{int(task.completed)}/{int(task.total)}"),
-        _Told(lambda task: clock(time.monotonic() - began)),
-    )
-    # stdout is left alone: rich would otherwise send what is printed there to this console, and the JSON with it.
-    return Progress(*columns, console=console, transient=True, refresh_per_second=4, redirect_stdout=False)
-
-
 class _Moving:
-    """One line that is redrawn."""
+    """One line that is redrawn: the stage, how far it is, and the time since the start."""
 
-    def __init__(self, bar: Progress) -> None:
-        self._bar = bar
-        self._task: TaskID | None = None
-        self._text = ""
+    def __init__(self, began: float) -> None:
+        self._began, self._text, self._count = began, "", ""
 
     def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
-        if self._task is None or text != self._text:
-            # A new task for a new stage: rich cannot make a known total unknown again.
-            if self._task is not None:
-                self._bar.remove_task(self._task)
-            self._text, self._task = text, self._bar.add_task(printable(text, "utf-8"), total=None)
-        self._bar.update(self._task, completed=done, total=total)
+        self._text = printable(text, "utf-8")
+        self._count = "" if total is None else f"  {done or 0}/{total}"
+
+    def line(self) -> Text:
+        """The line as it is now; cut where the terminal ends, because a line that wraps is not redrawn but added."""
+        told = f"{clock(time.monotonic() - self._began)}{self._count}  {self._text}"
+        return Text(told, no_wrap=True, overflow="ellipsis")
