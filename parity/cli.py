@@ -36,6 +36,10 @@ def main() -> None:
             code = root(standalone_mode=False)
     except (Exception, KeyboardInterrupt, Terminated) as error:  # before a command began, or after it
         code = _code(error)
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, OSError):
+            raise
+        code = 0  # nobody reads the help any more: typer says 1, which is a divergence
     sys.exit(code)
 
 

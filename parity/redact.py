@@ -7,6 +7,7 @@ behind its `?`, a token behind its `#`: all three are replaced by `***` wherever
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 
 HIDDEN = "***"
@@ -41,3 +42,8 @@ def without_secrets(text: str, secrets: Sequence[str] = ()) -> str:
     if "://" not in text:
         return text
     return _BEHIND.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
+
+
+def typed(*words: str) -> str:
+    """A command as it is typed again, without the secrets of URLs."""
+    return shlex.join(map(without_secrets, words))

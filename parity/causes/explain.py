@@ -61,6 +61,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     reference, candidate = Golden.open(request.reference), Golden.open(request.candidate)
     if key.step < 0:
         try:
+            check_extras()
             pair = outside_of(request, reference.provenance, candidate.provenance, key.stage)
             again = _outside(pair, openers, say)
         except ParityError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,9 @@ from parity.golden.records import Key, Provenance
 from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Role
 from parity.paths.port.settings import typed
 from parity.paths.worker.openers import Openers
+from parity.redact import typed as command
 from parity.runs.kept import ports_of
+from parity.runs.like import carried
 from parity.runs.request import NO_PORTS, Ports, Request
 from parity.runs.spec import RunSpec
 from parity.settings import BY_NAME, NEUTRAL
@@ -55,18 +56,19 @@ class ExplainRequest:
         """The command whose reference has a known fault (`NAME=VALUE`): it passes where the candidate has the same.
 
         Args:
-            golden: provenance of the reference. Empty where it is not parity's own.
+            golden: provenance of the reference. Empty where it is not parity's own, or carries no inputs.
         """
         if self.spec is not None:
             return self.spec.with_settings(reference=[fault]).command()
-        if golden.backend != "torch" or self.kept is not None:
+        if golden.backend != "torch" or self.kept is not None or carried(self.reference) is None:
             return ""
         own = typed(None, "torch", golden.settings)
         given = [f"{name}={value}" for name, value in own.as_text().items() if own.changed(name)]
         texts = [*(text for text in given if text.partition("=")[0] != fault.partition("=")[0]), fault]
-        settings = [word for text in texts for word in ("-r", text)]
-        record = shlex.join(["parity", "record", "faulty", "--inputs", self.reference, *settings])
-        return f"{record} && {shlex.join(['parity', 'diff', 'faulty', self.candidate])}"
+        words = [word for text in texts for word in ("-r", text)]
+        words += [] if self.model is None else ["-m", self.model]
+        record = command("parity", "record", "faulty", "--overwrite", "--inputs", self.reference, *words)
+        return f"{record} && {command('parity', 'diff', 'faulty', self.candidate)}"
 
     def looked_at(self, origin: Key) -> Key:
         """The first divergence; of a kept run the one inside it that the run came to when it looked closer."""
@@ -152,8 +154,8 @@ def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:
         typed(ports.candidate, "torchax", _settings(spec.candidate)),
         spec.steps,
         spec.seed,
-        None if spec.embeddings is None else Path(spec.embeddings),
-        prompt=spec.prompt,
+        None if spec.embeddings is None or stage == VAE_STAGE else Path(spec.embeddings),
+        prompt=None if given is not None and stage == VAE_STAGE else spec.prompt,
         stages=(stage,),
         stage2=None if given is None or stage != VAE_STAGE else Path(given),
         ports=ports,

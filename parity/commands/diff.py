@@ -5,7 +5,6 @@ Cost. Starting: numpy and typer; rich is imported to print, fsspec for URLs.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from parity.commands.parts.options import Judgement, Output, is_port
 from parity.commands.parts.unfold import command
 from parity.commands.ported import Ported
 from parity.errors import UsageError
+from parity.redact import typed
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import tell
@@ -100,12 +100,14 @@ def diff(
             if result.verdict != "pass":
                 failed = f" ({result.failed})" if result.failed else ""
                 annotate(candidate, f"parity: {result.verdict}{failed}", f"{result.reason} (golden: {reference})")
-            return _reported(result, proposed, _following(reference, ported.out), output, renames, reports)
+            return _reported(result, proposed, _following(reference, candidate, ported), output, renames, reports)
     if ported != Ported():
         raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
     result, proposed = compared(reference, candidate, renames, output)
-    pair = shlex.join([reference, candidate])
-    following = (f"parity explain {pair}   # why", f"parity diff {pair} --format html > diff.html   # the page")
+    following = (
+        f"{typed('parity', 'explain', reference, candidate)}   # why",
+        f"{typed('parity', 'diff', reference, candidate)} --format html > diff.html   # the page",
+    )
     return _reported(result, proposed, following, output, renames, reports)
 
 
@@ -158,7 +160,10 @@ def _reported(
     return shown(output, document, save)
 
 
-def _following(golden: str, out: str | None) -> tuple[str, ...]:
+def _following(golden: str, port: str, ported: Ported) -> tuple[str, ...]:
     """What to type after a divergence of a port; its causes are looked for in what was kept."""
-    explain = f"parity explain {shlex.join([golden, out or 'candidate'])}"
-    return (explain,) if out is not None else ("the same command with --out candidate", explain)
+    kept = ported.out or "candidate"
+    explain = typed("parity", "explain", golden, kept)
+    if ported.out is not None:
+        return (explain,)
+    return (f"{typed('parity', 'diff', golden, port, *ported.words(), '--out', kept)}; {explain}",)

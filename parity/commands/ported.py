@@ -41,6 +41,16 @@ class Ported(Observed):
         if self.overwrite and self.out is None:
             raise UsageError("--overwrite replaces what --out holds: give both")
 
+    def words(self) -> list[str]:
+        """Its options as they are typed, without the folder."""
+        given = [
+            ("-m", self.model),
+            *(("-c", text) for text in self.settings),
+            ("--reference-port", self.reference_port),
+        ]
+        given += [("--sites", None if self.sites == "blocks" else self.sites), *(("--values", x) for x in self.values)]
+        return [word for option, value in given if value is not None for word in (option, value)]
+
     @contextlib.contextmanager
     def recorded(self, port: str, golden: str) -> Iterator[str]:
         """The folder of the port's golden; without `--out` it is there until the block ends.

@@ -78,7 +78,8 @@ def run(
             code = code or UsageError.exit_code
         return code
 
-    document = Comparison(result, following=_following(result, out, sides), details=output.details)
+    following = _following(result, out, sides) if kept.kept else ()
+    document = Comparison(result, following=following, details=output.details)
     return shown(output, document, save)
 
 

@@ -1,8 +1,8 @@
 """A script that runs as one of several processes (torchrun, jax.distributed): the first one records, or each its share.
 
 Hooks see what a process holds. Where the model is whole in each process, the first one's values are everybody's. Where
-its weights are split over them (DTensor, as by `parallelize_module` or FSDP), each records what it holds, and
-`parity merge` adds that up: blocks of tensors that say which block they are. What parity would run beside the script in
+its weights are split over them (DTensor, as by `parallelize_module` or FSDP), each records what it holds, blocks of
+tensors that say which block they are, and reading the golden adds them up. What parity would run beside the script in
 one process alone (floors, an early end) would leave the others in a collective that never ends, and is refused before
 anything runs.
 

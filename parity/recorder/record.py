@@ -325,6 +325,8 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
         say(f"process {process.rank} of {process.count} observes what the first one records")
     if process.writes and not asked.overwrite:
         refuse_golden(wanted.where)
+    if process.split and read_manifest(open_store(where)) is not None:
+        raise UsageError(f"{where}: there is a golden of one process here, which would hide the shards; delete it")
     wanted.kind = _kind(parts.observed)
     wanted.steps = Steps(
         absolute(wanted.where),

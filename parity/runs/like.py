@@ -43,7 +43,7 @@ def read_like(where: str) -> Like:
 
 def carried(where: str) -> Like | None:
     """`read_like`; None for a golden that carries no inputs."""
-    return read_like(where) if FILE in open_store(where).files() else None
+    return read_like(where) if FILE in Golden.open(where).store.files() else None
 
 
 def carry(where: str, facts: Facts, provenance: Provenance, *, resumed: bool = False) -> bool:

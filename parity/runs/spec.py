@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +12,13 @@ from parity.golden.strict import COUNT, TEXT, Schema, as_text, choice, listed, o
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.settings import PortInfo
-from parity.redact import without_secrets
+from parity.redact import typed, without_secrets
 from parity.runs.request import Request
 from parity.settings import Settings
 
 FILE = "request.json"
 """In the folder of a kept run."""
 _MOST_BYTES = 1 << 20
-_MOST = 1000
-"""Settings, globs and stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +106,14 @@ class RunSpec:
 
     def command(self) -> str:
         """The command that asks for it."""
-        return shlex.join(["parity", "run", *self._options()])
+        return typed("parity", "run", *self._options())
 
     def _options(self) -> Iterator[str]:
+        own = self.golden is None  # a golden has a model, steps and a seed of its own
         given: list[tuple[str, str | None, object]] = [
-            ("-m", self.model, DEFAULT_MODEL),
-            ("--steps", str(self.steps), "1"),
-            ("--seed", str(self.seed), "0"),
+            ("-m", self.model, DEFAULT_MODEL if own else None),
+            ("--steps", str(self.steps), "1" if own else None),
+            ("--seed", str(self.seed) if own else None, "0"),
             ("--prompt", self.prompt, None),
             ("--inputs", self.inputs, None),
             ("-p", self.port, None),
@@ -155,13 +153,13 @@ def _entry(port: PortInfo | None) -> str | None:
     return None if port is None else f"{port.file}:{port.text.rpartition(':')[2]}"
 
 
-_TEXTS = listed(TEXT, _MOST)
-_PROMPT: Schema[str] = Schema(lambda value, what: as_text(value, what, _MOST_BYTES), str)
+_LONG: Schema[str] = Schema(lambda value, what: as_text(value, what, _MOST_BYTES), str)
+_TEXTS = listed(_LONG, _MOST_BYTES)
 _SCHEMA = record(
     RunSpec,
-    model=optional(TEXT), reference=_TEXTS, candidate=_TEXTS, steps=COUNT, seed=COUNT, prompt=optional(_PROMPT),
+    model=optional(TEXT), reference=_TEXTS, candidate=_TEXTS, steps=COUNT, seed=COUNT, prompt=optional(_LONG),
     golden=optional(TEXT), embeddings=optional(TEXT), latents=optional(TEXT), arguments=optional(TEXT),
     reference_port=optional(TEXT), port=optional(TEXT), reference_code=optional(TEXT), port_code=optional(TEXT),
-    stages=listed(choice("text", "transformer", "vae"), 3), sites=TEXT, values=_TEXTS,
+    stages=listed(choice("text", "transformer", "vae"), 3), sites=_LONG, values=_TEXTS,
     checks=choice("both", "logic", "precision"), isolate=choice("none", "steps", "modules"),
 )  # fmt: skip

@@ -89,10 +89,11 @@ def test_the_action_passes_a_port_and_writes_what_it_says(act: Act, tmp_path: Pa
     ran = act(port="port.py:build", golden="golden", args=args, packages="flax -r needs.txt", comment_token="t")
     assert {name: done.returncode for name, done in ran.items()} == dict.fromkeys(ran, 0), ran
     assert list(ran) == ["Names of the caches", "Install", "Compare", "Summary", "Comment"]
-    installed, commented = (tmp_path / "calls").read_text().splitlines()
-    assert installed.startswith("pip install ")
+    installed, asked, commented = (tmp_path / "calls").read_text().splitlines()
+    assert installed.startswith(f"pip install --constraint {ROOT}/constraints.txt ")
+    assert asked.startswith("gh api repos/")
     assert installed.endswith(f" {ROOT}[torchax] flax -r needs.txt")
-    assert commented == f"gh pr comment 7 --edit-last --create-if-none --body-file {tmp_path}/parity.md"
+    assert commented == f"gh pr comment 7 --body-file {tmp_path}/parity.md"
     assert (tmp_path / "summary.md").read_text().startswith("## ✅ parity: pass")
 
 

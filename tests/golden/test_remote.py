@@ -35,9 +35,11 @@ def test_remote_goldens_are_as_local_ones(url: str, tmp_path: Path) -> None:
     assert (golden.steps, golden.complete, verify(url)) == ((-1, 0, 1), True, [])
     for step in steps:
         assert_same(step, golden.read_step(step.step))
+    shards = f"{url}-out".replace("://", "://user:secret@")
     for index in range(2):
-        write(f"{url}-out/shard-{index}", replace(PROVENANCE, shard=(index, 2)), [mixed_step(2)])
-    assert (Golden.open(f"{url}-out/").steps, verify(f"{url}-out")) == ((2,), [])
+        write(f"{shards}/shard-{index}", replace(PROVENANCE, shard=(index, 2)), [mixed_step(2)])
+    assert (Golden.open(f"{shards}/").steps, verify(shards)) == ((2,), [])
+    assert "secret" not in Golden.open(shards).name
     with GoldenWriter(url, PROVENANCE, overwrite=True) as writer:
         writer.write_step(mixed_step(1))
     assert {"before.safetensors", "step-0000.safetensors"}.isdisjoint(stored(url))

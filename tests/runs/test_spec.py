@@ -43,10 +43,19 @@ def test_its_command_names_what_is_no_default(spec: RunSpec, command: str) -> No
     assert spec.command() == command
 
 
+def test_what_a_golden_has_of_its_own_is_named() -> None:
+    spec = replace(PLAIN, golden="/g", candidate=())
+    assert spec.command() == "parity run -m tiny-hunyuan-video-1.5 --steps 1 --inputs /g"
+
+
+def test_a_command_holds_no_secrets() -> None:
+    assert "secret" not in replace(PLAIN, golden="s3://user:secret@b/g?token=secret").command()
+
+
 def test_its_command_names_everything() -> None:
     words = shlex.split(FULL.command())
     assert words == [
-        "parity", "run", "-m", "my model", "--steps", "3", "--seed", "7", "--prompt", "a cat's\npaw", "--inputs",
+        "parity", "run", "-m", "my model", "--steps", "3", "--prompt", "a cat's\npaw", "--inputs",
         "gs://b/g", "-p", "/p.py:build", "-c", "attention.mask=zero_kv", "--stages", "transformer,vae", "--sites",
         "all", "--values", "a*", "--values", "b", "--checks", "logic", "--isolate", "steps",
     ]  # fmt: skip

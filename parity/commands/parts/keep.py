@@ -50,13 +50,14 @@ class KeepRun:
     """See `parity.runs.sink.Sink`.
 
     Attributes:
-        problems: what could not be written once both sides had run.
+        problems: what could not be written once both sides had run. kept: whether the run can be found again.
 
     Raises:
         UsageError: on making it, if something is in the folder.
     """
 
     problems: tuple[str, ...] = ()
+    kept = True
 
     def __init__(self, out: Path, request: Request) -> None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -118,7 +119,6 @@ class KeepLast(KeepRun):
     line on stderr."""
 
     def __init__(self, request: Request) -> None:
-        self._kept = True
         self._tried(self._open, request)
 
     def _open(self, request: Request) -> None:
@@ -150,18 +150,21 @@ class KeepLast(KeepRun):
         super().result(result)
         with (self.out.parent / "last.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            shutil.rmtree(_last(), ignore_errors=True)
+            before = self.out.with_suffix(".before")
+            with contextlib.suppress(FileNotFoundError):
+                _last().rename(before)
             self.out.rename(_last())
+            shutil.rmtree(before, ignore_errors=True)
         _lock_of(self.out).unlink()
 
     def _tried(self, keep: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Keep something, unless something could not be kept before."""
-        if not self._kept:
+        if not self.kept:
             return None
         try:
             return keep(*args, **kwargs)
         except (UsageError, OSError) as error:
-            self._kept = False
+            self.kept = False
             tell(f"this run is not kept for `parity explain`: {error}")
             return None
 

@@ -300,11 +300,16 @@ class Output:
             yield say
 
     @contextlib.contextmanager
-    def sides(self, *, torchax: bool = True, quiet: bool = False) -> Iterator[Say]:
-        """`working`, for a command whose sides have processes of their own; a reference alone needs no torchax."""
+    def sides(self, *, torchax: bool = True, extras: bool = True, quiet: bool = False) -> Iterator[Say]:
+        """`working`, for a command whose sides have processes of their own; a reference alone needs no torchax.
+
+        Args:
+            extras: whether torch has to be there.
+        """
         require_one_process()
         quieten()
-        check_extras(torchax=torchax)
+        if extras:
+            check_extras(torchax=torchax)
         with self.working("starting the sides", quiet=quiet) as say:
             yield say
 

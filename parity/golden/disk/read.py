@@ -80,9 +80,9 @@ class Golden:
         store = open_store(where)
         manifest = read_manifest(store)
         if manifest is None:
-            first = open_store(folder_of(store.name, 0))
+            first = open_store(folder_of(os.fspath(where), 0))
             if (found := read_manifest(first)) is not None:
-                shards = [cls.open(folder_of(store.name, i)) for i in range(found.provenance.shard[1])]
+                shards = [cls.open(folder_of(os.fspath(where), i)) for i in range(found.provenance.shard[1])]
                 whole = whole_manifest([shard.manifest for shard in shards], [shard.name for shard in shards])
                 return cls(store.name, whole, first, tuple(shards))
             raise UsageError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from parity.compare.result import Result
 from parity.report.comparison import Comparison
 from parity.report.document import Document, Facts, Section
 
@@ -27,9 +28,15 @@ _TICKS = re.compile(r"`+")
 
 def markdown(document: Document) -> str:
     if isinstance(document, Comparison):
-        document = replace(document, following=())  # commands of this machine are no news to who reads the page
+        document = replace(document, result=_without_commands(document.result), following=())
     parts = [document.heading, *map(_section, (*document.conclusion(), *document.sections()))]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _without_commands(result: Result) -> Result:
+    """Without what to type on this machine, with its folders and its prompt: the page is read elsewhere."""
+    causes = (replace(c, evidence=tuple(replace(e, confirm="") for e in c.evidence)) for c in result.causes)
+    return replace(result, causes=tuple(causes))
 
 
 def _section(section: Section) -> str:
