@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torchax")
 
-from parity.golden import StepRecords
+from parity.golden import Floor, Key, StepRecords
 from tests.runs.test_spec import PLAIN
 from tests.support.cli import Ran, cli
-from tests.support.made import CANDIDATE, REFERENCE, pair, scaled, walk, write
+from tests.support.made import CANDIDATE, REFERENCE, pair, scaled, tensor_record, walk, write
 
 FAR = 1e4
 
@@ -66,9 +68,22 @@ def test_a_model_that_is_not_here_leaves_what_the_records_show(tmp_path: Path) -
     assert skipped.startswith("no swap test and no fault match: unknown model 'tiny'")
     bare = tuple(replace(r, sketch=None, value=None) for r in walk(1, FAR).steps()[1].records)
     ours = write(tmp_path / "ours", REFERENCE, [walk(1, FAR).steps()[0]])
-    assert (
-        cli("explain", ours, write(tmp_path / "bare", CANDIDATE, [StepRecords(1, bare)]), "--format", "json").json[
-            "causes"
-        ]
-        == []
-    )
+    theirs = write(tmp_path / "bare", CANDIDATE, [StepRecords(1, bare)])
+    assert cli("explain", ours, theirs, "--format", "json").json["causes"] == []
+
+
+def test_without_torch_the_verdict_of_a_stage_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Key("text", -1, "", "text_encoder:out")
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    goldens = []
+    for side, scale in ((REFERENCE, 1.0), (CANDIDATE, 1.5)):
+        steps = [StepRecords(-1, (tensor_record(key, x * scale),), {key: Floor(1e-6)}), walk(0).steps()[0]]
+        goldens.append(write(tmp_path / side.side, side, steps))
+
+    def missing(name: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", missing)
+    found = explain(*goldens, code=1).json
+    assert (found["verdict"], found["origin"]["stage"]) == ("fail", "text")
+    assert any("this command needs torch" in note for note in found["notes"])
