@@ -12,6 +12,7 @@ pytest.importorskip("torchax")
 from parity.cache import cache_dir
 from parity.commands.parts.keep import KeepLast, KeepRun, last_run
 from parity.errors import UsageError
+from parity.golden import StepRecords
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.support.cli import cli
@@ -67,6 +68,20 @@ def test_a_run_that_cannot_be_kept_has_its_verdict(cache: Path, capsys: pytest.C
     (cache / "runs").write_text("in the way")
     kept.result(RESULT)
     assert "this run is not kept for `parity explain`" in capsys.readouterr().err
+
+
+def test_a_disk_that_fills_leaves_the_last_run_as_it_was(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    KeepLast(REQUEST).result(RESULT)
+    (last_run() / "of the first").touch()
+
+    def full(self: KeepRun, reference: object, candidate: object) -> None:
+        raise UsageError("no space left")
+
+    monkeypatch.setattr(KeepRun, "step", full)
+    kept = KeepLast(REQUEST)
+    kept.step(StepRecords(0, ()), StepRecords(0, ()))
+    kept.result(RESULT)
+    assert (kept.kept, (last_run() / "of the first").exists()) == (False, True)
 
 
 def test_a_killed_run_is_swept_and_one_that_goes_on_is_not(cache: Path) -> None:
