@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +14,11 @@ from parity.commands.parts.options import Generation, Judgement, Observed, Sides
 from parity.commands.parts.unfold import command
 from parity.compare.result import Result
 from parity.errors import UsageError
+from parity.redact import typed
 from parity.report.comparison import Comparison
 from parity.report.output import tell
+from parity.runs.request import Request
+from parity.runs.spec import RunSpec
 
 
 @command
@@ -78,17 +81,24 @@ def run(
             code = code or UsageError.exit_code
         return code
 
-    following = _following(result, out, sides) if kept.kept else ()
+    following = (*_closer(result, request), *_following(result, out, sides)) if kept.kept else ()
     document = Comparison(result, following=following, details=output.details)
     return shown(output, document, save)
 
 
+def _closer(result: Result, request: Request) -> tuple[str, ...]:
+    """What to type where the first divergence is known to a block alone: every module would tell more."""
+    if result.origin is None or result.closer or request.sites != "blocks" or not result.origin.key.module:
+        return ()
+    return (f"{replace(RunSpec.of(request), sites='all').command()}   # in every module",)
+
+
 def _following(result: Result, out: Path | None, sides: Sides) -> tuple[str, ...]:
     """What to type after a run that differs."""
-    where = "" if out is None else f" {shlex.quote(str(out))}"
-    page = f"parity report{where}   # the page"
+    where = [] if out is None else [str(out)]
+    page = f"{typed('parity', 'report', *where)}   # the page"
     if not result.has_causes_to_find:
         return (page,) if result.verdict == "fail" else ()
     named = {"--reference-port": sides.reference_port, "--port": sides.port}
-    ports = "".join(f" {option} {shlex.quote(path)}" for option, path in named.items() if path is not None)
-    return (f"parity explain{where}{ports}   # why", page)
+    ports = [word for option, path in named.items() if path is not None for word in (option, path)]
+    return (f"{typed('parity', 'explain', *where, *ports)}   # why", page)
