@@ -45,7 +45,8 @@ def test_worker_processes_come_to_the_same_as_one_process(failed: tuple[Path, Ra
 
 def test_kept_run_can_be_opened(failed: tuple[Path, Ran]) -> None:
     out, done = failed
-    assert json.loads((out / "result.json").read_text()) == done.json
+    assert done.json["next"] == [f"parity explain {out}", f"parity report {out}"]
+    assert json.loads((out / "result.json").read_text()) == {**done.json, "next": []}
     for role, backend in (("reference", "torch"), ("candidate", "torchax")):
         golden = Golden.open(out / role)
         assert not list(verify(out / role))
