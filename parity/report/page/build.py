@@ -144,7 +144,7 @@ def _view(shown: Shown) -> dict[str, Any]:
         "origin": origin,
         "introduced": [{"site": s, "cell": table.cell(s)} for s in introduced[:MOST_LISTED]],
         "more": max(0, len(introduced) - MOST_LISTED),
-        "propagated": len(failing) - len(introduced),
+        "propagated": sum(site["verdict"] == "fail" and site["introduced"] is None for site in result["sites"]),
         "bits": _bits(result["steps"]),
         "charts": [_chart(result["steps"], name) for name in ("noise_pred", "latents")],
         "setting_names": sorted({name for side in shown.sides for name in side.settings}),
