@@ -137,14 +137,15 @@ def _view(shown: Shown) -> dict[str, Any]:
     table = Table.of(sites)
     # A second look names modules where the first names blocks, as in a terminal.
     failing = [site for site in result["closer"] or result["sites"] if site["verdict"] == "fail"]
-    introduced = [site for site in failing if site["introduced"] is not None] or failing
+    own = [site for site in failing if site["introduced"] is not None]
+    introduced = own or failing
     origin = None if result["origin"] is None else table.cell(result["origin"])
     return {
         "result": result,
         "origin": origin,
         "introduced": [{"site": s, "cell": table.cell(s)} for s in introduced[:MOST_LISTED]],
         "more": max(0, len(introduced) - MOST_LISTED),
-        "propagated": sum(site["verdict"] == "fail" and site["introduced"] is None for site in result["sites"]),
+        "propagated": own and sum(s["verdict"] == "fail" and s["introduced"] is None for s in result["sites"]),
         "bits": _bits(result["steps"]),
         "charts": [_chart(result["steps"], name) for name in ("noise_pred", "latents")],
         "setting_names": sorted({name for side in shown.sides for name in side.settings}),
