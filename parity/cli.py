@@ -67,7 +67,8 @@ def _code(error: BaseException) -> int:
     if isinstance(error, _WrongWords):
         wrong = cast(typer.BadParameter, error)
         command = wrong.ctx.command_path if wrong.ctx else "parity"
-        tell(f"parity: {wrong.format_message().rstrip('.')}. See {command} --help")
+        message = wrong.format_message()
+        tell(f"parity: {message}{'' if message.endswith(('.', '?')) else '.'} See {command} --help")
         return UsageError.exit_code
     error = signalled(error) or error
     if isinstance(error, KeyboardInterrupt):

@@ -44,6 +44,6 @@ def without_secrets(text: str, secrets: Sequence[str] = ()) -> str:
     return _BEHIND.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
 
 
-def typed(*words: str) -> str:
+def typed_command(*words: str) -> str:
     """A command as it is typed again, without the secrets of URLs."""
     return shlex.join(map(without_secrets, words))

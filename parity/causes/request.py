@@ -14,11 +14,11 @@ from parity.golden.records import Key, Provenance
 from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Role
 from parity.paths.port.settings import typed
 from parity.paths.worker.openers import Openers
-from parity.redact import typed as command
+from parity.redact import typed_command
 from parity.runs.kept import ports_of
 from parity.runs.like import carried
 from parity.runs.request import NO_PORTS, Ports, Request
-from parity.runs.spec import RunSpec
+from parity.runs.spec import RunSpec, replaced, texts_of
 from parity.settings import BY_NAME, NEUTRAL
 
 _MOST_BYTES = 1 << 30
@@ -62,13 +62,11 @@ class ExplainRequest:
             return self.spec.with_settings(reference=[fault]).command()
         if golden.backend != "torch" or self.kept is not None or carried(self.reference) is None:
             return ""
-        own = typed(None, "torch", golden.settings)
-        given = [f"{name}={value}" for name, value in own.as_text().items() if own.changed(name)]
-        texts = [*(text for text in given if text.partition("=")[0] != fault.partition("=")[0]), fault]
+        texts = replaced(texts_of(typed(None, "torch", golden.settings)), [fault])
         words = [word for text in texts for word in ("-r", text)]
         words += [] if self.model is None else ["-m", self.model]
-        record = command("parity", "record", "faulty", "--overwrite", "--inputs", self.reference, *words)
-        return f"{record} && {command('parity', 'diff', 'faulty', self.candidate)}"
+        record = typed_command("parity", "record", "faulty", "--overwrite", "--inputs", self.reference, *words)
+        return f"{record} && {typed_command('parity', 'diff', 'faulty', self.candidate)}"
 
     def looked_at(self, origin: Key) -> Key:
         """The first divergence; of a kept run the one inside it that the run came to when it looked closer."""

@@ -19,7 +19,7 @@ from parity.commands.parts.options import Judgement, Output, is_port
 from parity.commands.parts.unfold import command
 from parity.commands.ported import Ported
 from parity.errors import UsageError
-from parity.redact import typed
+from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import tell
@@ -105,8 +105,8 @@ def diff(
         raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
     result, proposed = compared(reference, candidate, renames, output)
     following = (
-        f"{typed('parity', 'explain', reference, candidate)}   # why",
-        f"{typed('parity', 'diff', reference, candidate)} --format html > diff.html   # the page",
+        f"{typed_command('parity', 'explain', reference, candidate)}   # why",
+        f"{typed_command('parity', 'diff', reference, candidate)} --format html > diff.html   # the page",
     )
     return _reported(result, proposed, following, output, renames, reports)
 
@@ -163,7 +163,7 @@ def _reported(
 def _following(golden: str, port: str, ported: Ported) -> tuple[str, ...]:
     """What to type after a divergence of a port; its causes are looked for in what was kept."""
     kept = ported.out or "candidate"
-    explain = typed("parity", "explain", golden, kept)
+    explain = typed_command("parity", "explain", golden, kept)
     if ported.out is not None:
         return (explain,)
-    return (f"{typed('parity', 'diff', golden, port, *ported.words(), '--out', kept)}; {explain}",)
+    return (f"{typed_command('parity', 'diff', golden, port, *ported.words(), '--out', kept)}; {explain}",)

@@ -13,7 +13,7 @@ from parity.commands.parts.options import GoldensModel, Judgement, Port, Prompt,
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.paths.worker.openers import Workers
-from parity.redact import typed
+from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 
@@ -41,8 +41,7 @@ def explain(
     if second is None and not where.is_dir():
         raise UsageError(f"'{where}' is not a run folder. Create one with `parity run --out DIR`, or give two goldens")
     # Two goldens are explained as far as this machine can: without torch by what they show themselves.
-    working = output.sides() if second is None else output.sides(extras=False)
-    with working as say, Workers() as openers:
+    with output.sides(extras=second is None) as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run
         from parity.causes.explain import explain as find_causes
 
@@ -66,8 +65,8 @@ def _following(result: Result, first: str | None, second: str | None) -> tuple[s
     if not result.causes:
         return ()
     confirm = result.causes[0].confirm
-    page = f"{typed('parity', 'report', *([first] if first else []))}   # the page, with these causes"
+    page = f"{typed_command('parity', 'report', *([first] if first else []))}   # the page, with these causes"
     if first is not None and second is not None:
-        page = f"{typed('parity', 'explain', first, second)} --format html > explain.html   # the page"
+        page = f"{typed_command('parity', 'explain', first, second)} --format html > explain.html   # the page"
     # The page first: a run takes the place of the last one.
     return (page, *([f"{confirm}   # passes, if this is the cause"] if confirm else []))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from parity.commands.parts.options import Generation, Observed, Output, SideName
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.paths.plan import Role
-from parity.redact import without_secrets
+from parity.redact import typed_command
 from parity.report.cells import counted
 from parity.report.output import tell
 
@@ -152,8 +151,7 @@ def _script(
 def command_line() -> str:
     """The command without folders of this machine (a path that leads to one keeps its last part) and without secrets
     of URLs."""
-    words = map(_without_folders, sys.argv[1:])
-    return shlex.join(["parity", *map(without_secrets, words)])
+    return typed_command("parity", *map(_without_folders, sys.argv[1:]))
 
 
 def _without_folders(word: str) -> str:

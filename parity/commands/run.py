@@ -14,7 +14,7 @@ from parity.commands.parts.options import Generation, Judgement, Observed, Sides
 from parity.commands.parts.unfold import command
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.redact import typed
+from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.output import tell
 from parity.runs.request import Request
@@ -96,9 +96,9 @@ def _closer(result: Result, request: Request) -> tuple[str, ...]:
 def _following(result: Result, out: Path | None, sides: Sides) -> tuple[str, ...]:
     """What to type after a run that differs."""
     where = [] if out is None else [str(out)]
-    page = f"{typed('parity', 'report', *where)}   # the page"
+    page = f"{typed_command('parity', 'report', *where)}   # the page"
     if not result.has_causes_to_find:
         return (page,) if result.verdict == "fail" else ()
     named = {"--reference-port": sides.reference_port, "--port": sides.port}
     ports = [word for option, path in named.items() if path is not None for word in (option, path)]
-    return (f"{typed('parity', 'explain', *where, *ports)}   # why", page)
+    return (f"{typed_command('parity', 'explain', *where, *ports)}   # why", page)

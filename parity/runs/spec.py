@@ -12,7 +12,7 @@ from parity.golden.strict import COUNT, TEXT, Schema, as_text, choice, listed, o
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.settings import PortInfo
-from parity.redact import typed, without_secrets
+from parity.redact import typed_command, without_secrets
 from parity.runs.request import Request
 from parity.settings import Settings
 
@@ -59,8 +59,8 @@ class RunSpec:
         ports = request.ports
         return cls(
             model=None if ports.alone else request.model,
-            reference=_texts(request.reference),
-            candidate=_texts(request.candidate),
+            reference=texts_of(request.reference),
+            candidate=texts_of(request.candidate),
             steps=request.steps,
             seed=request.seed,
             prompt=request.prompt,
@@ -101,12 +101,12 @@ class RunSpec:
     def with_settings(self, *, reference: Sequence[str] = (), candidate: Sequence[str] = ()) -> RunSpec:
         """The same run with these settings (`NAME=VALUE`) in place of its own of those names."""
         return replace(
-            self, reference=_changed(self.reference, reference), candidate=_changed(self.candidate, candidate)
+            self, reference=replaced(self.reference, reference), candidate=replaced(self.candidate, candidate)
         )
 
     def command(self) -> str:
         """The command that asks for it."""
-        return typed("parity", "run", *self._options())
+        return typed_command("parity", "run", *self._options())
 
     def _options(self) -> Iterator[str]:
         own = self.golden is None  # a golden has a model, steps and a seed of its own
@@ -131,12 +131,13 @@ class RunSpec:
                 yield from (option, value)
 
 
-def _texts(settings: Settings) -> tuple[str, ...]:
-    """Those that are not the defaults."""
+def texts_of(settings: Settings) -> tuple[str, ...]:
+    """`NAME=VALUE` of those that are not the defaults."""
     return tuple(f"{name}={value}" for name, value in settings.as_text().items() if settings.changed(name))
 
 
-def _changed(texts: Sequence[str], to: Sequence[str]) -> tuple[str, ...]:
+def replaced(texts: Sequence[str], to: Sequence[str]) -> tuple[str, ...]:
+    """`NAME=VALUE` texts with these in place of those of their names."""
     names = {text.partition("=")[0] for text in to}
     return (*(text for text in texts if text.partition("=")[0] not in names), *to)
 

@@ -37,6 +37,7 @@ REFUSED = [
     ("bisect HEAD", "give two commits and a command"),
     ("bisect HEAD~1 HEAD --steps 2 -- true", "the options of a run are for --settings"),
     ("nosuch", "parity: No such command 'nosuch'. See parity --help"),
+    ("explian", "parity: No such command 'explian'. Did you mean 'explain'? See parity --help"),
     ("run --bogus", "parity: No such option: --bogus (Possible options: --out). See parity run --help"),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,8 +35,8 @@ def shards(folder: Path, *shares: tuple[Provenance, list[StepRecords]]) -> Path:
     return folder
 
 
-def of(index: int, count: int, **changes: object) -> Provenance:
-    return replace(PROVENANCE, shard=(index, count), devices=(f"host {index}",), **changes)  # type: ignore[arg-type]
+def of(index: int, count: int, settings: Mapping[str, str] = PROVENANCE.settings) -> Provenance:
+    return replace(PROVENANCE, shard=(index, count), devices=(f"host {index}",), settings=settings)
 
 
 @pytest.mark.parametrize(
