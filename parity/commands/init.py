@@ -99,7 +99,7 @@ def described(model: str) -> Iterator[str]:
     Raises:
         UsageError: no such model, or one without a transformer.
     """
-    from parity.hooks.attach import callable_modules
+    from parity.hooks.torchtools import callable_modules
     from parity.models.folder import class_of, read_config, skeleton
     from parity.models.generic.inputs import make_arguments, signature_of
     from parity.models.registry import family_of, resolve_model

@@ -16,12 +16,11 @@ from typing import Any, Self
 
 import torch
 from torch.nn.utils import stateless
-from torch.overrides import TorchFunctionMode
 
 from parity.errors import UsageError
 from parity.face.arguments import leaves, to_torch
-from parity.hooks.calls import mapped
 from parity.hooks.modules import named_tensors
+from parity.hooks.torchtools import Intercept, mapped
 
 
 class Function(torch.nn.Module):
@@ -58,7 +57,7 @@ class Function(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The function's own output, computed in the dtype that was asked of this module."""
         args, kwargs = mapped(self._placed, args), mapped(self._placed, kwargs)
-        with Widened(self.wanted) if self.wanted != self.own else contextlib.nullcontext():
+        with widened(self.wanted) if self.wanted != self.own else contextlib.nullcontext():
             return self.call(*args, **kwargs)
 
     def _placed(self, x: torch.Tensor) -> torch.Tensor:
@@ -77,25 +76,22 @@ class Function(torch.nn.Module):
         return self
 
 
-class Widened(TorchFunctionMode):
+def widened(dtype: torch.dtype) -> Intercept:
     """Within it, the floating tensors that torch's functions are given are as wide as `dtype`."""
+    bits = torch.finfo(dtype).bits
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype, self.bits = dtype, torch.finfo(dtype).bits
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if getattr(func, "__name__", "") in _LOOKS:
-            return func(*args, **(kwargs or {}))
-        return func(*mapped(self._wide, args), **mapped(self._wide, dict(kwargs or {})))
-
-    def _wide(self, x: torch.Tensor) -> torch.Tensor:
-        if not x.is_floating_point() or torch.finfo(x.dtype).bits >= self.bits:
+    def wide(x: torch.Tensor) -> torch.Tensor:
+        if not x.is_floating_point() or torch.finfo(x.dtype).bits >= bits:
             return x
         with torch._C.DisableTorchFunction():
-            return x.to(self.dtype)
+            return x.to(dtype)
+
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if getattr(func, "__name__", "") in _LOOKS:
+            return func(*args, **kwargs)
+        return func(*mapped(wide, args), **mapped(wide, kwargs))
+
+    return Intercept(handle)
 
 
 _LOOKS = frozenset({"__get__", "__set__", "is_floating_point", "is_complex", "size", "dim", "copy_", "__setitem__"})

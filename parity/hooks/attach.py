@@ -1,31 +1,30 @@
 """Attaching a tap to a model: forward hooks, and a function mode for attention calls.
 
 Forward hooks see inputs (bound to the names of the module's forward, positional or not) and outputs. The attention
-itself is no module in most models; `torch.nn.functional.scaled_dot_product_attention` is intercepted by a
-`TorchFunctionMode`, flex attention where somebody's code keeps it (`parity.hooks.flex`), and attention written by
-parity announces itself through `attention_seen`. All are recorded as the pseudo-module `<module>.attention`. Leaving
-the context removes every hook and puts every function back.
+itself is no module in most models; `torch.nn.functional.scaled_dot_product_attention` is intercepted, flex attention
+where somebody's code keeps it (`parity.hooks.flex`), and attention written by parity announces itself through
+`attention_call`. All are recorded as the pseudo-module `<module>.attention`. Leaving the context removes every hook and
+puts every function back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import MethodType
 from typing import Any, Protocol
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from parity.hooks.flex import watched_flex
 from parity.hooks.implementations import PORTS, described
 from parity.hooks.sites import ATTENTION
 from parity.hooks.tap import Tap, single_output
+from parity.hooks.torchtools import SDPA, Intercept, callable_modules, named_arguments, of_attention
 
 
 class _Active:
@@ -38,16 +37,7 @@ class _Active:
         self.inside: list[str] | None = None
 
 
-_SDPA = torch.nn.functional.scaled_dot_product_attention
-"""torch's own, whatever a port puts in its place later."""
-
 _ACTIVE: ContextVar[_Active | None] = ContextVar("parity_active_tap", default=None)
-
-
-def callable_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """The modules of a model that can be called, by path, the top one as `""`; lists and dicts of modules are not."""
-    containers = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
-    return {path: m for path, m in model.named_modules() if not isinstance(m, containers)}
 
 
 @contextlib.contextmanager
@@ -60,8 +50,8 @@ def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
         for own, module in callable_modules(model).items():
             path, attention = tap.named(own), tap.named(_attention_of(own))
             handles.append(module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True))
-            handles.append(module.register_forward_hook(_after(active, path), with_kwargs=True))
-        with _AttentionMode(active), _replaced_attention(active), watched_flex(functools.partial(_by_heads, active)):
+            handles += _ended(active, module, path)
+        with _attention_observed(active):
             yield
     finally:
         _ACTIVE.reset(token)
@@ -141,9 +131,7 @@ def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
             _FRAMES.open.append(frame)
             token = _ACTIVE.set(active)
             frame.contexts.callback(_ACTIVE.reset, token)
-            frame.contexts.enter_context(_AttentionMode(active))
-            frame.contexts.enter_context(_replaced_attention(active))
-            frame.contexts.enter_context(watched_flex(functools.partial(_by_heads, active)))
+            frame.contexts.enter_context(_attention_observed(active))
 
     def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         tap, active.tap = active.tap, None
@@ -157,7 +145,7 @@ def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
         for path, module in callable_modules(model).items():
             before_each = _before(active, path, _attention_of(path))
             handles.append(module.register_forward_pre_hook(before_each, with_kwargs=True))
-            handles.append(module.register_forward_hook(_after(active, path), with_kwargs=True))
+            handles += _ended(active, module, path)
         handles.append(model.register_forward_hook(after, with_kwargs=True, always_call=True))
         yield
     finally:
@@ -189,54 +177,23 @@ def _before(active: _Active, path: str, attention: str) -> Callable[..., None]:
     return hook
 
 
-def _after(active: _Active, path: str) -> Callable[..., None]:
-    def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+def _ended(active: _Active, module: torch.nn.Module, path: str) -> Iterator[RemovableHandle]:
+    """Hooks for the end of a module's call: its output is seen; one that raised, which another may catch, is left."""
+
+    def after(module: torch.nn.Module, args: Any, output: Any) -> None:
         if active.tap is None or not active.stack:
             return
-        _, call, _ = active.stack.pop()
+        call, observed = active.stack[-1][1], single_output(output)
         if active.tap.plan.wants_module(path):
-            active.tap.see(path, call, "out", single_output(output))
-        active.tap.hold(path, call, "out", single_output(output))
+            active.tap.see(path, call, "out", observed)
+        active.tap.hold(path, call, "out", observed)
 
-    return hook
+    def leave(module: torch.nn.Module, args: Any, output: Any) -> None:
+        if active.tap is not None and active.stack:
+            active.stack.pop()
 
-
-def named_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a module's forward by parameter name, so that positional and keyword calls compare.
-
-    Extra positional arguments are named `args.<i>`; a call that does not fit the signature falls back to `<i>`.
-    """
-    try:
-        signature = _signature(module)
-        bound = signature.bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return {**{str(i): a for i, a in enumerate(args)}, **kwargs}
-    named: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            named.update(value)
-        elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
-            named[name] = value
-    return named
-
-
-def _signature(module: torch.nn.Module) -> inspect.Signature:
-    """The signature of the forward in use, or of the class's where a wrapper hides it behind `*args`."""
-    signature = _signature_of(module.forward)
-    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in signature.parameters.values()):
-        return _signature_of(type(module).forward.__get__(module))
-    return signature
-
-
-def _signature_of(call: Callable[..., Any]) -> inspect.Signature:
-    return _of_method(call.__func__) if isinstance(call, MethodType) else inspect.signature(call)
-
-
-@functools.lru_cache(maxsize=1024)
-def _of_method(function: Callable[..., Any]) -> inspect.Signature:
-    """A method's signature, without what it is bound to: one for all modules of a class."""
-    return inspect.signature(MethodType(function, object()))
+    yield module.register_forward_hook(after)
+    yield module.register_forward_hook(leave, always_call=True)
 
 
 @contextlib.contextmanager
@@ -286,12 +243,20 @@ def _by_heads(
 
 
 @contextlib.contextmanager
+def _attention_observed(active: _Active) -> Iterator[None]:
+    """Within it, attention calls are seen, whoever computes them."""
+    flex = watched_flex(functools.partial(_by_heads, active))
+    with _torchs_attention(active), _replaced_attention(active), flex:
+        yield
+
+
+@contextlib.contextmanager
 def _replaced_attention(active: _Active) -> Iterator[None]:
     """Within it, what a port put in the place of torch's attention is observed where torch's would be: it runs as it
     is, whatever it calls inside."""
     functional: Any = torch.nn.functional
     own = functional.scaled_dot_product_attention
-    if own is _SDPA:
+    if own is SDPA:
         yield
         return
 
@@ -309,22 +274,16 @@ def _replaced_attention(active: _Active) -> Iterator[None]:
             functional.scaled_dot_product_attention = own
 
 
-class _AttentionMode(TorchFunctionMode):
+def _torchs_attention(active: _Active) -> Intercept:
     """Sees calls of scaled_dot_product_attention ([B, heads, rows, head dim]) made by code that is not parity's."""
 
-    def __init__(self, active: _Active) -> None:
-        super().__init__()
-        self.active = active
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        if func is not _SDPA:
-            return out
-        query, key, value = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key", "value")))
-        assert self.active.tap is not None
-        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-        _by_heads(self.active, query, key, value, out, self.active.tap.attention() or func, mask)
+        if func is SDPA:
+            assert active.tap is not None
+            given = of_attention(args, kwargs)
+            by, mask = active.tap.attention() or func, given.get("attn_mask")
+            _by_heads(active, given["query"], given["key"], given["value"], out, by, mask)
         return out
+
+    return Intercept(handle)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from parity.hooks.attach import callable_modules, named_arguments
+from parity.hooks.torchtools import callable_modules, leaves, mapped, named_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,40 +93,13 @@ class _State:
 
 def retyped(module: torch.nn.Module, call: Call, dtypes: Mapping[str, torch.dtype]) -> Call:
     """The call with its floating inputs in the dtypes that these sites have (`module:in.name`); others as they are."""
-    wanted: dict[int, torch.dtype] = {}
-
-    def name(port: str, x: Any) -> None:
-        if isinstance(x, torch.Tensor):
-            wanted[id(x)] = dtypes.get(f"{call.module}:{port}", x.dtype)
-        elif isinstance(x, (tuple, list, Mapping)):
-            for key, item in x.items() if isinstance(x, Mapping) else enumerate(x):
-                name(f"{port}.{key}", item)
-
-    for argument, value in named_arguments(module, call.args, call.kwargs).items():
-        name(f"in.{argument}", value)
+    named = leaves(named_arguments(module, call.args, call.kwargs), "in")
+    wanted = {id(x): dtypes.get(f"{call.module}:{port}") for port, x in named if isinstance(x, torch.Tensor)}
 
     def cast(x: torch.Tensor) -> torch.Tensor:
-        return x.to(wanted.get(id(x), x.dtype)) if x.is_floating_point() else x
+        return x.to(wanted.get(id(x)) or x.dtype) if x.is_floating_point() else x
 
     return replace(call, args=mapped(cast, call.args), kwargs=mapped(cast, dict(call.kwargs)))
-
-
-def _same(x: Any) -> Any:
-    return x
-
-
-def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], Any] = _same) -> Any:
-    """`x` with `change` applied to each tensor in its tuples, lists and dicts, and `rest` to what else is in them."""
-    if isinstance(x, torch.Tensor):
-        return change(x)
-    if isinstance(x, tuple):
-        items = [mapped(change, item, rest) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
-    if isinstance(x, list):
-        return [mapped(change, item, rest) for item in x]
-    if isinstance(x, Mapping) and type(x) is dict:
-        return {name: mapped(change, item, rest) for name, item in x.items()}
-    return rest(x)
 
 
 def prediction_of(output: Any) -> Any:

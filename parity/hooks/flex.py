@@ -3,7 +3,7 @@
 It is found by its function wherever a module keeps that, as it is or compiled by `torch.compile`. While a call of the
 model is observed, what is found there is called through a function that looks at what goes in and comes out.
 
-Cost: one pass over the names of all loaded modules, again only where others have been loaded since.
+Cost: a pass over the names of the modules that no package manager installed, and over all where others were loaded.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
@@ -51,18 +52,36 @@ def _observed(own: Callable[..., Any], seen: Watcher) -> Callable[..., Any]:
 def _places() -> list[tuple[ModuleType, str, Callable[..., Any]]]:
     """Modules, and the names under which they keep flex attention; empty where nobody has imported it."""
     home = sys.modules.get(_HOME)
-    own = None if home is None else home.flex_attention
-    return [] if own is None else list(_found(own, len(sys.modules)))
+    if home is None:
+        return []
+    return [
+        (module, name, value)
+        for module in _modules(len(sys.modules))
+        for name, value in list(vars(module).items())
+        if _is_flex(value, home.flex_attention)
+    ]
+
+
+def _is_flex(value: Any, own: Callable[..., Any]) -> bool:
+    # Compiled functions are functions; of anything else no attribute is asked for, which might run its code.
+    return type(value) is FunctionType and (value is own or vars(value).get("_torchdynamo_orig_callable") is own)
 
 
 @functools.lru_cache(maxsize=1)
-def _found(own: Callable[..., Any], loaded: int) -> tuple[tuple[ModuleType, str, Callable[..., Any]], ...]:
-    """As `_places`; `loaded`, the number of modules, is there for the cache alone."""
-    return tuple(
-        (module, name, value)
-        for module in list(sys.modules.values())
-        if isinstance(module, ModuleType)
-        for name, value in list(vars(module).items())
-        # Compiled functions are functions; of anything else no attribute is asked for, which might run its code.
-        if type(value) is FunctionType and (value is own or vars(value).get("_torchdynamo_orig_callable") is own)
-    )
+def _modules(loaded: int) -> list[ModuleType]:
+    """The modules that may keep flex attention: installed ones that do, and all others, which may still be given it.
+
+    Args:
+        loaded: how many there are, for the cache alone.
+    """
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    own = sys.modules[_HOME].flex_attention
+    return [m for m in modules if not _is_installed(m) or any(_is_flex(x, own) for x in list(vars(m).values()))]
+
+
+def _is_installed(module: ModuleType) -> bool:
+    where = getattr(module.__spec__, "origin", None) if module.__spec__ else None
+    return where is not None and where.startswith((*_INSTALLED, "built-in", "frozen"))
+
+
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})

@@ -8,7 +8,7 @@ from types import CellType
 
 import torch
 
-from parity.hooks.attach import callable_modules
+from parity.hooks.torchtools import callable_modules
 
 
 def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,17 +1,18 @@
 """The operations of one module call: every torch function it calls, its output reduced where it is.
 
-Seen by a `TorchFunctionMode`, which torch and torchax pass through alike, before either takes a function apart: so the
+Seen by `Intercept`, which torch and torchax pass through alike, before either takes a function apart: so the
 two sides' operations have the same names. Cost: one reduction an operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+
+from parity.hooks.torchtools import Intercept
 
 _SILENT = frozenset({"__get__", "__set__", "size", "dim", "numel", "stride", "type", "__len__", "is_floating_point"})
 
@@ -36,25 +37,17 @@ class Operations:
     reduce: Callable[[torch.Tensor], Any]
     found: list[Operation] = field(default_factory=list)
 
-    def watching(self) -> TorchFunctionMode:
-        return _Watch(self)
+    def watching(self) -> Intercept:
+        def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            out = func(*args, **kwargs)
+            name = str(getattr(func, "__name__", func))
+            if name not in _SILENT:
+                for x in out if isinstance(out, (tuple, list)) else (out,):
+                    if isinstance(x, torch.Tensor) and x.is_floating_point():
+                        self.found.append(Operation(_plain(name), tuple(x.shape), self.reduce(x)))
+            return out
 
-
-class _Watch(TorchFunctionMode):
-    def __init__(self, operations: Operations) -> None:
-        super().__init__()
-        self.operations = operations
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **dict(kwargs or {}))
-        name = str(getattr(func, "__name__", func))
-        if name not in _SILENT:
-            for x in out if isinstance(out, (tuple, list)) else (out,):
-                if isinstance(x, torch.Tensor) and x.is_floating_point():
-                    self.operations.found.append(Operation(_plain(name), tuple(x.shape), self.operations.reduce(x)))
-        return out
+        return Intercept(handle)
 
 
 def _plain(name: str) -> str:

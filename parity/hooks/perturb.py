@@ -36,13 +36,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from parity.hooks.attach import callable_modules
 from parity.hooks.elementary import reach
 from parity.hooks.modules import device_of
-from parity.hooks.rerun import Widest
+from parity.hooks.rerun import widest
+from parity.hooks.torchtools import Intercept, callable_modules, mapped
 from parity.settings.elementary import CHIPS, NO_CHIP, Bounds
 
 SUM = 0.45 * 2.0**-24 / math.sqrt(2.0)
@@ -81,7 +80,7 @@ def perturbed(
                 module.register_forward_hook(_after(run, own), prepend=True, with_kwargs=True, always_call=True)
             )
         # Around whatever looks at functions within: that is to see what the chip gives.
-        with _OfTheChip(run) if run.bounds else contextlib.nullcontext():
+        with _of_the_chip(run) if run.bounds else contextlib.nullcontext():
             yield
     finally:
         for handle in handles:
@@ -133,7 +132,7 @@ class _Run:
         self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
         self.aside: list[tuple[torch.nn.Module, dict[str, Any], dict[str, tuple[Any, Any]]]] = []
         self.lent: list[list[tuple[torch.Tensor, torch.Tensor, int]]] = []
-        self.modes: list[_ElementaryFunctions] = []
+        self.modes: list[Intercept] = []
         self.around = contextlib.ExitStack()  # a call of the model
         self.calls = 0
 
@@ -184,7 +183,7 @@ class _Run:
         moved = self.move(self.summed(module, output), self.of(module))
         if self.narrow is None or self.calls:
             return moved
-        return tree_map(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
+        return mapped(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
 
     def widened(self, x: Any) -> Any:
         """A tensor in 16 bits, and a 16-bit dtype among the arguments, as float32; in a wide run alone."""
@@ -193,23 +192,21 @@ class _Run:
         return torch.float32 if self.wide and isinstance(x, torch.dtype) and x in HALF else x
 
     def move(self, x: Any, move: Move) -> Any:
-        """Floating tensors inside a nest of tuples, lists and dicts moved; everything else as it is.
+        """Floating tensors inside a nest moved; everything else as it is.
 
         Vectors stay too: a timestep per batch element is handed on exactly by every implementation (preflight
         compares it), and one ulp of 1000 is a phase of 6e-5 in its sinusoids, ten times what libraries differ by.
         So do masks of zeros and ones: they are no results, and what counts them by a cast to integers (the text of
         HunyuanVideo's Framepack) would count none of those that lie an ulp below one.
         """
-        if isinstance(x, torch.Tensor):
+
+        def one(x: torch.Tensor) -> torch.Tensor:
             if not x.is_floating_point() or x.ndim < 2 or _storage(x) in self.given:
                 return x
             moved = move(x)  # drawn for a mask too: what is drawn for all others stays the same
             return x if _is_mask(x) else moved
-        if type(x) in (tuple, list):
-            return type(x)(self.move(item, move) for item in x)
-        if type(x) is dict:
-            return {k: self.move(v, move) for k, v in x.items()}
-        return x
+
+        return mapped(one, x)
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         """`x` moved evenly by up to half a unit in the last place of the 16-bit dtype that it would be rounded to."""
@@ -272,10 +269,10 @@ class _Run:
         """Have elementary functions move within the call of a module: all in one of its own, else those of vectors."""
         self.calls += 1
         if self.wide and self.calls == 1:
-            self.around.enter_context(Widest())
+            self.around.enter_context(widest())
             self.around.enter_context(torch.autocast(device_of(self.model).type, enabled=False))
         if own or self.calls == 1:
-            self.modes.append(_ElementaryFunctions(self, of_vectors=not own))
+            self.modes.append(_elementary_functions(self, of_vectors=not own))
             self.modes[-1].__enter__()
 
     def leave(self, own: bool) -> None:
@@ -333,40 +330,33 @@ _GRIDS = (torch.arange, torch.linspace)
 """What float64 constants begin with. A power multiplies their ulp: of LTX-2's frequencies, up to 10^4, by ten."""
 
 
-class _ElementaryFunctions(TorchFunctionMode):
+def _elementary_functions(run: _Run, *, of_vectors: bool) -> Intercept:
     """Moves the results of elementary functions, which no standard rounds.
 
     Args:
         of_vectors: whether those of vectors alone, and nothing within a mode that began inside this one.
     """
 
-    def __init__(self, run: _Run, *, of_vectors: bool) -> None:
-        super().__init__()
-        self.run, self.of_vectors = run, of_vectors
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
         elementary = getattr(func, "__name__", "") in _ELEMENTARY
-        if not isinstance(out, torch.Tensor) or self.run.modes[-1] is not self:
+        if not isinstance(out, torch.Tensor) or run.modes[-1] is not mode:
             return out
-        if self.of_vectors and not (elementary and out.ndim == 1):
+        if of_vectors and not (elementary and out.ndim == 1):
             return out
         if out.dtype == torch.float64:
-            return out if func in _GRIDS else self.run.narrowed(out)
-        return self.run.ulp(out) if elementary else out
+            return out if func in _GRIDS else run.narrowed(out)
+        return run.ulp(out) if elementary else out
+
+    mode = Intercept(handle)
+    return mode
 
 
-class _OfTheChip(TorchFunctionMode):
+def _of_the_chip(run: _Run) -> Intercept:
     """Moves what a model's calls make of elementary functions within what the chip's may be off."""
 
-    def __init__(self, run: _Run) -> None:
-        super().__init__()
-        self.run = run
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        return run.err(getattr(func, "__name__", ""), out, args, kwargs) if run.calls else out
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        return self.run.err(getattr(func, "__name__", ""), out, args, kwargs or {}) if self.run.calls else out
+    return Intercept(handle)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from parity.hooks.calls import Call, mapped
+from parity.hooks.calls import Call
+from parity.hooks.torchtools import Intercept, mapped
 
 
-class Widest(TorchFunctionMode):
+def widest() -> Intercept:
     """Within it a model runs in a wider dtype than it was made for.
 
     torch refuses a norm that a model asks for in float32 where it would narrow its operand (Cosmos' positions): it is
@@ -22,27 +22,22 @@ class Widest(TorchFunctionMode):
     to in the first's.
     """
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = dict(kwargs or {})
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.linalg.vector_norm and args and args[0].dtype == torch.float64:
-            given.pop("dtype", None)
+            kwargs.pop("dtype", None)
         try:
-            return func(*args, **given)
+            return func(*args, **kwargs)
         except RuntimeError:
-            leaves = [x for x in tree_leaves((args, given)) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+            leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.is_floating_point()]
             dtypes = {x.dtype for x in leaves}
             if len(dtypes) < 2:
                 raise
         name = getattr(func, "__name__", "")
         in_place = name.endswith("_") and not name.endswith("__")
         wanted = args[0].dtype if in_place else max(dtypes, key=lambda dtype: dtype.itemsize)
-        return func(*mapped(_to(wanted), args), **mapped(_to(wanted), given))
+        return func(*mapped(_to(wanted), args), **mapped(_to(wanted), kwargs))
+
+    return Intercept(handle)
 
 
 def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -67,5 +62,5 @@ def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inp
         return dtype if isinstance(x, torch.dtype) and x.is_floating_point else x
 
     args, kwargs = mapped(cast, call.args, named), mapped(cast, dict(call.kwargs), named)
-    with Widest() if dtype is torch.float64 else contextlib.nullcontext():
+    with widest() if dtype is torch.float64 else contextlib.nullcontext():
         return torch.func.functional_call(module, weights, args, kwargs)

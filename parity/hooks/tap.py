@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from parity.hooks.implementations import Seen
 from parity.hooks.masks import Masks
 from parity.hooks.rows import JOINT, Part, RowRule, kept, take
 from parity.hooks.sites import WHOLE, SitePlan, matches
+from parity.hooks.torchtools import leaves, parts_of
 
 EACH, MOST = 1 << 23, 1 << 28
 """Bytes of one output that is held as it is, and of all of one call of the model: on a model of production size time
@@ -147,20 +148,18 @@ class Tap:
         """Take note of the mask that an attention call was given; families know their own."""
 
     def see(self, module: str, call: int, port: str, value: Any) -> None:
-        """Observe a value at a port: tensors, None and scalars, and those inside tuples, lists and dicts.
+        """Observe a value at a port: tensors, None and scalars, and those inside tuples, lists, dicts and dataclasses.
 
         A complex tensor [..., channels] is seen as [..., 2 * channels], real and imaginary parts in turn.
         """
         port = self.ports(module, port)
+        for name, x in leaves(value, port):
+            self._leaf(module, call, name if name == port else self.ports(module, name), x)
+
+    def _leaf(self, module: str, call: int, port: str, value: Any) -> None:
         if isinstance(value, torch.Tensor):
             if self.plan.wants_port(module, port):
                 self._tensor(module, call, port, value)
-        elif isinstance(value, (tuple, list)):
-            for i, item in enumerate(value):
-                self.see(module, call, f"{port}.{i}", item)
-        elif isinstance(value, Mapping):
-            for name, item in value.items():
-                self.see(module, call, f"{port}.{name}", item)
         elif (value is None or isinstance(value, (bool, int, float, str))) and self.plan.wants_port(module, port):
             kind: Kind = "none" if value is None else "scalar"
             dtype = "" if value is None else type(value).__name__
@@ -171,9 +170,11 @@ class Tap:
         """Hold the tensors of an output as they are, branch by branch, where the plan wants that and there is room."""
         if not self.plan.whole:
             return
-        for name, x in tensors_of(port, value):
+        for name, x in leaves(value, port):
+            if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+                continue
             size = x.numel() * x.element_size()
-            if not (x.is_floating_point() or x.is_complex()) or size > EACH or self._held + size > MOST:
+            if size > EACH or self._held + size > MOST:
                 continue
             self._held += size
             dtype = str(x.dtype).removeprefix("torch.")
@@ -211,7 +212,10 @@ class Tap:
         self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any], item: Item | None
     ) -> None:
         """Record one part of one branch: its valid rows, and apart from them its padded ones."""
-        done = memo.get((entry.branch, part))
+        # Of what has no batch axis all branches hold the same; a frame is of a branch, and by a mask of a head.
+        apart = bool(part.frame) or item is not None
+        key = (entry.branch if apart else "", part, entry.site.partition(".")[0] if part.frame else "")
+        done = memo.get(key)
         if done is None or keep:
             rows = x[:, part.start : part.stop] if part.name else x
             pieces = {"": rows}
@@ -228,7 +232,7 @@ class Tap:
                     f: (self.reducer.reduce(p, EVERY, item if p is x else None), tuple(p.shape))
                     for f, p in pieces.items()
                 }
-            memo[(entry.branch, part)] = done
+            memo[key] = done
         for frame, (reduced, shape) in done.items():
             padding = frame == PADDING
             g = geometry(shape)
@@ -264,18 +268,11 @@ def by_branch(branches: Sequence[str], x: torch.Tensor) -> list[tuple[str, torch
     return [(branch, x[i : i + 1]) for i, branch in enumerate(branches)]
 
 
-def tensors_of(port: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of an output in its tuples and lists, each with its port's name."""
-    if isinstance(value, torch.Tensor):
-        yield port, value
-    elif isinstance(value, (tuple, list)):
-        for i, item in enumerate(value):
-            yield from tensors_of(f"{port}.{i}", item)
-
-
 def single_output(output: Any) -> Any:
-    """A module's output as it is observed: a ModelOutput's values in field order, the item of a tuple of one."""
-    value = tuple(output.values()) if isinstance(output, Mapping) else output
+    """A module's output as it is observed: the values of a ModelOutput or dataclass in field order, the item of a tuple
+    of one."""
+    parts = None if isinstance(output, (tuple, list)) else parts_of(output)
+    value = output if parts is None else tuple(item for _, item in parts)
     return value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
 
 

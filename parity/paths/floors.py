@@ -25,7 +25,7 @@ import torch
 from parity.golden.floors import least, level, widen
 from parity.golden.records import Floor, Key, StepRecords
 from parity.hooks.perturb import perturbed
-from parity.hooks.rerun import Widest
+from parity.hooks.rerun import widest
 from parity.hooks.sites import SitePlan
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Forced, Loop, denoise, prepare
@@ -58,7 +58,7 @@ def _as_it_is(step: int) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _in_float64(step: int) -> Iterator[None]:
-    with Widest():
+    with widest():
         yield
 
 

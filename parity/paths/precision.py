@@ -9,12 +9,12 @@ reference alone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
+from parity.hooks.torchtools import SDPA, Intercept
 from parity.reached import Reached
 
 _PRODUCTS = {
@@ -28,7 +28,7 @@ _PRODUCTS = {
     torch.conv2d,
     torch.nn.functional.conv3d,
     torch.conv3d,
-    torch.nn.functional.scaled_dot_product_attention,
+    SDPA,
 }
 """Functions whose first two arguments are operands of a product; a bias or mask after them is left alone."""
 
@@ -40,32 +40,26 @@ def rounded_matmuls(reached: Reached) -> Iterator[None]:
     if precision == "highest":
         yield
         return
-    with _Rounding(precision, reached):
+
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func not in _PRODUCTS:
+            return func(*args, **kwargs)
+        reached.mark("matmul_precision")
+        operands = 3 if func is SDPA else 2
+        args = tuple(_round(x, precision) if i < operands else x for i, x in enumerate(args))
+        return func(*args, **{n: _round(x, precision) if n in _OPERANDS else x for n, x in kwargs.items()})
+
+    with Intercept(handle):
         yield
 
 
-class _Rounding(TorchFunctionMode):
-    def __init__(self, precision: str, reached: Reached) -> None:
-        super().__init__()
-        self.precision, self.reached = precision, reached
+_OPERANDS = ("query", "key", "value", "input", "weight")
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if func not in _PRODUCTS:
-            return func(*args, **kwargs)
-        self.reached.mark("matmul_precision")
-        operands = 3 if func is torch.nn.functional.scaled_dot_product_attention else 2
-        names = ("query", "key", "value")
-        args = tuple(self._round(a) if i < operands else a for i, a in enumerate(args))
-        kwargs = {k: self._round(v) if k in names or k in ("input", "weight") else v for k, v in kwargs.items()}
-        return func(*args, **kwargs)
 
-    def _round(self, x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or x.dtype != torch.float32:
-            return x
-        large = x.to(torch.bfloat16).to(torch.float32)
-        if self.precision == "default":
-            return large
-        return large + (x - large).to(torch.bfloat16).to(torch.float32)
+def _round(x: Any, precision: str) -> Any:
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.float32:
+        return x
+    large = x.to(torch.bfloat16).to(torch.float32)
+    if precision == "default":
+        return large
+    return large + (x - large).to(torch.bfloat16).to(torch.float32)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.hooks.calls import mapped
+from parity.hooks.torchtools import mapped
 from parity.recorder.methods import replaced
 
 Guard = Callable[[], contextlib.AbstractContextManager[None]]

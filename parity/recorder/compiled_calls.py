@@ -21,8 +21,9 @@ from typing import Any
 import torch
 
 from parity.hooks.attach import attached
-from parity.hooks.calls import Call, mapped, prediction_of
+from parity.hooks.calls import Call, prediction_of
 from parity.hooks.rerun import rerun
+from parity.hooks.torchtools import mapped
 from parity.recorder.compiled import ORIGINAL, eagerly, entry_of
 from parity.recorder.methods import replaced
 from parity.recorder.torch_calls import Calls

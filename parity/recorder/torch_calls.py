@@ -12,7 +12,7 @@ import torch
 
 from parity.golden.records import Key, Record
 from parity.hooks.attach import watching
-from parity.hooks.calls import Call, mapped, prediction_of
+from parity.hooks.calls import Call, prediction_of
 from parity.hooks.masks import Masks, let_through
 from parity.hooks.modules import module_tree
 from parity.hooks.reduce.shards import is_split
@@ -20,6 +20,7 @@ from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.rows import MaskedRows, NoRows
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap
+from parity.hooks.torchtools import mapped
 from parity.recorder.branches import Branches
 from parity.recorder.steps import STAGE, Steps
 from parity.recorder.wrong import STEP, Wrong, copied

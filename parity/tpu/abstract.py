@@ -23,7 +23,7 @@ import torch
 from jax.sharding import NamedSharding
 
 from parity.errors import UsageError
-from parity.hooks.attach import callable_modules
+from parity.hooks.torchtools import callable_modules
 from parity.models.family import Family, require_meaning
 from parity.models.folder import skeleton
 from parity.models.patches import DTYPES, as_loaded, setting_dtype

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from parity.errors import InconclusiveError
-from parity.hooks.attach import attached, callable_modules
+from parity.hooks.attach import attached
+from parity.hooks.flex import watched_flex
 from parity.hooks.tap import require_fired
+from parity.hooks.torchtools import callable_modules
 from parity.models.attention import AttentionSettings, attend
 from tests.hooks.seen import Seen, gathered, make_tap, observe
 
@@ -118,6 +126,91 @@ def test_torch_and_parity_attention_record_the_same() -> None:
     for key in a.order:
         assert a.records[key].shape == b.records[key].shape
         np.testing.assert_allclose(a.records[key].sketch, b.records[key].sketch, atol=1e-6)
+
+
+class Guarded(torch.nn.Module):
+    """Tries a kernel that does not run here, then torch's attention: what many ports do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flash = Fails()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.flash(x)
+        except RuntimeError:
+            q = x[:, None]
+            return F.scaled_dot_product_attention(q, q, q)[:, 0]
+
+
+def test_a_call_that_raised_and_was_caught_has_no_part_in_what_follows() -> None:
+    model = torch.nn.Sequential(Guarded(), torch.nn.Identity())
+    seen = [(site, call) for _, site, call in observe(model, tokens()).order]
+    own = [("0.attention:out", 0), ("0:out", 0), ("1:in.input", 0), ("1:out", 0), (":out", 0)]
+    assert seen[-5:] == own
+    assert ("0.flash:in.x", 0) in seen
+    assert not any(site.startswith("0.flash.attention") for site, _ in seen)
+
+
+def test_an_attention_that_a_script_replaced_before_it_imported_parity_is_seen() -> None:
+    program = """
+import torch, torch.nn.functional as F
+own = F.scaled_dot_product_attention
+def mine(query, key, value, *args, **kwargs):
+    return own(query, key, value, *args, **kwargs)
+F.scaled_dot_product_attention = mine
+from tests.hooks.test_attach import Model, make_tap, attached, tokens, gathered
+model = Model(); tap = make_tap(model)
+with attached(model, tap):
+    model(tokens())
+print([site for site in gathered(tap).sites() if site.startswith("blocks.0.attention")], tap.ran.ran())
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert str([f"blocks.0.attention:{port}" for port in PORTS]) in ran.stdout
+    assert "the port's own function mine" in ran.stdout
+
+
+def test_flex_attention_that_a_module_is_given_later_is_seen() -> None:
+    from torch.nn.attention import flex_attention as home
+
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        return kept.attend(x, x, x)
+
+    kept = types.ModuleType("kept_by_a_port")
+    kept.attend = home.flex_attention
+    sys.modules["kept_by_a_port"] = kept
+    seen: list[Any] = []
+    try:
+        for function in (home.flex_attention, torch.compile(home.flex_attention, backend="eager")):
+            kept.attend = function
+            with watched_flex(lambda *found: seen.append(found[-1])):
+                compute(torch.randn(1, 1, 4, 8))
+    finally:
+        del sys.modules["kept_by_a_port"]
+    assert len(seen) == 2
+
+
+# --- containers -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pair:
+    first: torch.Tensor
+    second: torch.Tensor
+    backend: str = "xla"
+
+
+class Pairing(torch.nn.Module):
+    def forward(self, x: torch.Tensor, pair: Pair | None = None) -> Pair:
+        return Pair(x, x + 1 if pair is None else pair.second)
+
+
+def test_tensors_of_a_dataclass_are_seen() -> None:
+    model = Pairing()
+    tap = make_tap(model)
+    with attached(model, tap):
+        model(tokens(), Pair(tokens(), tokens() + 2))
+    assert gathered(tap).sites() == [":in.x", ":in.pair.first", ":in.pair.second", ":out.0", ":out.1"]
 
 
 # --- what is chosen has to fire --------------------------------------------------------------------------------

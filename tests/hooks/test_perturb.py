@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from diffusers.utils import BaseOutput
 from torch.nn import functional
 
 from parity.hooks.perturb import perturbed
@@ -74,6 +76,23 @@ def test_float_tensors_move_by_exactly_one_ulp(dtype: torch.dtype) -> None:
     assert moved_by_one_ulp(x, seen)
     assert moved_by_one_ulp(seen, out)
     assert torch.equal(x, before)  # the tensor itself is not written to
+
+
+@dataclass
+class Output(BaseOutput):
+    sample: torch.Tensor
+    more: Any = None
+
+
+def test_an_output_object_moves_as_a_tuple_does() -> None:
+    x = values(5, 7)
+    module = Keeps()
+    module.forward = lambda x: Output(x, (x,))  # type: ignore[method-assign]
+    with perturbed(module, 0):
+        out = module(x + 0)
+    assert isinstance(out, Output)
+    assert moved_by_one_ulp(x, out.sample)
+    assert moved_by_one_ulp(x, out.more[0])
 
 
 def test_what_rounding_does_not_touch_stays() -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from parity.hooks.rows import WHOLE, Part
-from tests.hooks.seen import Seen, observe
+from parity.hooks.attach import attached
+from parity.hooks.masks import Masks
+from parity.hooks.rows import WHOLE, MaskedRows, Part
+from tests.hooks.seen import Seen, gathered, make_tap, observe
 
 
 class Add(torch.nn.Module):
@@ -159,6 +161,41 @@ def test_a_tensor_seen_at_several_sites_is_reduced_once() -> None:
         *(("cond", "body:out", i) for i in range(3)),
         ("cond", ":out", 0),
     ]
+
+
+def test_a_table_without_the_batch_axis_is_reduced_once_for_all_branches() -> None:
+    seen = observe(Add(), rows(5, 2), torch.ones(5, 4), tap_options=BRANCHES)
+    assert seen.reductions == 2 + 1 + 2  # both branches of input and output, and the table
+
+
+class TwoHeads(torch.nn.Module):
+    """Two parts of a model that are given one tensor, and masks of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Masked(), Masked()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one = torch.tensor([[True, False, True]])
+        return self.first(x, one) + self.second(x, ~one)
+
+
+class Masked(torch.nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x * 1
+
+
+def test_a_tensor_seen_under_two_masks_is_reduced_under_each() -> None:
+    model, x = TwoHeads(), rows(3)
+    tap = make_tap(model)
+    tap.masks = Masks(MaskedRows())
+    with attached(model, tap):
+        model(x)
+    seen = gathered(tap)
+    for head, read in (("first", [0, 2]), ("second", [1])):
+        moments = seen.at(f"{head}:in.x@read").moments
+        assert moments is not None
+        assert moments.l2 == pytest.approx(float(x[:, read].norm()), rel=1e-6)
 
 
 @pytest.mark.parametrize("write", [lambda x: x.add_(1), lambda x: x[:, 0].zero_()], ids=["in place", "by a view"])

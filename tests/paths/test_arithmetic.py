@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 
 from parity.errors import UsageError
-from parity.paths.closer.stepwise import Stepwise
+from parity.paths.closer.stepwise import stepwise
 from parity.paths.jax.elementary import elementary
 from parity.paths.jax.mesh import Devices
 from parity.paths.jax.precision import products
@@ -148,7 +148,7 @@ def test_rounds_more_often_and_computes_the_same(name: str) -> None:
         assert y.dtype == torch.bfloat16
         return float((y.float() - truth).norm() / truth.norm())
 
-    with Stepwise():
-        stepwise = function(x)
+    with stepwise():
+        rounded = function(x)
         assert torch.equal(function(x.float()), truth)  # fused, as ever, where nothing is narrow
-    assert 1.1 * error(function(x)) < error(stepwise) < 1e-2
+    assert 1.1 * error(function(x)) < error(rounded) < 1e-2

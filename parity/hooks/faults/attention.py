@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-_sdpa = torch.nn.functional.scaled_dot_product_attention
-_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
+from parity.hooks.torchtools import SDPA, Handler, Intercept, of_attention
+
 Masked = Literal["", "none", "zero_kv", "causal"]
 BLOCKS = (128, 256, 512, 1024, 2048)
 """Sizes of a kernel's blocks of keys."""
@@ -77,26 +76,12 @@ class Lengths:
             yield from (replace(mask, block=fill.block) for mask in masks for fill in filled)
 
 
-class _Watching(TorchFunctionMode):
-    """Within it torch's attention function is called by `call`."""
-
-    def __init__(self, call: Callable[[dict[str, Any]], Any]) -> None:
-        super().__init__()
-        self.call = call
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is not _sdpa:
-            return func(*args, **dict(kwargs or {}))
-        return self.call({**dict(zip(_NAMES, args, strict=False)), **(kwargs or {})})
+def _calling(call: Callable[[dict[str, Any]], Any]) -> Handler:
+    """Has torch's attention function called by `call`, its arguments by name."""
+    return lambda func, args, kwargs: call(of_attention(args, kwargs)) if func is SDPA else func(*args, **kwargs)
 
 
-def looking(seen: Lengths) -> TorchFunctionMode:
+def looking(seen: Lengths) -> Intercept:
     """Within it the lengths of the attention calls are taken down."""
 
     def call(given: dict[str, Any]) -> Any:
@@ -104,12 +89,12 @@ def looking(seen: Lengths) -> TorchFunctionMode:
         seen.keys.add(keys)
         if given.get("attn_mask") is not None:
             seen.masked.add(keys)
-        return _call(given)
+        return SDPA(**given)
 
-    return _Watching(call)
+    return Intercept(_calling(call))
 
 
-class Faulty(_Watching):
+class Faulty(Intercept):
     """Within it torch's attention function has a fault; `changed` counts the calls that it changed.
 
     Args:
@@ -117,7 +102,7 @@ class Faulty(_Watching):
     """
 
     def __init__(self, fault: AttentionFault, seen: Lengths) -> None:
-        super().__init__(self._wrong)
+        super().__init__(_calling(self._wrong))
         self.fault, self.seen, self.changed = fault, seen, 0
 
     def _wrong(self, given: dict[str, Any]) -> Any:
@@ -125,7 +110,7 @@ class Faulty(_Watching):
         if self.seen.masked and keys in self.seen.masked:
             short = keys < max(self.seen.masked)
             if short != self.fault.refiner:
-                return _call(given)
+                return SDPA(**given)
         new = dict(given)
         if self.fault.mask:
             new |= _masked(self.fault.mask, given)
@@ -134,12 +119,7 @@ class Faulty(_Watching):
         if self.fault.scale is not None:
             new["scale"] = self.fault.scale
         self.changed += any(new.get(name) is not given.get(name) for name in new)
-        return _call(new)
-
-
-def _call(given: Mapping[str, Any]) -> Any:
-    rest = {name: x for name, x in given.items() if name not in _NAMES[:3]}
-    return _sdpa(given["query"], given["key"], given["value"], **rest)
+        return SDPA(**new)
 
 
 def _masked(how: Masked, given: Mapping[str, Any]) -> dict[str, Any]:

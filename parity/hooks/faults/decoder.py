@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
+from parity.hooks.torchtools import SDPA, Intercept, of_attention
 from parity.settings import BY_NAME
 
 Mark = Callable[[str], None]
@@ -30,13 +30,12 @@ MODEL = "model"
 """The value of a setting that leaves the original as it is."""
 FAULTS = tuple(f"{name}={value}" for name in KNOWN for value in BY_NAME[name].values if value != MODEL)
 
-_sdpa = torch.nn.functional.scaled_dot_product_attention
 _group_norm, _pad = torch.nn.functional.group_norm, torch.nn.functional.pad
 _AXES = 5
 """Of a video, [B, C, T, H, W]."""
 
 
-class DecoderFaults(TorchFunctionMode):
+class DecoderFaults(Intercept):
     """Within it, torch's functions compute what a decoder with these faults would.
 
     Args:
@@ -44,7 +43,7 @@ class DecoderFaults(TorchFunctionMode):
     """
 
     def __init__(self, values: Mapping[str, str], shape: tuple[int, ...], mark: Mark) -> None:
-        super().__init__()
+        super().__init__(self._call)
         self.values, self.mark = values, mark
         self.batch, self.frames = shape[0], shape[2]
 
@@ -58,34 +57,26 @@ class DecoderFaults(TorchFunctionMode):
         finally:
             self.batch, self.frames = before
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func is _sdpa and self.values.get(ATTENTION, MODEL) != MODEL:
-            args, given = self._attention(args, given)
-        elif func is _pad and self.values.get(PADDING, MODEL) != MODEL:
+    def _call(self, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        if func is SDPA and self.values.get(ATTENTION, MODEL) != MODEL:
+            return SDPA(**self._attention(of_attention(args, given)))
+        if func is _pad and self.values.get(PADDING, MODEL) != MODEL:
             return self._padded(args, given)
-        elif func is _group_norm and self.values.get(NORM, MODEL) != MODEL and args[0].ndim == _AXES:
+        if func is _group_norm and self.values.get(NORM, MODEL) != MODEL and args[0].ndim == _AXES:
             self.mark("vae.norm")
             return _by_frame(lambda x: func(x, *args[1:], **given), args[0])
         return func(*args, **given)
 
-    def _attention(self, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _attention(self, given: dict[str, Any]) -> dict[str, Any]:
         """Arguments of an attention whose rows are those of several frames, with another mask."""
-        query, rows = args[0], args[0].shape[-2]
+        query, rows = given["query"], given["query"].shape[-2]
         several = self.frames > 1 and rows % self.frames == 0 and query.shape[0] % (self.batch * self.frames)
-        if not several or args[1].shape[-2] != rows:
-            return args, given
-        mask = args[3] if len(args) > 3 else given.get("attn_mask")
-        masked = mask is not None or bool(given.get("is_causal"))
+        if not several or given["key"].shape[-2] != rows:
+            return given
+        masked = given.get("attn_mask") is not None or bool(given.get("is_causal"))
         how = self.values[ATTENTION]
         if not {"by_frame": True, "full": masked, "causal": not masked}[how]:  # none to be dropped, or one already
-            return args, given
+            return given
         frame = torch.arange(rows, device=query.device) // (rows // self.frames)
         seen = {
             "by_frame": frame[:, None] == frame[None, :],
@@ -93,7 +84,7 @@ class DecoderFaults(TorchFunctionMode):
             "full": None,
         }[how]
         self.mark("vae.attention")
-        return args[:3], {**given, "attn_mask": seen, "is_causal": False}
+        return {**given, "attn_mask": seen, "is_causal": False}
 
     def _padded(self, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         """A padding of a video: by zeros, or as many frames behind as before."""

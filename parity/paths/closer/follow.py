@@ -28,10 +28,10 @@ import torch
 from parity.errors import UsageError
 from parity.golden.records import Floor, Key, Moments, Record, StepRecords
 from parity.golden.sketch import geometry
-from parity.hooks.attach import callable_modules, named_arguments
 from parity.hooks.masks import Masks
 from parity.hooks.rows import JOINT, Part, take
 from parity.hooks.tap import by_branch
+from parity.hooks.torchtools import callable_modules, named_arguments
 from parity.paths.floors import Variant
 from parity.paths.loaded import STAGE, Eager
 from parity.paths.loop import Loop, denoise

@@ -21,14 +21,15 @@ import torch
 from parity.errors import UsageError
 from parity.golden.floors import least, level, widen
 from parity.golden.records import Floor, Key, Record, StepRecords
-from parity.hooks.calls import Call, calls_of, mapped, retyped
+from parity.hooks.calls import Call, calls_of, retyped
 from parity.hooks.perturb import perturbed
 from parity.hooks.reduce.transfer import TorchReducer, torch_records
 from parity.hooks.rerun import rerun
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, single_output
-from parity.paths.closer.stepwise import Stepwise
+from parity.hooks.torchtools import mapped
+from parity.paths.closer.stepwise import stepwise
 from parity.paths.floors import SEEDS
 from parity.paths.loaded import STAGE, Loaded
 from parity.paths.loop import State, denoise, prepare
@@ -117,10 +118,10 @@ def truth_of(
             widen(floors, truth, seen(rerun(module, call, wide)))
     if theirs is not call:
         widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
-        with Stepwise():
+        with stepwise():
             widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
     elif not exact:
-        with Stepwise():
+        with stepwise():
             widen(floors, truth, seen(rerun(module, call, None)))
     level(floors, truth)
     return StepRecords(step, tuple(truth), floors)

@@ -13,21 +13,21 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch.overrides import TorchFunctionMode
+
+from parity.hooks.torchtools import Intercept
 
 
-class Stepwise(TorchFunctionMode):
+def stepwise() -> Intercept:
     """Within it, norms and activations of 16-bit tensors round after each of their operations."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         steps = _STEPS.get(func)
         given = args[0] if args else kwargs.get("input")
         if steps is None or not isinstance(given, torch.Tensor) or given.dtype.itemsize != 2:
             return func(*args, **kwargs)
         return steps(*args, **kwargs)
+
+    return Intercept(handle)
 
 
 def _layer_norm(

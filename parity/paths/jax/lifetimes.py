@@ -23,9 +23,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torchax import interop
 
-from parity.hooks.attach import callable_modules
 from parity.hooks.reduce.batch_jax import SMALL, BatchingReducer, array_of
 from parity.hooks.sites import is_block
+from parity.hooks.torchtools import callable_modules
 
 MANY = 4
 """Reductions that are pending when a module below a block waits too: an attention's query, key, value and output."""

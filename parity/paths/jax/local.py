@@ -14,13 +14,14 @@ import torchax
 from torchax import interop
 
 from parity.golden.records import Record
-from parity.hooks.calls import Call, mapped
+from parity.hooks.calls import Call
 from parity.hooks.operations import Operation, Operations
 from parity.hooks.reduce import on_jax as reduce_jax
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, single_output
+from parity.hooks.torchtools import mapped
 from parity.paths.closer.local import Ordered, Rows
 from parity.paths.jax.mesh import Devices
 from parity.paths.jax.program import Programs, Shell, apart, holding

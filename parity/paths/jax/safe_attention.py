@@ -13,11 +13,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
 from torchax import interop
 from torchax.ops import ops_registry
 
-_OP: Any = torch.nn.functional.scaled_dot_product_attention
+from parity.hooks.torchtools import SDPA
+
+_OP: Any = SDPA
 """The entry of torchax's operator table: torch's own function, whatever a port puts in its place later."""
 
 

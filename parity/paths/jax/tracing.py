@@ -15,10 +15,10 @@ from torchax import interop
 from torchax.ops import mappings
 
 from parity.errors import PassingError, UsageError
-from parity.hooks.attach import callable_modules
 from parity.hooks.modules import nearest
 from parity.hooks.reduce.batch_jax import array_of
 from parity.hooks.tap import Tap
+from parity.hooks.torchtools import callable_modules
 from parity.models.attention import SETTLE
 
 

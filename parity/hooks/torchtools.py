@@ -1,0 +1,148 @@
+"""Torch helpers: its functions intercepted, modules and arguments by name, nests walked."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from types import MethodType, NoneType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+SDPA: Callable[..., torch.Tensor] = torch._C._nn.scaled_dot_product_attention
+"""torch's own attention, whatever stands in `torch.nn.functional` by now."""
+_SDPA_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Intercept(TorchFunctionMode):
+    """Within it, what torch's functions return is what a handler makes of the function and its arguments.
+
+    Args:
+        handle: takes (function, args, kwargs). Functions that it calls are not handed to it again.
+    """
+
+    def __init__(self, handle: Handler) -> None:
+        super().__init__()
+        self.handle = handle
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self.handle(func, args, dict(kwargs or {}))
+
+
+def of_attention(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of `SDPA` by name."""
+    return {**dict(zip(_SDPA_NAMES, args, strict=False)), **kwargs}
+
+
+# --- modules
+
+
+def callable_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """The modules of a model that can be called, by path, the top one as `""`; lists and dicts of modules are not."""
+    containers = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
+    return {path: m for path, m in model.named_modules() if not isinstance(m, containers)}
+
+
+def named_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a module's forward by parameter name, so that positional and keyword calls compare.
+
+    Extra positional arguments are named `args.<i>`; a call that does not fit the signature falls back to `<i>`.
+    """
+    try:
+        signature = _signature(module)
+        bound = signature.bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return {**{str(i): a for i, a in enumerate(args)}, **kwargs}
+    named: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            named.update(value)
+        elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
+            named[name] = value
+    return named
+
+
+def _signature(module: torch.nn.Module) -> inspect.Signature:
+    """The signature of the forward in use, or of the class's where a wrapper hides it behind `*args`."""
+    signature = _signature_of(module.forward)
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in signature.parameters.values()):
+        return _signature_of(type(module).forward.__get__(module))
+    return signature
+
+
+def _signature_of(call: Callable[..., Any]) -> inspect.Signature:
+    return _of_method(call.__func__) if isinstance(call, MethodType) else inspect.signature(call)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_method(function: Callable[..., Any]) -> inspect.Signature:
+    """A method's signature, without what it is bound to: one for all modules of a class."""
+    return inspect.signature(MethodType(function, object()))
+
+
+# --- nests
+
+
+def parts_of(x: Any) -> list[tuple[str, Any]] | None:
+    """What a tuple, list, mapping or dataclass holds, by name; None for anything else.
+
+    Of a dataclass, which may hold options of a backend, numbers and texts are left out.
+    """
+    if isinstance(x, Mapping):  # a ModelOutput among them
+        return [(str(name), item) for name, item in x.items()]
+    if isinstance(x, (tuple, list)):
+        return [(str(i), item) for i, item in enumerate(x)]
+    if is_dataclass(x) and not isinstance(x, type):
+        held = ((f.name, getattr(x, f.name, None)) for f in fields(x))
+        return [(name, item) for name, item in held if not isinstance(item, (int, float, str, NoneType))]
+    return None
+
+
+def leaves(x: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """What is in a nest and is none itself, with names such as `out.0.sample`."""
+    parts = parts_of(x)
+    if parts is None:
+        yield name, x
+        return
+    for part, item in parts:
+        yield from leaves(item, f"{name}.{part}" if name else part)
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], Any] = _same) -> Any:
+    """`x` with `change` applied to each tensor in its tuples, lists, dicts and dataclasses (a ModelOutput among them),
+    and `rest` to what else is in them."""
+    if isinstance(x, torch.Tensor):
+        return change(x)
+    if isinstance(x, tuple):
+        items = [mapped(change, item, rest) for item in x]
+        return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+    if isinstance(x, list):
+        return [mapped(change, item, rest) for item in x]
+    if type(x) is dict:
+        return {name: mapped(change, item, rest) for name, item in x.items()}
+    if not is_dataclass(x) or isinstance(x, type):
+        return rest(x)
+    changed = {name: mapped(change, item, rest) for name, item in parts_of(x) or ()}
+    if isinstance(x, Mapping):
+        return type(x)(**changed)
+    new = copy.copy(x)
+    for name, item in changed.items():
+        object.__setattr__(new, name, item)
+    return new

@@ -1,0 +1,59 @@
+"""Torch helpers: nests are walked whole, and known faults bind arguments however they are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from diffusers.utils import BaseOutput
+
+from parity.hooks.faults.decoder import DecoderFaults
+from parity.hooks.torchtools import SDPA, leaves, mapped
+
+
+class Named(NamedTuple):
+    first: torch.Tensor
+    rest: Any
+
+
+@dataclass(frozen=True)
+class Frozen:
+    first: torch.Tensor
+    rest: Any
+
+
+@dataclass
+class Output(BaseOutput):
+    first: torch.Tensor
+    rest: Any = None
+
+
+@pytest.mark.parametrize("kind", [Named, Frozen, Output], ids=lambda kind: kind.__name__)
+def test_tensors_are_changed_wherever_they_are_held(kind: Any) -> None:
+    x = torch.ones(2)
+    before = kind(x, [{"deep": (x, "text")}, None])
+    after = mapped(lambda t: t + 1, before)
+    assert type(after) is kind
+    found = {name: item for name, item in leaves(after) if isinstance(item, torch.Tensor)}
+    assert [float(item.sum()) for item in found.values()] == [4.0, 4.0]
+    assert [name.rpartition(".")[2] for name in found] == ["0" if kind is Named else "first", "0"]
+    assert float(before.first.sum()) == 2.0  # what was given stays
+
+
+def test_an_argument_that_is_a_list_of_one_class_stays_one() -> None:
+    assert mapped(lambda t: t, [torch.Size((1, 2))])[0] == (1, 2)
+    assert mapped(lambda t: t, {"a": None, "b": 3}, str) == {"a": "None", "b": "3"}
+
+
+@pytest.mark.parametrize("keywords", [False, True])
+def test_a_fault_of_a_decoders_attention_takes_arguments_by_name_too(keywords: bool) -> None:
+    q, k, v = torch.randn(3, 1, 2, 8, 4, generator=torch.Generator().manual_seed(0))
+    marks: list[str] = []
+    with DecoderFaults({"vae.attention": "by_frame"}, (2, 4, 2, 2, 2), marks.append):
+        attend = torch.nn.functional.scaled_dot_product_attention
+        out = attend(query=q, key=k, value=v) if keywords else attend(q, k, v)
+    assert marks == ["vae.attention"]
+    frames = [SDPA(*(x[:, :, i : i + 4] for x in (q, k, v))) for i in (0, 4)]
+    assert torch.allclose(out, torch.cat(frames, dim=2), atol=1e-6)
