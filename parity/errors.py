@@ -32,6 +32,16 @@ def line_of(error: BaseException, file: Path) -> str:
     return file.name
 
 
+def shown(value: object) -> str:
+    """A value for an error message: short, on one line, whatever it is, at no cost."""
+    if isinstance(value, (dict, list)) and len(value) > 8:
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)} entries"
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    text = ascii(value[:80] if isinstance(value, str) else value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 class ParityError(Exception):
     """A failure that is explained to the user; base of the ones below."""
 
@@ -42,6 +52,10 @@ class UsageError(ParityError):
     """Wrong usage or bad input: an unknown setting, a missing or misshapen file. Exit code 2."""
 
     exit_code = 2
+
+
+class MalformedError(ValueError):
+    """What stands in a file is not what its format allows: which and why, without the file's name."""
 
 
 class Terminated(BaseException):

@@ -48,7 +48,6 @@ REPORT_READS = (
     "parity.compare.many.sites",
     "parity.compare.reason",
     "parity.golden.records",
-    "parity.golden.strict",
 )
 """The reports compute nothing: they read result types (`strict` has the spelling of NaN in JSON)."""
 

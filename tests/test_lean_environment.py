@@ -21,7 +21,7 @@ import parity
 from tests.support.made import CANDIDATE, REFERENCE, walk, write
 
 ROOT = Path(parity.__file__).parents[1]
-CORE = ("jinja2", "numpy", "packaging", "platformdirs", "rich", "safetensors", "typer")
+CORE = ("jinja2", "msgspec", "numpy", "packaging", "platformdirs", "rich", "safetensors", "typer")
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers", "fsspec", "hypothesis", "scipy", "pandas"}
 UNREACHABLE = ("No matching distribution", "Connection", "connection", "Temporary failure", "timed out", "SSLError")
 COMMANDS = [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from parity.commands.parts.choices import CHECKS, ISOLATIONS, STAGES, choose, one_of, some_of
 from parity.commands.parts.judged import shown

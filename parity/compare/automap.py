@@ -260,10 +260,7 @@ def _ports(ours: Mapping[str, _Module], theirs: Mapping[str, _Module], rename: R
             port = _nearest_port(record, mine, rest)
             if port is not None:
                 found[f"{target}:{_bare(record)}"] = f"{target}:{port}"
-    return tuple(
-        Rule(rule.pattern, rule.target, f"port rule {number}")
-        for number, rule in enumerate(_generalised(found, found), 1)
-    )
+    return _generalised(found, found)
 
 
 def _bare(record: Record) -> str:

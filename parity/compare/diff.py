@@ -39,7 +39,6 @@ from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result, SiteDiff
 from parity.golden import Golden, Provenance, StepRecords
-from parity.golden.disk.table import Parts
 from parity.golden.records import PORT
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.settings import NEUTRAL
@@ -110,7 +109,6 @@ class Sides:
 
     reference: Golden
     candidate: Golden
-    parts: tuple[Parts, Parts] = field(default_factory=lambda: (Parts(), Parts()))
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -134,8 +132,8 @@ class Sides:
 
     def read(self, step: int, pool: ThreadPoolExecutor) -> tuple[StepRecords, StepRecords]:
         """Both sides' records of a step; hashing lets the other thread run."""
-        ours = pool.submit(self.reference.read_step, step, self.parts[0])
-        theirs = pool.submit(self.candidate.read_step, step, self.parts[1])
+        ours = pool.submit(self.reference.read_step, step)
+        theirs = pool.submit(self.candidate.read_step, step)
         return ours.result(), theirs.result()
 
     def read_all(self) -> Iterator[tuple[StepRecords, StepRecords]]:
@@ -145,8 +143,8 @@ class Sides:
             for step in self.steps:
                 read = reading
                 reading = [
-                    one.submit(self.reference.read_step, step, self.parts[0]),
-                    other.submit(self.candidate.read_step, step, self.parts[1]),
+                    one.submit(self.reference.read_step, step),
+                    other.submit(self.candidate.read_step, step),
                 ]
                 if read:
                     yield _taken(read)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 import numpy as np
 
 from parity.compare.result import Check
+from parity.errors import shown
 from parity.golden.facts import Facts, Schedule
 from parity.golden.fingerprint import fingerprint
-from parity.golden.strict import shown
 from parity.settings import changed_by
 
 TABLE_LIMIT = 1e-4

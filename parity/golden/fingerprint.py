@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from parity.golden.disk.container import blocks
-
 DIGITS = 16
 
 
@@ -37,7 +35,8 @@ def fingerprint(array: np.ndarray, dtype: str = "") -> str:
     name = dtype or array.dtype.name
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)
-    return fingerprint_bytes(name, array.shape, (block.view(np.uint8) for block in blocks(array)))
+    laid_out = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    return fingerprint_bytes(name, array.shape, (laid_out.reshape(-1).view(np.uint8),))
 
 
 def fingerprint_bytes(dtype: str, shape: tuple[int, ...], chunks: Iterable[Any]) -> str:

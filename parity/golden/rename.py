@@ -1,18 +1,9 @@
-"""Rename rules: how the modules of another implementation are called in the reference.
+"""Maps a port's module names to the reference's, by which sites pair up.
 
-Problem. A port may call `blocks.3.attention` what the reference calls `transformer_blocks.3.attn`, and sites pair up
-by name alone.
-
-How. A file of rules, `{"format": 1, "rules": [{"from": ..., "to": ...}], "ports": [...]}`. `from` is a regular
-expression that must match a whole module path of the candidate; `to` is the reference's path, with `\\1` or `\\g<name>`
-for groups. Rules are tried in order, the first that matches decides, and a path that none matches keeps its name.
-Rules under `ports` work alike on `module:port` as renamed so far, without the `@part` a port may end in. The loop's
-own values are never renamed.
-
-The rules may be somebody else's: a pattern that could take exponential time is refused (`parity.golden.patterns`), and
-paths of more than 256 characters keep their names.
-
-Cost. One match a rule and module, not a record.
+Rules are a mapping: a regular expression over a whole module path of the candidate -> the reference's path, `\\1` or
+`\\g<name>` for groups. The first that matches decides, and a path that none matches keeps its name. A rule with a colon
+is of an input or output, `module:port` as renamed so far, without the `@part` it may end in. The loop's own values are
+never renamed. A file (`--map`) holds such a mapping as JSON.
 """
 
 from __future__ import annotations
@@ -22,20 +13,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from parity.errors import UsageError
+import msgspec
+
+from parity.errors import MalformedError, UsageError, shown
 from parity.files import read_bytes
-from parity.golden.patterns import refuse_costly
 from parity.golden.records import LOOP, Key, StepRecords
-from parity.golden.strict import MalformedError, as_int, as_list, as_object, as_text, parse, shown
 
-FORMAT = 1
 MAX_FILE = 1 << 20
-MAX_RULES = 1000
-MAX_PATTERN = 500
-MAX_PATH = 256
-_TARGET = re.compile(r"\\(?:(\d)|g<(\w+)>|(\\))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +37,8 @@ class Rule:
 
     def apply(self, text: str) -> str | None:
         """The new name; None where the rule does not match."""
-        match = self.pattern.fullmatch(text) if len(text) <= MAX_PATH else None
-        if match is None:
-            return None
-
-        def group(at: re.Match[str]) -> str:
-            number, name, backslash = at.groups()
-            if backslash:
-                return "\\"
-            return (match[int(number)] if number else match[_group(name)]) or ""
-
-        return _TARGET.sub(group, self.target)
+        match = self.pattern.fullmatch(text)
+        return None if match is None else match.expand(self.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +60,16 @@ class Rename:
         """The reference's name of a module of the candidate."""
         return path if path == LOOP else _first(self.modules, path)[0]
 
-    def document(self) -> dict[str, Any]:
-        """The rules as the file holds them."""
-        found: dict[str, Any] = {"format": FORMAT, "rules": [_entry(rule) for rule in self.modules]}
-        if self.ports:
-            found["ports"] = [_entry(rule) for rule in self.ports]
-        return found
+    def rules(self) -> dict[str, str]:
+        """As `decode_rename` takes them."""
+        return {rule.pattern.pattern: rule.target for rule in (*self.modules, *self.ports)}
 
     def dumps(self) -> str:
         """The file's text."""
-        return json.dumps(self.document(), indent=1) + "\n"
+        return json.dumps(self.rules(), indent=1) + "\n"
 
 
 NONE = Rename()
-
-
-def _entry(rule: Rule) -> dict[str, str]:
-    return {"from": rule.pattern.pattern, "to": rule.target}
 
 
 def _first(rules: Iterable[Rule], text: str) -> tuple[str, Rule | None]:
@@ -124,59 +93,36 @@ def load_rename(path: str | os.PathLike[str]) -> Rename:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"--map: cannot read '{where}': {reason}") from None
     try:
-        return decode_rename(parse(content), where)
-    except MalformedError as error:
+        return decode_rename(msgspec.json.decode(content, type=dict[str, str]), where)
+    except (MalformedError, msgspec.MsgspecError, UnicodeError) as error:
         raise UsageError(f"--map: {where}: {error}") from None
 
 
-def decode_rename(document: Mapping[str, Any], where: str = "") -> Rename:
-    """The rules of a document.
+def decode_rename(rules: Mapping[str, str], where: str = "") -> Rename:
+    """The rules of a mapping.
 
     Raises:
-        MalformedError: see `load_rename`.
+        MalformedError: one is none; names it.
     """
-    entry = as_object(document, "the document", frozenset({"format", "rules"}), frozenset({"ports"}))
-    as_int(entry["format"], "the format", least=FORMAT, most=FORMAT)
-    return Rename(_rules(entry["rules"], "rule"), _rules(entry.get("ports", []), "port rule"), where)
+    made = tuple(_rule(source, target, f"rule {i}") for i, (source, target) in enumerate(rules.items(), 1))
+    ports = tuple(rule for rule in made if _is_of_port(rule))
+    return Rename(tuple(rule for rule in made if rule not in ports), ports, where)
 
 
-def _rules(value: Any, noun: str) -> tuple[Rule, ...]:
-    entries = enumerate(as_list(value, f"the list of {noun}s", MAX_RULES), 1)
-    return tuple(make_rule(entry, f"{noun} {number}") for number, entry in entries)
+def _is_of_port(rule: Rule) -> bool:
+    return ":" in rule.pattern.pattern.replace("(?:", "")
 
 
-def make_rule(value: Any, name: str) -> Rule:
-    """One rule of the document, checked.
-
-    Raises:
-        MalformedError: naming the rule.
-    """
-    entry = as_object(value, name, frozenset({"from", "to"}))
-    source = as_text(entry["from"], f"{name}: 'from'", MAX_PATTERN)
-    target = as_text(entry["to"], f"{name}: 'to'", MAX_PATTERN)
-    refuse_costly(source, name)
+def _rule(source: str, target: str, name: str) -> Rule:
     try:
         pattern = re.compile(source)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise MalformedError(f"{name}: 'from' is no regular expression: {str(error)[:120]}") from None
-    for at in _TARGET.finditer(target):
-        number, group, _ = at.groups()
-        if number or group:
-            _check_group(pattern, number or group, name)
-    if "\\" in _TARGET.sub("", target):
-        raise MalformedError(f"{name}: 'to' may hold \\1, \\g<name> and \\\\, found {shown(target)}")
-    return Rule(pattern, target, name)
-
-
-def _group(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
-
-
-def _check_group(pattern: re.Pattern[str], text: str, name: str) -> None:
-    group = _group(text)
-    known = group <= pattern.groups if isinstance(group, int) else group in pattern.groupindex
-    if not known:
-        raise MalformedError(f"{name}: 'to' asks for group {text}, and 'from' has {pattern.groups} groups")
+        pattern.sub(target, "")  # a group that is not there
+    except (re.error, IndexError, OverflowError, RecursionError) as error:
+        raise MalformedError(f"{name}, {shown(source)} -> {shown(target)}: {str(error)[:120]}") from None
+    rule = Rule(pattern, target, name)
+    if _is_of_port(rule) and ":" not in target:
+        raise MalformedError(f"{name}, {shown(source)}: it is of a module:port, and its target {shown(target)} is none")
+    return rule
 
 
 @dataclass
@@ -221,8 +167,6 @@ class Renamer:
             bare, rule = _first(self.rename.ports, bare)
             if rule is not None:
                 self.used.add(rule.name)
-                if ":" not in bare:
-                    raise UsageError(self._named(f"{rule.name} makes {shown(bare)}, which is no module:port"))
             site = bare + at + part
         return replace(key, site=site)
 

@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from parity.errors import UsageError
+from parity.errors import UsageError, shown
 from parity.files import read_text
-from parity.golden.strict import shown
 
 MOST_BYTES = 1 << 24
 """Of a config."""

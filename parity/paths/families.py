@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from parity.errors import UsageError
+from parity.errors import MalformedError, UsageError
 from parity.golden.rename import Rename, decode_rename
-from parity.golden.strict import MalformedError
 from parity.hooks.modules import nearest
 from parity.hooks.sites import ATTENTION
 from parity.models.family import Family
@@ -115,18 +114,10 @@ class Names:
     """
 
     def __init__(self, entry: Entry, rules: Mapping[str, str]) -> None:
-        modules, ports = ([{"from": a, "to": b} for a, b in rules.items() if (":" in a) == of] for of in (False, True))
-        document = {"format": 1, "rules": modules, "ports": ports}
         try:
-            self._rename: Rename = decode_rename(document)
+            self._rename: Rename = decode_rename(rules)
         except MalformedError as error:
             raise UsageError(f"{entry.named}: `rename`: {error}") from None
-        for rule in self._rename.ports:
-            if ":" not in rule.target:
-                raise UsageError(
-                    f"{entry.named}: `rename`: {rule.pattern.pattern!r} is of an argument, module:in.name, and its "
-                    f"target {rule.target!r} is not"
-                )
         self._own: dict[str, str] = {}
 
     def module(self, path: str) -> str:

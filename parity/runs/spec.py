@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import replace
 
 from parity.files import read_bytes
-from parity.golden.strict import COUNT, TEXT, Schema, as_text, choice, listed, optional, parse, record
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.settings import PortInfo
@@ -21,8 +22,7 @@ FILE = "request.json"
 _MOST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a run was asked for.
 
     Attributes:
@@ -36,8 +36,8 @@ class RunSpec:
     model: str | None
     reference: tuple[str, ...]
     candidate: tuple[str, ...]
-    steps: int
-    seed: int
+    steps: Annotated[int, msgspec.Meta(ge=0)]
+    seed: Annotated[int, msgspec.Meta(ge=0)]
     prompt: str | None
     golden: str | None
     embeddings: str | None
@@ -47,11 +47,11 @@ class RunSpec:
     port: str | None
     reference_code: str | None
     port_code: str | None
-    stages: tuple[str, ...]
+    stages: tuple[Annotated[str, msgspec.Meta(pattern="^(text|transformer|vae)$")], ...]
     sites: str
     values: tuple[str, ...]
-    checks: str
-    isolate: str
+    checks: Annotated[str, msgspec.Meta(pattern="^(both|logic|precision)$")]
+    isolate: Annotated[str, msgspec.Meta(pattern="^(none|steps|modules)$")]
 
     @classmethod
     def of(cls, request: Request) -> RunSpec:
@@ -84,14 +84,13 @@ class RunSpec:
         """That of a kept run's folder.
 
         Raises:
-            OSError: there is no such file. MalformedError: it is another than a run writes.
+            OSError: there is no such file. msgspec.ValidationError: it is another than a run writes.
         """
-        return _SCHEMA.read(parse(read_bytes(run / FILE, _MOST_BYTES)), "")
+        return msgspec.json.decode(read_bytes(run / FILE, _MOST_BYTES), type=cls)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> bytes:
         """As it is kept."""
-        written: dict[str, Any] = _SCHEMA.write(self)
-        return written
+        return msgspec.json.encode(self)
 
     @property
     def inputs(self) -> str | None:
@@ -152,15 +151,3 @@ def _absolute(where: str) -> str:
 
 def _entry(port: PortInfo | None) -> str | None:
     return None if port is None else f"{port.file}:{port.text.rpartition(':')[2]}"
-
-
-_LONG: Schema[str] = Schema(lambda value, what: as_text(value, what, _MOST_BYTES), str)
-_TEXTS = listed(_LONG, _MOST_BYTES)
-_SCHEMA = record(
-    RunSpec,
-    model=optional(TEXT), reference=_TEXTS, candidate=_TEXTS, steps=COUNT, seed=COUNT, prompt=optional(_LONG),
-    golden=optional(TEXT), embeddings=optional(TEXT), latents=optional(TEXT), arguments=optional(TEXT),
-    reference_port=optional(TEXT), port=optional(TEXT), reference_code=optional(TEXT), port_code=optional(TEXT),
-    stages=listed(choice("text", "transformer", "vae"), 3), sites=_LONG, values=_TEXTS,
-    checks=choice("both", "logic", "precision"), isolate=choice("none", "steps", "modules"),
-)  # fmt: skip

@@ -51,8 +51,8 @@ def test_decoders_setting_is_the_cause(tiles: None, tmp_path: Path, candidate: l
 
 
 REQUEST = {
-    **PLAIN.to_json(), "model": COG, "stages": ["text", "transformer", "vae"], "candidate": ["vae.tiling=true"],
-    "steps": 3, "seed": 4,
+    **json.loads(PLAIN.to_json()), "model": COG, "stages": ["text", "transformer", "vae"],
+    "candidate": ["vae.tiling=true"], "steps": 3, "seed": 4,
 }  # fmt: skip
 
 

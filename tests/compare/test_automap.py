@@ -44,7 +44,7 @@ def of(**tensors: np.ndarray) -> StepRecords:
 
 
 def renamed(reference: StepRecords, candidate: StepRecords) -> list[str]:
-    rename = decode_rename(propose(reference, candidate).rename.document())  # as it would be saved and read
+    rename = decode_rename(propose(reference, candidate).rename.rules())  # as it would be saved and read
     return [r.key.site for r in Renamer(rename).step(candidate).records]
 
 

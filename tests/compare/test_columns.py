@@ -15,7 +15,6 @@ from parity.compare.many.judge import ManyJudge
 from parity.compare.many.sites import Sites
 from parity.compare.result import SiteDiff
 from parity.golden import Floor, Golden, Key, Record, StepRecords
-from parity.golden.disk.table import Parts
 from tests.support.made import REFERENCE, floor_of, tensor_record, write
 
 PORTS = (
@@ -73,11 +72,10 @@ def test_columns_are_judged_as_sites_are(
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("goldens")
     sides = [Golden.open(write(folder / str(i), REFERENCE, [pair[i] for pair in steps])) for i in (0, 1)]
-    parts = (Parts(), Parts())
     slow, quick, sites = Judge(strict_sites=strict), ManyJudge(Judge(strict_sites=strict)), Sites()
     for step in sides[0].steps:
         expected = slow.step(*(side.read_step(step) for side in sides))
-        found = quick.step(*(side.read_step(step, of) for side, of in zip(sides, parts, strict=True)))
+        found = quick.step(*(side.read_step(step) for side in sides))
         assert found is not None
         sites.add(found.columns)
         for a, b in zip(expected, list(sites)[-len(expected) :], strict=True):

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parity.golden.disk.part import ROWS
 from tests.fuzz.outcome import computed, corpus, damaged, ends, fuzzed
-from tests.support.forged import PART, Damage, Document, forged, header, records, resealed, split
+from tests.support.forged import PART, Damage, forged, header, resealed, rows, split
 from tests.support.made import pair
 
 pytestmark = pytest.mark.slow
@@ -44,9 +45,14 @@ def put(document: Any, path: tuple[Step, ...], value: Any) -> Any:
     return made
 
 
-PLACES: dict[str, Callable[[Callable[[Document], object]], Damage]] = {
-    "manifest": resealed, "records": records, "header": header,
-}  # fmt: skip
+def assign(document: Any, new: Any) -> None:
+    if isinstance(document, dict):
+        document.update(new)
+    else:
+        document[:] = new
+
+
+PLACES: dict[str, Callable[[Callable[[Any], object]], Damage]] = {"manifest": resealed, "rows": rows, "header": header}
 
 
 def with_number(at: int, value: float) -> Damage:
@@ -65,7 +71,7 @@ def rewritten(folder: Path, place: str, path: tuple[Step, ...], value: Any) -> b
         if place == "tensors":
             with_number(int(path[0]), value)(folder)
         else:
-            PLACES[place](lambda document: document.update(put(document, path, value)))(folder)
+            PLACES[place](lambda document: assign(document, put(document, path, value)))(folder)
     except (OSError, ValueError, KeyError, IndexError, TypeError, OverflowError, StopIteration, struct.error):
         return False
     return True
@@ -97,7 +103,7 @@ def a_change(draw: st.DrawFn, folder: Path) -> Change:
     fields, body = split((folder / PART).read_bytes())
     if place == "tensors":
         return place, (draw(st.integers(0, len(body) // 4 - 1)),), draw(NUMBERS)
-    documents = {"header": fields, "records": json.loads(fields["__metadata__"]["parity"])}
+    documents = {"header": fields, "rows": json.loads(fields["__metadata__"][ROWS])}
     document = documents.get(place) or json.loads((folder / "golden.json").read_text())
     return place, draw(st.sampled_from(paths_of(document)[1:])), draw(ODD)
 

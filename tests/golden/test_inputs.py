@@ -60,9 +60,8 @@ def test_damaged_inputs_are_refused(tmp_path: Path) -> None:
             read_inputs(one)
     file.unlink()
     (tmp_path / "outside").write_bytes(whole)
-    file.symlink_to(tmp_path / "outside")
-    with pytest.raises(UsageError, match="leads out of its golden"):
-        read_inputs(one)
+    file.symlink_to(tmp_path / "outside")  # as a hub's snapshot is made of
+    assert read_inputs(one).keys() == INPUTS.keys()
 
 
 def test_inputs_of_another_golden_are_refused(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parity.golden.disk.format import own_checksum
+from parity.golden.disk.part import ROWS
 
 PART = "step-0000.safetensors"
 Document = dict[str, Any]
@@ -69,12 +72,27 @@ def header(change: Callable[[Document], object]) -> Damage:
     return forged(new)
 
 
-def records(change: Callable[[Document], object]) -> Damage:
-    """A forged part whose document of records is changed."""
+def rows(change: Callable[[list[list[Any]]], object]) -> Damage:
+    """A forged part whose names of records are changed: (stage, branch, site, call, kind, dtype, shape, rows, frame,
+    value, moments, sketch, held, floor, bins) of each."""
 
     def changed(fields: Document) -> None:
-        document = json.loads(fields["__metadata__"]["parity"])
-        change(document)
-        fields["__metadata__"]["parity"] = json.dumps(document)
+        found = json.loads(fields["__metadata__"][ROWS])
+        change(found)
+        fields["__metadata__"][ROWS] = json.dumps(found)
 
     return header(changed)
+
+
+def column(name: str, change: Callable[[np.ndarray], object]) -> Damage:
+    """A forged part with other numbers in a column."""
+
+    def new(data: bytes) -> bytes:
+        fields, body = split(data)
+        start, end = fields[name]["data_offsets"]
+        dtype = {"F32": np.float32, "F64": np.float64, "I64": np.int64}[fields[name]["dtype"]]
+        numbers = np.frombuffer(body[start:end], dtype).reshape(fields[name]["shape"]).copy()
+        change(numbers)
+        return joined(fields, body[:start] + numbers.tobytes() + body[end:])
+
+    return forged(new)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -73,7 +72,7 @@ class KeepRun:
         except OSError as error:
             raise UsageError(f"--out: cannot make '{where}': {error.strerror}") from None
         if not self._begun:
-            write(self.out / FILE, json.dumps(RunSpec.of(self.request).to_json()) + "\n", "--out")
+            write(self.out / FILE, RunSpec.of(self.request).to_json().decode() + "\n", "--out")
         self._begun = True
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:

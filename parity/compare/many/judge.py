@@ -37,7 +37,7 @@ from parity.compare.many.sites import BIRTHS, NUMBERS, VERDICTS, Columns, column
 from parity.compare.pairs.align import Pair
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import is_unpaired, unread
-from parity.golden.disk.table import FloorTable, Table
+from parity.golden.disk.part import FloorTable, Table
 from parity.golden.records import LOOP, StepRecords
 from parity.golden.sketch import BINS, PER_BIN, TOTAL, Geometry
 
@@ -128,13 +128,13 @@ class _Step:
         for start in range(0, group.at.size, rows):
             part = slice(start, start + rows)
             x, y = (
-                _gathered(side.body, spans[part], size)
-                for side, spans in zip((self.ours, self.theirs), group.spans, strict=True)
+                _gathered(side.sketches, starts[part], size)
+                for side, starts in zip((self.ours, self.theirs), group.starts, strict=True)
             )
             limits = np.full((group.at[part].size, group.view.bins), NAN)
             held = np.flatnonzero(group.bins[part] >= 0)
             if held.size:
-                limits[held] = _gathered(self.floors.body, group.bins[part][held], group.view.bins)
+                limits[held] = _gathered(self.floors.bins, group.bins[part][held], group.view.bins)
             with np.errstate(all="ignore"):
                 self._block(group, part, x.astype(np.float64), y.astype(np.float64), limits)
 
@@ -254,15 +254,14 @@ _NONE = np.zeros(0)
 _LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 
 
-def _gathered(body: memoryview, starts: np.ndarray, size: int) -> np.ndarray:
+def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
     """float32 [sites, size] from where each begins; what lies one behind the other is copied at once, or not at all."""
-    edges = np.flatnonzero(np.diff(starts) != 4 * size) + 1
+    edges = np.flatnonzero(np.diff(starts) != size) + 1
     if starts.size and not edges.size:
-        return np.frombuffer(body, np.float32, starts.size * size, int(starts[0])).reshape(-1, size)
+        return column[starts[0] : starts[0] + starts.size * size].reshape(-1, size)
     found = np.empty((starts.size, size), np.float32)
     for first, last in zip([0, *edges.tolist()], [*edges.tolist(), starts.size], strict=True):
-        run = np.frombuffer(body, np.float32, (last - first) * size, int(starts[first]))
-        found[first:last] = run.reshape(-1, size)
+        found[first:last] = column[starts[first] : starts[first] + (last - first) * size].reshape(-1, size)
     return found
 
 

@@ -17,7 +17,7 @@ from parity.compare.pairs.align import Pair, align
 from parity.compare.pairs.lone import lone_ports
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import read_key
-from parity.golden.disk.table import Layout, Table
+from parity.golden.disk.part import Layout, Table
 from parity.golden.records import LOOP, Key, Record, StepRecords
 from parity.golden.sketch import Geometry
 
@@ -27,14 +27,14 @@ class Group:
     """Sites whose sketches lie alike.
 
     Attributes:
-        view: of their tensors. at: int64, positions among the sites. spans: first bytes of (reference, candidate).
-        floors: int64, position of the reference's floor, -1 without. bins: first byte of the floor's bins, -1 without
-            bins or where there are others than the sketch has.
+        view: of their tensors. at: int64, positions among the sites. starts: where the sketches of (reference,
+            candidate) begin. floors: int64, position of the reference's floor, -1 without. bins: where the floor's bins
+            begin, -1 without bins or where there are others than the sketch has.
     """
 
     view: Geometry
     at: np.ndarray
-    spans: tuple[np.ndarray, np.ndarray]
+    starts: tuple[np.ndarray, np.ndarray]
     floors: np.ndarray
     bins: np.ndarray
 
@@ -132,31 +132,23 @@ def _sketched(pair: Pair, ours: Layout, theirs: Layout, a: int, b: int) -> bool:
         return False
     if "mask" in x.key.port:  # perhaps of another form
         return False
-    held = ours.values[a] is not None and theirs.values[b] is not None
-    drawn = ours.sketches[a] is not None and theirs.sketches[b] is not None
-    return drawn and not held and x.frame[0] * x.frame[1] > 0
+    held = ours.values[a] and theirs.values[b]
+    drawn = ours.sketches[a] >= 0 and theirs.sketches[b] >= 0
+    return bool(drawn) and not held and x.frame[0] * x.frame[1] > 0
 
 
 def _group(
     view: Geometry, here: Sequence[int], found: Sequence[tuple[int, int]], ours: Layout, theirs: Layout
 ) -> Group:
-    def first(layout: Layout, i: int) -> int:
-        span = layout.sketches[i]
-        assert span is not None
-        return span[2]
-
-    floors = [ours.floors.get(ours.records[found[i][0]].key, -1) for i in here]
-    spans = [None if f < 0 else ours.bins[f] for f in floors]
-    return Group(
-        view=view,
-        at=np.array(here, np.int64),
-        spans=(
-            np.array([first(ours, found[i][0]) for i in here]),
-            np.array([first(theirs, found[i][1]) for i in here]),
-        ),
-        floors=np.array(floors, np.int64),
-        bins=np.array([-1 if s is None or s[1] != (view.bins,) else s[2] for s in spans], np.int64),
-    )
+    at = np.array([found[i] for i in here], np.int64).reshape(-1, 2)
+    floors = np.array([ours.floors.get(ours.records[i].key, -1) for i in at[:, 0]], np.int64)
+    has = floors >= 0
+    fits = has.copy()
+    fits[has] = ours.bin_counts[floors[has]] == view.bins
+    bins = np.full(len(here), -1)
+    bins[fits] = ours.bins[floors[fits]]
+    starts = (ours.sketches[at[:, 0]], theirs.sketches[at[:, 1]])
+    return Group(view=view, at=np.array(here, np.int64), starts=starts, floors=floors, bins=bins)
 
 
 class Counterparts:

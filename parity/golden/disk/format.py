@@ -1,15 +1,9 @@
 """The golden on disk: its names, its limits and `golden.json`.
 
-Problem. A golden is trusted months later, on a machine that has only the folder: it must say what it is, what it holds
-and which run it came from, and a reader must notice whatever was damaged, cut off, swapped or forged.
-
-How. `golden.json` lists the parts with sizes and SHA-256 checksums beside the provenance, and holds a checksum of
-itself; it is rewritten whole after each part, so it never names a part that is not there. A part's file name follows
-from its step, so a golden cannot name a file outside itself. Format version 1 is described in
-`docs/formats.md`. A reader refuses newer versions and unknown fields; `Provenance` may gain fields with defaults
-within a version.
-
-Cost. `golden.json` holds no records: a few hundred bytes a part, and the fingerprints of the weights.
+`golden.json` lists the parts with sizes and SHA-256 checksums beside the provenance, and holds a checksum of itself; it
+is rewritten whole after each part, so it never names a part that is not there. A part's file name follows from its
+step, so a golden cannot name a file outside itself. `docs/formats.md` describes it. A reader refuses other versions and
+unknown names; `Provenance` may gain fields with defaults within a version.
 """
 
 from __future__ import annotations
@@ -17,41 +11,23 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, get_type_hints
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
 
-from parity.errors import UsageError
-from parity.golden.disk.codec import MAX_RECORDS, MAX_STEP
+import msgspec
+
+from parity.errors import MalformedError, UsageError, shown
+from parity.golden.disk.part import MAX_RECORDS, MAX_STEP
 from parity.golden.records import Provenance
-from parity.golden.strict import (
-    BOOL,
-    COUNT,
-    TEXT,
-    MalformedError,
-    Schema,
-    as_int,
-    choice,
-    integer,
-    listed,
-    mapping,
-    members,
-    parse,
-    row,
-    shown,
-)
 from parity.redact import without_secrets
 
-FORMAT = 1
+FORMAT = 2
 KIND = "parity-golden"
 MANIFEST = "golden.json"
 MAX_MANIFEST = 64 * 2**20
 """Bytes of `golden.json` at most: 100,000 weights and modules come to some 20 MB."""
-MAX_PART = 2**50
-MAX_PARTS = 100_000
 MAX_SHARDS = 1_000_000
-_CHECKSUM = re.compile(r"[0-9a-f]{64}")
 
 
 def part_name(step: int) -> str:
@@ -64,75 +40,37 @@ class Part:
     """One part as `golden.json` lists it.
 
     Attributes:
-        step: the step it holds; -1 for what happens before the loop.
-        bytes: its size.
-        sha256: of the whole file, 64 hexadecimal digits.
-        records: how many records it holds.
+        step: the step it holds; -1 for what happens before the loop. bytes: its size. sha256: of the whole file.
+        records: how many it holds.
     """
 
-    step: int
-    bytes: int
-    sha256: str
-    records: int
+    step: Annotated[int, msgspec.Meta(ge=-1, le=MAX_STEP)]
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    records: Annotated[int, msgspec.Meta(ge=0, le=MAX_RECORDS)]
 
     @property
     def file(self) -> str:
         return part_name(self.step)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The content of `golden.json`.
 
     Attributes:
-        parts: by rising step.
-        complete: whether the recording ended by itself.
+        complete: whether the recording ended by itself. parts: by rising step. sha256: of all but itself.
     """
 
     provenance: Provenance
-    parts: tuple[Part, ...] = ()
+    parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=100_000)] = ()
     complete: bool = False
+    sha256: str = ""
 
 
 def damaged(where: str, what: object) -> UsageError:
     """The error for a file that is not what its golden or the format says."""
     return UsageError(f"{where}: {what}; the file is damaged or was changed: copy the golden again or record it again")
-
-
-_PART = members(
-    {
-        "step": integer(-1, MAX_STEP),
-        "file": TEXT,
-        "bytes": integer(0, MAX_PART),
-        "sha256": TEXT,
-        "records": integer(0, MAX_RECORDS),
-    }
-)
-_BY_TYPE: Mapping[Any, Schema[Any]] = {
-    str: TEXT,
-    int: integer(-(2**63)),
-    Mapping[str, str]: mapping(TEXT),
-    tuple[str, ...]: listed(TEXT, MAX_SHARDS),
-    tuple[int, int]: row(COUNT, COUNT),
-}
-"""Annotation of a field of Provenance -> how it stands in `golden.json`: the dataclass itself says what is allowed."""
-_FIELDS = {f.name: _BY_TYPE[get_type_hints(Provenance)[f.name]] for f in fields(Provenance)}
-_FIELDS["steps"] = integer(0, MAX_STEP)  # schedules are made whole, by whoever reads the golden
-_REQUIRED = {f.name for f in fields(Provenance) if f.default is MISSING and f.default_factory is MISSING}
-_PROVENANCE = members(
-    {name: item for name, item in _FIELDS.items() if name in _REQUIRED},
-    {name: item for name, item in _FIELDS.items() if name not in _REQUIRED},
-)
-_DOCUMENT = members(
-    {
-        "kind": choice(KIND),
-        "format": integer(FORMAT, FORMAT),
-        "complete": BOOL,
-        "parts": listed(_PART, MAX_PARTS),
-        "provenance": _PROVENANCE,
-        "sha256": TEXT,
-    }
-)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -141,25 +79,22 @@ def encode_manifest(manifest: Manifest) -> bytes:
     Raises:
         MalformedError: the provenance does not fit the format.
     """
-    parts = [
-        {"step": part.step, "file": part.file, "bytes": part.bytes, "sha256": part.sha256, "records": part.records}
-        for part in sorted(manifest.parts, key=lambda part: part.step)
-    ]
-    provenance = {name: _ordered(name, getattr(manifest.provenance, name)) for name in _FIELDS}
-    provenance["model"] = without_secrets(str(provenance["model"]))
-    document = {
-        "kind": KIND,
-        "format": FORMAT,
-        "complete": manifest.complete,
-        "parts": parts,
-        "provenance": provenance,
-        "sha256": "",
-    }
-    document = _DOCUMENT.write(document)
-    _provenance(_PROVENANCE.read(document["provenance"], "provenance"))  # what is written can be read
-    document["sha256"] = own_checksum(document)
-    encoded = (json.dumps(document, indent=1) + "\n").encode("ascii")
-    as_int(len(encoded), f"the size of {MANIFEST}", most=MAX_MANIFEST)
+    told = {f.name: getattr(manifest.provenance, f.name) for f in fields(Provenance)}
+    told["model"] = without_secrets(told["model"])
+    for name, value in told.items():  # equal runs agree; the module tree's own order says more than the alphabet's
+        if isinstance(value, Mapping):
+            told[name] = dict(value if name == "modules" else sorted(value.items()))
+    parts = tuple(sorted(manifest.parts, key=lambda part: part.step))
+    whole = {"kind": KIND, "format": FORMAT, "complete": manifest.complete, "parts": parts, "provenance": told}
+    try:
+        document = msgspec.to_builtins(whole, str_keys=True)
+        document["sha256"] = own_checksum(document)
+        _decoded(document)  # what is written can be read
+        encoded = (json.dumps(document, indent=1) + "\n").encode("ascii")
+    except (msgspec.MsgspecError, OverflowError, TypeError) as error:
+        raise MalformedError(str(error)) from None
+    if len(encoded) > MAX_MANIFEST:
+        raise MalformedError(f"{MANIFEST} would have {len(encoded)} bytes, more than {MAX_MANIFEST}")
     return encoded
 
 
@@ -169,11 +104,6 @@ def own_checksum(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, separators=(",", ":")).encode("ascii")).hexdigest()
 
 
-def _ordered(name: str, value: Any) -> Any:
-    """Sorted, so that two equal runs agree; but the module tree's own order says more than the alphabet's."""
-    return dict(sorted(value.items())) if isinstance(value, Mapping) and name != "modules" else value
-
-
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """The manifest in `data`.
 
@@ -181,53 +111,49 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         where: the file's name for messages.
 
     Raises:
-        UsageError: it is not a golden, from a newer parity, or damaged.
+        UsageError: it is not a golden, of another version of the format, or damaged.
     """
     try:
-        document = parse(data)
-    except MalformedError as error:
-        raise damaged(where, error) from None
-    if document.get("kind") != KIND:
+        document = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise damaged(where, f"it is not JSON ({error})") from None
+    if not isinstance(document, dict) or document.get("kind") != KIND:
         raise UsageError(f'{where}: this is not a golden (it has no "kind": "{KIND}"); give the folder of one')
     version = document.get("format")
     if type(version) is int and version > FORMAT:
         raise UsageError(
             f"{where}: format {shown(version)} is newer than {FORMAT}, which this parity reads; upgrade it"
         )
+    if type(version) is int and version < FORMAT:
+        raise UsageError(f"{where}: format {shown(version)} is of an older parity; record it again")
     try:
-        as_int(version, "the format", least=FORMAT, most=FORMAT)
-        return _decode_document(document)
-    except MalformedError as error:
+        return _decoded(document)
+    except (msgspec.MsgspecError, MalformedError, RecursionError) as error:
         raise damaged(where, error) from None
 
 
-def _decode_document(document: dict[str, Any]) -> Manifest:
-    found = _DOCUMENT.read(document, "")
-    parts = tuple(_part(entry, index) for index, entry in enumerate(found["parts"]))
-    if any(a.step >= b.step for a, b in itertools.pairwise(parts)):
+def _decoded(document: Mapping[str, Any]) -> Manifest:
+    rest = {name: value for name, value in document.items() if name not in ("kind", "format")}
+    found = msgspec.convert(rest, Manifest)
+    for what, entry, kind in (
+        (MANIFEST, rest, Manifest),
+        ("provenance", rest["provenance"], Provenance),
+        *(("a part", part, Part) for part in rest.get("parts", ())),
+    ):
+        if unknown := sorted(entry.keys() - {f.name for f in fields(kind)}):
+            raise MalformedError(f"{what} has {shown(unknown[0])}, which this version of parity does not know")
+    if any(a.step >= b.step for a, b in itertools.pairwise(found.parts)):
         raise MalformedError("its parts are not in order of their steps, each once")
-    provenance = _provenance(found["provenance"])
-    if found["sha256"] != own_checksum(document):
-        raise MalformedError("its content does not match its own checksum")
-    return Manifest(provenance, parts, found["complete"])
-
-
-def _part(entry: dict[str, Any], index: int) -> Part:
-    step, file, checksum = entry["step"], entry.pop("file"), entry["sha256"]
-    if file != part_name(step):
-        raise MalformedError(f"parts[{index}] names the file {shown(file)} instead of {part_name(step)}")
-    if not _CHECKSUM.fullmatch(checksum):
-        raise MalformedError(f"the checksum of parts[{index}] is {shown(checksum)}, not 64 hexadecimal digits")
-    return Part(**entry)
-
-
-def _provenance(entry: dict[str, Any]) -> Provenance:
-    # A model may be named by a URL; its secrets go no further, whoever wrote them.
-    provenance = Provenance(**{**entry, "model": without_secrets(entry["model"])})
-    index, count = provenance.shard
+    index, count = found.provenance.shard
     if not 0 <= index < count <= MAX_SHARDS:
         raise MalformedError(f"provenance.shard {[index, count]} is not an index below a count")
-    return provenance
+    if not 0 <= found.provenance.steps <= MAX_STEP:  # schedules are made whole, by whoever reads the golden
+        raise MalformedError(f"provenance.steps is {found.provenance.steps}, not 0 to {MAX_STEP}")
+    if found.sha256 != own_checksum(document):
+        raise MalformedError("its content does not match its own checksum")
+    # A model may be named by a URL; its secrets go no further, whoever wrote them.
+    clean = replace(found.provenance, model=without_secrets(found.provenance.model))
+    return Manifest(provenance=clean, parts=found.parts, complete=found.complete)
 
 
 def first_difference(a: Provenance, b: Provenance, ignore: tuple[str, ...] = ()) -> str | None:

@@ -16,16 +16,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
-from parity.errors import UsageError
-from parity.golden.disk.container import Tensor, data, header, parse_container, tensor, widen
+from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import damaged
 from parity.golden.disk.read import Golden
-from parity.golden.disk.store import Store
+from parity.golden.disk.store import MissingError, Store
+from parity.golden.disk.tensors import Array, read_tensors, write_tensors
 from parity.golden.fingerprint import fingerprint
 from parity.golden.records import Provenance
-from parity.golden.strict import MalformedError, parse
 
 FILE = "inputs.safetensors"
 MOST = 1 << 32
@@ -51,9 +51,9 @@ def put_inputs(store: Store, provenance: Provenance, inputs: Mapping[str, Input]
     named = {name: fingerprint(item.values) for name, item in inputs.items()}
     if named != dict(provenance.inputs) or not named:
         return False
-    tensors: dict[str, Tensor] = {name: tensor(item.values, item.dtype) for name, item in sorted(inputs.items())}
+    arrays = {name: Array.of(item.values, item.dtype) for name, item in sorted(inputs.items())}
     dtypes = json.dumps({name: item.dtype for name, item in sorted(inputs.items())})
-    store.put(FILE, iter((header(tensors, {"dtypes": dtypes}), *map(bytes, data(tensors)))))
+    store.put(FILE, lambda path: write_tensors(path, arrays, ("dtypes", dtypes)))
     return True
 
 
@@ -64,17 +64,17 @@ def read_inputs(golden: Golden) -> dict[str, Input]:
         UsageError: it carries none; the file is damaged, or is not what golden.json says.
     """
     where = f"{golden.name}/{FILE}"
-    content = golden.store.read(FILE, MOST)
-    if content is None:
-        raise UsageError(
-            f"{where}: this golden carries no embeddings and noise: it was recorded in a script, with its text stage, "
-            "or by an older parity; record it again"
-        )
     try:
-        metadata, tensors = parse_container(memoryview(content))
-        dtypes = parse(metadata.get("dtypes", "{}").encode())
-        found = {name: Input(_values(held), str(dtypes[name])) for name, held in tensors.items()}
-    except (MalformedError, KeyError, TypeError) as error:
+        with golden.store.mapped(FILE, None, MOST) as (path, buffer):
+            metadata, arrays = read_tensors(path, buffer)
+        dtypes = _DTYPES.decode(metadata.get("dtypes", "{}"))
+        found = {name: Input(held.values, dtypes[name]) for name, held in arrays.items()}
+    except MissingError:
+        raise UsageError(
+            f"{where}: this golden carries no embeddings and noise: it was recorded in a script, or with its text "
+            "stage; record it again"
+        ) from None
+    except (MalformedError, KeyError, msgspec.MsgspecError) as error:
         raise damaged(where, str(error)) from None
     expected = golden.provenance.inputs
     for name in sorted(found.keys() | expected.keys()):
@@ -85,5 +85,4 @@ def read_inputs(golden: Golden) -> dict[str, Input]:
     return found
 
 
-def _values(held: Tensor) -> np.ndarray:
-    return widen(held.array) if held.dtype == "BF16" else held.array
+_DTYPES = msgspec.json.Decoder(dict[str, str])

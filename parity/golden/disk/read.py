@@ -1,36 +1,25 @@
 """Reading a golden, local or remote, one step at a time.
 
-Problem. A golden of a real model is larger than memory, and may have been damaged on its way.
-
-How. `golden.json` is read and checked when the golden is opened. A step's part is checked against its listed size and
+`golden.json` is read and checked when the golden is opened. A step's part is checked against its listed size and
 checksum each time it is read, from the same map that is then handed out as arrays: what was checked is what is used.
-
-`verify` reads every part in the same way and collects what is raised, and then what holds between parts: the recording
-was finished, it holds something, its module tree has no loose ends.
-
-Cost. Memory of one part's metadata; sketches and values are views of the mapped file and are paged in when used. Of
-bfloat16 values float32 copies are made, in memory up to 16 MB each and mapped from a temporary file beyond. Time of
-one SHA-256 of the part.
+Memory is that of one part's names; sketches and values are paged in as they are used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from parity.errors import UsageError
-from parity.golden.disk.codec import decode_step
+from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import MANIFEST, MAX_MANIFEST, Manifest, Part, damaged, decode_manifest
+from parity.golden.disk.part import read_part
 from parity.golden.disk.shards import folder_of, merge_step, whole_manifest
-from parity.golden.disk.store import Store, explained, open_store
-from parity.golden.disk.table import Parts
+from parity.golden.disk.store import Store, open_store
 from parity.golden.records import Provenance, StepRecords
-from parity.golden.strict import MalformedError
-
-BLOCK = 1 << 22
-"""Bytes hashed at a time."""
 
 
 def read_manifest(store: Store) -> Manifest | None:
@@ -39,15 +28,13 @@ def read_manifest(store: Store) -> Manifest | None:
     return None if content is None else decode_manifest(content, f"{store.name}/{MANIFEST}")
 
 
-def map_part(store: Store, part: Part) -> memoryview:
-    """A part, mapped, with size and checksum as listed."""
-    buffer = store.map(part.file, part.bytes)
-    digest = hashlib.sha256()
-    for start in range(0, len(buffer), BLOCK):
-        digest.update(buffer[start : start + BLOCK])
-    if digest.hexdigest() != part.sha256:
-        raise damaged(f"{store.name}/{part.file}", "its content does not match the checksum in golden.json")
-    return buffer
+@contextlib.contextmanager
+def mapped_part(store: Store, part: Part) -> Iterator[tuple[Path, memoryview]]:
+    """A part and a path to it (`Store.mapped`), with size and checksum as listed."""
+    with store.mapped(part.file, part.bytes, part.bytes) as (path, buffer):
+        if hashlib.sha256(buffer).hexdigest() != part.sha256:
+            raise damaged(f"{store.name}/{part.file}", "its content does not match the checksum in golden.json")
+        yield path, buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +96,11 @@ class Golden:
         """Size of all parts together."""
         return sum(part.bytes for part in self.manifest.parts)
 
-    def read_step(self, step: int, parts: Parts | None = None) -> StepRecords:
-        """The records and floors of one step.
+    def read_step(self, step: int) -> StepRecords:
+        """The records and floors of one step, each made when it is asked for.
 
         Sketches and values are read-only views of the mapped part. A bfloat16 value comes as a float32 copy, exact,
         with `dtype` `bfloat16` on its record.
-
-        Args:
-            parts: of this golden, where many steps are read: records are then made when they are asked for.
 
         Raises:
             UsageError: the step is not held, or its part is missing, damaged or another's.
@@ -124,17 +108,14 @@ class Golden:
         part = self._part(step)
         if self.shards:
             return merge_step([shard.read_step(step) for shard in self.shards], [shard.name for shard in self.shards])
+        where = f"{self.name}/{part.file}"
         try:
-            buffer = map_part(self.store, part)
-            with explained(f"{self.name}/{part.file}: widening its bfloat16 values in the temporary folder"):
-                records = decode_step(buffer, step) if parts is None else parts.decode(buffer, step)
+            with mapped_part(self.store, part) as (path, buffer):
+                records = read_part(path, buffer, step)
         except MalformedError as error:
-            raise damaged(f"{self.name}/{part.file}", error) from None
+            raise damaged(where, error) from None
         if len(records.records) != part.records:
-            raise damaged(
-                f"{self.name}/{part.file}",
-                f"it holds {len(records.records)} records where golden.json lists {part.records}",
-            )
+            raise damaged(where, f"it holds {len(records.records)} records where golden.json lists {part.records}")
         return records
 
     def _part(self, step: int) -> Part:

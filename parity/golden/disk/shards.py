@@ -54,8 +54,8 @@ def whole_manifest(shards: Sequence[Manifest], names: Sequence[str]) -> Manifest
     common = [step for step in held[0] if all(step in parts for parts in held)]
     devices = tuple(dict.fromkeys(itertools.chain(*(shard.provenance.devices for shard in shards))))
     return Manifest(
-        replace(first, devices=devices, shard=(0, 1)),
-        tuple(_whole_part([parts[step] for parts in held]) for step in common),
+        provenance=replace(first, devices=devices, shard=(0, 1)),
+        parts=tuple(_whole_part([parts[step] for parts in held]) for step in common),
         complete=all(shard.complete for shard in shards) and all(len(parts) == len(common) for parts in held),
     )
 

@@ -1,22 +1,16 @@
 """Where a golden lies: a folder here, or one behind a URL, through the same six operations.
 
-Problem. Recording, diffing and merging should not care whether the golden is local or in a bucket, and a kill or a
-full disk must never leave half a file under a name that counts.
-
-How. `put` writes under a temporary name, syncs and renames; `map` opens a regular file of exactly the expected size
-and maps it, so values are paged in as they are used. Links that lead out of the folder are not followed. URLs (gs://,
-s3://, hf://, memory:// and whatever else fsspec has) are read through a temporary file without a name: one part is
-downloaded to it and mapped. A part is uploaded whole, so a failure never commits half of one; a bucket has no rename,
-but an object appears only when its upload is complete, so the order (part, then `golden.json`) keeps a killed recording
-readable just as on a disk. fsspec is imported for URLs alone.
-
-Cost. Two syncs a file; for a URL, disk for one part at a time in the temporary folder.
+A kill or a full disk never leaves half a file under a name that counts: it is written under a temporary one, synced
+and renamed. URLs (gs://, s3://, hf://, memory:// and whatever else fsspec has) are read and written through a temporary
+file; an object of a bucket appears only when its upload is complete, so the order (part, then `golden.json`) keeps a
+killed recording readable just as on a disk. fsspec is imported for URLs alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import mmap
 import os
 import queue
@@ -24,17 +18,22 @@ import stat
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from parity.errors import ParityError, UsageError
+from parity.errors import MalformedError, ParityError, UsageError
+from parity.files import replacing
 from parity.golden.disk.format import damaged
 from parity.redact import secrets_of, without_secrets
 
 T = TypeVar("T")
 INSTALL = "install it with: pip install 'tpu-parity[remote]'"
+
+
+class MissingError(UsageError):
+    """There is no such file."""
 
 
 class Store(ABC):
@@ -51,31 +50,48 @@ class Store(ABC):
         where = os.path.join(self.name, file)
         with self._explained(file):
             try:
-                with self._opened(file, most) as descriptor:
-                    if _regular(descriptor, where) > most:
+                with self._here(file, most) as path, _opened(path, where) as descriptor:
+                    if os.fstat(descriptor).st_size > most:
                         raise damaged(where, f"it is longer than {most} bytes")
                     with open(descriptor, "rb", closefd=False) as opened:
                         return opened.read(most)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def map(self, file: str, size: int) -> memoryview:
-        """A file of exactly `size` bytes, mapped into memory; the map outlives the file's name."""
+    @contextlib.contextmanager
+    def mapped(self, file: str, size: int | None, most: int) -> Iterator[tuple[Path, memoryview]]:
+        """A file: a path to it while the context is open, and its content, mapped, which outlives the context.
+
+        Args:
+            size: that it must have, where it is known. most: bytes.
+
+        Raises:
+            MissingError: there is no such file.
+        """
         where = os.path.join(self.name, file)
         with self._explained(file):
             try:
-                with self._opened(file, size) as descriptor:
-                    found = _regular(descriptor, where)
-                    if found != size:
-                        raise damaged(where, f"it has {found} bytes where its golden lists {size}")
+                with self._here(file, most) as path, _opened(path, where) as descriptor:
+                    found = os.fstat(descriptor).st_size
+                    if found > most or found != (found if size is None else size):
+                        wanted = f"at most {most}" if size is None else str(size)
+                        raise damaged(where, f"it has {found} bytes where its golden lists {wanted}")
                     # What is empty cannot be mapped.
-                    return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"")
+                    yield path, memoryview(mmap.mmap(descriptor, found, access=mmap.ACCESS_READ) if found else b"")
             except FileNotFoundError:
-                raise damaged(where, "the file is missing") from None
+                raise MissingError(str(damaged(where, "the file is missing"))) from None
 
-    @abstractmethod
-    def put(self, file: str, chunks: Iterable[Any]) -> None:
-        """Write a file, all of it or nothing, in place of any that was there."""
+    def put(self, file: str, write: Callable[[Path], None]) -> tuple[int, str]:
+        """Write a file, all of it or nothing, in place of any that was there: its size and SHA-256.
+
+        Args:
+            write: writes it to a path.
+        """
+        with self._explained(file), self._placed(file) as path:
+            write(path)
+            with open(path, "r+b") as written:
+                os.fsync(written.fileno())
+                return os.fstat(written.fileno()).st_size, hashlib.file_digest(written, "sha256").hexdigest()
 
     @abstractmethod
     def create(self) -> None:
@@ -90,12 +106,16 @@ class Store(ABC):
         """Remove a file."""
 
     @abstractmethod
-    def _opened(self, file: str, most: int) -> AbstractContextManager[int]:
-        """A descriptor of the file, or of a copy of it here; of what is longer than `most`, the size alone counts.
+    def _here(self, file: str, most: int) -> AbstractContextManager[Path]:
+        """A path to the file, or to a copy of it here; of what is longer than `most`, the size alone counts.
 
         Raises:
             FileNotFoundError: there is none.
         """
+
+    @abstractmethod
+    def _placed(self, file: str) -> AbstractContextManager[Path]:
+        """A path to write to; what it holds in the end takes the file's place, whole."""
 
     @abstractmethod
     def _explained(self, file: str) -> AbstractContextManager[None]:
@@ -118,33 +138,16 @@ def open_store(where: str | os.PathLike[str]) -> Store:
     return RemoteStore(text) if "://" in text else LocalStore(text)
 
 
-def _regular(descriptor: int, where: str) -> int:
-    """The size of an open file, once it is seen to be a regular one."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        raise damaged(where, "it is not a regular file")
-    return found.st_size
-
-
-def _target(path: Path) -> Path:
-    """Where a path leads.
-
-    Raises:
-        OSError: it leads to itself.
-    """
+@contextlib.contextmanager
+def _opened(path: Path, where: str) -> Iterator[int]:
+    """A descriptor of a regular file; nothing waits for a pipe."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return path.resolve()
-    except RuntimeError:  # what Python before 3.13 makes of a link that leads to itself
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
-
-
-def write_file(descriptor: int, chunks: Iterable[Any]) -> None:
-    """Write chunks of bytes to a descriptor, whole, and sync it."""
-    for chunk in chunks:
-        rest = memoryview(chunk)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    os.fsync(descriptor)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise damaged(where, "it is not a regular file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -173,35 +176,14 @@ class LocalStore(Store):
         return explained(os.path.join(self.name, file))
 
     @contextlib.contextmanager
-    def _opened(self, file: str, most: int) -> Iterator[int]:
-        path = self._folder / file
-        if path.is_symlink() and _target(path).parent != _target(self._folder):
-            raise damaged(os.path.join(self.name, file), "it is a link that leads out of its golden")
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block the reader
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def _here(self, file: str, most: int) -> Iterator[Path]:
+        yield self._folder / file  # a link, as snapshots of a hub are made of, is read as what it leads to
 
-    def put(self, file: str, chunks: Iterable[Any]) -> None:
-        temporary = self._folder / f".{file}.tmp"
-        with self._explained(file):
-            temporary.unlink(missing_ok=True)  # of a run that was killed
-            try:  # from before it is there: a signal may come as soon as it is
-                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-                try:
-                    write_file(descriptor, chunks)
-                finally:
-                    os.close(descriptor)
-                os.replace(temporary, self._folder / file)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            self._sync()
-
-    def _sync(self) -> None:
-        """Make renames last: the folder itself is synced."""
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+    @contextlib.contextmanager
+    def _placed(self, file: str) -> Iterator[Path]:
+        with replacing(self._folder / file) as path:
+            yield path
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)  # the folder is synced, so that renames last
         try:
             os.fsync(descriptor)
         finally:
@@ -291,14 +273,14 @@ class RemoteStore(Store):
         """Every backend has exceptions of its own, so all are caught; the message keeps their words."""
         try:
             yield
-        except ParityError:
+        except (ParityError, MalformedError):
             raise
         except Exception as error:
             said = self._words(error)
             raise UsageError(f"{self.name}/{file}: {said}; check the URL, the credentials and the network") from error
 
     @contextlib.contextmanager
-    def _opened(self, file: str, most: int) -> Iterator[int]:
+    def _here(self, file: str, most: int) -> Iterator[Path]:
         with tempfile.NamedTemporaryFile(prefix="parity-") as spool:
             self._fs.invalidate_cache()  # another machine may be writing
             size = self._size(file)
@@ -306,8 +288,14 @@ class RemoteStore(Store):
                 os.truncate(spool.name, size)
             else:
                 self._fs.get_file(self._path(file), spool.name)
-            with open(spool.name, "rb") as opened:
-                yield opened.fileno()
+            yield Path(spool.name)
+
+    @contextlib.contextmanager
+    def _placed(self, file: str) -> Iterator[Path]:
+        with tempfile.NamedTemporaryFile(prefix="parity-") as spool:
+            with explained(spool.name):
+                yield Path(spool.name)
+            self._fs.put_file(spool.name, self._path(file))
 
     def _size(self, file: str) -> int:
         try:
@@ -317,13 +305,6 @@ class RemoteStore(Store):
             if refused is None:
                 raise
             raise ConnectionError(str(refused)) from error
-
-    def put(self, file: str, chunks: Iterable[Any]) -> None:
-        with tempfile.NamedTemporaryFile(prefix="parity-") as spool:
-            with explained(spool.name):
-                write_file(spool.fileno(), chunks)
-            with self._explained(file):
-                self._fs.put_file(spool.name, self._path(file))
 
     def create(self) -> None:
         """Nothing: a bucket has no folders."""

@@ -1,38 +1,29 @@
 """Writing a golden, one step at a time.
 
-Problem. A recording takes hours and can be killed at any moment; what it had finished must not be lost, and what it
-had not must not look finished.
-
-How. Each step is a part, written whole under a temporary name, synced and renamed; only then is `golden.json`
-rewritten (the same way) to list it with size and checksum. So at every moment `golden.json` lists whole parts only,
-and says `complete` only after `finish`. Nothing that changes from one run to the next (time, process, path) is
-written: equal records give equal bytes.
-
-Cost. One write and one SHA-256 of each byte; memory for one block, whatever the number of steps.
+Each step is a part, written whole under a temporary name, synced and renamed; only then is `golden.json` rewritten, the
+same way, to list it with size and checksum. So `golden.json` lists whole parts only, and says `complete` only after
+`finish`. Nothing that changes from run to run (time, process, path) is written: equal records give equal bytes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import fields, replace
-from itertools import chain
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from parity.errors import UsageError
-from parity.golden.disk.codec import encode_step
-from parity.golden.disk.container import data
+from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import MANIFEST, Manifest, Part, encode_manifest, first_difference, part_name
-from parity.golden.disk.read import map_part, read_manifest
+from parity.golden.disk.part import write_part
+from parity.golden.disk.read import mapped_part, read_manifest
 from parity.golden.disk.store import open_store
 from parity.golden.records import Provenance, StepRecords
-from parity.golden.strict import MalformedError
 
-_OURS = re.compile(r"\.?(golden\.json|inputs\.safetensors|before\.safetensors|step-\d{4,7}\.safetensors)(\.tmp)?")
-"""What a golden's folder may lose when it is overwritten: never a file that parity did not name."""
+_OURS = re.compile(r"\.?(golden\.json|(inputs|before|step-\d{4,7})\.safetensors)(\.[0-9a-f]{16})?|\.tmp[0-9A-Za-z]{6}")
+"""What a golden's folder may lose when it is overwritten or resumed: never a file that neither parity nor the
+safetensors library named."""
 
 
 class GoldenWriter:
@@ -70,9 +61,12 @@ class GoldenWriter:
         self._store = open_store(where)
         self._store.create()
         provenance = replace(provenance, **_plain_mappings(provenance))
-        self._manifest = Manifest(provenance)
+        self._manifest = Manifest(provenance=provenance)
         self._replaces = overwrite
         found = None if overwrite else read_manifest(self._store)
+        for file in self._store.files() if resume else ():  # of a recording that was killed
+            if file.startswith(".") and _OURS.fullmatch(file):
+                self._store.remove(file)
         if overwrite:
             return  # what is there stays until there is something to put in its place
         if found is None:
@@ -91,17 +85,22 @@ class GoldenWriter:
                 f"{self._store.name}: cannot resume, this is another run: the golden and the run differ in {difference}"
             )
         for part in found.parts:
-            map_part(self._store, part)
+            with mapped_part(self._store, part):
+                pass
         return found
 
-    def _replace(self) -> None:
-        """Remove the overwritten golden, once the manifest lists nothing of it; does so once."""
+    def _replace(self, written: str = "") -> None:
+        """Remove the overwritten golden, once the manifest lists nothing of it; does so once.
+
+        Args:
+            written: the temporary name of what takes its place.
+        """
         if not self._replaces:
             return
         self._replaces = False
         self._write_manifest()
         for file in self._store.files():
-            if file != MANIFEST and _OURS.fullmatch(file):
+            if file not in (MANIFEST, written) and _OURS.fullmatch(file):
                 self._store.remove(file)
 
     @property
@@ -119,14 +118,16 @@ class GoldenWriter:
         where = f"{self._store.name}/{part_name(step.step)}"
         if step.step in self.steps_done:
             raise UsageError(f"{where}: step {step.step} is recorded already; leave it out when resuming")
+
+        def write(path: Path) -> None:
+            write_part(path, step)
+            self._replace(path.name)
+
         try:
-            header, tensors = encode_step(step)
+            size, checksum = self._store.put(part_name(step.step), write)
         except MalformedError as error:
             raise UsageError(f"{where}: cannot be written: {error}") from None
-        self._replace()
-        seen = _Seen()
-        self._store.put(part_name(step.step), seen.tap(chain((header,), data(tensors))))
-        part = Part(step.step, seen.bytes, seen.digest.hexdigest(), len(step.records))
+        part = Part(step.step, size, checksum, len(step.records))
         parts = sorted((*self._manifest.parts, part), key=lambda part: part.step)
         self._manifest = replace(self._manifest, parts=tuple(parts), complete=False)
         self._write_manifest()
@@ -167,7 +168,7 @@ class GoldenWriter:
             content = encode_manifest(self._manifest)
         except MalformedError as error:
             raise UsageError(f"{self._store.name}/{MANIFEST}: cannot be written: {error}") from None
-        self._store.put(MANIFEST, (content,))
+        self._store.put(MANIFEST, lambda path: _write(path, content))
 
     def __enter__(self) -> GoldenWriter:
         return self
@@ -188,15 +189,5 @@ def _plain_mappings(provenance: Provenance) -> dict[str, Any]:
     }
 
 
-class _Seen:
-    """Counts and hashes what passes to the disk."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.digest = hashlib.sha256()
-
-    def tap(self, chunks: Iterator[Any]) -> Iterator[Any]:
-        for chunk in chunks:
-            self.bytes += len(chunk)
-            self.digest.update(chunk)
-            yield chunk
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)

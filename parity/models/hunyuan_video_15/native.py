@@ -74,7 +74,7 @@ _MODULES: Mapping[str, str] = {
 RENAME: Mapping[str, str] = {**_MODULES, **_ARGUMENTS}
 """Native modules and arguments -> diffusers' names, for `Port.rename`."""
 
-_NAMES = decode_rename({"format": 1, "rules": [{"from": own, "to": theirs} for own, theirs in _MODULES.items()]})
+_NAMES = decode_rename(_MODULES)
 _FUSED = ("to_q", "to_k", "to_v")
 
 

@@ -1,0 +1,402 @@
+"""One step's records as a safetensors file, column by column.
+
+What changes from step to step is numbers; what does not is names. So the numbers of all records are columns, arrays of
+the file, and the names one text of its metadata, which the steps of a run share: it is read once. A `Record` is made
+when it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, overload
+
+import msgspec
+import numpy as np
+
+from parity.errors import MalformedError, shown
+from parity.golden.disk.tensors import Array, read_tensors, write_tensors
+from parity.golden.records import Floor, Key, Kind, Moments, Record, Scalar, StepRecords
+from parity.golden.sketch import BINS, Geometry, geometry
+
+MAX_RECORDS = 1_000_000
+MAX_STEP = 1_000_000
+ROWS = "parity-records"
+"""The name of the text in the metadata."""
+
+_Text = Annotated[str, msgspec.Meta(max_length=4096)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Shape = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=64)]
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a record is at every step; attributes without a comment are those of `Record` and its `Key`."""
+
+    stage: _Text
+    branch: _Text
+    site: _Text
+    call: _Count
+    kind: Kind
+    dtype: _Text
+    shape: _Shape
+    rows: _Text
+    frame: tuple[_Count, _Count]
+    value: str | bool | int | None  # of a scalar; of a float None: it stands in a column
+    moments: bool  # whether it has them, and so on
+    sketch: bool
+    held: bool
+    floor: bool
+    bins: Annotated[int, msgspec.Meta(ge=-1, le=BINS)]  # of its floor; -1 where that has none
+
+    @property
+    def key(self) -> Key:
+        """Of step 0."""
+        return Key(self.stage, 0, self.branch, self.site, self.call)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "scalar" and self.value is None
+
+
+_COLUMNS: Mapping[str, tuple[str, int]] = {
+    "step": ("int64", 0), "counts": ("int64", 3), "moments": ("float64", 4), "sketches": ("float32", 0),
+    "floors": ("float64", 3), "bins": ("float32", 0), "scalars": ("float64", 0),
+}  # fmt: skip
+"""Name -> dtype and width of each array but for held values: `value.<record>`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Layout:
+    """What the steps of a run have in common.
+
+    Attributes:
+        records: of step 0, without what is in columns. rows: as they are written. moments, sketches, scalars: int64
+            [records], where each begins in its column; -1 where there is none. values: whether its value is held.
+        floors: their keys of step 0, with their positions. bins: int64 [floors], where each begins; -1 without.
+        bin_counts: int64 [floors]. lengths: of the columns.
+    """
+
+    records: tuple[Record, ...]
+    rows: tuple[Row, ...]
+    moments: np.ndarray
+    sketches: np.ndarray
+    scalars: np.ndarray
+    values: tuple[bool, ...]
+    floors: Mapping[Key, int]
+    bins: np.ndarray
+    bin_counts: np.ndarray
+    lengths: Mapping[str, int]
+
+
+class Table(Sequence[Record]):
+    """The records of one step, each made when it is asked for.
+
+    Attributes:
+        layout, step: of them. counts: int64 [records with moments, 3]: count, nan and inf. numbers: float64
+            [records with moments, 4]: min, max, mean and l2. sketches: float32, one behind the other.
+    """
+
+    def __init__(self, layout: Layout, step: int, arrays: Mapping[str, Array]) -> None:
+        self.layout, self.step, self._arrays = layout, step, arrays
+        self.counts, self.numbers, self.sketches = (arrays[name].bits for name in ("counts", "moments", "sketches"))
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Record, ...]: ...
+    def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        base, row = self.layout.records[index], self.layout.rows[index]
+        key, at = base.key, int(self.layout.moments[index])
+        start = int(self.layout.sketches[index])
+        return Record(
+            Key(key.stage, self.step, key.branch, key.site, key.call),
+            base.kind,
+            base.shape,
+            base.dtype,
+            base.rows,
+            base.frame,
+            None if at < 0 else Moments(*self.counts[at].tolist(), *self.numbers[at].tolist()),
+            None if start < 0 else self.sketches[start : start + Geometry(*base.frame).size],
+            self._value(index % len(self), row) if row.held or row.is_float else row.value,
+        )
+
+    def _value(self, index: int, row: Row) -> np.ndarray | Scalar:
+        if row.held:
+            return self._arrays[f"value.{index}"].values
+        return float(self._arrays["scalars"].bits[self.layout.scalars[index]])
+
+    def __len__(self) -> int:
+        return len(self.layout.records)
+
+    def where(self, which: Callable[[Record], bool]) -> Iterator[Record]:
+        """The records whose layout is asked for."""
+        return (self[i] for i, base in enumerate(self.layout.records) if which(base))
+
+
+class FloorTable(Mapping[Key, Floor]):
+    """The floors of one step, each made when it is asked for.
+
+    Attributes:
+        layout, step: of them. numbers: float64 [floors, 3]: l2, local_l2 and linf. bins: float32, one floor's behind
+            the other's.
+    """
+
+    def __init__(self, layout: Layout, step: int, arrays: Mapping[str, Array]) -> None:
+        self.layout, self.step = layout, step
+        self.numbers, self.bins = arrays["floors"].bits, arrays["bins"].bits
+
+    def __getitem__(self, key: Key) -> Floor:
+        if key.step != self.step:
+            raise KeyError(key)
+        at = self.layout.floors[replace(key, step=0)]
+        start, count = int(self.layout.bins[at]), int(self.layout.bin_counts[at])
+        l2, local, linf = self.numbers[at].tolist()
+        return Floor(l2, None if start < 0 else self.bins[start : start + count], local, linf)
+
+    def __iter__(self) -> Iterator[Key]:
+        return (replace(key, step=self.step) for key in self.layout.floors)
+
+    def __len__(self) -> int:
+        return len(self.layout.floors)
+
+
+# --- names
+
+
+_READ = msgspec.json.Decoder(Annotated[tuple[Row, ...], msgspec.Meta(max_length=MAX_RECORDS)])
+
+
+@functools.lru_cache(maxsize=4)
+def layout_of(text: str) -> Layout:
+    """The layout that a part's text names.
+
+    Raises:
+        MalformedError: it names no records, or two with the same key.
+    """
+    try:
+        rows = _READ.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise MalformedError(f"its records: {error}") from None
+    for row in rows:
+        if wrong := _wrong(row):
+            raise MalformedError(f"{row.key}: {wrong}")
+    keys = [row.key for row in rows]
+    if len(set(keys)) != len(keys):
+        raise MalformedError("two of its records have the same key")
+    floors = [row for row in rows if row.floor]
+    moments = [1 if row.moments else None for row in rows]
+    sketches = [Geometry(*row.frame).size if row.sketch else None for row in rows]
+    scalars = [1 if row.is_float else None for row in rows]
+    bins = [None if row.bins < 0 else row.bins for row in floors]
+    lengths = {"moments": moments, "counts": moments, "sketches": sketches, "scalars": scalars, "bins": bins}
+    return Layout(
+        records=tuple(map(_bare, rows)),
+        rows=rows,
+        moments=_starts(moments),
+        sketches=_starts(sketches),
+        scalars=_starts(scalars),
+        values=tuple(row.held for row in rows),
+        floors={row.key: i for i, row in enumerate(floors)},
+        bins=_starts(bins),
+        bin_counts=np.array([count or 0 for count in bins], np.int64),
+        lengths={"step": 1, "floors": len(floors), **{n: sum(s or 0 for s in x) for n, x in lengths.items()}},
+    )
+
+
+def _wrong(row: Row) -> str:
+    """What is wrong with a row that no type says; empty for nothing."""
+    if not row.site:
+        return "the site is empty"
+    if math.prod(row.shape) > 2**63 - 1 or row.frame[0] * row.frame[1] > 2**63 - 1:
+        return "the number of elements is too large"
+    if row.kind == "tensor":
+        return "" if row.dtype and row.value is None else "a tensor without a dtype, or with the value of a scalar"
+    if row.shape or row.moments or row.sketch or row.held or (row.kind == "none" and row.value is not None):
+        return f"a {row.kind} with a shape, moments, a sketch or another's value"
+    return "" if row.floor or row.bins < 0 else "bins without a floor"
+
+
+def _starts(sizes: Sequence[int | None]) -> np.ndarray:
+    """int64: where each begins, one behind the other; -1 for what is not there, None."""
+    known = np.array([size or 0 for size in sizes], np.int64)
+    return np.where(np.array([size is not None for size in sizes], bool), np.cumsum(known) - known, -1)
+
+
+def _bare(row: Row) -> Record:
+    return Record(row.key, row.kind, row.shape, row.dtype, row.rows, row.frame, value=row.value)
+
+
+# --- writing
+
+
+def write_part(path: Path, step: StepRecords) -> None:
+    """Write a step.
+
+    Raises:
+        MalformedError: a record or floor that the format does not allow, or two with the same key.
+        OSError: it cannot be written.
+    """
+    rows, columns, held = [], _Columns(), {}
+    floors = dict(step.floors)
+    for i, record in enumerate(map(_plain, step.records)):
+        floor, array = floors.pop(record.key, None), isinstance(record.value, np.ndarray)
+        what = str(record.key)
+        if record.key.step != step.step:
+            raise MalformedError(f"{what}: does not belong to step {step.step}")
+        columns.add(record, floor, what)
+        if isinstance(record.value, np.ndarray):
+            _check_value(record, record.value.shape, what)
+            held[f"value.{i}"] = _array(record.value, record.dtype, what)
+        rows.append(_row(record, floor, held=array))
+    if floors:
+        raise MalformedError(f"the floor of {next(iter(floors))}: there is no such record")
+    try:
+        text = msgspec.json.encode(rows).decode()
+    except (OverflowError, UnicodeError) as error:
+        raise MalformedError(f"a record of step {step.step}: {error}") from None
+    layout_of(text)  # what is written can be read
+    write_tensors(path, {**columns.arrays(step.step), **held}, (ROWS, text))
+
+
+class _Columns:
+    """The numbers of records, column by column."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+
+    def add(self, record: Record, floor: Floor | None, what: str) -> None:
+        found, m = self.found, record.moments
+        if m is not None:
+            _check_counts(m.count, m.nan, m.inf, what)
+            found["counts"].append((m.count, m.nan, m.inf))
+            found["moments"].append((m.min, m.max, m.mean, m.l2))
+        if record.sketch is not None:
+            size = Geometry(*record.frame).size
+            if record.sketch.dtype != np.float32 or record.sketch.shape != (size,):
+                found_there = f"{record.sketch.dtype} {list(record.sketch.shape)}"
+                raise MalformedError(
+                    f"{what}: the sketch of frame {record.frame} should be float32 [{size}], not {found_there}"
+                )
+            found["sketches"].append(record.sketch)
+        if isinstance(record.value, float):
+            found["scalars"].append(record.value)
+        if floor is not None:
+            if floor.l2 < 0 or floor.local_l2 < 0 or floor.linf < 0:
+                raise MalformedError(f"the floor of {what}: is negative")
+            found["floors"].append((floor.l2, floor.local_l2, floor.linf))
+            found["bins"] += [] if floor.bins is None else [floor.bins]
+
+    def arrays(self, step: int) -> dict[str, Array]:
+        """As they are written."""
+        self.found["step"] = [step]
+        return {name: Array(_column(name, self.found[name]), dtype) for name, (dtype, _) in _COLUMNS.items()}
+
+
+def _column(name: str, found: Sequence[Any]) -> np.ndarray:
+    dtype, width = _COLUMNS[name]
+    if name in ("sketches", "bins"):
+        return np.concatenate([np.zeros(0, np.float32), *found]).astype(np.float32, copy=False)
+    return np.array(found, dtype).reshape((-1, width) if width else -1)
+
+
+def _check_counts(count: int, nan: int, inf: int, what: str) -> None:
+    if min(count, nan, inf) < 0 or nan + inf > count:
+        raise MalformedError(f"{what}: more NaN and Inf than elements, or less than none")
+
+
+def _array(value: np.ndarray, dtype: str, what: str) -> Array:
+    try:
+        return Array.of(value, dtype)
+    except MalformedError as error:
+        raise MalformedError(f"{what}: {error}") from None
+
+
+def _check_value(record: Record, shape: tuple[int, ...], what: str) -> None:
+    # Where rows were taken through a frame or are a range of the tensor's, the value holds those rows alone.
+    taken = geometry(shape)
+    if shape != record.shape and (taken.rows, taken.channels) != record.frame:
+        raise MalformedError(
+            f"{what}: the value's shape {shape} fits neither shape {record.shape} nor frame {record.frame}"
+        )
+
+
+def _plain(record: Record) -> Record:
+    """numpy's scalars as Python's for scalar records, as 0-d arrays for tensors."""
+    if not isinstance(record.value, np.generic):
+        return record
+    return replace(record, value=np.asarray(record.value) if record.kind == "tensor" else record.value.item())
+
+
+def _text(text: str) -> str:
+    """A text as UTF-8 has it: half a character, as in names of files, is written as an escape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _row(record: Record, floor: Floor | None, *, held: bool) -> Row:
+    value = record.value
+    if record.kind == "scalar" and not isinstance(value, (str, bool, int, float)):
+        raise MalformedError(f"{record.key}: a scalar with the value {shown(value)}")
+    key = record.key
+    return Row(
+        stage=key.stage,
+        branch=key.branch,
+        site=_text(key.site),
+        call=key.call,
+        kind=record.kind,
+        dtype=record.dtype,
+        shape=tuple(record.shape),
+        rows=record.rows,
+        frame=record.frame,
+        value=_text(value) if isinstance(value, str) else value if isinstance(value, int) else None,
+        moments=record.moments is not None,
+        sketch=record.sketch is not None,
+        held=held,
+        floor=floor is not None,
+        bins=-1 if floor is None or floor.bins is None else floor.bins.size,
+    )
+
+
+# --- reading
+
+
+def read_part(path: Path, buffer: memoryview, step: int) -> StepRecords:
+    """The records and floors of a step; sketches and values are views of the buffer.
+
+    Args:
+        path: of the file. buffer: its content, mapped.
+
+    Raises:
+        MalformedError: it is no part of a golden, is of another step, or what it holds does not add up.
+    """
+    metadata, arrays = read_tensors(path, buffer)
+    if ROWS not in metadata:
+        raise MalformedError(f"it is not a part of a golden (no '{ROWS}' in its metadata)")
+    layout = layout_of(metadata[ROWS])
+    _check_columns(layout, arrays)
+    found = int(arrays["step"].bits[0])
+    if found != step:
+        raise MalformedError(f"it holds step {found}, not step {step}")
+    return StepRecords(step, Table(layout, step, arrays), FloorTable(layout, step, arrays))
+
+
+def _check_columns(layout: Layout, arrays: Mapping[str, Array]) -> None:
+    held = {f"value.{i}" for i, has in enumerate(layout.values) if has}
+    if strange := sorted(arrays.keys() ^ (_COLUMNS.keys() | held)):
+        raise MalformedError(f"its tensor {shown(strange[0])} belongs to no record, or is missing")
+    for name, (dtype, width) in _COLUMNS.items():
+        shape = (layout.lengths[name], width) if width else (layout.lengths[name],)
+        if arrays[name].dtype != dtype or arrays[name].bits.shape != shape:
+            raise MalformedError(f"its {name} should be {dtype} {list(shape)}")
+    counts, floors = arrays["counts"].bits, arrays["floors"].bits
+    if (counts < 0).any() or (counts[:, 1:].sum(axis=1) > counts[:, 0]).any():
+        raise MalformedError("it counts more NaN and Inf than elements, or less than none")
+    if (floors < 0).any():
+        raise MalformedError("one of its floors is negative")
+    for name in held:
+        record = layout.records[int(name.partition(".")[2])]
+        _check_value(record, arrays[name].bits.shape, str(record.key))
