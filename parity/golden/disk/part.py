@@ -245,13 +245,12 @@ def write_part(path: Path, step: StepRecords) -> None:
     floors = dict(step.floors)
     for i, record in enumerate(map(_plain, step.records)):
         floor, array = floors.pop(record.key, None), isinstance(record.value, np.ndarray)
-        what = str(record.key)
         if record.key.step != step.step:
-            raise MalformedError(f"{what}: does not belong to step {step.step}")
-        columns.add(record, floor, what)
+            raise MalformedError(f"{record.key}: does not belong to step {step.step}")
+        columns.add(record, floor)
         if isinstance(record.value, np.ndarray):
-            _check_value(record, record.value.shape, what)
-            held[f"value.{i}"] = _array(record.value, record.dtype, what)
+            _check_value(record, record.value.shape)
+            held[f"value.{i}"] = _array(record.value, record)
         rows.append(_row(record, floor, held=array))
     if floors:
         raise MalformedError(f"the floor of {next(iter(floors))}: there is no such record")
@@ -269,8 +268,8 @@ class _Columns:
     def __init__(self) -> None:
         self.found: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
 
-    def add(self, record: Record, floor: Floor | None, what: str) -> None:
-        found, m = self.found, record.moments
+    def add(self, record: Record, floor: Floor | None) -> None:
+        found, m, what = self.found, record.moments, record.key
         if m is not None:
             _check_counts(m.count, m.nan, m.inf, what)
             found["counts"].append((m.count, m.nan, m.inf))
@@ -304,24 +303,24 @@ def _column(name: str, found: Sequence[Any]) -> np.ndarray:
     return np.array(found, dtype).reshape((-1, width) if width else -1)
 
 
-def _check_counts(count: int, nan: int, inf: int, what: str) -> None:
+def _check_counts(count: int, nan: int, inf: int, what: Key) -> None:
     if min(count, nan, inf) < 0 or nan + inf > count:
         raise MalformedError(f"{what}: more NaN and Inf than elements, or less than none")
 
 
-def _array(value: np.ndarray, dtype: str, what: str) -> Array:
+def _array(value: np.ndarray, record: Record) -> Array:
     try:
-        return Array.of(value, dtype)
+        return Array.of(value, record.dtype)
     except MalformedError as error:
-        raise MalformedError(f"{what}: {error}") from None
+        raise MalformedError(f"{record.key}: {error}") from None
 
 
-def _check_value(record: Record, shape: tuple[int, ...], what: str) -> None:
+def _check_value(record: Record, shape: tuple[int, ...]) -> None:
     # Where rows were taken through a frame or are a range of the tensor's, the value holds those rows alone.
     taken = geometry(shape)
     if shape != record.shape and (taken.rows, taken.channels) != record.frame:
         raise MalformedError(
-            f"{what}: the value's shape {shape} fits neither shape {record.shape} nor frame {record.frame}"
+            f"{record.key}: the value's shape {shape} fits neither shape {record.shape} nor frame {record.frame}"
         )
 
 
@@ -399,4 +398,4 @@ def _check_columns(layout: Layout, arrays: Mapping[str, Array]) -> None:
         raise MalformedError("one of its floors is negative")
     for name in held:
         record = layout.records[int(name.partition(".")[2])]
-        _check_value(record, arrays[name].bits.shape, str(record.key))
+        _check_value(record, arrays[name].bits.shape)
