@@ -103,7 +103,7 @@ def recorded(
         raise UsageError("--candidate and --port are of the candidate: --side candidate records it")
     if role == "candidate" and sides.reference:
         raise UsageError("--reference is of the reference, and the candidate is recorded: leave it out")
-    with Output().sides(torchax=role == "candidate") as say:
+    with Output().sides(torchax=role == "candidate" and sides.torchax) as say:
         from parity.runs.recording.record import RecordRequest, check_floors
         from parity.runs.recording.record import record as record_side
 

@@ -60,7 +60,7 @@ def run(
     choose("--isolate", isolate, ISOLATIONS)
     choose("--checks", checks, CHECKS)
     start = generation.read(stages)
-    with output.sides() as say:
+    with output.sides(torchax=sides.torchax) as say:
         from parity.commands.parts.keep import KeepLast, KeepRun
         from parity.runs.stages.run import run_stages
 

@@ -61,7 +61,7 @@ def run(
     from parity.runs.load import load_ports
     from parity.runs.stages.run import run_stages
 
-    check_extras(torchax=True)
+    check_extras(torchax=port is None and "device" not in (candidate or {}))
     generation = Generation(model=model, steps=steps, seed=seed, prompt=prompt, inputs=_text(inputs))
     start = generation.read(None if stages is None else ",".join(stages))
     with Workers() as openers:

@@ -11,11 +11,30 @@ from typing import Any
 
 import torch
 
+from parity.errors import UsageError
 from parity.hooks.modules import named_tensors
 from parity.reached import Reached
-from parity.settings import MODEL, Settings
+from parity.settings import AUTO, MODEL, Settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def device_named(settings: Settings) -> torch.device:
+    """The device that `device` names: of `auto` CUDA where there is one, else the CPU.
+
+    Raises:
+        UsageError: torch has no such device here.
+    """
+    name = settings.text("device")
+    if name == AUTO:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except Exception as error:  # each backend has its own
+        raise UsageError(
+            f"'device={name}': torch has no such device here ({str(error).splitlines()[0][:120]}); install the package "
+            "that brings it, or name another"
+        ) from None
 
 
 def as_loaded(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:

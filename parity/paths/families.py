@@ -21,6 +21,7 @@ from parity.paths.port.inputs import PortInputs, case_of, inputs_of
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
 from parity.paths.reference import load_reference
+from parity.paths.worker.extras import check_extras
 from parity.settings import Settings
 
 
@@ -72,11 +73,24 @@ def candidate_of(base: Family, case: Case, port: Entry | None, reference: Entry 
         return own, partial(_load_port, own)
     if reference is not None:
         base = Ported(base, reference, "candidate", expected=base.output_shape(case))
-    return base, partial(_load_compiled, base)
+    return base, partial(_load_own, base)
+
+
+def _load_own(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+    """Load parity's own candidate: in torchax, or in torch on a device that is named."""
+    if settings.backend == "torch":
+        return dataclasses.replace(load_reference(family, case, settings, inputs), role="candidate")
+    return _load_compiled(family, case, settings, inputs)
 
 
 def _load_compiled(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
-    from parity.paths.jax.candidate import load_candidate  # jax and torchax, only from here on
+    try:
+        from parity.paths.jax.candidate import load_candidate  # jax and torchax, only from here on
+    except RuntimeError as error:
+        raise UsageError(
+            f"torchax cannot be imported here: {error}; `-c device=NAME` runs the candidate in torch, "
+            "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading another backend"
+        ) from None
 
     return load_candidate(family, case, settings, inputs)
 
@@ -84,6 +98,8 @@ def _load_compiled(family: Family, case: Case, settings: Settings, inputs: Input
 def _load_port(family: Ported, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     """Load a candidate's port as its `runs` says."""
     port = family.build(case, settings)
+    if port.runs != "torch":
+        check_extras()
     if port.runs == "jax":
         from parity.paths.port.jax_port import load_jax_port
 

@@ -1,4 +1,4 @@
-"""The reference path: PyTorch on CUDA where there is one, else on the CPU. Imports no jax."""
+"""A path in PyTorch, on the device that its settings name: the reference, or a candidate. Imports no jax."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from parity.golden.records import Record
 from parity.hooks.attach import attached
 from parity.hooks.masks import Masks
 from parity.hooks.modules import device_of, module_tree, named_tensors
+from parity.hooks.reduce.on_torch import has_float64
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
 from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
-from parity.models.patches import DTYPES, in_dtype
+from parity.models.patches import DTYPES, device_named, in_dtype
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import STAGE, Listen, Loaded, Predicted, StepCalls, frames_of, rules_of
@@ -156,15 +157,23 @@ def torch_scope(reached: Reached) -> Iterator[None]:
 def load_reference(
     family: Family, case: Case, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None
 ) -> Loaded:
-    """Load the reference path.
+    """Load a path in torch, as the reference.
 
     Args:
         dtype: in place of the settings' dtype: float64 for the floor.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     reached = Reached(settings)
     given = DTYPES[settings.text("dtype")]
-    model = family.load(case, settings).to(device)
+    model = family.load(case, settings)
+    own = device_of(model)
+    # A port that its code has put on a device stays there.
+    model = model.to(device_named(settings)) if own.type == "cpu" or settings.changed("device") else model
+    reached.mark("device")
+    if dtype is torch.float64 and not has_float64(device_of(model)):
+        raise UsageError(
+            f"floors are measured in float64, which '{device_of(model).type}' does not have: run the reference on cuda "
+            "or cpu (-r device=cpu)"
+        )
     model = (in_dtype(model, given) if dtype is None else model.to(dtype)).eval()
     reached.mark("dtype")
     with torch.no_grad():

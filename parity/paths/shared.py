@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from parity.models.family import Family
+from parity.models.patches import device_named
 from parity.models.spec import Case
 from parity.paths.inputs import Conditions
 from parity.paths.plan import Spec
@@ -44,6 +43,5 @@ class Shared:
         key = (source.model, source.prompt, source.stage1, settings.text("dtype"), settings.text("text.byt5_dtype"))
         if key not in self._encoded:
             stage1 = None if source.stage1 is None else Path(source.stage1)
-            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-            self._encoded[key] = family.conditions(case, settings, stage1, device)
+            self._encoded[key] = family.conditions(case, settings, stage1, device_named(settings))
         return self._encoded[key]

@@ -61,8 +61,7 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
     second = until_end(pair.sides.candidate.observe(theirs, start=states.get if forced else None), ends)
     for reference in counted(first, "reference and its floors", request.steps, say):
         states[reference.step] = state_of(reference, "before")
-        compiling = " (tracing and compiling)" if reference.step == 0 else ""
-        say(f"candidate{compiling}", reference.step, request.steps)
+        say(request.candidate_at(reference.step), reference.step, request.steps)
         judged.add(reference, next(second))
         truth.steps.append(reference)
     exhaust(second)

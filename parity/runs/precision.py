@@ -66,7 +66,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         say("reference in its working dtype", true.step, request.steps)
         given = [next(run) for run in runs]
         judged = _three_ways(true, given)
-        say("candidate" + (" (tracing and compiling)" if true.step == 0 else ""), true.step, request.steps)
+        say(request.candidate_at(true.step), true.step, request.steps)
         theirs = next(candidate)
         sink.step(StepRecords(true.step, given[0].records, judged.floors), theirs)
         sites: tuple[SiteDiff, ...] = judge.step(judged, theirs)

@@ -97,3 +97,8 @@ class Request:
     def by_itself(self) -> bool:
         """Whether the compared stage is outside the loop: the runs that measure its floors take the same inputs."""
         return self.stage != LOOP_STAGE
+
+    def candidate_at(self, step: int) -> str:
+        """What the candidate does at a step, for who waits for it."""
+        compiles = step == 0 and self.candidate.backend == "torchax"
+        return f"candidate{' (tracing and compiling)' * compiles}"

@@ -3,7 +3,7 @@
 `catalogue.py` has one entry for each setting, with all that is known of it; the rest of the package reads it.
 """
 
-from parity.settings.catalogue import BITS, MODEL, SETTINGS, SPLASH_BLOCK
+from parity.settings.catalogue import AUTO, BITS, MODEL, SETTINGS, SPLASH_BLOCK
 from parity.settings.kinds import Backend, DeepCache, Value, deep_cache, render
 from parity.settings.lookup import BY_NAME, LAYOUT, NEUTRAL, changed_by, meaningless, remedy, sentence
 from parity.settings.parse import parse
@@ -11,6 +11,7 @@ from parity.settings.setting import Advice, Capability, Setting
 from parity.settings.values import Difference, Settings, differences, kernels, paired
 
 __all__ = [
+    "AUTO",
     "BITS",
     "BY_NAME",
     "LAYOUT",

@@ -13,8 +13,14 @@ import functools
 from collections.abc import Mapping
 
 from parity.settings.elementary import CHIPS, NO_CHIP
-from parity.settings.kinds import CACHE, MESH, Enumerated, Flag, Integer, Structured
+from parity.settings.kinds import CACHE, DEVICE, MESH, Enumerated, Flag, Integer, Structured
 from parity.settings.setting import PLAIN, Advice, Place, Setting
+
+AUTO = "auto"
+"""The value of `device` that leaves the choice to parity."""
+
+FLEX_DEVICES = frozenset({AUTO, "cuda", "cpu", "xpu"})
+"""Where torch has a flex attention."""
 
 MODEL = "model"
 """The value of a dtype setting that leaves the choice to the model's own pipeline."""
@@ -41,6 +47,13 @@ SETTINGS: tuple[Setting, ...] = (
         changes=("weights", "embeddings", "masks", "image embeddings", "noise"),
         advice=Advice("parameters and activations are {value}", "run the transformer in the reference's dtype"),
         around_ports=True,
+    ),
+    Setting(
+        name="device",
+        meaning="device that torch computes on: cuda, cpu, mps, xpu, tpu, ...; auto: CUDA where there is one, else the "
+        "CPU. A candidate that is given one runs in torch, not in torchax",
+        kind=Structured(pattern=DEVICE, shape="auto, or a device of torch's: cuda:1"), default=AUTO, places=_EVERYWHERE,
+        examples=("cpu",), advice=PLAIN, innocent=True, around_ports=True,
     ),
     Setting(
         name="matmul_precision",

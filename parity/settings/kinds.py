@@ -82,6 +82,7 @@ class Structured(Enumerated):
         return text if self.pattern.fullmatch(text) else None
 
 
+DEVICE = re.compile(r"[a-z][a-z0-9_]{0,30}(:\d{1,4})?")
 MESH = re.compile(r"dp=([1-9]\d*),sp=([1-9]\d*),tp=([1-9]\d*)")
 CACHE = re.compile(r"off|deepcache:(\d{1,9}),(\d{1,9}),(\d{1,9})")
 

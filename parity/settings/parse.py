@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from parity.errors import UsageError
-from parity.settings.catalogue import SETTINGS, SPLASH, SPLASH_BLOCK
+from parity.settings.catalogue import AUTO, FLEX_DEVICES, SETTINGS, SPLASH, SPLASH_BLOCK
 from parity.settings.kinds import Backend, render
 from parity.settings.lookup import BY_NAME
 from parity.settings.values import Settings
@@ -15,13 +15,20 @@ from parity.settings.values import Settings
 def parse(backend: Backend, assignments: Iterable[str] = ()) -> Settings:
     """Settings of a backend from `name=value` texts over its defaults.
 
+    A candidate of torchax's that is given a device of torch's is torch's.
+
     Raises:
         UsageError: an unknown name (with the nearest known one), a value out of range, a repeated name, or values that
             mean nothing together.
     """
+    given = list(assignments)
+    devices = [text.partition("=")[2] for text in given if text.startswith("device=")]
+    backend = "torch" if any(device != AUTO for device in devices) else backend
     values = {setting.name: setting.default_for(backend) for setting in SETTINGS}
+    if backend == "torch" and any(device.partition(":")[0] not in FLEX_DEVICES for device in devices):
+        values["attention.kernel"] = "sdpa"
     seen: set[str] = set()
-    for text in assignments:
+    for text in given:
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"'{text}' is not of the form SETTING=VALUE")

@@ -170,24 +170,22 @@ print([site for site in gathered(tap).sites() if site.startswith("blocks.0.atten
     assert "the port's own function mine" in ran.stdout
 
 
-def test_flex_attention_that_a_module_is_given_later_is_seen() -> None:
+def test_flex_attention_that_a_module_is_given_later_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.nn.attention import flex_attention as home
 
-    def compute(x: torch.Tensor) -> torch.Tensor:
-        return kept.attend(x, x, x)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return home.flex_attention(*args, **kwargs)
 
-    kept = types.ModuleType("kept_by_a_port")
-    kept.attend = home.flex_attention
-    sys.modules["kept_by_a_port"] = kept
-    seen: list[Any] = []
-    try:
-        for function in (home.flex_attention, torch.compile(home.flex_attention, backend="eager")):
-            kept.attend = function
-            with watched_flex(lambda *found: seen.append(found[-1])):
-                compute(torch.randn(1, 1, 4, 8))
-    finally:
-        del sys.modules["kept_by_a_port"]
-    assert len(seen) == 2
+    compiled._torchdynamo_orig_callable = home.flex_attention  # type: ignore[attr-defined]  # as torch.compile leaves it
+    monkeypatch.setattr(home, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    kept: Any = types.ModuleType("kept_by_a_port")
+    monkeypatch.setitem(sys.modules, "kept_by_a_port", kept)
+    x, seen = torch.randn(1, 1, 4, 8), []
+    for kept.attend in (home.flex_attention, compiled):
+        with watched_flex(lambda *found: seen.append(found[-1])):
+            kept.attend(x, x, x)
+    assert seen[0] is home.flex_attention
+    assert compiled in seen
 
 
 # --- containers -------------------------------------------------------------------------------------------------

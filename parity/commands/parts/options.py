@@ -242,6 +242,11 @@ class Sides:
         """Whether a port takes part."""
         return self.reference_port is not None or self.port is not None
 
+    @property
+    def torchax(self) -> bool:
+        """Whether the candidate needs torchax; of a port, whoever loads it knows."""
+        return self.port is None and parse("torchax", self.candidate).backend == "torchax"
+
     def settings(self) -> tuple[Settings, Settings]:
         """The settings of both sides, by parity's own catalogue."""
         return paired(parse("torch", self.reference), parse("torchax", self.candidate))

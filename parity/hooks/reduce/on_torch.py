@@ -51,7 +51,8 @@ class Reduced:
         shape: that the sketch was taken over: the tensor's; of a complex one that of its real view (last axis doubled).
         sketch: float32 [geometry(shape).size].
         moments: float64 [runs, 6] of each run's NaNs, infinities, and its finite elements' minimum, maximum (inf and
-            -inf where it has none), sum and sum of squares. `to_host` combines them.
+            -inf where it has none), sum and sum of squares, which `to_host` combines; float32 [runs, 8] on a device
+            without float64 (`_scaled_moments`).
     """
 
     shape: tuple[int, ...]
@@ -84,9 +85,11 @@ def _reduce(x: torch.Tensor) -> Reduced:
     shape = tuple(x.shape)
     g = geometry(shape)
     wide = x.dtype is torch.float64 or not x.dtype.is_floating_point
+    if wide and not has_float64(x.device):
+        x = x.cpu()
     dtype = torch.float64 if wide else torch.float32
     if x.numel() == 0:
-        return Reduced(shape, torch.zeros(0, device=x.device), x.new_zeros((0, _PARTS), dtype=torch.float64))
+        return Reduced(shape, torch.zeros(0), torch.zeros((0, _PARTS), dtype=torch.float64))
     if g.exact:
         values = x.to(dtype).reshape(-1)
         sketch = values.to(torch.float32, copy=True)
@@ -108,17 +111,28 @@ def to_host_many(reduced: Sequence[Reduced]) -> list[tuple[Moments, np.ndarray]]
         by_device.setdefault(r.sketch.device, []).append(i)
     for members in by_device.values():
         # A float64 travels as two float32 beside the sketches: the bits are copied, not converted.
-        parts = [p for i in members for p in (reduced[i].sketch, reduced[i].moments.reshape(-1).view(torch.float32))]
+        numbers = [reduced[i].moments.reshape(-1).view(torch.float32) for i in members]
+        parts = [p for i, n in zip(members, numbers, strict=True) for p in (reduced[i].sketch, n)]
         flat = torch.cat(parts).cpu().numpy()
         at = 0
-        for i in members:
+        for i, number in zip(members, numbers, strict=True):
             r = reduced[i]
             middle = at + r.sketch.numel()
-            end = middle + 2 * r.moments.numel()
-            moments = flat[middle:end].copy().view(np.float64).reshape(-1, _PARTS)
-            host[i] = _combine(math.prod(r.shape), moments), flat[at:middle].copy()
+            end = middle + number.numel()
+            moments = flat[middle:end].copy()
+            moments = moments.view(np.float64) if r.moments.dtype == torch.float64 else _unscaled(moments)
+            host[i] = _combine(math.prod(r.shape), moments.reshape(-1, _PARTS)), flat[at:middle].copy()
             at = end
     return [host[i] for i in range(len(reduced))]
+
+
+@functools.lru_cache(maxsize=16)
+def has_float64(device: torch.device) -> bool:
+    """Whether a device computes in float64; MPS and TPUs do not."""
+    try:
+        return torch.zeros(1, dtype=torch.float64, device=device).dtype == torch.float64
+    except Exception:  # each backend has its own
+        return False
 
 
 def _real(x: torch.Tensor) -> torch.Tensor:
@@ -273,10 +287,35 @@ def _device_moments(flat: torch.Tensor) -> torch.Tensor:
     low = flat.where(finite, math.inf).amin()
     high = flat.where(finite, -math.inf).amax()
     inf = flat.numel() - finite.sum() - nan
+    if not has_float64(flat.device):
+        return _scaled_moments(zeroed, nan, inf, low, high)
     # In float64: attention masks hold float32's least value, whose square and even whose sum float32 cannot.
     squares = torch.linalg.vector_norm(zeroed, dtype=torch.float64).square()
     total = zeroed.sum(dtype=torch.float64)
     return torch.stack([v.double() for v in (nan, inf, low, high, total, squares)])
+
+
+def _scaled_moments(
+    zeroed: torch.Tensor, nan: torch.Tensor, inf: torch.Tensor, low: torch.Tensor, high: torch.Tensor
+) -> torch.Tensor:
+    """float32 [8]: counts in two halves, which it holds exactly, and sums of elements over the largest one."""
+    largest = zeroed.abs().amax()
+    parts = zeroed / largest.where(largest > 0, 1.0)
+    counts = [part.float() for count in (nan, inf) for part in (count >> _HALF, count & ((1 << _HALF) - 1))]
+    return torch.stack([*counts, low, high, parts.sum(), parts.square().sum()])
+
+
+def _unscaled(parts: np.ndarray) -> np.ndarray:
+    """The moments of runs, float64 [runs, 6], from those of `_scaled_moments`."""
+    rows = parts.astype(np.float64).reshape(-1, 8)
+    counts = rows[:, :4:2] * (1 << _HALF) + rows[:, 1:4:2]
+    low, high = rows[:, 4], rows[:, 5]
+    largest = np.maximum(np.where(np.isfinite(low), abs(low), 0.0), np.where(np.isfinite(high), abs(high), 0.0))
+    return np.column_stack([counts, low, high, rows[:, 6] * largest, rows[:, 7] * largest**2])
+
+
+_HALF = 20
+"""Bits of the lower half of a count."""
 
 
 def _stack(moments: list[torch.Tensor | list[float]], device: torch.device) -> torch.Tensor:
@@ -332,15 +371,16 @@ def _sign_table(rows: int, device: torch.device, dtype: torch.dtype) -> torch.Te
 
 
 def _hash_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """`parity.golden.sketch.row_signs` in int64 arithmetic on the device; low 32 bits survive its overflow."""
-    low = 0xFFFFFFFF
+    """`parity.golden.sketch.row_signs` in int64 arithmetic; low 32 bits survive its overflow."""
+    low, there = 0xFFFFFFFF, device
+    device = device if has_float64(device) else torch.device("cpu")  # what lacks that may lack 64-bit integers
     h = torch.arange(start, stop, dtype=torch.int64, device=device).add_(0x9E3779B9).bitwise_and_(low)
     h ^= h >> 16
     h.mul_(0x85EBCA6B).bitwise_and_(low)
     h ^= h >> 13
     h.mul_(0xC2B2AE35).bitwise_and_(low)
     # The last step of the hash, x ^ (x >> 16), leaves bit 31 as it is.
-    return (1 - 2 * (h >> 31)).to(dtype)
+    return (1 - 2 * (h >> 31)).to(dtype).to(there)
 
 
 @functools.lru_cache(maxsize=64)

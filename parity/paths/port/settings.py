@@ -76,7 +76,7 @@ def typed(entry: PortInfo | None, backend: Backend, texts: Mapping[str, str]) ->
     """
     own = {} if entry is None else {name: text for name, text in texts.items() if name in entry.settings}
     rest = parse(backend, [f"{name}={text}" for name, text in texts.items() if name not in own])
-    return Settings(backend, {**rest.values, **{n: BY_NAME[n].read(text) for n, text in own.items()}})
+    return Settings(rest.backend, {**rest.values, **{n: BY_NAME[n].read(text) for n, text in own.items()}})
 
 
 def port_timeout() -> float:

@@ -127,9 +127,13 @@ class StageSide:
             self._torch = self._runners.reference.get(key) or TorchStage(at.stage, settings)
             self._runners.reference[key] = self._torch
             return self._torch
-        from parity.paths.jax.stage import TorchaxStage  # jax and torchax, only from here on
+        held = self._runners.candidate.get(key)
+        if held is None and settings.backend == "torch":
+            held = TorchStage(at.stage, settings)
+        elif held is None:
+            from parity.paths.jax.stage import TorchaxStage  # jax and torchax, only from here on
 
-        held = self._runners.candidate.get(key) or TorchaxStage(at.stage, settings)
+            held = TorchaxStage(at.stage, settings)
         self._runners.candidate[key] = held
         return held
 

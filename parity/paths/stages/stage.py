@@ -26,6 +26,7 @@ from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
+from parity.models.patches import device_named
 from parity.paths.closer.local import Dtypes, Rows, Take, truth_of
 from parity.paths.closer.modules import Modules, reference_operations
 from parity.paths.floors import SEEDS
@@ -149,7 +150,7 @@ class Run(Protocol):
 
 
 class TorchStage:
-    """A stage in PyTorch, on CUDA where there is one; see `Runner`.
+    """A stage in PyTorch, on the device that its settings name; see `Runner`.
 
     Args:
         dtype: in place of the settings' dtype: float64 for the floor.
@@ -157,8 +158,9 @@ class TorchStage:
 
     def __init__(self, stage: Stage, settings: Settings, *, dtype: torch.dtype | None = None) -> None:
         self.stage, self.settings = stage, settings
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device_named(settings)
         self.reached = Reached(settings, stage.place or stage.name)
+        self.reached.mark("device")
         self.root = stage.load(settings, self.reached, dtype=dtype).to(self.device)
         self.wide = dtype
         self.modules = module_tree(self.root)

@@ -9,6 +9,7 @@ before it has answered that it is there.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import os
@@ -95,10 +96,12 @@ def load(role: str) -> None:
         UsageError: something is not installed.
     """
     quieten()
-    require_extras(torchax=role == "candidate")
+    require_extras(torchax=False)  # whoever needs it has looked for it
     importlib.import_module("parity.paths.live")
     if role == "candidate":
-        importlib.import_module("parity.paths.jax.candidate")
+        # Beside another backend of torch's, such as a TPU's own, torchax cannot be imported; who needs it hears of it.
+        with contextlib.suppress(ImportError, RuntimeError):
+            importlib.import_module("parity.paths.jax.candidate")
 
 
 def answer(role: str, read: int, write: int) -> NoReturn:
