@@ -32,8 +32,6 @@ import torch
 from diffusers import HunyuanVideo15Transformer3DModel
 
 from parity.golden.disk.write import GoldenWriter
-from parity.golden.records import Floor, Key, Moments, Provenance, Record, StepRecords
-from parity.golden.sketch import bin_norms, geometry, sketch
 from parity.hooks.attach import attached
 from parity.hooks.modules import module_tree
 from parity.hooks.reduce.transfer import TorchReducer
@@ -47,7 +45,9 @@ from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.loaded import StepCalls, batched
 from parity.paths.reference import TorchBackend
 from parity.reached import Reached
+from parity.records import Floor, Key, Moments, Provenance, Record, StepRecords
 from parity.settings import parse
+from parity.sketch import bin_norms, geometry, sketch
 
 # --- observing
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from parity.commands.parts.keep import KeepRun
 from parity.compare.result import Result
-from parity.golden.facts import Facts
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.live import Host, LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.plan import Role, Spec
 from parity.paths.port.load import DEFAULT_TIMEOUT
 from parity.paths.port.settings import PortInfo, settings_of
+from parity.records import Facts
 from parity.runs import compare
 from parity.runs.memo import Remembering
 from parity.runs.request import NO_PORTS, Ports, Request

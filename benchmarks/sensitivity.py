@@ -42,11 +42,11 @@ from known_reference import Known
 from tiny_families import CONFIGS, make
 
 from parity.compare.local import local_errors
-from parity.golden.records import StepRecords
 from parity.paths.jax.candidate import to_jax
 from parity.paths.live import LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.plan import CallRecords, Plan, State
+from parity.records import StepRecords
 from parity.runs.sides import reference_spec
 from parity.runs.stream import state_of
 

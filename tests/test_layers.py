@@ -14,7 +14,7 @@ import pytest
 import parity
 
 ROOT = Path(parity.__file__).parent
-SHARED = {"settings", "errors", "cache", "reached", "redact", "files", "signals"}
+SHARED = {"records", "sketch", "floors", "settings", "errors", "cache", "reached", "redact", "files", "signals"}
 """Modules that every layer may import."""
 
 BELOW: dict[str, set[str]] = {
@@ -26,6 +26,9 @@ BELOW: dict[str, set[str]] = {
     "settings": {"errors"},
     "reached": {"errors", "settings"},
     "port": set(),
+    "records": set(),
+    "sketch": {"records"},
+    "floors": {"records", "sketch"},
     "golden": SHARED,
     "compare": SHARED | {"golden"},
     "hooks": SHARED | {"golden"},
@@ -42,14 +45,14 @@ BELOW: dict[str, set[str]] = {
 
 TOP = {"", "face", "cli", "commands", "__main__"}
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
-WITHOUT_HEAVY = {"errors", "cache", "redact", "files", "port", "settings", "reached", "golden", "compare", "report"}
+WITHOUT_HEAVY = {"port", *SHARED, "golden", "compare", "report"}
 REPORT_READS = (
     "parity.compare.result",
     "parity.compare.many.sites",
     "parity.compare.reason",
-    "parity.golden.records",
+    "parity.records",
 )
-"""The reports compute nothing: they read result types (`strict` has the spelling of NaN in JSON)."""
+"""The reports compute nothing: they read result types."""
 
 MODULES = sorted(ROOT.rglob("*.py"))
 

@@ -9,9 +9,9 @@ import numpy as np
 from parity.causes.evidence import AttentionCall, Evidence
 from parity.compare.detect.phantoms import count_phantoms, mask_causes
 from parity.errors import InconclusiveError, ParityError
-from parity.golden.records import PORT, Record
 from parity.hooks.sites import ATTENTION, plan_sites
 from parity.paths.plan import Plan
+from parity.records import PORT, Record
 from parity.runs.sides import modules_of
 
 

@@ -20,8 +20,8 @@ from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.errors import ParityError
-from parity.golden.records import StepRecords
 from parity.paths.plan import Role
+from parity.records import StepRecords
 from parity.runs.request import Request
 from parity.runs.spec import RunSpec
 from parity.settings import Settings, parse

@@ -10,7 +10,7 @@ from parity.causes.request import ExplainRequest
 from parity.compare.comparable import of_script
 from parity.compare.detect.phantoms import Phantoms
 from parity.compare.result import Cause, Origin, Result
-from parity.golden.records import Provenance, StepRecords
+from parity.records import Provenance, StepRecords
 
 Need = Literal["reference", "candidate", "script"]
 """Beside the records, which there always are: the reference's model can be run on this machine; so can the candidate,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from parity.compare.result import Cause, Witness
-from parity.golden.records import LOOP, Moments, Record
+from parity.records import LOOP, Moments, Record
 from parity.settings import BITS
 
 ROUNDING = 1e-6

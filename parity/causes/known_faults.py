@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from parity.cache import cache_dir
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter
-from parity.golden.facts import Facts
-from parity.golden.records import Provenance, StepRecords
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Changes, Plan
 from parity.paths.port.settings import PortInfo
 from parity.paths.side import Side
+from parity.records import Facts, Provenance, StepRecords
 from parity.runs.request import Say
 from parity.runs.sides import modules_of
 from parity.settings import SETTINGS, Settings, parse

@@ -13,12 +13,11 @@ from parity.causes.request import ExplainRequest
 from parity.compare.comparable import of_script
 from parity.errors import UsageError
 from parity.golden import Golden
-from parity.golden.facts import Facts
-from parity.golden.records import Provenance, StepRecords
 from parity.paths.plan import Plan
 from parity.paths.port.settings import typed
 from parity.paths.side import Side
 from parity.paths.worker.openers import Openers
+from parity.records import Facts, Provenance, StepRecords
 from parity.runs.like import Like, carried
 from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import candidate_spec, reference_spec

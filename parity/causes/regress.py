@@ -1,7 +1,7 @@
 """Whether one run's error is another's: regression in sketch space. numpy only.
 
 Sketches are linear, so the sketch of an error is the difference of two sketches, and inner products between errors are
-those between their sketches (`parity.golden.sketch`). An error vector holds the errors of many sites of one step, each
+those between their sketches (`parity.sketch`). An error vector holds the errors of many sites of one step, each
 relative to the norm of what the reference has there, so that no site counts for its size.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from parity.compare.metrics import comparable_shapes
 from parity.compare.unlike import read_key
-from parity.golden.records import LOOP, Key, Record, StepRecords
-from parity.golden.sketch import TOTAL, Geometry, norm
+from parity.records import LOOP, Key, Record, StepRecords
+from parity.sketch import TOTAL, Geometry, norm
 
 LOOP_OUTPUTS = ("noise_pred", "latents.after")
 

@@ -25,13 +25,13 @@ from parity.causes.witnesses.counterfactuals import swapped
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import UsageError
-from parity.golden.floors import level, widen
-from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
+from parity.floors import Floors
 from parity.hooks.sites import SitePlan
 from parity.models.text import TEXT
 from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec
 from parity.paths.stages.known import case_of
 from parity.paths.worker.openers import Openers
+from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.runs.precision import coarse_settings
 from parity.runs.request import Request, Say
 from parity.runs.sides import source_of
@@ -105,13 +105,12 @@ class _Again:
         """The float32 truth of the outputs. Its floors hold what the sides' own dtypes cost the reference."""
         ours, theirs = self.request.reference, self.request.candidate
         truth = self.run("reference", ours.neutral, DEFAULT_KINDS)
-        floors: dict[Key, Floor] = dict(truth.floors)
+        floors = Floors(truth.records, truth.floors)
         coarser = {tuple(s.as_text().items()): s for s in (ours, coarse_settings(ours, theirs))}
         for settings in coarser.values():
             if settings.values != ours.neutral.values:
-                widen(floors, truth.records, self.run("reference", settings).records)
-        level(floors, truth.records)
-        return replace(truth, floors=floors)
+                floors.add(self.run("reference", settings).records)
+        return replace(truth, floors=floors.done())
 
     def run(self, role: Role, settings: Settings, floors: tuple[str, ...] = ()) -> StepRecords:
         """The outputs of the stage on one side."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.golden import Golden, Problem, Record, StepRecords, fingerprint_bytes, verify
+from parity.golden import Golden, Problem, fingerprint_bytes, verify
+from parity.records import Record, StepRecords
 from parity.report.cells import counted, size
 from parity.report.document import Cells, Facts, Listing, Section, Table, finite
 

@@ -15,7 +15,7 @@ from parity.commands.parts.unfold import command
 from parity.errors import ParityError, UsageError
 from parity.files import read_text
 from parity.golden import Golden
-from parity.golden.records import Provenance
+from parity.records import Provenance
 from parity.report.output import show, write
 from parity.report.page.build import DocumentError, Shown, Side, build
 

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.golden.records import LOOP, Record, StepRecords
 from parity.golden.rename import Rename, Rule
-from parity.golden.sketch import TOTAL, Geometry
+from parity.records import LOOP, Record, StepRecords
+from parity.sketch import TOTAL, Geometry
 
 CLEARLY = 0.5
 """The nearest must be nearer than this share of the second nearest's distance."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.result import NAN, Distance, SiteDiff, StepDiff
-from parity.golden.records import LOOP, Record, StepRecords
+from parity.records import LOOP, Record, StepRecords
 from parity.settings import BITS
 
 

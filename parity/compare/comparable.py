@@ -19,7 +19,7 @@ from typing import cast, get_args
 from parity.compare.preflight import ABSENT, compare_tensors, compare_weights, few, unknown
 from parity.compare.result import Check
 from parity.errors import shown
-from parity.golden.records import PORT, Provenance
+from parity.records import PORT, Provenance
 from parity.settings import BY_NAME, Backend, Difference, changed_by, render
 from parity.settings.elementary import CHIPS, NO_CHIP, chip_of
 

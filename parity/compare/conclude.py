@@ -32,7 +32,7 @@ from parity.compare.result import (
     Verdict,
 )
 from parity.compare.unlike import is_unpaired, unpaired_sentences
-from parity.golden.records import AFTER, LOOP, Key
+from parity.records import AFTER, LOOP, Key
 from parity.settings import BY_NAME
 from parity.settings.elementary import NO_CHIP
 

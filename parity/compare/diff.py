@@ -38,9 +38,9 @@ from parity.compare.pairs.parts import in_common, of_stage
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result, SiteDiff
-from parity.golden import Golden, Provenance, StepRecords
-from parity.golden.records import PORT
+from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, Renamer
+from parity.records import PORT, Provenance, StepRecords
 from parity.settings import NEUTRAL
 from parity.settings.elementary import NO_CHIP
 

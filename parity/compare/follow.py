@@ -15,7 +15,7 @@ from parity.compare.judge import BIN_LIMIT, L2_LIMIT, Excuse, above, excused
 from parity.compare.local import Local
 from parity.compare.metrics import ratio
 from parity.compare.result import UNKNOWN, Distance, SiteDiff, SiteVerdict
-from parity.golden.records import LOOP, Key, StepRecords
+from parity.records import LOOP, Key, StepRecords
 
 
 def followed_errors(step: StepRecords) -> dict[Key, Local]:

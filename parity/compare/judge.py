@@ -33,7 +33,7 @@ from parity.compare.unlike import (
     unlike,
     what,
 )
-from parity.golden.records import AFTER, LOOP, Floor, Key, Record, StepRecords
+from parity.records import AFTER, LOOP, Floor, Key, Record, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
 L2_LIMIT = 3.0

@@ -27,7 +27,7 @@ from parity.compare.judge import (
 )
 from parity.compare.metrics import bin_ratios, distance, measure
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
-from parity.golden.records import LOOP, Key, Record, StepRecords
+from parity.records import LOOP, Key, Record, StepRecords
 
 DOUBT = 1.0
 """Severity from which a site of an agreeing run is suspect: above its floor. Of innocent pairs in float32 hardly a site

@@ -1,6 +1,6 @@
 """How far two records are apart: relative L2 from sketches (exact where values are held), cosine, extremes, bins.
 
-numpy only, in float64. Distances between sketches are estimates (`parity.golden.sketch`: 2 % typically); where both
+numpy only, in float64. Distances between sketches are estimates (`parity.sketch`: 2 % typically); where both
 sides hold the value they are exact. A golden's values are mapped files larger than memory, so they are walked in blocks
 that stay in the processor's cache: a block of float32 is summed in float32 (relative error of a distance below 1e-5,
 typically 1e-7), unless a sum overflows, underflows or is NaN: then it is done again in float64, where infinities that
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.compare.result import NAN, Distance
-from parity.golden.records import AFTER, LOOP, Floor, Record
-from parity.golden.sketch import Geometry, bin_norms, norm
+from parity.records import AFTER, LOOP, Floor, Record
+from parity.sketch import Geometry, bin_norms, norm
 
 BLOCK = 1 << 13
 """Elements: small enough that BLAS does not wake its threads (from 10,000 on), which costs more than it gains."""

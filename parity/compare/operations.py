@@ -11,7 +11,7 @@ import numpy as np
 
 from parity.compare.judge import L2_LIMIT
 from parity.compare.metrics import ratio
-from parity.golden.sketch import Geometry, geometry, norm
+from parity.sketch import Geometry, geometry, norm
 
 ULPS = 16 * 2.0**-24
 """Least relative floor of one operation: sixteen float32 roundings, which no reordered sum of one module reaches."""

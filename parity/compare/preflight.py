@@ -17,8 +17,8 @@ import numpy as np
 
 from parity.compare.result import Check
 from parity.errors import shown
-from parity.golden.facts import Facts, Schedule
 from parity.golden.fingerprint import fingerprint
+from parity.records import Facts, Schedule
 from parity.settings import changed_by
 
 TABLE_LIMIT = 1e-4

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from parity.golden.records import LOOP, Key
+from parity.records import LOOP, Key
 
 NAN = float("nan")
 

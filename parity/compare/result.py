@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, inputs_compared, sentence
-from parity.golden.records import Key
+from parity.records import Key
 from parity.settings import Difference as SettingDifference
 
 Verdict = Literal["pass", "fail", "inconclusive"]

@@ -10,8 +10,8 @@ import numpy as np
 
 from parity.compare.metrics import one_shape, other_pictures
 from parity.compare.result import SiteDiff
-from parity.golden.records import READ, Key, Record
-from parity.golden.sketch import Geometry
+from parity.records import READ, Key, Record
+from parity.sketch import Geometry
 
 UNREAD = "differs in padded rows alone, which no query reads"
 """The note of a joint sequence whose figures are those of the rows that are read."""

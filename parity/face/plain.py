@@ -7,7 +7,7 @@ from dataclasses import replace
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Origin, Result, SiteDiff
-from parity.golden.records import LOOP, Key
+from parity.records import LOOP, Key
 
 OUTPUT = f"{LOOP}:noise_pred"
 """What the first array of a function's output is to a loop."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from parity.golden.disk.read import Golden, read_manifest
 from parity.golden.disk.store import open_store
 from parity.golden.disk.write import GoldenWriter
-from parity.golden.records import Record, StepRecords
+from parity.records import Record, StepRecords
 
 FOLDER = "faults"
 """Within the golden's own."""

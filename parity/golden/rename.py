@@ -18,7 +18,7 @@ import msgspec
 
 from parity.errors import MalformedError, UsageError, shown
 from parity.files import read_bytes
-from parity.golden.records import LOOP, Key, StepRecords
+from parity.records import LOOP, Key, StepRecords
 
 MAX_FILE = 1 << 20
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from parity.golden.records import READ
+from parity.records import READ
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ from typing import Any, Protocol
 import torch
 
 from parity.errors import InconclusiveError
-from parity.golden.records import PADDING, Kind, Scalar
-from parity.golden.sketch import geometry
 from parity.hooks.implementations import Seen
 from parity.hooks.masks import Masks
 from parity.hooks.rows import JOINT, Part, RowRule, kept, take
 from parity.hooks.sites import WHOLE, SitePlan, matches
 from parity.hooks.torchtools import leaves, parts_of
+from parity.records import PADDING, Kind, Scalar
+from parity.sketch import geometry
 
 EACH, MOST = 1 << 23, 1 << 28
 """Bytes of one output that is held as it is, and of all of one call of the model: on a model of production size time

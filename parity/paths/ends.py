@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from parity.golden.records import LOOP, Key, Record, StepRecords
-from parity.golden.values import value_record
 from parity.hooks.reduce.transfer import to_numpy
 from parity.models.stage2 import write_stage2
 from parity.paths.loaded import STAGE
 from parity.paths.loop import Loop
 from parity.paths.plan import ENDS, NAMES, RAN
+from parity.records import LOOP, Key, Record, StepRecords
+from parity.sketch import value_record
 
 
 def ends(runs: Mapping[str, Loop]) -> StepRecords:

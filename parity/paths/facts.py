@@ -1,12 +1,12 @@
-"""Reads what a side is about to run with (`parity.golden.facts`), before any forward."""
+"""Reads what a side is about to run with (`parity.records`), before any forward."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
 from parity.paths.loop import Loop
+from parity.records import Facts
 
 
 def gather(loop: Loop) -> Facts:

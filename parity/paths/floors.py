@@ -22,8 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
-from parity.golden.floors import least, level, widen
-from parity.golden.records import Floor, Key, StepRecords
+from parity.floors import Floors
 from parity.hooks.perturb import perturbed
 from parity.hooks.rerun import widest
 from parity.hooks.sites import SitePlan
@@ -31,6 +30,7 @@ from parity.paths.loaded import Loaded
 from parity.paths.loop import Forced, Loop, denoise, prepare
 from parity.paths.plan import DEFAULT_KINDS
 from parity.paths.reference import load_reference
+from parity.records import StepRecords
 from parity.settings import Settings, kernels
 
 SEEDS = 3
@@ -112,12 +112,9 @@ def with_floors(
     """
     runs = [(v, denoise(v.loop, plan, forced, first=first)) for v in variants]
     for step in steps:
-        floors: dict[Key, Floor] = {r.key: least(r) for r in step.records if r.kind == "tensor"} if runs else {}
-        centre = step.records
+        floors = Floors(step.records, None if runs else {})
         for variant, run in runs:
             with variant.around(step.step):
                 other = next(run)
-            widen(floors, centre, other.records)
-            centre = other.records if variant.is_truth else centre
-        level(floors, centre)
-        yield StepRecords(step.step, step.records, floors)
+            floors.add(other.records, truth=variant.is_truth)
+        yield StepRecords(step.step, step.records, floors.done())

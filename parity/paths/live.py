@@ -13,8 +13,6 @@ from pathlib import Path
 import torch
 
 from parity.errors import UsageError
-from parity.golden.facts import Facts
-from parity.golden.records import StepRecords
 from parity.hooks.calls import Call
 from parity.hooks.modules import device_of
 from parity.hooks.reduce.transfer import to_numpy
@@ -51,6 +49,7 @@ from parity.paths.shared import Shared
 from parity.paths.stages.side import Runners, StageSide
 from parity.paths.worker.handing import one_at_a_time
 from parity.paths.worker.trees import nest, plain
+from parity.records import Facts, StepRecords
 from parity.settings import LAYOUT, Backend, Settings
 
 BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}

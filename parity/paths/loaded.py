@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 import torch
 
-from parity.golden.records import Record
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
 from parity.models.family import Family
@@ -23,6 +22,7 @@ from parity.models.spec import Case
 from parity.paths.inputs import Inputs
 from parity.paths.plan import LOOP_STAGE
 from parity.reached import Reached
+from parity.records import Record
 from parity.settings import Settings
 
 Array = TypeVar("Array")

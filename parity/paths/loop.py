@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.golden.facts import Schedule
-from parity.golden.records import LOOP, Key, Record, StepRecords
-from parity.golden.values import value_record
 from parity.hooks.sites import SitePlan
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
 from parity.paths.loaded import STAGE, Loaded, Predicted, StepCalls
+from parity.records import LOOP, Key, Record, Schedule, StepRecords
+from parity.sketch import value_record
 
 LATENTS = "latents"
 

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from parity.golden.records import Key, Scalar, StepRecords
 from parity.hooks.sites import SitePlan
+from parity.records import Key, Scalar, StepRecords
 
 LOOP_STAGE = "transformer"
 """The stage that the denoising loop runs."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
-from parity.golden.records import PORT, Provenance
 from parity.golden.versions import versions
 from parity.paths.facts import gather
 from parity.paths.loop import Loop
+from parity.records import PORT, Facts, Provenance
 
 
 def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:

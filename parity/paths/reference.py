@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden.records import Record
 from parity.hooks.attach import attached
 from parity.hooks.masks import Masks
 from parity.hooks.modules import device_of, module_tree, named_tensors
@@ -25,6 +24,7 @@ from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import STAGE, Listen, Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.precision import rounded_matmuls
 from parity.reached import Reached
+from parity.records import Record
 from parity.settings import Settings
 
 

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from parity.golden.facts import Facts
-from parity.golden.records import StepRecords
 from parity.paths.plan import Changes, Forced, ModuleCall, Plan, State
+from parity.records import Facts, StepRecords
 
 T = TypeVar("T")
 

@@ -17,8 +17,6 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden.records import Key, Record
-from parity.golden.values import value_record
 from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
 from parity.recorder.again import Again
@@ -27,6 +25,8 @@ from parity.recorder.methods import watched
 from parity.recorder.steps import OUTSIDE, STAGE, Steps
 from parity.recorder.torch_calls import Kind
 from parity.recorder.wrong import Wrong, latents_of, unobserved
+from parity.records import Key, Record
+from parity.sketch import value_record
 
 NOT_CALLED = (
     "no call of the transformer was seen in the first step; was it replaced or compiled within the block, or its "

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden import Provenance, fingerprint
-from parity.golden.records import PORT
+from parity.golden import fingerprint
 from parity.golden.versions import versions
 from parity.hooks.modules import module_tree, named_tensors
 from parity.recorder.compiled import eagerly, plain
 from parity.recorder.processes import Process
 from parity.recorder.torch_calls import Kind
+from parity.records import PORT, Provenance
 
 TRANSFORMERS = ("transformer", "transformer_2", "unet")
 

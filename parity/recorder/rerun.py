@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from parity.floors import STORED, Floors, least
 from parity.golden import Golden, GoldenWriter
-from parity.golden.floors import STORED, least, level, widen
-from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
-from parity.golden.sketch import Geometry, norm
 from parity.hooks.perturb import perturbed
 from parity.recorder.compiled import plain
 from parity.recorder.parts import Parts
 from parity.recorder.steps import OUTSIDE
+from parity.records import LOOP, Floor, Key, Record, StepRecords
+from parity.sketch import Geometry, norm
 
 if TYPE_CHECKING:
     from parity.recorder.record import Recording
@@ -136,10 +136,10 @@ def floored(own: StepRecords, others: Sequence[StepRecords]) -> StepRecords:
     """A step with floors: what other runs of it gave otherwise. What they did not give has none."""
     runs = [[r for r in other.records if r.dtype != "uint8"] for other in others]
     given = {r.key for records in runs for r in records}
-    floors: dict[Key, Floor] = {r.key: least(r) for r in own.records if r.kind == "tensor" and r.key in given}
+    measured = Floors(own.records, {r.key: least(r) for r in own.records if r.kind == "tensor" and r.key in given})
     for records in runs:
-        widen(floors, own.records, records)
-    level(floors, own.records)
+        measured.add(records)
+    floors = measured.done()
     return replace(own, floors=floors | _of_pictures(own.records, floors))
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.golden import GoldenWriter
-from parity.golden.records import LOOP, Key, Provenance, Record, StepRecords
-from parity.golden.values import shown_record, value_record
+from parity.records import LOOP, Key, Provenance, Record, StepRecords
+from parity.sketch import shown_record, value_record
 
 STAGE, AFTER = "transformer", "vae"
 OUTSIDE = -1

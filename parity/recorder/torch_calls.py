@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import torch
 
-from parity.golden.records import Key, Record
 from parity.hooks.attach import watching
 from parity.hooks.calls import Call, prediction_of
 from parity.hooks.masks import Masks, let_through
@@ -24,6 +23,7 @@ from parity.hooks.torchtools import mapped
 from parity.recorder.branches import Branches
 from parity.recorder.steps import STAGE, Steps
 from parity.recorder.wrong import STEP, Wrong, copied
+from parity.records import Key, Record
 
 
 class Kind(Protocol):

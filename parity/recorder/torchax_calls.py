@@ -19,7 +19,6 @@ import torch
 import torchax
 from torchax import interop
 
-from parity.golden.records import Record
 from parity.hooks.attach import attached
 from parity.hooks.calls import prediction_of
 from parity.hooks.modules import uncached
@@ -32,6 +31,7 @@ from parity.hooks.torchtools import named_arguments
 from parity.recorder.methods import replaced
 from parity.recorder.steps import STAGE
 from parity.recorder.torch_calls import Calls
+from parity.records import Record
 
 
 class InTorchax:

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from parity.golden.faults import Faults, write_faults
-from parity.golden.records import Record
 from parity.hooks.attach import attached
 from parity.hooks.calls import Call, prediction_of
 from parity.hooks.faults.attention import AttentionFault, Faulty, Lengths, looking
@@ -28,6 +27,7 @@ from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.rerun import rerun
 from parity.hooks.tap import Tap
 from parity.recorder.again import Again
+from parity.records import Record
 
 STEP = 0
 """The step whose calls are repeated."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from parity.compare.many.sites import FAILED, count
 from parity.compare.result import EVIDENCE, Cause, Note, Result, SettingDifference, StepDiff
-from parity.golden.records import Key
+from parity.records import Key
 from parity.report.document import Facts
 
 _KINDS = {

@@ -26,7 +26,7 @@ from parity.compare.result import (
     StageDiff,
     StepDiff,
 )
-from parity.golden.records import Key
+from parity.records import Key
 from parity.report.document import finite
 
 FORMAT = 2

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from parity.compare.many.sites import FAILED, INTRODUCED, among, count
 from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteDiff, StageDiff, StepDiff
-from parity.golden.records import LOOP
+from parity.records import LOOP
 from parity.report.card import place, site_name
 from parity.report.cells import both, distance_cells, small, times
 from parity.report.document import Cells, Table

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from parity.golden import Golden
 from parity.golden.disk.inputs import FILE, NOISE, Input, put_inputs, read_inputs
 from parity.golden.disk.store import open_store
-from parity.golden.facts import Facts
-from parity.golden.records import Provenance
 from parity.paths.plan import Array, Given
+from parity.records import Facts, Provenance
 
 
 @dataclass(frozen=True, slots=True)

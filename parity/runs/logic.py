@@ -16,12 +16,12 @@ from parity.compare.detect.findings import Grid
 from parity.compare.judge import Judge, excuses
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, SiteDiff
-from parity.golden.records import LOOP, StepRecords
 from parity.hooks.implementations import sentences
 from parity.hooks.sites import SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Plan, State
 from parity.paths.side import Pair
 from parity.reached import Reached
+from parity.records import LOOP, StepRecords
 from parity.runs.closer.follow import Following, born, holding, without_outputs
 from parity.runs.closer.suspects import LocalPass, SecondLook, descend, operations
 from parity.runs.request import Request, Say

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from parity.golden.facts import Facts
 from parity.golden.fingerprint import fingerprint
-from parity.golden.records import StepRecords
 from parity.paths.plan import Changes, Forced, Given, ModuleCall, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
 from parity.paths.side import Side
 from parity.paths.worker.openers import Opener, Openers
+from parity.records import Facts, StepRecords
 
 
 @dataclass

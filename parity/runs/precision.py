@@ -13,10 +13,10 @@ from parity.compare.collected import Collected
 from parity.compare.conclude import conclude
 from parity.compare.judge import Judge, excuses
 from parity.compare.result import Failed, Result, SiteDiff
-from parity.golden.floors import level, widen
-from parity.golden.records import Floor, Key, StepRecords
+from parity.floors import Floors
 from parity.paths.plan import DEFAULT_KINDS, Changes, Plan
 from parity.paths.side import Pair, Side
+from parity.records import StepRecords
 from parity.runs.closer.suspects import LocalPass
 from parity.runs.closer.unobserved import unobserved
 from parity.runs.logic import Truth, grid_of, reached
@@ -102,12 +102,13 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
 
 def _three_ways(true: StepRecords, references: Sequence[StepRecords]) -> StepRecords:
     """The truth's numbers with the floors of this check, under the dtypes that the reference has as given."""
-    floors: dict[Key, Floor] = dict(true.floors)
+    floors = Floors(true.records, true.floors)
     for other in references:
-        widen(floors, true.records, other.records)
-    level(floors, true.records)
+        floors.add(other.records)
     dtypes = {r.key: r.dtype for r in references[0].records}
-    return StepRecords(true.step, tuple(replace(r, dtype=dtypes.get(r.key, r.dtype)) for r in true.records), floors)
+    return StepRecords(
+        true.step, tuple(replace(r, dtype=dtypes.get(r.key, r.dtype)) for r in true.records), floors.done()
+    )
 
 
 def _coarse(pair: Ready) -> Side | None:

@@ -14,11 +14,11 @@ from pathlib import Path
 from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.errors import UsageError
-from parity.golden.facts import Facts
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import LOOP_STAGE, Array, Given, Source, Spec
 from parity.paths.side import Pair, Side
 from parity.paths.worker.openers import Openers
+from parity.records import Facts
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
 

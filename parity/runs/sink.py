@@ -6,9 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from parity.golden.facts import Facts
-from parity.golden.records import StepRecords
 from parity.paths.side import Pair
+from parity.records import Facts, StepRecords
 from parity.runs.stream import Ends
 
 

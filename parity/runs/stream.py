@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from parity.golden.records import LOOP, StepRecords
 from parity.paths.plan import ENDS, NAMES, RAN, Array, State
+from parity.records import LOOP, StepRecords
 from parity.runs.request import Say
 
 

@@ -17,7 +17,7 @@ from parity.causes.witnesses.scheduler_step import scheduler_step
 from parity.causes.witnesses.values_at_origin import values_at_origin
 from parity.causes.witnesses.values_reordered import values_reordered
 from parity.compare.result import Cause, Distance, StepDiff
-from parity.golden import Key, Record, StepRecords
+from parity.records import Key, Record, StepRecords
 from tests.support.made import ORIGIN, evidence, tensor
 
 X = np.random.default_rng(0).standard_normal((1, 96, 64))

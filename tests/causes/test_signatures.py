@@ -12,7 +12,7 @@ import pytest
 from parity.causes.witnesses import signatures as module
 from parity.compare.reason import Note
 from parity.compare.result import Cause
-from parity.golden import Record, StepRecords
+from parity.records import Record, StepRecords
 from parity.settings import parse
 from tests.support.made import evidence, floor_of, noise, tensor
 

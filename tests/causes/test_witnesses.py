@@ -22,10 +22,10 @@ from parity.causes.witnesses.counterfactuals import _obeyed
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result, Witness
 from parity.errors import UsageError
-from parity.golden import Key, StepRecords
-from parity.golden.values import value_record
 from parity.paths.worker.openers import Workers
+from parity.records import Key, StepRecords
 from parity.settings import Settings, parse
+from parity.sketch import value_record
 from tests.support.made import CANDIDATE, REFERENCE, walk, write
 
 

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torchax")
 
-from parity.golden import Floor, Key, StepRecords
+from parity.records import Floor, Key, StepRecords
 from tests.runs.test_spec import PLAIN
 from tests.support.cli import Ran, cli
 from tests.support.made import CANDIDATE, REFERENCE, pair, scaled, tensor_record, walk, write

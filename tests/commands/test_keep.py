@@ -12,7 +12,7 @@ pytest.importorskip("torchax")
 from parity.cache import cache_dir
 from parity.commands.parts.keep import KeepLast, KeepRun, last_run
 from parity.errors import UsageError
-from parity.golden import StepRecords
+from parity.records import StepRecords
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.support.cli import cli

@@ -9,7 +9,7 @@ import pytest
 
 from parity.commands.run import _closer
 from parity.compare.result import Origin
-from parity.golden import Key
+from parity.records import Key
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.support.results import RESULT, site

@@ -13,8 +13,8 @@ pytest.importorskip("torchax")
 from parity.commands.record import command_line
 from parity.compare.diff import diff
 from parity.golden import Golden, GoldenWriter, verify
-from parity.golden.records import LOOP, Record
 from parity.paths.worker.process import ProcessSide
+from parity.records import LOOP, Record
 from tests.support.cli import Ran, cli
 from tests.support.made import copied, scaled
 

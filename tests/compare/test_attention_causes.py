@@ -7,7 +7,7 @@ import pytest
 
 from parity.compare.detect.masks import mask_cause
 from parity.compare.detect.phantoms import Phantoms, count_phantoms, mask_causes
-from parity.golden import Record
+from parity.records import Record
 from tests.support.made import tensor
 
 MODULE = "blocks.0.attn.attention"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from parity.compare.automap import propose
-from parity.golden import Record, StepRecords
 from parity.golden.rename import Renamer, decode_rename
+from parity.records import Record, StepRecords
 from tests.support.made import moved, noise, tensor
 
 NAMES = {"blocks": "layers", "attn": "mixer", "in.hidden_states": "in.x", "norm_out": "final"}

@@ -14,7 +14,8 @@ from parity.compare.judge import Judge
 from parity.compare.many.judge import ManyJudge
 from parity.compare.many.sites import Sites
 from parity.compare.result import SiteDiff
-from parity.golden import Floor, Golden, Key, Record, StepRecords
+from parity.golden import Golden
+from parity.records import Floor, Key, Record, StepRecords
 from tests.support.made import REFERENCE, floor_of, tensor_record, write
 
 PORTS = (

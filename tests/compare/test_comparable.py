@@ -11,7 +11,7 @@ import pytest
 
 from parity.compare.comparable import Side, comparable, settings_differences
 from parity.compare.result import Check
-from parity.golden import Provenance
+from parity.records import Provenance
 from parity.settings import Difference
 from tests.support.made import CANDIDATE, REFERENCE
 

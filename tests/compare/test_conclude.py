@@ -13,7 +13,7 @@ from parity.compare.collected import Collected
 from parity.compare.conclude import conclude, recorded_stages, widest_of
 from parity.compare.judge import Judge
 from parity.compare.result import NAN, Check, Distance, Result, SettingDifference
-from parity.golden import PADDING, Record, StepRecords
+from parity.records import PADDING, Record, StepRecords
 from parity.report.formats.json import dumps
 from parity.report.result_json import to_json
 from tests.support.made import Walk, moved, noise, none, scalar, tensor, walk_of

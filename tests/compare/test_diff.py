@@ -13,8 +13,7 @@ from parity.compare.diff import Auto, diff
 from parity.compare.judge import Judge
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.golden import Record, StepRecords
-from parity.golden.records import PORT
+from parity.records import PORT, Record, StepRecords
 from tests.support.made import CANDIDATE, REFERENCE, noise, none, pair, renamed, tensor, walk, walk_of, write
 
 FAR = 1e4

@@ -15,7 +15,8 @@ from parity.compare.detect.frames import frame_errors, frames_of, pictures, psnr
 from parity.compare.operations import Reduced, first_parting
 from parity.compare.reason import Reason, sentence
 from parity.compare.result import Distance, Origin, SettingDifference, SiteDiff
-from parity.golden import Key, geometry, sketch
+from parity.records import Key
+from parity.sketch import geometry, sketch
 
 NEAR, FAR = Distance(1e-7, 1e-6, 0.1), Distance(1e-2, 1e-6, 1e4)
 RNG = np.random.default_rng(0)

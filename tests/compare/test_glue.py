@@ -14,8 +14,8 @@ from parity.compare.detect.held import Seen, Values
 from parity.compare.diff import judge_streams
 from parity.compare.judge import Judge
 from parity.compare.result import Cause
-from parity.golden.records import AFTER, LOOP, Floor, Key, StepRecords
-from parity.golden.values import value_record
+from parity.records import AFTER, LOOP, Floor, Key, StepRecords
+from parity.sketch import value_record
 
 SITES = {
     "cond": ("cond", f"{LOOP}:noise_pred"),

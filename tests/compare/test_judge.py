@@ -11,8 +11,7 @@ import pytest
 from parity.compare.judge import Judge, beyond, excused, excuses, severity
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import UNREAD
-from parity.golden import PADDING, Floor, Key, Record, StepRecords
-from parity.golden.records import READ
+from parity.records import PADDING, READ, Floor, Key, Record, StepRecords
 from parity.settings import Difference
 from tests.support.made import Walk, births, measured_floor, moved, noise, none, scalar, step, tensor, walk_of
 

@@ -12,8 +12,7 @@ from parity.compare.follow import followed_errors, with_followed
 from parity.compare.judge import ONE_SIDED
 from parity.compare.local import CONTRADICTED, Local, believed, contradicted, doubtful, local_errors, with_local
 from parity.compare.result import Distance, SiteDiff
-from parity.golden import Floor, Key, Record, StepRecords
-from parity.golden.records import Moments
+from parity.records import Floor, Key, Moments, Record, StepRecords
 from tests.support.made import none, tensor
 
 

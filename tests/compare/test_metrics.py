@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from parity.compare.metrics import BLOCK, Measure, compare_values, distance, measure, ratio
-from parity.golden import Floor, Record
-from parity.golden.records import AFTER
+from parity.records import AFTER, Floor, Record
 from tests.support.made import moved, noise, tensor
 
 NAN, INF = float("nan"), float("inf")

@@ -11,7 +11,7 @@ import pytest
 from parity.compare.preflight import SCHEDULE_LIMIT, failed, preflight, shared_weights
 from parity.compare.result import Check
 from parity.golden import fingerprint
-from parity.golden.facts import Facts, Schedule
+from parity.records import Facts, Schedule
 
 NAN, INF = float("nan"), float("inf")
 

@@ -12,7 +12,7 @@ from parity.compare.judge import Judge
 from parity.compare.pairs.align import Pair
 from parity.compare.result import SiteDiff
 from parity.compare.unlike import COUNTS, GIVEN_ONCE, REPEATED, UNPAIRED, same_mask
-from parity.golden.records import Record
+from parity.records import Record
 from tests.support.made import Walk, births, none, scalar, tensor
 
 NAN, INF = float("nan"), float("inf")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from parity.golden import GoldenWriter, Key, Record, StepRecords
+from parity.golden import GoldenWriter
+from parity.records import Key, Record, StepRecords
 from tests.support.cli import cli
 from tests.support.made import PROVENANCE, mixed_step, write
 

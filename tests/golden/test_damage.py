@@ -13,8 +13,9 @@ import pytest
 from safetensors.numpy import save
 
 from parity.errors import UsageError
-from parity.golden import Golden, GoldenWriter, Provenance, verify
+from parity.golden import Golden, GoldenWriter, verify
 from parity.golden.disk.format import Manifest, decode_manifest, encode_manifest, own_checksum
+from parity.records import Provenance
 from tests.support.forged import PART, Damage, Document, column, content, forged, header, listed, resealed, rows
 from tests.support.made import PROVENANCE, mixed_step, write
 

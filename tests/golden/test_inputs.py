@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from parity.errors import UsageError
-from parity.golden import Golden, GoldenWriter, Provenance, fingerprint
+from parity.golden import Golden, GoldenWriter, fingerprint
 from parity.golden.disk.inputs import FILE, Input, put_inputs, read_inputs
 from parity.golden.disk.store import open_store
-from parity.golden.records import StepRecords
+from parity.records import Provenance, StepRecords
 
 INPUTS = {
     "cond.encoder_hidden_states": Input(np.float32([[1.0, -2.5, 3.140625]]), "bfloat16"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from parity.errors import UsageError
-from parity.golden import StepRecords
 from parity.golden.rename import Rename, Renamer, decode_rename, load_rename
+from parity.records import StepRecords
 from tests.support.made import none
 
 Pairs = list[tuple[str, str]]

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from parity.errors import UsageError
-from parity.golden import Floor, Golden, GoldenWriter, Key, Moments, Record, StepRecords, geometry
+from parity.golden import Golden, GoldenWriter
 from parity.golden.disk.format import encode_manifest
 from parity.golden.disk.part import read_part, write_part
-from parity.golden.sketch import BINS
+from parity.records import Floor, Key, Moments, Record, StepRecords
+from parity.sketch import BINS, geometry
 from tests.support.made import PROVENANCE, assert_same, mixed_step, write
 
 DTYPES = ("bool", "i1", "u1", "<i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", ">f4", ">i8")

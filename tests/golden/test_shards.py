@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from parity.errors import UsageError
-from parity.golden import Floor, Golden, Key, Provenance, Record, StepRecords, geometry, sketch, verify
-from parity.golden.values import moments_of
+from parity.golden import Golden, verify
+from parity.records import Floor, Key, Provenance, Record, StepRecords
+from parity.sketch import geometry, moments_of, sketch
 from tests.support.made import PROVENANCE, assert_same, mixed_step, scalar, tensor, write
 
 KEY = Key("transformer", 0, "cond", "a:out")

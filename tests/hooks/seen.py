@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from parity.golden.records import Record
 from parity.hooks.attach import attached
 from parity.hooks.reduce import on_torch as reduce_torch
 from parity.hooks.reduce.transfer import torch_records
@@ -16,6 +15,7 @@ from parity.hooks.rows import NoRows, RowRule
 from parity.hooks.sites import plan_sites
 from parity.hooks.tap import EVERY, Item, Tap
 from parity.hooks.torchtools import callable_modules
+from parity.records import Record
 
 
 @dataclass

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import parity.hooks.reduce.on_torch as rt
-from parity.golden.records import Moments
-from parity.golden.sketch import sketch
 from parity.hooks.reduce import on_jax
 from parity.hooks.reduce.on_tpu import reduce_on_mesh
+from parity.records import Moments
+from parity.sketch import sketch
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy

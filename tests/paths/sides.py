@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.golden import Key, Record, StepRecords
 from parity.hooks.sites import plan_sites
 from parity.models.family import Family
 from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
@@ -19,6 +18,7 @@ from parity.paths.inputs import Inputs, draw_noise, require_place
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference
+from parity.records import Key, Record, StepRecords
 from parity.settings import parse
 
 

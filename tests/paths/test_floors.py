@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from parity.compare.judge import Judge
-from parity.golden.floors import HALF_ULP
-from parity.golden.records import Floor, Key, Moments, Record, StepRecords
-from parity.golden.sketch import Geometry, bin_norms, distance, geometry, sketch
+from parity.floors import HALF_ULP, least
 from parity.hooks.reduce import on_jax as reduce_jax
 from parity.hooks.reduce import on_torch as reduce_torch
 from parity.hooks.sites import plan_sites
 from parity.paths import floors
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.loop import denoise, prepare
+from parity.records import Floor, Key, Moments, Record, StepRecords
+from parity.sketch import Geometry, bin_norms, distance, geometry, sketch
 from tests.paths.sides import shared
 
 SITE = Key("transformer", 0, "cond", "block:out")
@@ -136,6 +136,6 @@ def test_bit_equal_tensors_are_within_the_least_floor(shape: tuple[int, ...], of
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32) + np.float32(offset)
     ours = reduced(x, reduce_torch.to_host_many([reduce_torch.reduce(torch.from_numpy(x))])[0])
     theirs = reduced(x, reduce_jax.to_host(jax.device_get(jax.jit(reduce_jax.reduce)(jnp.asarray(x)))))
-    reference = StepRecords(0, (ours,), {ours.key: floors.least(ours)})
+    reference = StepRecords(0, (ours,), {ours.key: least(ours)})
     (found,) = Judge().step(reference, StepRecords(0, (theirs,)))
     assert found.birth is None, (found.distance.ratio, max(found.bins, default=0.0))

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parity.golden.records import Key, Record
-from parity.golden.sketch import Geometry, distance
+from parity.records import Key, Record
+from parity.sketch import Geometry, distance
 from tests.paths.sides import loop_values, once, shared
 
 ALONE, BATCHED, SHARDED = "dp=1,sp=1,tp=1", "dp=2,sp=1,tp=1", "dp=2,sp=2,tp=2"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.golden.records import Floor, Key, Moments, Record, StepRecords
 from parity.paths.plan import Array, CallRecords, ModuleCall, Plan
 from parity.paths.worker import wire
+from parity.records import Floor, Key, Moments, Record, StepRecords
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(),

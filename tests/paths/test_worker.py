@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from parity.errors import InconclusiveError, UsageError
-from parity.golden.records import StepRecords
 from parity.paths.plan import Array, ModuleCall, Plan, Source, Spec
 from parity.paths.worker import process
 from parity.paths.worker.checkpoint import checkpoint
 from parity.paths.worker.process import ProcessSide, Worker
+from parity.records import StepRecords
 
 CHILD = """
 import os, sys
 import numpy as np
-from parity.golden.records import Key, Record, StepRecords
+from parity.records import Key, Record, StepRecords
 from parity.paths.worker import wire
 requests, answers = os.fdopen(int(sys.argv[1]), "rb"), os.fdopen(int(sys.argv[2]), "wb")
 step = 0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from parity.compare.reason import Note
 from parity.compare.result import Check, Origin, Result, SettingDifference, SiteDiff
 from parity.errors import UsageError
-from parity.golden.records import Key
+from parity.records import Key
 from parity.report import formats
 from parity.report.comparison import Comparison
 from parity.report.document import Facts, Listing

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness
-from parity.golden.records import Key
+from parity.records import Key
 from parity.report.page.build import (
     HERE,
     INTRODUCED,

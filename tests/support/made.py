@@ -14,20 +14,9 @@ from parity.causes.request import ExplainRequest
 from parity.compare.judge import Judge
 from parity.compare.reason import Reason
 from parity.compare.result import Origin, Result, SiteDiff, StepDiff
-from parity.golden import (
-    Floor,
-    Golden,
-    GoldenWriter,
-    Key,
-    Provenance,
-    Record,
-    StepRecords,
-    bin_norms,
-    geometry,
-    norm,
-    sketch,
-)
-from parity.golden.values import moments_of
+from parity.golden import Golden, GoldenWriter
+from parity.records import Floor, Key, Provenance, Record, StepRecords
+from parity.sketch import bin_norms, geometry, moments_of, norm, sketch
 
 STAGE = "transformer"
 FLOOR = 1e-6

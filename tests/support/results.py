@@ -17,7 +17,7 @@ from parity.compare.result import (
     StepDiff,
     Witness,
 )
-from parity.golden.records import Key
+from parity.records import Key
 from tests.support.made import because
 
 INF = float("inf")

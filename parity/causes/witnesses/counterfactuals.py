@@ -17,7 +17,7 @@ from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import NAN, Cause, Witness
 from parity.errors import ParityError, UsageError
-from parity.golden.records import LOOP, PORT, Key, StepRecords
+from parity.records import LOOP, PORT, Key, StepRecords
 from parity.runs.spec import RunSpec
 from parity.settings import BITS, Settings, parse, remedy, sentence
 

@@ -17,8 +17,8 @@ from parity.causes.witness import witness
 from parity.compare.detect.held import bfloat16
 from parity.compare.reason import Note
 from parity.compare.result import Cause
-from parity.golden.records import PORT, Key, Record
-from parity.golden.sketch import Geometry
+from parity.records import PORT, Key, Record
+from parity.sketch import Geometry
 
 WITHIN = 1e-6
 """Relative difference up to which a value is the one that it was made to be: that of float32."""

@@ -17,8 +17,8 @@ from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.golden.faults import Faults, kept_faults
-from parity.golden.records import Key, StepRecords
 from parity.paths.plan import VAE_STAGE
+from parity.records import Key, StepRecords
 
 HOW = "to have known faults looked for, record the reference again with causes=True"
 """What can be done where none were kept."""

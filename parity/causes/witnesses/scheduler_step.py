@@ -16,7 +16,7 @@ from parity.causes.evidence import Evidence
 from parity.causes.gauges import ROUNDING, measured
 from parity.causes.witness import witness
 from parity.compare.result import Cause
-from parity.golden.records import LOOP, Record, StepRecords
+from parity.records import LOOP, Record, StepRecords
 
 TOOK = 1e-2
 """Relative difference of a used dt from a schedule's that says they are not the same."""

@@ -17,7 +17,7 @@ from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Witness
 from parity.errors import ParityError
-from parity.golden.records import Key, StepRecords
+from parity.records import Key, StepRecords
 from parity.settings import BITS, sentence
 
 

@@ -11,8 +11,8 @@ from parity.causes.gauges import measured, reordering
 from parity.causes.witness import witness
 from parity.compare.result import Cause
 from parity.compare.unlike import keys_through
-from parity.golden.records import Record
-from parity.golden.sketch import TOTAL, Geometry
+from parity.records import Record
+from parity.sketch import TOTAL, Geometry
 
 LEFT = 0.05
 """A gain explains a difference where it leaves less than this share of it."""

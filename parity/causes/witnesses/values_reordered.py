@@ -9,7 +9,7 @@ from parity.causes.gauges import apart, measured, reordering
 from parity.causes.witness import witness
 from parity.compare.result import Cause
 from parity.compare.unlike import other_layout
-from parity.golden.records import PORT, Key, Record
+from parity.records import PORT, Key, Record
 
 
 @witness("values_reordered")

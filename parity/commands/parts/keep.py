@@ -30,9 +30,8 @@ from parity.commands.parts.frame_files import write_frames
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
-from parity.golden.facts import Facts
-from parity.golden.records import StepRecords
 from parity.paths.side import Pair
+from parity.records import Facts, StepRecords
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import tell, write

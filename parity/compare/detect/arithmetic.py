@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from parity.compare.detect.held import Seen, Values, apart, bfloat16
-from parity.golden.records import LOOP
+from parity.records import LOOP
 
 ROUNDING = 1e-6
 """Relative difference of two schedules in float32 that is rounding."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from parity.compare.detect.held import named
 from parity.compare.result import Cause, Origin, SettingDifference
-from parity.golden.records import LOOP
+from parity.records import LOOP
 
 COMPONENTS = {"transformer": ("transformer.", "transformer_2.", "unet."), "vae": ("vae.",), "schedule": ("scheduler.",)}
 MOST = 4

@@ -14,8 +14,8 @@ from parity.compare.many.sites import among
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
 from parity.compare.unlike import read_key
-from parity.golden.records import LOOP
-from parity.golden.sketch import Geometry
+from parity.records import LOOP
+from parity.sketch import Geometry
 
 VIDEO = "decode:out"
 """Site of what a script's decoder gave, [batch, frames, ...]."""

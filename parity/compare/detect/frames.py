@@ -14,7 +14,7 @@ import numpy as np
 
 from parity.compare.metrics import ratio
 from parity.compare.result import NAN, Distance, FrameDiff, FrameError, Region
-from parity.golden.values import shown
+from parity.sketch import shown
 
 WINDOW = 11
 SIGMA = 1.5

@@ -27,8 +27,8 @@ from parity.compare.detect.held import EXACT, EXPLAINED, Both, Seen, Values, apa
 from parity.compare.detect.noise import noise
 from parity.compare.detect.stages import LATENTS, continued, remembered
 from parity.compare.result import Cause
-from parity.golden.records import LOOP, Key, Record, StepRecords
-from parity.golden.sketch import Geometry, distance, norm
+from parity.records import LOOP, Key, Record, StepRecords
+from parity.sketch import Geometry, distance, norm
 
 CLOSER = 0.1
 """Share of the difference of two schedules that may be left where another shift counts as its cause."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.compare.detect.held import EXACT, SAME, Seen, Values, apart, named
 from parity.compare.result import Cause
-from parity.golden.records import LOOP
+from parity.records import LOOP
 
 
 def guidance(seen: Seen) -> Iterator[Cause]:

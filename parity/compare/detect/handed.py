@@ -20,9 +20,9 @@ import numpy as np
 
 from parity.compare.detect.held import Both, apart
 from parity.compare.judge import L2_LIMIT
-from parity.golden.records import Floor, Key, Record, StepRecords
-from parity.golden.values import value_record
+from parity.records import Floor, Key, Record, StepRecords
 from parity.settings import BITS
+from parity.sketch import value_record
 
 GIVEN = "decode:in.z"
 ROUNDINGS = 4

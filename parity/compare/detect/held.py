@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.result import NAN, Cause, Witness
-from parity.golden.records import LOOP, StepRecords
+from parity.records import LOOP, StepRecords
 
 EXACT = 2e-3
 """Relative residual up to which a hypothesis explains a value: bfloat16 rounds to 4e-3 at most, 2e-3 on average."""

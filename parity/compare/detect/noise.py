@@ -9,7 +9,7 @@ import numpy as np
 
 from parity.compare.detect.held import EXACT, SAME, Seen, apart, bfloat16, differ, named
 from parity.compare.result import Cause
-from parity.golden.records import LOOP
+from parity.records import LOOP
 
 
 def noise(seen: Seen) -> Iterator[Cause]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from parity.compare.detect.masks import mask_cause
 from parity.compare.result import Cause, Witness
-from parity.golden.records import Record
+from parity.records import Record
 from parity.settings import remedy
 
 PARALLEL = 0.9999

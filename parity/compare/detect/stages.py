@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from parity.compare.detect.held import SAME, Seen, apart, differ, named
 from parity.compare.result import Cause
-from parity.golden.records import LOOP
+from parity.records import LOOP
 
 LATENTS = f"{LOOP}:latents.after"
 HISTORY = f"{LOOP}:history"

@@ -38,8 +38,8 @@ from parity.compare.pairs.align import Pair
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import is_unpaired, unread
 from parity.golden.disk.part import FloorTable, Table
-from parity.golden.records import LOOP, StepRecords
-from parity.golden.sketch import BINS, PER_BIN, TOTAL, Geometry
+from parity.records import LOOP, StepRecords
+from parity.sketch import BINS, PER_BIN, TOTAL, Geometry
 
 BLOCK = 1 << 17
 """Elements of the sketches that are compared at a time."""
@@ -266,7 +266,7 @@ def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
 
 
 def _bin_norms(apart: np.ndarray, view: Geometry) -> np.ndarray:
-    """`parity.golden.sketch.bin_norms` of many sketches: float64 [sites, bins]."""
+    """`parity.sketch.bin_norms` of many sketches: float64 [sites, bins]."""
     if not view.exact:
         return np.linalg.norm(apart[:, TOTAL:].reshape(-1, BINS, PER_BIN), axis=2)[:, : view.bins]
     rows = np.square(apart).reshape(-1, view.rows, view.channels).sum(axis=2)

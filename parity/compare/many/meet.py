@@ -18,8 +18,8 @@ from parity.compare.pairs.lone import lone_ports
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import read_key
 from parity.golden.disk.part import Layout, Table
-from parity.golden.records import LOOP, Key, Record, StepRecords
-from parity.golden.sketch import Geometry
+from parity.records import LOOP, Key, Record, StepRecords
+from parity.sketch import Geometry
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -22,7 +22,7 @@ import numpy as np
 from parity.compare.reason import Birth
 from parity.compare.result import Distance, SiteDiff, SiteVerdict
 from parity.golden.disk.store import explained
-from parity.golden.records import Key
+from parity.records import Key
 
 IN_MEMORY = 32 << 20
 """Bytes of columns that are held in memory before they go to the temporary folder."""

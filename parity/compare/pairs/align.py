@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parity.compare.pairs.lone import lone_ports
-from parity.golden.records import Key, Record
+from parity.records import Key, Record
 
 
 @dataclass(frozen=True, slots=True)

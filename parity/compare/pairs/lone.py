@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from parity.compare.metrics import comparable_shapes
-from parity.golden.records import LOOP, Key, Record, StepRecords
+from parity.records import LOOP, Key, Record, StepRecords
 
 _Parts = Mapping[str, Record]
 """A port's records by the part of its rows that they hold; the whole's is empty."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parity.golden import StepRecords
-from parity.golden.records import AFTER, Key
+from parity.records import AFTER, Key, StepRecords
 
 
 def of_stage(step: StepRecords, *, after: bool) -> StepRecords:

@@ -19,7 +19,7 @@ import msgspec
 
 from parity.errors import MalformedError, UsageError, shown
 from parity.golden.disk.part import MAX_RECORDS, MAX_STEP
-from parity.golden.records import Provenance
+from parity.records import Provenance
 from parity.redact import without_secrets
 
 FORMAT = 2

@@ -25,7 +25,7 @@ from parity.golden.disk.read import Golden
 from parity.golden.disk.store import MissingError, Store
 from parity.golden.disk.tensors import Array, read_tensors, write_tensors
 from parity.golden.fingerprint import fingerprint
-from parity.golden.records import Provenance
+from parity.records import Provenance
 
 FILE = "inputs.safetensors"
 MOST = 1 << 32

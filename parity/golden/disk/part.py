@@ -19,8 +19,8 @@ import numpy as np
 
 from parity.errors import MalformedError, shown
 from parity.golden.disk.tensors import Array, read_tensors, write_tensors
-from parity.golden.records import Floor, Key, Kind, Moments, Record, Scalar, StepRecords
-from parity.golden.sketch import BINS, Geometry, geometry
+from parity.records import Floor, Key, Kind, Moments, Record, Scalar, StepRecords
+from parity.sketch import BINS, Geometry, geometry
 
 MAX_RECORDS = 1_000_000
 MAX_STEP = 1_000_000

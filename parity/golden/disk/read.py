@@ -19,7 +19,7 @@ from parity.golden.disk.format import MANIFEST, MAX_MANIFEST, Manifest, Part, da
 from parity.golden.disk.part import read_part
 from parity.golden.disk.shards import folder_of, merge_step, whole_manifest
 from parity.golden.disk.store import Store, open_store
-from parity.golden.records import Provenance, StepRecords
+from parity.records import Provenance, StepRecords
 
 
 def read_manifest(store: Store) -> Manifest | None:

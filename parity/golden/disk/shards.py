@@ -18,7 +18,7 @@ import numpy as np
 
 from parity.errors import UsageError
 from parity.golden.disk.format import Manifest, Part, first_difference
-from parity.golden.records import Floor, Key, Moments, Record, StepRecords
+from parity.records import Floor, Key, Moments, Record, StepRecords
 
 _MAY_DIFFER = ("command", "devices", "shard")
 _NO_SHARE = (

@@ -19,7 +19,7 @@ from parity.golden.disk.format import MANIFEST, Manifest, Part, encode_manifest,
 from parity.golden.disk.part import write_part
 from parity.golden.disk.read import mapped_part, read_manifest
 from parity.golden.disk.store import open_store
-from parity.golden.records import Provenance, StepRecords
+from parity.records import Provenance, StepRecords
 
 _OURS = re.compile(r"\.?(golden\.json|(inputs|before|step-\d{4,7})\.safetensors)(\.[0-9a-f]{16})?|\.tmp[0-9A-Za-z]{6}")
 """What a golden's folder may lose when it is overwritten or resumed: never a file that neither parity nor the

@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from parity.golden.records import Moments
-from parity.golden.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry
+from parity.records import Moments
+from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry
 
 FEW_ROWS = 8
 """Rows of a slot up to which they are added one by one."""
@@ -240,7 +240,7 @@ def _laid_signs(g: Geometry) -> jax.Array:
 
 
 def signs(index: jax.Array, salt: int) -> jax.Array:
-    """`parity.golden.sketch`'s sign of each uint32 index: float32 of -1 and 1."""
+    """`parity.sketch`'s sign of each uint32 index: float32 of -1 and 1."""
     h = index + jnp.uint32(salt)
     h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
     h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)

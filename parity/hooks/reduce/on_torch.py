@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from parity.golden.records import Moments
-from parity.golden.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, tile_signs
+from parity.records import Moments
+from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, tile_signs
 
 _CPU_RUN = 1 << 19
 """Elements of a run for each CPU thread: smaller ones are no faster, and each costs some ten parallel regions."""
@@ -371,7 +371,7 @@ def _sign_table(rows: int, device: torch.device, dtype: torch.dtype) -> torch.Te
 
 
 def _hash_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """`parity.golden.sketch.row_signs` in int64 arithmetic; low 32 bits survive its overflow."""
+    """`parity.sketch.row_signs` in int64 arithmetic; low 32 bits survive its overflow."""
     low, there = 0xFFFFFFFF, device
     device = device if has_float64(device) else torch.device("cpu")  # what lacks that may lack 64-bit integers
     h = torch.arange(start, stop, dtype=torch.int64, device=device).add_(0x9E3779B9).bitwise_and_(low)

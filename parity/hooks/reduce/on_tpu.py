@@ -21,9 +21,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from parity.golden.sketch import BINS, PER_BIN, TOTAL, Geometry
 from parity.hooks.reduce.on_jax import signs
 from parity.hooks.reduce.tpu_kernel import SCALE, SUMS, Runs, row_of, runs_of, walked
+from parity.sketch import BINS, PER_BIN, TOTAL, Geometry
 
 
 def reduce_on_mesh(

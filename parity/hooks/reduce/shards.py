@@ -1,6 +1,6 @@
 """A tensor that is split over processes (DTensor): each reduces its own block, and the blocks' reductions add up.
 
-Signs of a sketch come from the global index (`parity.golden.sketch`), so that a block's sketch is the part that it
+Signs of a sketch come from the global index (`parity.sketch`), so that a block's sketch is the part that it
 contributes to the whole's; counts and sums of squares add anyway. `parity.golden.disk.shards` does the adding.
 
 Cost: the sketch of a block is that of numpy's definition, on the host.
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from parity.golden.sketch import geometry, sketch
 from parity.hooks.reduce import on_torch
+from parity.sketch import geometry, sketch
 
 
 def is_distributed(x: object) -> bool:

@@ -22,8 +22,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from parity.golden.sketch import Geometry, geometry
 from parity.hooks.reduce.on_jax import signs
+from parity.sketch import Geometry, geometry
 
 MOST_SLOTS = 128
 """Of a run."""

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.golden.records import Key, Moments, Record
 from parity.hooks.reduce import on_torch as reduce_torch
 from parity.hooks.reduce.shards import is_split, reduce_block, whole_of
 from parity.hooks.tap import EVERY, Entry, Item
+from parity.records import Key, Moments, Record
 
 
 def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Record]:

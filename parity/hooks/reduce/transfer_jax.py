@@ -9,11 +9,11 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from parity.golden.records import Record
 from parity.hooks.reduce import on_jax as reduce_jax
 from parity.hooks.reduce.batch_jax import BatchingReducer, Slot, gather
 from parity.hooks.reduce.transfer import to_records, widen16
 from parity.hooks.tap import Entry, Reduced, Tap
+from parity.records import Record
 
 
 def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:

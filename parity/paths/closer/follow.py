@@ -26,8 +26,6 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden.records import Floor, Key, Moments, Record, StepRecords
-from parity.golden.sketch import geometry
 from parity.hooks.masks import Masks
 from parity.hooks.rows import JOINT, Part, take
 from parity.hooks.tap import by_branch
@@ -36,6 +34,8 @@ from parity.paths.floors import Variant
 from parity.paths.loaded import STAGE, Eager
 from parity.paths.loop import Loop, denoise
 from parity.paths.plan import name_of
+from parity.records import Floor, Key, Moments, Record, StepRecords
+from parity.sketch import geometry
 
 CLOSE = 1e-2
 """Relative distance up to which an output is taken for the reference's: sites that agree are nearer than 1e-3."""
@@ -104,7 +104,7 @@ class _Site:
 
     @property
     def floor(self) -> Floor:
-        """No bin is taken to be more exact than the whole (`parity.golden.floors.level`)."""
+        """No bin is taken to be more exact than the whole (`parity.floors.level`)."""
         whole = max(self.whole, LEAST * self.norm)
         held = norms(self.held)
         share = held / self.norm if self.norm > 0 else np.ones_like(held)

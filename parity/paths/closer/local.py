@@ -19,8 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from parity.errors import UsageError
-from parity.golden.floors import least, level, widen
-from parity.golden.records import Floor, Key, Record, StepRecords
+from parity.floors import Floors
 from parity.hooks.calls import Call, calls_of, retyped
 from parity.hooks.perturb import perturbed
 from parity.hooks.reduce.transfer import TorchReducer, torch_records
@@ -33,6 +32,7 @@ from parity.paths.closer.stepwise import stepwise
 from parity.paths.floors import SEEDS
 from parity.paths.loaded import STAGE, Loaded
 from parity.paths.loop import State, denoise, prepare
+from parity.records import Record, StepRecords
 from parity.settings import Settings
 
 Take = Callable[[Call, StepRecords], None]
@@ -110,21 +110,20 @@ def truth_of(
     given = seen(call.output)
     wide = None if exact else torch.float32
     truth = given if exact else seen(rerun(module, call, wide))
-    floors: dict[Key, Floor] = {r.key: least(r) for r in truth if r.kind == "tensor"}
-    widen(floors, truth, given)
-    widen(floors, truth, seen(rerun(module, call, torch.float64)))
+    floors = Floors(truth)
+    floors.add(given)
+    floors.add(seen(rerun(module, call, torch.float64)))
     for seed in range(SEEDS):
         with perturbed(module, 7_919 * (seed + 1), chip, inputs=True):
-            widen(floors, truth, seen(rerun(module, call, wide)))
+            floors.add(seen(rerun(module, call, wide)))
     if theirs is not call:
-        widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
+        floors.add(seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
         with stepwise():
-            widen(floors, truth, seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
+            floors.add(seen(rerun(module, theirs, _coarsest(theirs), inputs=False)))
     elif not exact:
         with stepwise():
-            widen(floors, truth, seen(rerun(module, call, None)))
-    level(floors, truth)
-    return StepRecords(step, tuple(truth), floors)
+            floors.add(seen(rerun(module, call, None)))
+    return StepRecords(step, tuple(truth), floors.done())
 
 
 def _coarsest(call: Call) -> torch.dtype:

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 import torch
 
-from parity.golden.records import Key, Record, StepRecords
-from parity.golden.sketch import geometry
 from parity.hooks.calls import Call
 from parity.hooks.operations import Operation, Operations
 from parity.hooks.perturb import perturbed
@@ -18,7 +16,9 @@ from parity.hooks.rerun import rerun
 from parity.paths.closer.local import Ordered, Rows, observe
 from parity.paths.loaded import STAGE, Eager, Loaded
 from parity.paths.port.load import Entry, failures
+from parity.records import Key, Record, StepRecords
 from parity.settings import Settings
+from parity.sketch import geometry
 
 
 class Modules(Protocol):

@@ -23,7 +23,6 @@ from torch.nn.utils import stateless
 from torchax import interop
 from torchax.ops import mappings
 
-from parity.golden.records import Record
 from parity.hooks.attach import attached
 from parity.hooks.masks import Masks
 from parity.hooks.modules import module_tree, named_tensors, uncached
@@ -51,6 +50,7 @@ from parity.paths.jax.views import readable_views
 from parity.paths.loaded import Arguments, Eager, Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
+from parity.records import Record
 from parity.settings import Settings
 
 Returned = tuple[jax.Array, Kept, Any]

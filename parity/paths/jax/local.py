@@ -13,7 +13,6 @@ import torch
 import torchax
 from torchax import interop
 
-from parity.golden.records import Record
 from parity.hooks.calls import Call
 from parity.hooks.operations import Operation, Operations
 from parity.hooks.reduce import on_jax as reduce_jax
@@ -27,6 +26,7 @@ from parity.paths.jax.mesh import Devices
 from parity.paths.jax.program import Programs, Shell, apart, holding
 from parity.paths.jax.tracing import to_jax
 from parity.paths.loaded import STAGE
+from parity.records import Record
 
 MOST_PROGRAMS = 128
 """Programs that are kept. On a CPU each takes about a hundred mappings of memory, and Linux gives a process 65,530:

@@ -22,7 +22,6 @@ import torchax
 from torchax import interop
 
 from parity.errors import InconclusiveError
-from parity.golden.records import Record, StepRecords
 from parity.hooks.attach import attached
 from parity.hooks.calls import Call
 from parity.hooks.modules import module_tree, named_tensors
@@ -44,6 +43,7 @@ from parity.paths.jax.tracing import to_jax
 from parity.paths.jax.views import readable_views
 from parity.paths.stages.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
+from parity.records import Record, StepRecords
 from parity.settings import Settings
 
 

@@ -18,10 +18,8 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden.facts import Facts
+from parity.floors import Floors
 from parity.golden.fingerprint import fingerprint
-from parity.golden.floors import least, level, widen
-from parity.golden.records import LOOP, Floor, Key, Provenance, Record, StepRecords
 from parity.golden.versions import versions
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan
@@ -49,6 +47,7 @@ from parity.paths.stages.port import OWN, PortDecoder, decoder_of
 from parity.paths.stages.stage import Inputs, Run, Runner, Seen, TorchStage, stage_variants
 from parity.paths.worker.handing import one_at_a_time
 from parity.paths.worker.trees import array, nest, plain
+from parity.records import LOOP, Facts, Floor, Key, Provenance, Record, StepRecords
 from parity.settings import BITS, Settings
 
 Branches = Mapping[str, Seen]
@@ -202,8 +201,7 @@ class StageSide:
         settings, truth = self.settings, self._torch
         if truth is None:
             raise UsageError(f"floors are measured on the reference, not on the {self.role}")
-        floors = {r.key: least(r) for r in own if r.kind == "tensor"}
-        centre, found = own, dict[str, Branches]()
+        floors, found = Floors(own), dict[str, Branches]()
         variants: list[tuple[str, Run]] = []
         if "dtype" in plan.floors and settings.working_bits < BITS["float32"]:
             truth = TorchStage(self.known.stage, settings.neutral)
@@ -211,11 +209,9 @@ class StageSide:
         for name, run in [*variants, *_variants(truth, plan.floors)]:
             inputs = self.known.inputs if plan.forced or name not in self.spec.beside else self._beside(name)
             seen = run_branches(run, inputs, plan.sites)
-            widen(floors, centre, records_of(seen))
-            centre = records_of(seen) if name == "float32" else centre
+            floors.add(records_of(seen), truth=name == "float32")
             found[name] = {branch: Seen(s.outputs, ()) for branch, s in seen.items()}
-        level(floors, centre)
-        return found, floors
+        return found, floors.done()
 
     def _also(self, plan: Plan) -> tuple[str, ...]:
         """The runs whose inputs this side takes too, so that the chain can be judged."""

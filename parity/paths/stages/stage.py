@@ -16,8 +16,6 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden.records import LOOP, Key, Record, StepRecords
-from parity.golden.values import shown_record, value_record
 from parity.hooks.attach import attached
 from parity.hooks.calls import Call, calls_of, retyped
 from parity.hooks.modules import module_tree, named_tensors
@@ -33,7 +31,9 @@ from parity.paths.floors import SEEDS
 from parity.paths.plan import STAGES_STEP
 from parity.paths.reference import torch_scope
 from parity.reached import Reached
+from parity.records import LOOP, Key, Record, StepRecords
 from parity.settings import Settings
+from parity.sketch import shown_record, value_record
 
 STEP = STAGES_STEP
 """The step of records made outside the loop."""

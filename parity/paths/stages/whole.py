@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from parity.errors import UsageError
-from parity.golden.records import StepRecords
 from parity.hooks.calls import Call
 from parity.paths.closer.local import Rows
 from parity.paths.closer.modules import Modules
 from parity.paths.stages.stage import Stage
 from parity.reached import Reached
+from parity.records import StepRecords
 from parity.settings import parse
 
 

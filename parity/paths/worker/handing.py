@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
-from parity.golden.records import StepRecords
+from parity.records import StepRecords
 
 
 def one_at_a_time(produce: Callable[[Callable[[StepRecords], None]], None]) -> Iterator[StepRecords]:

@@ -31,11 +31,10 @@ from typing import IO, Any, Protocol
 
 import parity
 from parity.errors import InconclusiveError, ParityError, UsageError
-from parity.golden.facts import Facts
-from parity.golden.records import StepRecords
 from parity.paths.plan import Changes, Forced, ModuleCall, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
 from parity.paths.worker import wire
+from parity.records import Facts, StepRecords
 from parity.redact import printable
 
 GRACE = 10.0

@@ -25,10 +25,10 @@ from parity.paths.worker import wire
 from parity.paths.worker.extras import end_with_parent, quieten, require_extras
 
 if TYPE_CHECKING:
-    from parity.golden.records import StepRecords
     from parity.paths.live import Host, LiveSide
     from parity.paths.plan import ModuleCall, Plan, Spec, State
     from parity.paths.stages.side import StageSide
+    from parity.records import StepRecords
 
 
 @dataclass

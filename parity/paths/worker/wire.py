@@ -17,11 +17,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import safetensors.numpy
 
-from parity.golden.facts import Facts, Schedule
-from parity.golden.records import Floor, Key, Moments, Provenance, Record, StepRecords
 from parity.hooks.sites import SitePlan
 from parity.paths.plan import Array, CallRecords, Changes, ModuleCall, Plan, Source, Spec
 from parity.paths.port.settings import PortInfo
+from parity.records import Facts, Floor, Key, Moments, Provenance, Record, Schedule, StepRecords
 
 TYPES: Mapping[str, type[Any]] = {
     t.__name__: t

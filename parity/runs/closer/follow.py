@@ -16,9 +16,9 @@ from parity.compare.follow import followed_errors, with_followed
 from parity.compare.judge import excuses
 from parity.compare.local import BORN, Local
 from parity.compare.result import SiteDiff
-from parity.golden.records import LOOP, Key, StepRecords
 from parity.hooks.sites import WHOLE, SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, name_of
+from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.stream import state_of

@@ -19,8 +19,8 @@ from parity.compare.collected import Collected
 from parity.compare.conclude import conclude
 from parity.compare.judge import Judge, excuses
 from parity.compare.result import Failed, Result
-from parity.golden.records import LOOP, StepRecords
 from parity.paths.plan import Plan
+from parity.records import LOOP, StepRecords
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.stream import state_of

@@ -20,12 +20,11 @@ import numpy as np
 
 from parity.errors import InconclusiveError, UsageError
 from parity.golden import Golden, GoldenWriter
-from parity.golden.facts import Facts
-from parity.golden.records import StepRecords
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, Plan, Role, Spec, State
 from parity.paths.side import Side
 from parity.paths.worker.openers import Openers, Workers
+from parity.records import Facts, StepRecords
 from parity.runs.like import carry
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own, arrays, like_of, reference_spec, source_of

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from parity.golden.facts import Facts
-from parity.golden.records import LOOP, Floor, Key, Record, StepRecords
 from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
 from parity.models.patches import DTYPES
@@ -24,6 +22,7 @@ from parity.paths.side import Side
 from parity.paths.stages.known import case_of, stage_modules
 from parity.paths.worker.openers import Openers
 from parity.paths.worker.trees import array
+from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own, modules_of, source_of
 from parity.runs.stages.text import embeddings, text_modules

@@ -14,10 +14,9 @@ import numpy as np
 
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Result
-from parity.golden.facts import Facts
-from parity.golden.records import LOOP, StepRecords
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
+from parity.records import LOOP, Facts, StepRecords
 from parity.runs.compare import run
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own

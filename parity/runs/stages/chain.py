@@ -15,12 +15,11 @@ import numpy as np
 
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
-from parity.golden.facts import Facts
-from parity.golden.records import StepRecords
 from parity.hooks.sites import split_sites
 from parity.paths.plan import VAE_INPUT, Given, Plan, Source
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers, Workers
+from parity.records import Facts, StepRecords
 from parity.runs.compare import Encodings, run
 from parity.runs.request import Request, Say
 from parity.runs.sides import reference_spec, source_of

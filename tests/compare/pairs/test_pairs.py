@@ -16,7 +16,7 @@ from parity.compare.pairs.lone import lone_ports
 from parity.compare.pairs.parts import in_common, of_stage
 from parity.compare.result import SiteDiff
 from parity.compare.unlike import is_unpaired
-from parity.golden import Floor, Record, StepRecords
+from parity.records import Floor, Record, StepRecords
 from tests.support.made import Walk, births, moved, noise, none, scalar, step, tensor
 
 X, SMALL = noise(0), noise(1, (1, 4, 8))

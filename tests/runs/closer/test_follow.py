@@ -13,11 +13,11 @@ import pytest
 
 from parity.compare.local import Local
 from parity.compare.result import Distance, Result, SiteDiff
-from parity.golden.records import Key, StepRecords
 from parity.hooks.sites import SitePlan
 from parity.paths.live import InProcess
 from parity.paths.plan import CallRecords, ModuleCall, Plan
 from parity.paths.side import Pair
+from parity.records import Key, StepRecords
 from parity.runs.closer.suspects import LocalPass
 from parity.runs.closer.unobserved import NOTE, unobserved
 from parity.runs.request import Request

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.golden.sketch import EXACT, TOTAL, bin_norms, distance, geometry, norm, sketch
+from parity.sketch import EXACT, TOTAL, bin_norms, distance, geometry, norm, sketch
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)

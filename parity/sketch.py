@@ -14,7 +14,7 @@ slots form up to 64 bins. Each element gets a sign from a hash of its *global* i
 This is a count sketch (Charikar, Chen, Farach-Colton 2002) in the AMS estimator's use (Alon, Matias, Szegedy 1996):
 E[sum of squared counters] = ||x||^2, with a relative standard deviation of the norm of sqrt(1/(2 * counters)):
 1.8 % from the total counters, 25 % from one bin's; rows that are multiples of each other add the spread of their
-slots' sums, sqrt(1/(2 * 2048)), and come to 2.4 %. `tests/golden/test_sketch.py` checks both bounds for independent
+slots' sums, sqrt(1/(2 * 2048)), and come to 2.4 %. `tests/test_sketch.py` checks both bounds for independent
 noise, one channel, one row, one element, rank one, constant and shifted rows. A tensor of at most 2,048 elements
 is its own sketch, exactly.
 
@@ -26,9 +26,11 @@ clarity; `parity.hooks` has the versions for torch and jax, tested against it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+
+from parity.records import READ, Key, Moments, Record
 
 TOTAL = 1536
 """Counters of the whole tensor."""
@@ -203,3 +205,38 @@ def bin_norms(s: np.ndarray, g: Geometry) -> np.ndarray:
 def distance(a: np.ndarray, b: np.ndarray, g: Geometry) -> float:
     """Estimate of the L2 distance of two tensors from their sketches."""
     return norm(a.astype(np.float64) - b.astype(np.float64), g)
+
+
+def moments_of(x: np.ndarray) -> Moments:
+    """The moments of an array of any shape and real dtype, computed in float64."""
+    flat = x.reshape(-1)
+    nan = inf = finite = 0
+    total = squares = 0.0
+    low, high = np.inf, -np.inf
+    for at in range(0, flat.size, AT_ONCE):
+        piece = flat[at : at + AT_ONCE].astype(np.float64)
+        nan, inf = nan + int(np.isnan(piece).sum()), inf + int(np.isinf(piece).sum())
+        kept = piece[np.isfinite(piece)]
+        finite, total = finite + kept.size, total + float(kept.sum())
+        squares += float(np.dot(kept, kept))
+        low, high = min(low, float(kept.min(initial=np.inf))), max(high, float(kept.max(initial=-np.inf)))
+    if not finite:
+        return Moments(flat.size, nan, inf, 0.0, 0.0, 0.0, 0.0)
+    return Moments(flat.size, nan, inf, low, high, total / finite, math.sqrt(squares))
+
+
+def value_record(key: Key, value: np.ndarray, dtype: str) -> Record:
+    """A record of a value that is held whole: the loop's own, or a stage's output."""
+    g = geometry(value.shape)
+    return Record(key, "tensor", value.shape, dtype, "", (g.rows, g.channels), moments_of(value), sketch(value), value)
+
+
+def shown(frames: np.ndarray) -> np.ndarray:
+    """What a picture shows of frames, some -1 to 1: pipelines cut them there, and some decoders do already."""
+    return np.clip(frames, -1.0, 1.0)
+
+
+def shown_record(whole: Record, frames: np.ndarray) -> Record:
+    """The record, beside that of whole frames, of what a picture shows of them; without its values."""
+    key = replace(whole.key, site=f"{whole.key.site}@{READ}")
+    return replace(value_record(key, shown(frames), whole.dtype), value=None)

@@ -1,0 +1,124 @@
+"""Floors as numbers: the least that a site is judged by, and how each run that rounds otherwise widens it.
+
+Which runs there are: `parity.paths.floors`; what a floor means: docs/how-it-works.md. numpy only, so that floors can be
+widened where records are judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from parity.records import LOOP, Floor, Key, Record
+from parity.sketch import Geometry, bin_norms, norm
+
+HALF_ULP = 2.0**-24
+"""Relative rounding of storing a float32."""
+
+STORED = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""Relative rounding of storing a number in 16 bits, at most."""
+
+SCHEDULE_ROUNDING = 2.0**-23
+"""Relative rounding of a schedule's numbers; three times it is above what preflight lets through."""
+
+
+def least(record: Record) -> Floor:
+    """What no site is judged below: the rounding of the sketches themselves, and of the loop's own numbers.
+
+    Two backends sum the same bits in different orders. Measured on bit-equal tensors, torch's and jax's sketches
+    differ by up to 2.5 half ulps of the norm at 5 million elements, by 7.5 in a row bin, growing as the square root
+    of the elements (`tests/paths/test_floors.py`). A tensor in 16 bits may besides hold its largest element rounded the
+    other way: of two elements no few runs would sample that (a time embedding of the tiny CogVideoX).
+    """
+    l2 = record.moments.l2 if record.moments is not None else 0.0
+    if record.key.module == LOOP and record.shape == ():
+        # sigma and dt are differences of numbers of order one: their rounding is not relative to themselves.
+        return Floor(SCHEDULE_ROUNDING * (l2 if record.key.port == "timestep" else max(l2, 1.0)))
+    g = Geometry(*record.frame)
+    relative = HALF_ULP * (4.0 + math.sqrt(g.rows * g.channels / 2**18))
+    largest = 0.0 if record.moments is None else max(abs(record.moments.min), abs(record.moments.max))
+    one = STORED.get(record.dtype, 0.0) * (largest if math.isfinite(largest) else 0.0)
+    bins = None if record.sketch is None else np.maximum(bin_norms(record.sketch, g) * 2 * relative, one)
+    held = isinstance(record.value, np.ndarray) and record.moments is not None
+    return Floor(
+        max(l2 * relative, one),
+        None if bins is None else bins.astype(np.float32),
+        linf=largest * HALF_ULP if held else math.nan,
+    )
+
+
+class Floors:
+    """The floors of one side's records, widened by each run of it that rounds otherwise.
+
+    Args:
+        centre: the records. known: their floors so far; None for the least of each tensor.
+    """
+
+    def __init__(self, centre: Sequence[Record], known: Mapping[Key, Floor] | None = None) -> None:
+        least_of = {r.key: least(r) for r in centre if r.kind == "tensor"} if known is None else known
+        self._centre, self._found = centre, dict(least_of)
+
+    def add(self, run: Sequence[Record], *, truth: bool = False) -> None:
+        """Raise each floor to the distance of a run; what is not finite says nothing.
+
+        Args:
+            truth: whether further runs are measured from this one.
+        """
+        others = {r.key: r for r in run}
+        for record in self._centre:
+            other, known = others.get(record.key), self._found.get(record.key)
+            if other is not None and known is not None:
+                self._found[record.key] = _widened(known, record, other)
+        self._centre = run if truth else self._centre
+
+    def done(self) -> dict[Key, Floor]:
+        """The floors, each row bin at least at its share of the tensor's: an equal one, or by what it holds.
+
+        A bin is eight counters of a few runs: the norm of what a run rounded there has a spread of a quarter, and where
+        a 16-bit floor rests on one run, a bin of 700 sites times 64 falls far below what rounding does to it now and
+        then (bfloat16 pair, all innocent: 5 x in one bin of `x_embedder`, whose tensor was at 1.4 x). So no bin is
+        taken to be more exact than the tensor is as a whole; an error in one bin alone is still seen at 5 / 8 of the
+        tensor's floor.
+        """
+        for record in self._centre:
+            floor = self._found.get(record.key)
+            if floor is not None and floor.bins is not None and record.sketch is not None:
+                self._found[record.key] = replace(floor, bins=_level(floor.l2, floor.bins, record))
+        return self._found
+
+
+def _level(l2: float, bins: np.ndarray, record: Record) -> np.ndarray:
+    assert record.sketch is not None
+    with np.errstate(invalid="ignore", over="ignore"):
+        held = bin_norms(record.sketch, Geometry(*record.frame))
+        whole = math.sqrt(float((held**2).sum()))
+    if not math.isfinite(whole) or whole == 0.0:
+        return bins
+    return np.maximum(bins, (l2 * np.maximum(held / whole, 1.0 / math.sqrt(held.size))).astype(np.float32))
+
+
+def _widened(known: Floor, record: Record, other: Record) -> Floor:
+    """A floor raised to the distance between two runs."""
+    if record.sketch is None or other.sketch is None:
+        return known
+    g = Geometry(*record.frame)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = other.sketch.astype(np.float64) - record.sketch.astype(np.float64)
+        l2, bins = norm(apart, g), bin_norms(apart, g).astype(np.float32)
+    bins = np.where(np.isfinite(bins), bins, 0.0).astype(np.float32)
+    bins = bins if known.bins is None else np.maximum(known.bins, bins)
+    linf = max(known.linf, _largest_apart(record, other))  # a NaN that was there stays, one that comes does not
+    return replace(known, l2=max(known.l2, l2) if math.isfinite(l2) else known.l2, bins=bins, linf=linf)
+
+
+def _largest_apart(ours: Record, theirs: Record) -> float:
+    """The largest finite element of the difference of two values; NaN where they are not held or have none."""
+    a, b = ours.value, theirs.value
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
+        return math.nan
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(np.subtract(b, a, dtype=np.result_type(a, b, np.float32)))
+    return float(np.max(apart, initial=0.0, where=np.isfinite(apart)))
