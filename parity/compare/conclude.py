@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from parity.compare.collected import Collected
 from parity.compare.detect.findings import Grid, findings
-from parity.compare.judge import L2_LIMIT, LINF_LIMIT, beyond, call_of, peak
+from parity.compare.judge import L2_LIMIT, LINF_LIMIT, beyond, call_of, peak, unknown
 from parity.compare.many.sites import BORN, FAILED, INTRODUCED, Place, among, count
 from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (
@@ -90,7 +90,7 @@ def conclude(
     loop = [d for d in among(sites, which=_is_loop) if d.verdict != "ignored"]
     broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
-    outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d)]
+    outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d) and not unknown(d)]
     births = any(broken is None or _before(d, broken) for d in among(sites, verdicts=FAILED, births=INTRODUCED))
     if broken is not None and not outputs and not births:
         why = Reason(kind="inconclusive", problem="not_finite", first=broken.key)
@@ -100,6 +100,10 @@ def conclude(
     wide = None if outputs or births else _wide_floor(sites, steps, widest)
     if wide is not None:
         return Result("inconclusive", None, wide, notes=tuple(notes), **common)  # type: ignore[arg-type]
+    without = [d for d in among(sites, verdicts=frozenset({"inconclusive"})) if unknown(d)]
+    if without and not outputs and not births:
+        why = Reason(kind="inconclusive", problem="some_floors", first=without[0].key, sites=len(without))
+        return Result("inconclusive", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
     if not outputs and not births:
         decided = count(sites, frozenset({"pass", "harmless"}))
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))

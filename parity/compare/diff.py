@@ -16,16 +16,15 @@ not read.
 from __future__ import annotations
 
 import itertools
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from parity.compare.automap import Proposal, propose
 from parity.compare.collected import Collected
-from parity.compare.comparable import Side, common_steps, comparable, settings_differences
+from parity.compare.comparable import Side, common_steps, comparable, of_script, settings_differences
 from parity.compare.conclude import conclude, recorded_stages, widest_of
 from parity.compare.detect.configs import config_cause
 from parity.compare.detect.glue import Glue
@@ -33,7 +32,8 @@ from parity.compare.detect.phantoms import count_phantoms, phantom_cause
 from parity.compare.judge import Judge, excuses
 from parity.compare.many.judge import ManyJudge
 from parity.compare.many.meet import Counterparts, Lean
-from parity.compare.many.sites import FAILED, VERDICTS, Sites, among, count, inconclusive
+from parity.compare.many.sites import FAILED, VERDICTS, Sites, among, inconclusive
+from parity.compare.pairs.branches import Branches
 from parity.compare.pairs.parts import in_common, of_stage
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
@@ -180,10 +180,10 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     port = b.backend == PORT
     judge = Judge(excuses(differing), strict_sites=not (rename or port))
     renamer = Renamer(rename)
-    glue = Glue((a.settings, b.settings))
-    collected, common = judge_streams(_steps(sides, renamer, say, judge.strict_sites), judge, glue)
+    glue, branches = Glue((a.settings, b.settings)), Branches(of_script(a) or of_script(b))
+    collected, common = judge_streams(_steps(sides, renamer, branches, say, judge.strict_sites), judge, glue)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
-    told = [*notes, *map(Note, (*renamer.unused(), *held, *glue.notes))]
+    told = [*notes, *map(Note, (*renamer.unused(), *held, *glue.notes, *filter(None, [branches.note])))]
     if (rename or port) and any(common.alone):
         ours, theirs = common.alone
         told.append(Note(f"without a counterpart: {ours} sites of the reference, {theirs} of the candidate"))
@@ -201,7 +201,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         return replace(result, verdict="inconclusive", failed=None, origin=None, why=nothing)
     if port and not common.modules and b.modules and result.verdict == "pass":
         return replace(result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="no_module"))
-    result = without_floors(result) if not common.floors else partly_without_floors(result)
+    result = result if common.floors else without_floors(result)
     if result.verdict == "pass" and not sides.as_long:
         detail = next(f.detail for f in findings if f.check == "steps held")
         return replace(
@@ -296,14 +296,16 @@ def judge_streams(
     return collected, common
 
 
-def _steps(sides: Sides, renamer: Renamer, say: Say, strict: bool) -> Iterator[tuple[StepRecords, StepRecords]]:
+def _steps(
+    sides: Sides, renamer: Renamer, branches: Branches, say: Say, strict: bool
+) -> Iterator[tuple[StepRecords, StepRecords]]:
     """Both sides' records in execution order: what step -1 holds of the stage after the loop comes last."""
     last: list[tuple[StepRecords, StepRecords]] = []
     say("comparing", 0, len(sides.steps))
     done = itertools.count()  # `enumerate` would hold a step until the next is there
     for reference, candidate in sides.read_all():
         say("comparing", next(done), len(sides.steps))
-        candidate = renamer.step(candidate)
+        candidate = branches.step(reference, renamer.step(candidate))
         if strict and sides.in_part(reference.step):
             reference, candidate = in_common(reference, candidate)
         if reference.step < 0:
@@ -322,29 +324,12 @@ def _round(a: Provenance, b: Provenance) -> Failed:
 
 def without_floors(result: Result) -> Result:
     """The verdict where the reference holds no floors at all: exact equality passes, anything else is unknown."""
-    if result.verdict == "inconclusive":
+    if result.verdict == "inconclusive" and result.why.problem != "some_floors":
         return result
     first = next((d for d in among(result.sites, apart=True) if d.verdict != "ignored"), None)
     first = first or next(among(result.sites, verdicts=FAILED), None)
     if first is None:
         return result
     why = Reason(kind="inconclusive", problem="no_floors", first=first.key, note=first.note, distance=first.distance)
-    return _inconclusive(result, why, lambda d: True)
-
-
-def partly_without_floors(result: Result) -> Result:
-    """The verdict where nothing but sites whose floor was not measured is beyond it."""
-    first = next(among(result.sites, verdicts=FAILED), None)
-    if result.verdict != "fail" or first is None or not all(map(_unknown, among(result.sites, verdicts=FAILED))):
-        return result
-    why = Reason(kind="inconclusive", problem="some_floors", first=first.key, sites=count(result.sites, FAILED))
-    return _inconclusive(result, why, _unknown)
-
-
-def _unknown(d: SiteDiff) -> bool:
-    return math.isnan(d.distance.floor) and math.isnan(d.distance.ratio) and math.isfinite(d.distance.rel_l2)
-
-
-def _inconclusive(result: Result, why: Reason, which: Callable[[SiteDiff], bool]) -> Result:
-    sites = inconclusive(result.sites, which)
+    sites = inconclusive(result.sites, lambda d: True)
     return replace(result, verdict="inconclusive", failed=None, why=why, sites=sites, origin=None)

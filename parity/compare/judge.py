@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, norm_ratio
@@ -18,6 +18,7 @@ from parity.compare.pairs.align import Pair, align
 from parity.compare.result import NAN, Birth, Distance, SiteDiff
 from parity.compare.unlike import (
     LAID_OUT,
+    MASKS,
     NOT_ONE,
     PICTURES,
     REPEATED,
@@ -127,7 +128,7 @@ class Judge:
         if not self.strict_sites:
             diffs = [d for d in diffs if d.note != ONE_SIDED]
         diffs = told_apart(acquitted(diffs, beyond))
-        judged = self.born(diffs, input_severities(diffs))
+        judged = self.born(diffs, input_severities(diffs), uncompared_inputs(diffs))
         self.dirty = self.dirty or any(d.key.site in _LATENTS and beyond(d) for d in judged)
         return tuple(judged)
 
@@ -161,8 +162,8 @@ class Judge:
             frame=a.frame,
             rows=a.rows,
         )
-        alike = (found is None or found.l2 != 0.0) and same_mask(a, b)
-        if found is not None and not alike:
+        alike, counted = same_mask(a, b) if found is None or found.l2 != 0.0 else (False, False)
+        if found is not None and not (alike or counted):
             return replace(
                 diff,
                 distance=distance(found, floor),
@@ -173,6 +174,8 @@ class Judge:
             )
         if alike:
             return replace(diff, distance=Distance(0.0, 0.0, 0.0))
+        if counted:
+            return replace(diff, verdict="inconclusive", note=MASKS)
         if a.key.is_apart:
             return diff  # it never decides, and what was not compared says nothing about the whole
         if comparable_shapes(a, b):
@@ -199,11 +202,14 @@ class Judge:
             return replace(diff, distance=Distance(NAN, NAN, math.inf), note="their norms differ; no sketch is held")
         return replace(diff, verdict="inconclusive", note="only moments are held")
 
-    def born(self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float]) -> list[SiteDiff]:
+    def born(
+        self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float], uncompared: Set[object]
+    ) -> list[SiteDiff]:
         """Sites of one step with their verdicts and births; those within their floors may be left out.
 
         Args:
-            inputs: the worst severity among the inputs of each call, of all sites.
+            inputs: the worst severity among the compared inputs of each call, of all sites. uncompared: calls with
+                others.
         """
         seen: dict[str, float] = {}
         inside: dict[object, float] = {}
@@ -215,8 +221,14 @@ class Judge:
             if d.verdict == "inconclusive" or not beyond(d):
                 judged.append(d)
                 continue
-            excuse = excused(d.key, self.excuses)
-            birth = _birth(d, inputs, self._before(d, seen), inside.get((d.key.branch, d.key.module), 0.0))
+            if unknown(d):
+                judged.append(replace(d, verdict="inconclusive"))
+                continue
+            excuse, before = excused(d.key, self.excuses), self._before(d, seen)
+            given = inputs.get(call_of(d.key))
+            if call_of(d.key) in uncompared:
+                given = max(given or 0.0, before)
+            birth = _birth(d, given, before, inside.get((d.key.branch, d.key.module), 0.0))
             judged.append(replace(d, birth=birth, verdict="harmless" if excuse else "fail"))
             seen[d.key.branch] = max(seen.get(d.key.branch, 0.0), severity(d))
             for module in above(d.key.module):
@@ -232,8 +244,6 @@ class Judge:
 
 
 ONE_SIDED = "observed on one side only"
-DOUBT = math.nextafter(L2_LIMIT, math.inf)
-"""What an input counts for of which nothing is known: just beyond its limit, so that a birth is `JUMP` times that."""
 
 
 def beyond(d: SiteDiff) -> bool:
@@ -295,6 +305,17 @@ def not_one(d: SiteDiff) -> SiteDiff:
     return replace(d, verdict="inconclusive", note=f"{d.called} in the candidate, {NOT_ONE}")
 
 
+def unknown(d: SiteDiff) -> bool:
+    """Whether a site differs and no floor says how much of that is rounding."""
+    known = math.isfinite(d.distance.floor) or not math.isnan(d.distance.ratio)
+    return not known and math.isfinite(d.distance.rel_l2)
+
+
+def uncompared_inputs(diffs: Iterable[SiteDiff]) -> frozenset[object]:
+    """The calls with an input that was not compared: it may carry whatever differs before it."""
+    return frozenset(call_of(d.key) for d in diffs if d.key.is_input and is_unpaired(d.note))
+
+
 def above(module: str) -> Iterable[str]:
     """The modules around this one, the top one last; none for the loop."""
     while module and module != LOOP:
@@ -302,16 +323,15 @@ def above(module: str) -> Iterable[str]:
         yield module
 
 
-def _birth(d: SiteDiff, inputs: Mapping[object, float], before: float, inside: float) -> Birth:
+def _birth(d: SiteDiff, given: float | None, before: float, inside: float) -> Birth:
     """How the divergence at a site beyond its floor starts.
 
     Args:
-        before: the worst severity upstream. inside: the worst within this module, whose output hands on what one of
-            its children did.
+        given: the worst severity among the inputs of its call; None without any. before: the worst upstream. inside:
+            the worst within this module, whose output hands on what one of its children did.
     """
     if d.key.is_input or (d.key.module == LOOP and d.key.port not in _LOOP_INPUTS):
         return "input" if severity(d) > JUMP * before else "propagated"
-    given = inputs.get(call_of(d.key))
     if severity(d) <= JUMP * inside:
         return "propagated"
     if given is None:
@@ -322,15 +342,15 @@ def _birth(d: SiteDiff, inputs: Mapping[object, float], before: float, inside: f
 
 
 def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
-    """The worst severity among the observed inputs of each module call."""
+    """The worst severity among the compared inputs of each module call."""
     worst: dict[object, float] = {}
     loop: dict[tuple[str, str], float] = {}
     for d in diffs:
-        if d.key.is_apart:
+        if d.key.is_apart or is_unpaired(d.note):
             continue
         if d.key.is_input:
             call = call_of(d.key)
-            worst[call] = max(worst.get(call, 0.0), DOUBT if is_unpaired(d.note) else severity(d))
+            worst[call] = max(worst.get(call, 0.0), severity(d))
         elif d.key.module == LOOP:
             loop[d.key.branch, d.key.port] = severity(d)
     for d in diffs:

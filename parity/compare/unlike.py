@@ -53,6 +53,7 @@ REPEATED = "one value for all rows against one a row, all alike"
 NOT_ONE = "which is not the same thing"
 """What the note ends in of an input that the sides name differently, and that is not what the other takes."""
 ABSENT = "zeros against None: what follows from them decides"
+MASKS = "masks of other forms that let as many keys through: what follows from them decides"
 PICTURES = "pictures of 8 bits against floats: what was decoded decides"
 GIVEN_ONCE = "given on one side alone: what follows from it decides"
 COUNTS = "numbers of tokens or frames perhaps: what follows from them decides"
@@ -60,7 +61,13 @@ COUNTS = "numbers of tokens or frames perhaps: what follows from them decides"
 
 def is_unpaired(note: str) -> bool:
     """Whether the note of a site says that its elements were not compared, as they do not line up on both sides."""
-    return note.endswith((UNPAIRED, LAID_OUT, REPEATED, NOT_ONE)) or note in (ABSENT, GIVEN_ONCE, COUNTS, PICTURES)
+    return note.endswith((UNPAIRED, LAID_OUT, REPEATED, NOT_ONE)) or note in (
+        ABSENT,
+        GIVEN_ONCE,
+        COUNTS,
+        MASKS,
+        PICTURES,
+    )
 
 
 def absent(a: Record, b: Record) -> bool:
@@ -154,18 +161,19 @@ def other_layout(a: Record, b: Record) -> bool:
     return whole and a.shape != b.shape and math.prod(a.shape) == math.prod(b.shape) > 0
 
 
-def same_mask(a: Record, b: Record) -> bool:
+def same_mask(a: Record, b: Record) -> tuple[bool, bool]:
     """Whether two masks let the same keys through: ones and zeros, or numbers that are added to the scores.
 
-    Which ones is compared where the sketches hold them; otherwise, of masks of other shapes or dtypes, how many a row,
-    however many are padding.
+    Returns:
+        Whether they do, where the sketches hold which keys; whether they let as many through, where nothing else of
+        masks of other shapes or dtypes can be compared.
     """
     if "mask" not in a.key.port:
-        return False
+        return False, False
     lines_up = one_shape(a.shape, b.shape) and not a.rows and not b.rows
     if lines_up and Geometry(*a.frame).exact and a.sketch is not None and b.sketch is not None:
-        return any(np.array_equal(x, y) for x in _keys(a) for y in _keys(b))
-    return not (lines_up and a.dtype == b.dtype) and bool(keys_through(a) & keys_through(b))
+        return any(np.array_equal(x, y) for x in _keys(a) for y in _keys(b)), False
+    return False, not (lines_up and a.dtype == b.dtype) and bool(keys_through(a) & keys_through(b))
 
 
 def _forms(record: Record) -> tuple[bool, bool]:
@@ -174,7 +182,10 @@ def _forms(record: Record) -> tuple[bool, bool]:
     if m is None or m.nan or not m.count:
         return False, False
     added = "float" in record.dtype and m.max == 0.0 and (m.min <= FAR or bool(m.inf) or m.min == 0.0)
-    return not m.inf and m.min >= 0.0 and m.max <= 1.0, added
+    within = not m.inf and m.min >= 0.0 and m.max <= 1.0
+    # Of numbers from 0 to 1 squares add up to what they do themselves where all are 0 or 1; a soft mask is none.
+    whole = within and abs(m.l2**2 - m.mean * m.count) <= ALIKE * max(m.l2**2, 1.0)
+    return whole and not added, added
 
 
 FAR = -1e3

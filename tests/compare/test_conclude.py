@@ -124,17 +124,20 @@ def test_what_could_not_be_paired_is_not_said_to_match(paired: bool) -> None:
     assert ("block.attention (not compared)" in result.reason) is not paired
 
 
-@pytest.mark.parametrize(("far", "birth"), [(20.0, "propagated"), (FAR, "module")])
-def test_a_block_with_an_unpaired_input_can_be_the_origin(far: float, birth: str) -> None:
-    """Nothing is known of that input: it may be beyond its limit, and only what is far beyond that is a birth."""
-    walk = walk_of({"loop:latents.before": 0.0, "block:in.image": 0.0})
+@pytest.mark.parametrize(
+    ("before", "far", "birth"),
+    [(0.0, 4.0, "module"), (0.0, FAR, "module"), (20.0, 500.0, "propagated"), (20.0, FAR, "module")],
+)
+def test_a_block_with_an_unpaired_input_can_be_the_origin(before: float, far: float, birth: str) -> None:
+    """What that input may carry is what differs before it: where nothing does, the block is judged as any other."""
+    walk = walk_of({"loop:latents.before": 0.0, "embed:out": before, "block:in.image": 0.0})
     walk.pair(*(tensor("block:in.text", np.ones((1, rows, 4), np.float32)) for rows in (6, 8)))
     walk.site("block:out", far)
     walk.ends(FAR, FAR)
     result = concluded(walk, judge=Judge(strict_sites=False))
     (block,) = [d for d in result.sites if d.key.site == "block:out"]
     assert (block.verdict, block.birth) == ("fail", birth)
-    if birth == "module":
+    if birth == "module" and not before:
         assert result.origin is not None
         assert result.origin.key.site == "block:out"
         assert "its input text (not compared)" in result.reason

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare.judge import (
-    DOUBT,
     L2_LIMIT,
     LINF_LIMIT,
     Judge,
@@ -192,7 +191,9 @@ class _Step:
             return
         severities = np.where(unknown, np.where(rel != 0.0, math.inf, 0.0), ratios)
         severities = np.maximum(severities, self.peaks * L2_LIMIT / LINF_LIMIT)
-        severities[np.array([i for i, note in self.notes.items() if is_unpaired(note)], np.int64)] = DOUBT
+        unpaired = np.array([i for i, note in self.notes.items() if is_unpaired(note)], np.int64)
+        severities[unpaired] = 0.0
+        uncompared = {call_of(p.key) for p in (self.meeting.places[i] for i in unpaired.tolist()) if p.key.is_input}
         worst = np.zeros(len(self.meeting.numbers))
         np.maximum.at(worst, self.meeting.calls, severities[self.meeting.inputs])
         found = [self._diff(i) for i in at]
@@ -201,7 +202,7 @@ class _Step:
             number = self.meeting.numbers.get(call_of(d.key))
             if number is not None:
                 inputs[call_of(d.key)] = float(worst[number])
-        for i, d in zip(at, self.judge.born(found, inputs), strict=True):
+        for i, d in zip(at, self.judge.born(found, inputs, uncompared), strict=True):
             self.verdicts[i], self.births[i] = VERDICTS.index(d.verdict), BIRTHS.index(d.birth)
 
     def _far(self) -> np.ndarray:

@@ -1,0 +1,66 @@
+"""Branches of recorded scripts are paired by what the model is given, and nothing else is renamed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parity.compare.diff import diff
+from parity.compare.pairs.branches import crossed
+from parity.records import LOOP, Floor, Provenance, Record, StepRecords
+from tests.support.made import REFERENCE, moved, noise, tensor, write
+
+TEXTS = {"cond": noise(1, (1, 12, 40)), "uncond": noise(2, (1, 12, 40))}
+OUTS = {"cond": noise(3), "uncond": noise(4)}
+SCRIPT = {"scheduler.shift": "5.0"}
+
+
+def side(order: dict[str, str], scale: tuple[float, float] = (5.0, -4.0), far: float = 0.0) -> StepRecords:
+    """A step whose calls are named in an order of the side's own: name -> which branch it is."""
+    records: list[Record] = []
+    for name, own in order.items():
+        records.append(tensor(":in.encoder_hidden_states", moved(TEXTS[own], far), branch=name))
+        records.append(tensor(f"{LOOP}:noise_pred", OUTS[own], branch=name, held=True))
+    guided = scale[0] * OUTS["cond"] + scale[1] * OUTS["uncond"]
+    records.append(tensor(f"{LOOP}:noise_pred", guided.astype(np.float32), branch="", held=True))
+    floors = {r.key: Floor(1e-6 * r.moments.l2) for r in records if r.moments}
+    return StepRecords(0, tuple(records), floors)
+
+
+SAME = {"cond": "cond", "uncond": "uncond"}
+OTHER = {"cond": "uncond", "uncond": "cond"}
+
+
+@pytest.mark.parametrize(
+    ("order", "scale", "settings", "verdict", "cause"),
+    [
+        (SAME, (5.0, -4.0), SCRIPT, "pass", ""),
+        (OTHER, (5.0, -4.0), SCRIPT, "pass", ""),
+        (OTHER, (-4.0, 5.0), SCRIPT, "fail", "the wrong way round"),  # taken apart as if it were the other order
+        (SAME, (4.0, -3.0), SCRIPT, "fail", "guidance scale is 4"),
+        (OTHER, (5.0, -4.0), {}, "fail", "the branches are swapped"),  # names that a family gave
+    ],
+)
+def test_another_order_of_calls_is_no_difference(
+    order: dict[str, str],
+    scale: tuple[float, float],
+    settings: dict[str, str],
+    verdict: str,
+    cause: str,
+    tmp_path: Path,
+) -> None:
+    made = Provenance("reference", "torch", "m", {**REFERENCE.settings, **settings}, 0, 1)
+    sides = write(tmp_path / "a", made, [side(SAME)]), write(tmp_path / "b", made, [side(order, scale)])
+    result = diff(*sides)
+    assert result.verdict == verdict, result.reason
+    assert any("another order" in note.text for note in result.notes) is (order is OTHER and bool(settings))
+    assert cause in " ".join(c.cause for c in result.causes)
+
+
+def test_inputs_that_are_wrong_in_either_order_are_not_renamed() -> None:
+    assert crossed(side(SAME), side(OTHER, far=1e-3)) == {"cond": "uncond", "uncond": "cond"}
+    assert crossed(side(SAME), side(SAME, far=0.3)) == {}
+    both = {"cond": "cond", "uncond": "cond"}  # the negative prompt is lost
+    assert crossed(side(SAME), side(both)) == {}
