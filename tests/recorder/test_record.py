@@ -79,7 +79,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "guidance lost": ({"scale": 1.0}, "loop:noise_pred", "the guidance scale is 1, not 6 (none is applied)"),
     "another scale": ({"scale": 4.0}, "loop:noise_pred", "the guidance scale is 4, not 6"),
     "rescale ignored": ({"rescale": 0.8}, "loop:noise_pred", "rescaled by 1 on the reference, by 0.8 on the candidate"),
-    "prompts swapped": ({"swapped": True}, ":in.encoder_hidden_states", "the branches are swapped"),
+    "prompts swapped": ({"swapped": True}, "loop:noise_pred", "the branches or the prompts are swapped"),
     "noise in bfloat16": ({"noise": lambda x: x.bfloat16().float()}, "loop:latents.before", "rounded to bfloat16"),
     "other noise": ({"noise": lambda x: x.flip(-1)}, "loop:latents.before", "the initial noise is another"),
     "one step late": ({"late": 1}, "", "the scheduler stands 1 step late: at index 1, not 0"),

@@ -29,7 +29,8 @@ def guidance(seen: Seen) -> Iterator[Cause]:
         return
     (scale, size), (other, other_size) = first, second
     if abs(other - (1 - scale)) <= EXACT * max(1.0, abs(scale)) and abs(scale - 0.5) > EXACT:
-        text = f"guidance is applied to the branches the wrong way round: scale {other:.4g} for {scale:.4g}"
+        swap = "the branches or the prompts are swapped"
+        text = f"guidance is applied the wrong way round ({swap}): scale {other:.4g} for {scale:.4g}"
         yield named(text, "guidance", scale, other, other)
     elif abs(other - scale) > EXACT * max(1.0, abs(scale)):
         lost = " (none is applied)" if abs(other - 1) <= EXACT else ""
