@@ -21,6 +21,9 @@ HALF_ULP = 2.0**-24
 STORED = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Relative rounding of storing a number in 16 bits, at most."""
 
+MEAN = 0.42
+"""Root mean square of a rounding, in units of the most: uniform within an ulp, the mantissa's logarithm uniform."""
+
 SCHEDULE_ROUNDING = 2.0**-23
 """Relative rounding of a schedule's numbers; three times it is above what preflight lets through."""
 
@@ -40,13 +43,16 @@ def least(record: Record) -> Floor:
     g = Geometry(*record.frame)
     relative = HALF_ULP * (4.0 + math.sqrt(g.rows * g.channels / 2**18))
     largest = 0.0 if record.moments is None else max(abs(record.moments.min), abs(record.moments.max))
-    one = STORED.get(record.dtype, 0.0) * (largest if math.isfinite(largest) else 0.0)
-    bins = None if record.sketch is None else np.maximum(bin_norms(record.sketch, g) * 2 * relative, one)
+    stored = STORED.get(record.dtype, 0.0)
+    one = stored * (largest if math.isfinite(largest) else 0.0)
+    # All of a tensor that nobody computes, as noise, is rounded so where the other side has it in float32.
+    bins = None if record.sketch is None else bin_norms(record.sketch, g) * max(2 * relative, MEAN * stored)
+    bins = None if bins is None else np.maximum(bins, one)
     held = isinstance(record.value, np.ndarray) and record.moments is not None
     return Floor(
-        max(l2 * relative, one),
+        max(l2 * max(relative, MEAN * stored), one),
         None if bins is None else bins.astype(np.float32),
-        linf=largest * HALF_ULP if held else math.nan,
+        linf=largest * max(HALF_ULP, stored) if held else math.nan,
     )
 
 

@@ -10,6 +10,7 @@ whether two sides are about to run or two goldens lie on disk, of which fingerpr
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 
@@ -187,12 +188,17 @@ def shared_weights(a: Weights, b: Weights) -> Check:
 
 
 def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
-    other = [n for n, dtype in a.dtypes.items() if n in b.dtypes and b.dtypes[n] != dtype]
+    other = [n for n, dtype in a.dtypes.items() if n in b.dtypes and _width_blind(b.dtypes[n]) != _width_blind(dtype)]
     if not other:
         return Check("parameter dtypes", "pass", ", ".join(sorted(set(a.dtypes.values()))))
     n = other[0]
     detail = f"{len(other)} parameters differ; first: '{n}' is {a.dtypes[n]} against {b.dtypes[n]}"
     return explained("parameter dtypes", detail, [changed_by("weights")], declared)
+
+
+def _width_blind(dtype: str) -> str:
+    """A dtype; of whole numbers, whose values are compared, any width: JAX has none of 64 bits by default."""
+    return "integers" if re.fullmatch(r"u?int\d+", dtype) else dtype
 
 
 def _embeddings(a: Facts, b: Facts, declared: frozenset[str]) -> Check:

@@ -39,6 +39,11 @@ def fingerprint(array: np.ndarray, dtype: str = "") -> str:
     return fingerprint_bytes(name, array.shape, (laid_out.reshape(-1).view(np.uint8),))
 
 
+def narrow(x: np.ndarray) -> np.ndarray:
+    """64 bits as 32: JAX has none, and tables that torch makes in float64 are the same there when rounded."""
+    return x.astype({"float64": np.float32, "int64": np.int32}.get(x.dtype.name, x.dtype))
+
+
 def fingerprint_bytes(dtype: str, shape: tuple[int, ...], chunks: Iterable[Any]) -> str:
     """As `fingerprint`, of elements that come as bytes: C order, little endian, in chunks of any size."""
     digest = hashlib.sha256(f"{dtype}{[int(n) for n in shape]}:".encode())

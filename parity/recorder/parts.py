@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden import fingerprint
+from parity.golden.fingerprint import fingerprint, narrow
 from parity.golden.versions import versions
 from parity.hooks.modules import module_tree, named_tensors
 from parity.recorder.compiled import eagerly, plain
@@ -106,7 +105,7 @@ def provenance_of(parts: Parts, kind: Kind, process: Process) -> Provenance:
         before = f"{prefix}." if i else ""
         with eagerly(model):
             if not (process.split or process.together):
-                weights |= {before + name: fingerprint(_narrow(kind.host(x))) for name, x in named_tensors(model)}
+                weights |= {before + name: fingerprint(narrow(kind.host(x))) for name, x in named_tensors(model)}
             top = prefix if i else ""
             modules |= {before + name: before + above if above else top for name, above in module_tree(model).items()}
             modules |= {prefix: ""} if i else {}
@@ -153,8 +152,3 @@ def _plain(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return len(value) <= MOST and all(isinstance(x, (bool, int, float, str)) for x in value)
     return isinstance(value, (bool, int, float, str))
-
-
-def _narrow(x: np.ndarray) -> np.ndarray:
-    """64 bits as 32: JAX has none, and tables that torch makes in float64 are the same there when rounded."""
-    return x.astype({"float64": np.float32, "int64": np.int32}.get(x.dtype.name, x.dtype))

@@ -137,6 +137,32 @@ def test_a_side_that_goes_on_from_the_step_before_is_named(ours: np.ndarray, the
     for a, b in ((X, X), (Y, Z), (Y[:32], X[:32])):  # both go on, neither does, other latents than the step before's
         assert found(first, (step(1, before=a), step(1, before=b))) == []
     assert found((step(1, before=X), step(1, before=Y))) == []  # the step before is unknown
+    assert found(first, (step(1, before=X), step(1, before=bfloat16(X)))) == []  # cast to the dtype that it works in
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "dtypes", "setting", "word"),
+    [
+        (NOISE, bfloat16(NOISE), ("float32", "bfloat16"), "dtype", "rounded to bfloat16, which it works in"),
+        (NOISE, bfloat16(NOISE), ("float32", "float32"), "noise", "rounded to bfloat16"),
+        (bfloat16(NOISE), NOISE, ("bfloat16", "float32"), "dtype", "on the reference alone, which it works in"),
+        (NOISE, 2 * NOISE, ("float32", "float32"), "noise", "is 2 times the reference's"),
+    ],
+)
+def test_noise_that_a_side_rounds_or_scales_is_named(
+    ours: np.ndarray, theirs: np.ndarray, dtypes: tuple[str, str], setting: str, word: str
+) -> None:
+    steps = [step(0, times=np.array([999.0]), before=x) for x in (ours, theirs)]
+    glue = Glue(({"dtype": dtypes[0]}, {"dtype": dtypes[1]}))
+    glue.add(*steps)
+    (cause,) = glue.found
+    assert cause.setting == setting
+    assert word in cause.cause
+
+
+def test_noise_that_differs_by_less_than_its_storing_has_no_factor() -> None:
+    steps = [step(0, times=np.array([999.0]), before=x) for x in (NOISE, NOISE * (1 + 1e-5 * np.sign(NOISE)))]
+    assert not any("times the reference" in cause.cause for cause in found(tuple(steps)))  # type: ignore[arg-type]
 
 
 def blocks(size: int, seed: int, strength: float = 0.2) -> np.ndarray:

@@ -82,11 +82,15 @@ def test_equal_sides_pass_every_check() -> None:
         facts(schedule=schedule(1)),
         facts(tables={}),
         facts(schedule=replace(schedule(), step_index=0)),
+        changed("dtypes", a__ids="int64"),
     ):
         checks = checked(both, reference=both)
         assert {c.verdict for c in checks.values()} == {"pass"}
         assert all(c.detail for c in checks.values())
         assert failed(list(checks.values())) is None
+    # JAX has no integers of 64 bits unless told otherwise; what they are is compared as the others' values are.
+    narrow, wide = changed("dtypes", a__ids="int32"), changed("dtypes", a__ids="int64")
+    assert checked(narrow, reference=wide)["parameter dtypes"].verdict == "pass"
     assert set(checked(BASE)) == {
         "weights", "parameter dtypes", "prompt embeddings", "prompt masks", "initial noise", "reference schedule",
         "candidate schedule", "timesteps", "sigmas", "scheduler state", "rotary tables",

@@ -21,7 +21,7 @@ from parity.paths import floors
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.loop import denoise, prepare
 from parity.records import Floor, Key, Moments, Record, StepRecords
-from parity.sketch import Geometry, bin_norms, distance, geometry, sketch
+from parity.sketch import Geometry, bin_norms, distance, geometry, sketch, value_record
 from tests.paths.sides import shared
 
 SITE = Key("transformer", 0, "cond", "block:out")
@@ -85,6 +85,18 @@ def test_where_values_are_held_the_largest_element_has_a_floor(monkeypatch: pyte
     least = floors_of(monkeypatch, held[:1], held[:1])[SITE].linf
     assert least == pytest.approx(HALF_ULP * np.abs(x).max())
     assert np.isnan(floors_of(monkeypatch, [record(x)], [record(y)])[SITE].linf)
+
+
+@pytest.mark.parametrize(("dtype", "rounded"), [("bfloat16", torch.bfloat16), ("float16", torch.float16)])
+def test_the_least_floor_of_16_bits_holds_what_storing_rounds(dtype: str, rounded: torch.dtype) -> None:
+    """Noise that one side draws in 16 bits is that of the other, rounded: nothing computes it."""
+    x = torch.randn(1, 96, 40, generator=torch.Generator().manual_seed(0))
+    narrow, wide = (value_record(Key("t", 0, "", "a:out"), y.float().numpy(), dtype) for y in (x.to(rounded), x))
+    reference = StepRecords(0, (narrow,), {narrow.key: least(narrow)})
+    (found,) = Judge().step(reference, StepRecords(0, (wide,)))
+    assert found.verdict == "pass", (found.distance, max(found.bins))
+    (other,) = Judge().step(reference, StepRecords(0, (value_record(wide.key, 1.02 * x.numpy(), dtype),)))
+    assert other.verdict == "fail"
 
 
 def test_the_least_floor_is_above_half_an_ulp_and_far_below_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

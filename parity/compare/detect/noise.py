@@ -23,14 +23,23 @@ def noise(seen: Seen) -> Iterator[Cause]:
     a, b = pair
     factor = float(np.vdot(a, b) / np.vdot(a, a))
     if apart(bfloat16(a), b) <= SAME:
-        yield named("the initial noise is rounded to bfloat16", "noise", "float32", "bfloat16", apart(a, b))
-    elif np.linalg.norm(b - factor * a) <= EXACT * np.linalg.norm(b):
+        yield _rounded(seen, "", "float32", "bfloat16", apart(a, b))
+    elif apart(a, bfloat16(b)) <= SAME:
+        yield _rounded(seen, " on the reference alone", "bfloat16", "float32", apart(a, b))
+    elif abs(factor - 1) > EXACT and np.linalg.norm(b - factor * a) <= EXACT * np.linalg.norm(b):
         yield named(f"the initial noise is {factor:.4g} times the reference's", "noise", 1.0, factor, factor)
     elif structure := _structure(a, b):
         yield named(f"the initial noise has another structure: {structure}", "noise", "", "", factor)
     elif abs(factor) < 0.2:
         text = "the initial noise is another: another seed, generator, device or order of draws"
         yield named(text, "noise", "", "", factor)
+
+
+def _rounded(seen: Seen, where: str, ours: str, theirs: str, value: float) -> Cause:
+    """Noise that one side has in bfloat16: it is drawn in the dtype that the side works in, where that is declared."""
+    declared = tuple(settings.get("dtype", "") for settings in seen.settings) == (ours, theirs)
+    text = f"the initial noise is rounded to bfloat16{where}" + ", which it works in" * declared
+    return named(text, "dtype" if declared else "noise", ours, theirs, value)
 
 
 CERTAIN = 5.0

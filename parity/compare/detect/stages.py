@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parity.compare.detect.held import SAME, Seen, apart, differ, named
+import numpy as np
+
+from parity.compare.detect.held import SAME, Seen, apart, bfloat16, differ, named
 from parity.compare.result import Cause
 from parity.records import LOOP
 
@@ -20,7 +22,7 @@ def continued(seen: Seen) -> Iterator[Cause]:
         return
     if any(before.shape != now.shape for before, now in zip(seen.before, pair, strict=True)):
         return
-    ours, theirs = (apart(before, now) <= SAME for before, now in zip(seen.before, pair, strict=True))
+    ours, theirs = (_carried(before, now) for before, now in zip(seen.before, pair, strict=True))
     if ours == theirs:
         return
     one, other = ("the candidate", "the reference") if theirs else ("the reference", "the candidate")
@@ -30,6 +32,13 @@ def continued(seen: Seen) -> Iterator[Cause]:
     )
     value = apart(seen.before[0], pair[0]) if theirs else apart(seen.before[1], pair[1])
     yield named(text, "loop.latents", "" if theirs else "carried over", "carried over" if theirs else "", value)
+
+
+def _carried(before: np.ndarray, now: np.ndarray) -> bool:
+    """Whether latents are those of the step before, perhaps cast to the dtype that a side works in."""
+    with np.errstate(over="ignore"):
+        casts = (before, bfloat16(before), before.astype(np.float16).astype(np.float64))
+        return any(apart(cast, now) <= SAME for cast in casts)
 
 
 ORDER = "scheduler.solver_order"
