@@ -112,13 +112,15 @@ def _rounded_alike(parts: Mapping[str, Part]) -> bool:
     return some and close and sum(part.share for part in parts.values()) >= ROUNDED
 
 
+NEAR = 0.5
+"""The least R2 of a fault that is worth a look; a smaller one sends the reader to look where nothing is."""
+
+
 def _unknown(explained: Explained) -> str:
-    best = max(explained.fits.items(), key=lambda item: item[1].r2, default=None)
-    nearest = (
-        ""
-        if best is None
-        else f"; the nearest, {best[0]}, has R2 {best[1].r2:.2f} and coefficient {best[1].coefficient:.2g}"
-    )
+    name, best = max(explained.fits.items(), key=lambda item: item[1].r2, default=("", None))
+    near = best is not None and best.r2 >= NEAR
+    fit = f"R2 {best.r2:.2f} and coefficient {best.coefficient:.2g}" if best is not None else ""
+    nearest = f"; the nearest, {name}, has {fit}" if near else ""
     return f"unknown: no known fault, nor several together, has this error{nearest}"
 
 

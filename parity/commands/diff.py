@@ -88,6 +88,12 @@ def diff(
     renames: Renames,
     reports: Reports,
     ported: Ported,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Compare the first steps alone, as of an unfinished golden.", rich_help_panel="Comparison"
+        ),
+    ] = None,
 ) -> int:
     """Compare a golden with another golden or with a port.
 
@@ -96,14 +102,14 @@ def diff(
     """
     if is_port(candidate):
         with errors_at(candidate), ported.recorded(candidate, reference) as recorded:
-            result, proposed = compared(reference, recorded, renames, output)
+            result, proposed = compared(reference, recorded, renames, output, steps)
             if result.verdict != "pass":
                 failed = f" ({result.failed})" if result.failed else ""
                 annotate(candidate, f"parity: {result.verdict}{failed}", f"{result.reason} (golden: {reference})")
             return _reported(result, proposed, _following(reference, candidate, ported), output, renames, reports)
     if ported != Ported():
         raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
-    result, proposed = compared(reference, candidate, renames, output)
+    result, proposed = compared(reference, candidate, renames, output, steps)
     following = (
         f"{typed_command('parity', 'explain', reference, candidate)}   # why",
         f"{typed_command('parity', 'diff', reference, candidate)} --format html > diff.html   # the page",
@@ -111,7 +117,9 @@ def diff(
     return _reported(result, proposed, following, output, renames, reports)
 
 
-def compared(reference: str, candidate: str, renames: Renames, output: Output) -> tuple[Result, str]:
+def compared(
+    reference: str, candidate: str, renames: Renames, output: Output, steps: int | None = None
+) -> tuple[Result, str]:
     """Compare two goldens; returns also the rules that were proposed, as a file's text, where they are to be saved.
 
     Raises:
@@ -124,7 +132,7 @@ def compared(reference: str, candidate: str, renames: Renames, output: Output) -
     rules = renames.rules
     rename = Auto() if rules == AUTO else NONE if rules is None else load_rename(rules)
     with output.working("reading the goldens", quiet=output.quiet or not sys.stderr.isatty()) as say:
-        result = diff_goldens(reference, candidate, rename=rename, say=say)
+        result = diff_goldens(reference, candidate, rename=rename, steps=steps, say=say)
     if not isinstance(rename, Auto) or rename.proposal is None:
         return result, ""
     proposed = rename.proposal.rename

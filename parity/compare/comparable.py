@@ -237,8 +237,8 @@ def _held(reference: Side, candidate: Side) -> list[Check]:
         walked = [step for step in common if step != OUTSIDE]
         upto = f"up to step {walked[-1]} ({len(walked)} steps)" if walked else "outside the loop alone"
         detail = (
-            f"the recording of the {whose} was not finished: compared {upto}; go on with: parity record --resume "
-            "(of a script: record it anew)"
+            f"the recording of the {whose} was not finished: compared {upto}; go on with parity record --resume (of a "
+            f"script: record it anew), or compare that part alone: --steps {len(walked)}"
         )
         return [Check("steps held", "explained", detail)]
     if _in_loop(reference) == _in_loop(candidate) != () and reference.steps != candidate.steps:

@@ -38,6 +38,7 @@ from parity.compare.pairs.parts import in_common, of_stage
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result, SiteDiff
+from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.records import PORT, Provenance, StepRecords
@@ -74,18 +75,21 @@ def diff(
     candidate: str | os.PathLike[str],
     *,
     rename: Rename | Auto = NONE,
+    steps: int | None = None,
     say: Say = _quiet,
 ) -> Result:
     """Compare two goldens.
 
     Args:
-        reference, candidate: paths or URLs. rename: the candidate's module names in the reference's.
+        reference, candidate: paths or URLs. rename: the candidate's module names in the reference's. steps: how many
+            steps of the loop are compared; None for all, which an unfinished recording has not.
 
     Raises:
         UsageError: a golden is missing or damaged, or a rename rule is.
     """
     say("reading the goldens")
-    sides = Sides(Golden.open(reference), Golden.open(candidate))
+    sides = Sides(Golden.open(reference), Golden.open(candidate), steps)
+    sides.require_steps()
     findings = sides.findings(NONE if isinstance(rename, Auto) else rename)
     notes: tuple[Note, ...] = ()
     if isinstance(rename, Auto):
@@ -105,14 +109,32 @@ def diff(
 
 @dataclass(frozen=True)
 class Sides:
-    """Two opened goldens."""
+    """Two opened goldens.
+
+    Attributes:
+        first: how many steps of the loop are compared; None for all.
+    """
 
     reference: Golden
     candidate: Golden
+    first: int | None = None
 
     @property
     def steps(self) -> tuple[int, ...]:
-        return common_steps(self.reference.steps, self.candidate.steps)
+        common = common_steps(self.reference.steps, self.candidate.steps)
+        return common if self.first is None else tuple(step for step in common if step < self.first)
+
+    def require_steps(self) -> None:
+        """Raise UsageError where a side has fewer steps than are asked for."""
+        for golden in (self.reference, self.candidate):
+            held = sum(step >= 0 for step in golden.steps)
+            if self.first is not None and held < self.first:
+                raise UsageError(f"--steps {self.first}: {golden.name} holds {held} steps of the loop")
+
+    @property
+    def all_there(self) -> bool:
+        """Whether what is to be compared was recorded to its end on both sides."""
+        return self.first is not None or (self.reference.complete and self.candidate.complete and self.as_long)
 
     @property
     def as_long(self) -> bool:
@@ -202,7 +224,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     if port and not common.modules and b.modules and result.verdict == "pass":
         return replace(result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="no_module"))
     result = result if common.floors else without_floors(result)
-    if result.verdict == "pass" and not sides.as_long:
+    if result.verdict == "pass" and not sides.all_there:
         detail = next(f.detail for f in findings if f.check == "steps held")
         return replace(
             result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="not_comparable", detail=detail)

@@ -81,17 +81,20 @@ def run(
         return Result.of(result)
 
 
-def diff(reference: Where, candidate: Where, *, rename: Where | Literal["auto"] | None = None) -> Result:
+def diff(
+    reference: Where, candidate: Where, *, rename: Where | Literal["auto"] | None = None, steps: int | None = None
+) -> Result:
     """Compare two goldens: `parity diff`.
 
     Args:
-        reference, candidate: folders or URLs. rename: file of rename rules, or `auto` to propose them.
+        reference, candidate: folders or URLs. rename: file of rename rules, or `auto` to propose them. steps: how many
+            are compared; None for all, which an unfinished golden has not.
 
     Raises:
         UsageError: a golden is missing or damaged.
     """
     rules = NONE if rename is None else Auto() if rename == "auto" else load_rename(str(rename))
-    return Result.of(diff_goldens(reference, candidate, rename=rules))
+    return Result.of(diff_goldens(reference, candidate, rename=rules, steps=steps))
 
 
 def explain(

@@ -115,11 +115,22 @@ def test_a_site_without_a_floor_is_no_origin(tmp_path: Path) -> None:
 # --- incomplete and damaged goldens ----------------------------------------------------------------------------
 
 
-def test_an_unfinished_candidate_is_judged_up_to_its_last_step(tmp_path: Path) -> None:
+def test_an_unfinished_candidate_passes_only_if_that_part_is_asked_for(tmp_path: Path) -> None:
     reference, _ = pair(tmp_path, fault=FAR)
-    result = diff(reference, write(tmp_path / "killed", CANDIDATE, [walk(0, FAR).steps()[1]], finish=False))
-    assert (result.verdict, [s.step for s in result.steps]) == ("pass", [0])
-    assert any("candidate was not finished" in note.text for note in result.notes)
+    killed = write(tmp_path / "killed", CANDIDATE, [walk(0, FAR).steps()[1]], finish=False)
+    result = diff(reference, killed)
+    assert (result.verdict, [s.step for s in result.steps]) == ("inconclusive", [0])
+    assert "candidate was not finished" in result.reason
+    assert "--steps 1" in result.reason
+    assert diff(reference, killed, steps=1).verdict == "pass"
+    with pytest.raises(UsageError, match=r"--steps 2: .*killed holds 1 steps"):
+        diff(reference, killed, steps=2)
+
+
+def test_a_difference_in_an_unfinished_recording_is_one(tmp_path: Path) -> None:
+    reference, _ = pair(tmp_path)
+    killed = write(tmp_path / "killed", CANDIDATE, [walk(0).steps()[1], walk(1, FAR).steps()[1]], finish=False)
+    assert [diff(reference, killed, steps=n).verdict for n in (None, 1, 2)] == ["fail", "pass", "fail"]
 
 
 @pytest.mark.parametrize("is_port", [True, False])
@@ -132,7 +143,7 @@ def test_a_half_step_is_judged_by_what_both_have_whatever_a_port_calls_it(is_por
     else:
         theirs = replace(theirs, records=theirs.records[:1])
     found = diffed(tmp_path, ours, theirs, finish=False, candidate=SCRIPT if is_port else CANDIDATE)
-    assert found.verdict == ("fail" if is_port else "pass"), found.reason
+    assert found.verdict == ("fail" if is_port else "inconclusive"), found.reason  # no part was asked for
     assert origin(found) == ("transformer step 0 cond b.0:out" if is_port else "")
 
 
