@@ -18,6 +18,9 @@ from parity.compare.unlike import read_key
 from parity.records import LOOP, Key, Record, StepRecords
 from parity.sketch import TOTAL, Geometry, norm
 
+BROKEN = 1e6
+"""The relative error that a value with NaN or Inf counts as: more than any other, and a number, to be shared out."""
+
 LOOP_OUTPUTS = ("noise_pred", "latents.after")
 
 Vector = np.ndarray
@@ -46,7 +49,8 @@ def as_read(step: StepRecords, stage: str) -> StepRecords:
 
 
 def error_vector(reference: StepRecords, other: StepRecords, keys: Sequence[Key]) -> Vector:
-    """The errors of `other` at these sites; one that is absent, of another shape or not finite counts as zero."""
+    """The errors of `other` at these sites; one that is absent or of another shape counts as zero, one that is not
+    finite as `BROKEN`."""
     ours, theirs = ({r.key: r for r in step.records} for step in (reference, other))
     return np.concatenate([_error(ours[key], theirs.get(key)) for key in keys]) if keys else np.zeros(0)
 
@@ -71,7 +75,7 @@ def _error(a: Record, b: Record | None) -> Vector:
         return np.zeros(counters)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = (b.sketch[:counters].astype(np.float64) - a.sketch[:counters].astype(np.float64)) / scale
-    return apart if np.isfinite(apart).all() else np.zeros(counters)
+    return apart if np.isfinite(apart).all() else np.full(counters, BROKEN / math.sqrt(counters))
 
 
 def noise_norm(reference: StepRecords, keys: Sequence[Key]) -> float:

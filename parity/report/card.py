@@ -79,10 +79,13 @@ def _cause(cause: Cause) -> str:
 
 def _bits(steps: Sequence[StepDiff]) -> str:
     """`noise_pred agrees in 18.4 of 24 bits at step 3`: the worst step's; empty where no step has any."""
-    worst = min((step for step in steps if step.bits_of), key=lambda step: step.bits, default=None)
+    known = [step for step in steps if step.bits_of]
+    worst = min(known, key=lambda step: -math.inf if math.isnan(step.bits) else step.bits, default=None)
     if worst is None:
         return ""
     where = f" at step {worst.step}" if len(steps) > 1 else ""
+    if math.isnan(worst.bits):
+        return f"noise_pred is not finite{where}"
     return f"noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
 
 

@@ -54,7 +54,13 @@ NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
         ([differing(range(64))], 0, {"grid": Grid(4, 4, 4)}, []),  # a difference everywhere has no place
         ([site("m:in.x"), *NARROW], None, {}, ["9 modules have another dtype"]),
         ([site("m:in.i", dtypes=("int64", "int32"))], None, {}, []),
-        (NANS, None, {}, ["7 values, first produced by transformer step 0 cond b:out, first taken in by"]),
+        (NANS, None, {}, ["7 values, first produced by transformer step 0 cond b:out, taken in by"]),
+        (
+            [site("b.attention:in.value", True, nonfinite=(0, 5)), *NANS],
+            None,
+            {},
+            ["5 values, first in transformer step 0 cond b.attention:in.value, taken in by transformer step 0 cond c"],
+        ),
         ([site("a:out", nonfinite=(3, 3))], None, {}, []),
     ],
 )

@@ -118,6 +118,11 @@ def test_nan_and_unmeasured_floors_are_told_apart() -> None:
     assert "NaN or Inf: 0 -> 128" in text
 
 
+def test_a_prediction_that_is_not_finite_has_no_bits() -> None:
+    steps = (replace(STEP, bits=3.0, bits_of=24), replace(STEP, step=1, bits=NAN, bits_of=24))
+    assert "effect: noise_pred is not finite at step 1" in plain(replace(RESULT, steps=steps))
+
+
 def test_a_block_is_told_by_what_was_compared_of_it() -> None:
     """A port lays out otherwise what is inside; a block of which nothing lines up has no verdict of its own."""
     note = f"(1, 2, 3) against (1, 3, 2), {LAID_OUT}"

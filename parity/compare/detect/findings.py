@@ -138,21 +138,23 @@ def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
 
 
 def _nonfinite(sites: Sequence[SiteDiff]) -> str:
-    """The first producer and the first consumer of values that are NaN or infinite on the candidate alone."""
+    """Where values are NaN or infinite on the candidate alone first, and what takes them in."""
 
     def bad() -> Iterator[SiteDiff]:
         return (d for d in among(sites, worse=True) if not d.key.is_apart)
 
-    producer = next((d for d in bad() if not d.key.is_input), next(bad(), None))
-    if producer is None:
+    first = next(bad(), None)
+    if first is None:
         return ""
-    taker = next(_after(bad(), producer), None)
-    taken = f", first taken in by {taker.key}" if taker is not None else ""
-    return f"NaN or Inf: {producer.nonfinite[1]} values, first produced by {producer.key}{taken}"
+    taker = next(_after(bad(), first), None)
+    taken = f", taken in by {taker.key}" if taker is not None else ""
+    how = "in" if first.key.is_input else "produced by"
+    return f"NaN or Inf: {first.nonfinite[1]} values, first {how} {first.key}{taken}"
 
 
 def _after(bad: Iterator[SiteDiff], producer: SiteDiff) -> Iterator[SiteDiff]:
     for d in bad:
         if d.key == producer.key:
             break
-    return (d for d in bad if d.key.is_input and d.key.branch == producer.key.branch)
+    own = producer.key
+    return (d for d in bad if d.key.is_input and d.key.branch == own.branch and d.key.module != own.module)
