@@ -1,8 +1,8 @@
 """The settings in which two sides differ, and the candidate's settings with only some of them its own.
 
 Where the candidate's backend cannot take the reference's value (a kernel that only torch has), its own default stands
-in; a setting for which that changes nothing stays as it is in every run. So does one that a port does not read: a run
-without any effect would be taken for a harmless one.
+in; a setting for which that changes nothing stays as it is in every run. So does the device, which says whose program
+runs, and what a port does not read: a run without any effect would be taken for a harmless one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Plan:
         plain = {s.setting: s.without for s in self.swaps if s.setting not in names}
         values = _typed(self.port, self.candidate, plain)
         merged = {**self.candidate.values, **{name: values[name] for name in plain}}
-        return _together(Settings(self.candidate.backend, merged), self.candidate)
+        return _together(Settings(self.candidate.backend, merged), self.candidate, self.port)
 
 
 def plan(reference: Settings, candidate: Settings, port: PortInfo | None = None) -> Plan:
@@ -64,7 +64,7 @@ def plan(reference: Settings, candidate: Settings, port: PortInfo | None = None)
     for difference in differences(reference, candidate):
         name = difference.setting
         without = candidate[name]
-        if port is None or port.knows(name):
+        if name != "device" and (port is None or port.knows(name)):
             try:
                 without = _typed(port, candidate, {name: difference.reference})[name]
             except UsageError:
@@ -81,13 +81,13 @@ def plan(reference: Settings, candidate: Settings, port: PortInfo | None = None)
     return Plan(candidate=candidate, swaps=tuple(swaps), kept=tuple(kept), port=port)
 
 
-def _together(settings: Settings, candidate: Settings) -> Settings:
+def _together(settings: Settings, candidate: Settings, port: PortInfo | None) -> Settings:
     """The same, where a value does nothing without another setting's: that comes with it.
 
     A value that can be no fault goes with it instead, so that what is wrong with the other stays the other's.
     """
     values = dict(settings.values)
-    for setting in SETTINGS if settings.backend == "torchax" else ():  # a port's settings are its own
+    for setting in SETTINGS if port is None else ():  # a port's settings are its own
         missing = [name for need in setting.needs if not settings.changed(name := need.partition("=")[0])]
         if not missing or not settings.changed(setting.name):
             continue

@@ -24,9 +24,8 @@ from parity.causes.regress import UNKNOWN
 from parity.causes.request import ExplainRequest, of_run, outside_of
 from parity.causes.witness import KINDS, Kind, witnesses
 from parity.causes.witnesses.recorded import of_recording
-from parity.compare.comparable import of_script
 from parity.compare.diff import TO_COUNT, diff
-from parity.compare.pairs.branches import crossed, renamed
+from parity.compare.pairs.branches import Branches
 from parity.compare.pairs.lone import met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Result
@@ -70,8 +69,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
             return _recorded(found, request, reference, candidate, str(error))
         return replace(found, causes=(*found.causes, *again.causes), notes=(*found.notes, *again.notes))
     ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
-    if of_script(reference.provenance) or of_script(candidate.provenance):
-        theirs = renamed(theirs, crossed(ours, theirs))
+    theirs = Branches.of(reference.provenance, candidate.provenance).step(ours, theirs)
     evidence = Evidence(
         request=request,
         found=found,

@@ -117,11 +117,12 @@ NEAR = 0.5
 
 
 def _unknown(explained: Explained) -> str:
-    name, best = max(explained.fits.items(), key=lambda item: item[1].r2, default=("", None))
-    near = best is not None and best.r2 >= NEAR
-    fit = f"R2 {best.r2:.2f} and coefficient {best.coefficient:.2g}" if best is not None else ""
-    nearest = f"; the nearest, {name}, has {fit}" if near else ""
-    return f"unknown: no known fault, nor several together, has this error{nearest}"
+    text = "unknown: no known fault, nor several together, has this error"
+    near = {name: fit for name, fit in explained.fits.items() if fit.r2 >= NEAR}
+    if not near:
+        return text
+    name = max(near, key=lambda name: near[name].r2)
+    return f"{text}; the nearest, {name}, has R2 {near[name].r2:.2f} and coefficient {near[name].coefficient:.2g}"
 
 
 def _alike(name: str, known: Known) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from parity.runs.kept import ports_of
 from parity.runs.like import carried
 from parity.runs.request import NO_PORTS, Ports, Request
 from parity.runs.spec import RunSpec, replaced, texts_of
-from parity.settings import BY_NAME, NEUTRAL
+from parity.settings import BY_NAME, NEUTRAL, Backend, Settings
 
 _MOST_BYTES = 1 << 30
 """Of a document of a kept run; a site takes about a kilobyte."""
@@ -166,19 +166,28 @@ def _settings(texts: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in named}
 
 
+def own_settings(golden: Provenance, backend: Backend) -> Settings | None:
+    """The settings of a golden that parity's own path recorded as this side's; None of any other."""
+    if golden.settings.keys() - BY_NAME.keys():  # a script's
+        return None
+    settings = typed(None, backend, golden.settings)
+    return settings if settings.backend == golden.backend else None
+
+
 def outside_of(request: ExplainRequest, reference: Provenance, candidate: Provenance, stage: str) -> Request:
     """The comparison of one stage of two recorded chains.
 
     Raises:
         UsageError: one of them was recorded by a port or a script, whose stages cannot be run here.
     """
-    for golden, backend in ((reference, "torch"), (candidate, "torchax")):
-        if golden.backend != backend or golden.settings.keys() - BY_NAME.keys():
-            raise UsageError(f"the {golden.side}'s golden was not recorded by parity's own path")
+    ours, theirs = own_settings(reference, "torch"), own_settings(candidate, "torchax")
+    if ours is None or theirs is None:
+        side = reference.side if ours is None else candidate.side
+        raise UsageError(f"the {side}'s golden was not recorded by parity's own path")
     return Request(
         request.model or reference.model,
-        typed(None, "torch", reference.settings),
-        typed(None, "torchax", candidate.settings),
+        ours,
+        theirs,
         max(reference.steps, 1),
         reference.seed,
         prompt=request.prompt,

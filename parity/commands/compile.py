@@ -38,8 +38,9 @@ class Target:
         for name, value in (("height", self.height), ("width", self.width), ("frames", self.frames)):
             if value is not None and value < 1:
                 raise UsageError(f"--{name} must be at least 1, found {value}")
-        if self.port is None:  # a port's settings are known once its file is imported
-            parse("torchax", self.candidate)
+        # A port's settings are known once its file is imported.
+        if self.port is None and parse("torchax", self.candidate).backend != "torchax":
+            raise UsageError("parity compile compiles the torchax program, and device=... is torch's: leave it out")
 
     @property
     def request(self) -> Request:

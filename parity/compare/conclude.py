@@ -77,44 +77,46 @@ def conclude(
             and for none in another, which the logic check has gone before.
     """
     sites, steps = collected.found, tuple(collected.steps)
-    common = {
-        "model": model,
-        "differing_settings": tuple(differing),
-        "preflight": tuple(preflight),
-        "steps": steps,
-        "sites": sites,
-    }
+    nothing = Result(
+        verdict="inconclusive",
+        failed=None,
+        why=Reason(kind="inconclusive", problem="no_tensor", detail="sides"),
+        model=model,
+        differing_settings=tuple(differing),
+        preflight=tuple(preflight),
+        steps=steps,
+        sites=sites,
+        notes=tuple(notes),
+    )
     if not any(_compared(d) for d in sites):
-        why = Reason(kind="inconclusive", problem="no_tensor", detail="sides")
-        return Result("inconclusive", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
+        return nothing
     loop = [d for d in among(sites, which=_is_loop) if d.verdict != "ignored"]
     broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d) and not unknown(d)]
     births = any(broken is None or _before(d, broken) for d in among(sites, verdicts=FAILED, births=INTRODUCED))
     if broken is not None and not outputs and not births:
-        why = Reason(kind="inconclusive", problem="not_finite", first=broken.key)
-        return Result("inconclusive", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
+        return replace(nothing, why=Reason(kind="inconclusive", problem="not_finite", first=broken.key))
     if widest is None:
         widest = WIDEST if failing == "logic" else math.inf
     wide = None if outputs or births else _wide_floor(sites, steps, widest)
     if wide is not None:
-        return Result("inconclusive", None, wide, notes=tuple(notes), **common)  # type: ignore[arg-type]
-    without = [d for d in among(sites, verdicts=frozenset({"inconclusive"})) if unknown(d)]
-    if without and not outputs and not births:
-        why = Reason(kind="inconclusive", problem="some_floors", first=without[0].key, sites=len(without))
-        return Result("inconclusive", None, why, notes=tuple(notes), **common)  # type: ignore[arg-type]
+        return replace(nothing, why=wide)
     if not outputs and not births:
+        without = (d.key for d in among(sites, verdicts=frozenset({"inconclusive"})) if unknown(d))
+        if first := next(without, None):
+            some = Reason(kind="inconclusive", problem="some_floors", first=first, sites=1 + sum(1 for _ in without))
+            return replace(nothing, why=some)
         decided = count(sites, frozenset({"pass", "harmless"}))
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
         unpaired = map(Note, unpaired_sentences(among(sites, noted=True)))
         beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *unpaired, *notes)
-        return Result("pass", None, why, notes=beside, **common)  # type: ignore[arg-type]
+        return replace(nothing, verdict="pass", why=why, notes=beside)
     origin = _origin(sites, outputs)
     at = next(d for d in among(sites, step=origin.key.step) if d.key == origin.key)
     why = divergence(at, origin.birth, outputs_match=bool(steps) and not outputs, sites=sites)
     found = findings(sites, origin, [d.setting for d in differing], grid)
-    return Result("fail", failing, why, origin=origin, notes=(*notes, *found), **common)  # type: ignore[arg-type]
+    return replace(nothing, verdict="fail", failed=failing, why=why, origin=origin, notes=(*notes, *found))
 
 
 SCHEDULE = "schedule"

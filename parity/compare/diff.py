@@ -24,7 +24,7 @@ from typing import Protocol
 
 from parity.compare.automap import Proposal, propose
 from parity.compare.collected import Collected
-from parity.compare.comparable import Side, common_steps, comparable, of_script, settings_differences
+from parity.compare.comparable import Side, common_steps, comparable, settings_differences
 from parity.compare.conclude import conclude, recorded_stages, widest_of
 from parity.compare.detect.configs import config_cause
 from parity.compare.detect.glue import Glue
@@ -202,7 +202,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     port = b.backend == PORT
     judge = Judge(excuses(differing), strict_sites=not (rename or port))
     renamer = Renamer(rename)
-    glue, branches = Glue((a.settings, b.settings)), Branches(of_script(a) or of_script(b))
+    glue, branches = Glue((a.settings, b.settings)), Branches.of(a, b)
     collected, common = judge_streams(_steps(sides, renamer, branches, say, judge.strict_sites), judge, glue)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
     told = [*notes, *map(Note, (*renamer.unused(), *held, *glue.notes, *filter(None, [branches.note])))]

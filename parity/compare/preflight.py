@@ -188,7 +188,7 @@ def shared_weights(a: Weights, b: Weights) -> Check:
 
 
 def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
-    other = [n for n, dtype in a.dtypes.items() if n in b.dtypes and _width_blind(b.dtypes[n]) != _width_blind(dtype)]
+    other = [n for n, dtype in a.dtypes.items() if n in b.dtypes and _kind_of(b.dtypes[n]) != _kind_of(dtype)]
     if not other:
         return Check("parameter dtypes", "pass", ", ".join(sorted(set(a.dtypes.values()))))
     n = other[0]
@@ -196,7 +196,7 @@ def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
     return explained("parameter dtypes", detail, [changed_by("weights")], declared)
 
 
-def _width_blind(dtype: str) -> str:
+def _kind_of(dtype: str) -> str:
     """A dtype; of whole numbers, whose values are compared, any width: JAX has none of 64 bits by default."""
     return "integers" if re.fullmatch(r"u?int\d+", dtype) else dtype
 

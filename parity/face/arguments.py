@@ -8,12 +8,13 @@ any library's arrays.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from parity.errors import UsageError
+from parity.hooks import torchtools
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +68,7 @@ def split(inputs: object) -> tuple[Nest, dict[str, torch.Tensor]]:
 
 def leaves(output: object, path: str = "") -> Iterator[tuple[str, object]]:
     """The arrays of what a function returned, with their paths: nests of tuples, lists, dicts and dataclasses."""
-    if isinstance(output, Mapping):
-        inside = [(str(name), x) for name, x in output.items()]
-    elif isinstance(output, (tuple, list)):
-        inside = [(str(i), x) for i, x in enumerate(output)]
-    elif _is_array(output):
-        yield path, output
-        return
-    elif is_dataclass(output) and not isinstance(output, type):
-        inside = [(f.name, getattr(output, f.name)) for f in fields(output)]
-    else:
-        return
-    for name, x in inside:
-        yield from leaves(x, f"{path}.{name}" if path else name)
+    return ((name, x) for name, x in torchtools.leaves(output, path) if _is_array(x))
 
 
 def to_torch(x: object) -> torch.Tensor:

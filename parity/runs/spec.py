@@ -88,9 +88,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         return msgspec.json.decode(read_bytes(run / FILE, _MOST_BYTES), type=cls)
 
-    def to_json(self) -> bytes:
+    def to_json(self) -> str:
         """As it is kept."""
-        return msgspec.json.encode(self)
+        return msgspec.json.encode(self).decode()
 
     @property
     def inputs(self) -> str | None:

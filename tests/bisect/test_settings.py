@@ -66,6 +66,10 @@ def test_a_value_that_only_the_reference_can_have_is_stood_in_for() -> None:
     tpu = Settings("torchax", {**parse("torchax").values, "attention.kernel": "splash"})
     assert plan(parse("torch"), tpu).swaps == (Swap("attention.kernel", "sdpa", "splash"),)
     # Where that is what the candidate has anyway there is nothing to vary.
+    # The device says whose program runs: it is no fault, and stays.
+    beside = plan(parse("torch"), parse("torchax", ["device=cpu", "attention.mask=zero_kv"]))
+    assert "device" in beside.kept
+    assert beside.with_only(("attention.mask",))["device"] == "cpu"
     odd = Settings("torch", {**parse("torch").values, "attention.softmax_dtype": "float64"})
     searched = plan(odd, parse("torchax", ["attention.mask=none"]))
     assert searched.kept == ("attention.softmax_dtype",)

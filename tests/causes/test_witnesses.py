@@ -16,6 +16,7 @@ from parity.causes.evidence import Evidence
 from parity.causes.explain import ExplainRequest, _merged, explain
 from parity.causes.gauges import measured
 from parity.causes.regress import search
+from parity.causes.request import own_settings
 from parity.causes.shares import shares
 from parity.causes.witness import witness, witnesses
 from parity.causes.witnesses.counterfactuals import _obeyed
@@ -94,6 +95,22 @@ class Machine:
         return StepRecords(step, (value_record(Key("transformer", step, "", "loop:noise_pred"), x, "float32"),))
 
     candidate = again
+
+
+@pytest.mark.parametrize(
+    ("backend", "settings", "again"),
+    [
+        ("torchax", {}, "torchax"),
+        ("torch", {"device": "cpu"}, "torch"),  # of a device of torch's
+        ("torch", {}, None),  # a reference in the candidate's place
+        ("torchax", {"scheduler.shift": "5.0"}, None),  # a script
+    ],
+)
+def test_what_parity_s_own_path_recorded_can_be_run_again(
+    backend: str, settings: dict[str, str], again: str | None
+) -> None:
+    found = own_settings(replace(CANDIDATE, backend=backend, settings=settings), "torchax")
+    assert (found and found.backend) == again
 
 
 def test_a_swap_that_is_not_obeyed_or_refused_costs_itself_alone() -> None:

@@ -35,7 +35,7 @@ def test_what_is_no_golden_or_no_run_is_bad_input(tmp_path: Path) -> None:
             assert wrong.name in explain(*arguments, code=2).said
     for run in (tmp_path / "empty", reference):
         assert "is not a run folder. Create one with `parity run --out DIR`" in explain(run, code=2).said
-    (tmp_path / "empty" / "request.json").write_text(PLAIN.to_json().decode())
+    (tmp_path / "empty" / "request.json").write_text(PLAIN.to_json())
     (tmp_path / "empty" / "result.json").write_text('{"differing_settings": []}')
     assert "it ended in preflight" in explain(tmp_path / "empty", code=2).said
 

@@ -77,6 +77,7 @@ PARTS: list[tuple[Damage, str]] = [
     (column("floors", lambda x: x.__setitem__((0, 0), -1)), "negative"),
     (column("counts", lambda x: x.__setitem__((0, 0), -1)), "less than none"),
     (column("counts", lambda x: x.__setitem__((0, 1), 2**40)), "more NaN and Inf"),
+    (column("counts", lambda x: x.__setitem__((0, slice(1, 3)), 2**63 - 1)), "more NaN and Inf"),
     (rows(lambda r: r.pop()), "belongs to no record|should be|4 records where"),
     (rows(lambda r: r[1].__setitem__(slice(0, 4), r[0][:4])), "same key"),
     (rows(lambda r: r[0].__setitem__(2, "")), "the site is empty"),
@@ -86,6 +87,7 @@ PARTS: list[tuple[Damage, str]] = [
     (rows(lambda r: r[0].__setitem__(8, [2**40, 2**40])), "number of elements"),
     (rows(lambda r: r[0].__setitem__(9, 1)), "with the value of a scalar"),
     (rows(lambda r: r[0].__setitem__(11, not r[0][11])), "its sketches should be"),
+    (rows(lambda r: [row.__setitem__(13, False) for row in r]), "bins without a floor"),
     (rows(lambda r: r[0].append(0)), "length"),
 ]
 MANIFESTS: list[tuple[Damage, str]] = [

@@ -176,7 +176,7 @@ def test_flex_attention_that_a_module_is_given_later_is_seen(monkeypatch: pytest
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return home.flex_attention(*args, **kwargs)
 
-    compiled._torchdynamo_orig_callable = home.flex_attention  # type: ignore[attr-defined]  # as torch.compile leaves it
+    vars(compiled)["_torchdynamo_orig_callable"] = home.flex_attention  # as torch.compile leaves it
     monkeypatch.setattr(home, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     kept: Any = types.ModuleType("kept_by_a_port")
     monkeypatch.setitem(sys.modules, "kept_by_a_port", kept)

@@ -24,7 +24,7 @@ FULL = replace(
 
 @pytest.mark.parametrize("spec", [PLAIN, FULL], ids=["plain", "full"])
 def test_it_comes_back_from_a_folder(spec: RunSpec, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(spec.to_json().decode())
+    (tmp_path / FILE).write_text(spec.to_json())
     assert RunSpec.read(tmp_path) == spec
 
 

@@ -39,7 +39,8 @@ class FakeTensor(torch.Tensor):
     def of(held: torch.Tensor) -> FakeTensor:
         if held.dtype == torch.float64:
             raise TypeError(f"{NAME} has no float64")
-        made: FakeTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        base: Any = torch.Tensor
+        made: FakeTensor = base._make_wrapper_subclass(
             FakeTensor, held.size(), held.stride(), held.storage_offset(), dtype=held.dtype, device=NAME
         )
         made.held = held

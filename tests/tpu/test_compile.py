@@ -55,6 +55,11 @@ def test_what_is_no_topology_is_refused(name: str) -> None:
         topology(name)
 
 
+def test_a_candidate_of_torch_s_is_refused() -> None:
+    code, _, err = compile("--candidate", "device=cpu")
+    assert (code, "device=... is torch's" in err) == (2, True)
+
+
 def test_products_by_module_and_precision() -> None:
     """relu(x a) in float32 at the highest precision, times b in bfloat16, as libtpu 0.0.42.1 wrote it."""
     text = (Path(__file__).parent / "plain.hlo").read_text("utf-8")

@@ -11,26 +11,26 @@ from parity.bisect.swaps import Plan
 from parity.causes.evidence import Evidence
 from parity.causes.machine import Machine
 from parity.causes.regress import common_keys, error_vector, noise_norm
+from parity.causes.request import own_settings
 from parity.causes.shares import Share, shares
 from parity.causes.witness import witness
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import NAN, Cause, Witness
 from parity.errors import ParityError, UsageError
-from parity.records import LOOP, PORT, Key, StepRecords
+from parity.records import LOOP, PORT, Key, Provenance, StepRecords
 from parity.runs.spec import RunSpec
-from parity.settings import BITS, Settings, parse, remedy, sentence
+from parity.settings import BITS, BY_NAME, Settings, remedy, sentence
 
 
 @witness("counterfactuals", kind="swap", needs=("reference", "candidate"))
 def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from running the candidate with one setting swapped at a time."""
     machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step
-    told = evidence.declared
-    if told.backend not in ("torchax", PORT) or (told.backend == PORT and not machine.ports.any):
+    candidate = _again(machine, evidence.declared)
+    if candidate is None:
         yield Note("counterfactuals are skipped: the candidate is not parity's own path")
         return
-    candidate = machine.candidate_settings(told)
     try:
         searched = machine.plan(candidate)
     except UsageError as error:
@@ -59,6 +59,13 @@ def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
         )
     yield from (swapped(share, "noise_pred", evidence.request.spec) for share in shared)
     yield from _neutralised(evidence, candidate, keys)
+
+
+def _again(machine: Machine, told: Provenance) -> Settings | None:
+    """The settings of a candidate that can be run again, as a port that is here or parity's own path can."""
+    if told.backend == PORT:
+        return machine.candidate_settings(told) if machine.ports.any else None
+    return own_settings(told, "torchax")
 
 
 def _obeyed(machine: Machine, searched: Plan, step: int, notes: list[str]) -> Plan:
@@ -106,8 +113,8 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
     """
     machine, ours, step = evidence.machine, evidence.ours, evidence.step
     for setting, value in evidence.request.rounding:
-        given = parse("torchax", [f"{setting}={value}"])
-        alone = Settings("torchax", {**machine.settings_on(candidate), setting: given[setting]})
+        own = {**machine.settings_on(candidate), setting: BY_NAME[setting].read(value)}
+        alone = Settings(candidate.backend, own)
         if alone.values == candidate.values:
             continue
         error = error_vector(ours, machine.candidate(alone, step), keys)

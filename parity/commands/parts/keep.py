@@ -71,7 +71,7 @@ class KeepRun:
         except OSError as error:
             raise UsageError(f"--out: cannot make '{where}': {error.strerror}") from None
         if not self._begun:
-            write(self.out / FILE, RunSpec.of(self.request).to_json().decode() + "\n", "--out")
+            write(self.out / FILE, RunSpec.of(self.request).to_json() + "\n", "--out")
         self._begun = True
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:

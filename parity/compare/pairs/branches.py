@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.records import LOOP, Record, StepRecords
+from parity.compare.comparable import of_script
+from parity.golden.disk.part import Table
+from parity.records import LOOP, Provenance, Record, StepRecords
 
 NEARER = 0.1
 """How much nearer the inputs of another branch must be, of those of the same name, for the names to be crossed."""
@@ -35,11 +37,19 @@ def _inputs(step: StepRecords) -> dict[str, dict[tuple[str, int], Record]]:
     """What the model is given in each branch, of a step whose guided prediction is there to decide."""
     found: dict[str, dict[tuple[str, int], Record]] = {}
     guided = False
-    for r in step.records:
-        guided = guided or (r.key.site == f"{LOOP}:noise_pred" and r.key.branch == "")
-        if r.key.branch and r.key.is_input and not r.key.module and r.sketch is not None and not r.key.is_apart:
+    records = step.records
+    for r in records.where(_tells) if isinstance(records, Table) else filter(_tells, records):
+        if not r.key.branch:
+            guided = True
+        elif r.sketch is not None:
             found.setdefault(r.key.branch, {})[r.key.site, r.key.call] = r
     return found if guided else {}
+
+
+def _tells(r: Record) -> bool:
+    """Whether it is what the model is given in a branch, or the guided prediction."""
+    given = r.key.is_input and not r.key.module and not r.key.is_apart
+    return given if r.key.branch else r.key.site == f"{LOOP}:noise_pred"
 
 
 def _apart(
@@ -48,12 +58,14 @@ def _apart(
     names: list[str],
     order: tuple[str, ...],
 ) -> float:
-    """How far the candidate's branches in this order are from the reference's: the sum of relative distances."""
+    """How far the candidate's branches in this order are from the reference's: the sum of relative distances over what
+    every branch of both is given, so that no order gains by what is missing."""
     total = 0.0
+    everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
     for own, other in zip(names, order, strict=True):
-        for site, r in ours[own].items():
-            s = theirs[other].get(site)
-            if s is not None and s.sketch is not None and r.sketch is not None and r.frame == s.frame:
+        for site in everywhere:
+            r, s = ours[own][site], theirs[other][site]
+            if s.sketch is not None and r.sketch is not None and r.frame == s.frame:
                 size = float(np.linalg.norm(r.sketch))
                 total += float(np.linalg.norm(s.sketch - r.sketch)) / size if size else 0.0
     return total if np.isfinite(total) else np.inf
@@ -71,13 +83,18 @@ class Branches:
     unnamed: bool
     names: Mapping[str, str] | None = None
 
+    @classmethod
+    def of(cls, reference: Provenance, candidate: Provenance) -> Branches:
+        """Those of two recordings."""
+        return cls(of_script(reference) or of_script(candidate))
+
     def step(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
         """The candidate's step under the reference's names."""
         if not self.unnamed:
             return candidate
         if self.names is None and len(_inputs(reference)) > 1:
             self.names = crossed(reference, candidate)
-        return renamed(candidate, self.names or {})
+        return _renamed(candidate, self.names or {})
 
     @property
     def note(self) -> str:
@@ -90,7 +107,7 @@ class Branches:
         return f"the candidate's guidance branches are in another order: {pairs}, by what the model is given"
 
 
-def renamed(step: StepRecords, names: Mapping[str, str]) -> StepRecords:
+def _renamed(step: StepRecords, names: Mapping[str, str]) -> StepRecords:
     """A step with other names of its branches."""
     if not names:
         return step

@@ -1,1 +1,1 @@
-"""Goldens on disk: the format, its checks, and where it lies (a folder or a URL). Standard library and numpy only."""
+"""Goldens on disk: the format, its checks, and where it lies (a folder or a URL). Without torch."""

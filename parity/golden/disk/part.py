@@ -73,14 +73,13 @@ class Layout:
     """What the steps of a run have in common.
 
     Attributes:
-        records: of step 0, without what is in columns. rows: as they are written. moments, sketches, scalars: int64
-            [records], where each begins in its column; -1 where there is none. values: whether its value is held.
+        records: of step 0, without what is in columns. moments, sketches, scalars: int64 [records], where each begins
+            in its column; -1 where there is none. values: whether its value is held.
         floors: their keys of step 0, with their positions. bins: int64 [floors], where each begins; -1 without.
         bin_counts: int64 [floors]. lengths: of the columns.
     """
 
     records: tuple[Record, ...]
-    rows: tuple[Row, ...]
     moments: np.ndarray
     sketches: np.ndarray
     scalars: np.ndarray
@@ -110,8 +109,8 @@ class Table(Sequence[Record]):
     def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
-        base, row = self.layout.records[index], self.layout.rows[index]
-        key, at = base.key, int(self.layout.moments[index])
+        base, at = self.layout.records[index], int(self.layout.moments[index])
+        key = base.key
         start = int(self.layout.sketches[index])
         return Record(
             Key(key.stage, self.step, key.branch, key.site, key.call),
@@ -122,13 +121,14 @@ class Table(Sequence[Record]):
             base.frame,
             None if at < 0 else Moments(*self.counts[at].tolist(), *self.numbers[at].tolist()),
             None if start < 0 else self.sketches[start : start + Geometry(*base.frame).size],
-            self._value(index % len(self), row) if row.held or row.is_float else row.value,
+            self._value(index % len(self)),
         )
 
-    def _value(self, index: int, row: Row) -> np.ndarray | Scalar:
-        if row.held:
+    def _value(self, index: int) -> np.ndarray | Scalar | None:
+        if self.layout.values[index]:
             return self._arrays[f"value.{index}"].values
-        return float(self._arrays["scalars"].bits[self.layout.scalars[index]])
+        at = int(self.layout.scalars[index])
+        return self.layout.records[index].value if at < 0 else float(self._arrays["scalars"].bits[at])
 
     def __len__(self) -> int:
         return len(self.layout.records)
@@ -196,7 +196,6 @@ def layout_of(text: str) -> Layout:
     lengths = {"moments": moments, "counts": moments, "sketches": sketches, "scalars": scalars, "bins": bins}
     return Layout(
         records=tuple(map(_bare, rows)),
-        rows=rows,
         moments=_starts(moments),
         sketches=_starts(sketches),
         scalars=_starts(scalars),
@@ -214,11 +213,13 @@ def _wrong(row: Row) -> str:
         return "the site is empty"
     if math.prod(row.shape) > 2**63 - 1 or row.frame[0] * row.frame[1] > 2**63 - 1:
         return "the number of elements is too large"
+    if row.bins >= 0 and not row.floor:
+        return "bins without a floor"
     if row.kind == "tensor":
         return "" if row.dtype and row.value is None else "a tensor without a dtype, or with the value of a scalar"
     if row.shape or row.moments or row.sketch or row.held or (row.kind == "none" and row.value is not None):
         return f"a {row.kind} with a shape, moments, a sketch or another's value"
-    return "" if row.floor or row.bins < 0 else "bins without a floor"
+    return ""
 
 
 def _starts(sizes: Sequence[int | None]) -> np.ndarray:
@@ -244,14 +245,14 @@ def write_part(path: Path, step: StepRecords) -> None:
     rows, columns, held = [], _Columns(), {}
     floors = dict(step.floors)
     for i, record in enumerate(map(_plain, step.records)):
-        floor, array = floors.pop(record.key, None), isinstance(record.value, np.ndarray)
+        floor = floors.pop(record.key, None)
         if record.key.step != step.step:
             raise MalformedError(f"{record.key}: does not belong to step {step.step}")
         columns.add(record, floor)
         if isinstance(record.value, np.ndarray):
             _check_value(record, record.value.shape)
             held[f"value.{i}"] = _array(record.value, record)
-        rows.append(_row(record, floor, held=array))
+        rows.append(_row(record, floor, held=f"value.{i}" in held))
     if floors:
         raise MalformedError(f"the floor of {next(iter(floors))}: there is no such record")
     try:
@@ -392,7 +393,7 @@ def _check_columns(layout: Layout, arrays: Mapping[str, Array]) -> None:
         if arrays[name].dtype != dtype or arrays[name].bits.shape != shape:
             raise MalformedError(f"its {name} should be {dtype} {list(shape)}")
     counts, floors = arrays["counts"].bits, arrays["floors"].bits
-    if (counts < 0).any() or (counts[:, 1:].sum(axis=1) > counts[:, 0]).any():
+    if (counts < 0).any() or (counts[:, 1] > counts[:, 0] - counts[:, 2]).any():
         raise MalformedError("it counts more NaN and Inf than elements, or less than none")
     if (floors < 0).any():
         raise MalformedError("one of its floors is negative")

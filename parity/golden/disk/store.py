@@ -1,4 +1,4 @@
-"""Where a golden lies: a folder here, or one behind a URL, through the same six operations.
+"""Where a golden lies: a folder here, or one behind a URL, through the same operations.
 
 A kill or a full disk never leaves half a file under a name that counts: it is written under a temporary one, synced
 and renamed. URLs (gs://, s3://, hf://, memory:// and whatever else fsspec has) are read and written through a temporary
@@ -73,7 +73,7 @@ class Store(ABC):
             try:
                 with self._here(file, most) as path, _opened(path, where) as descriptor:
                     found = os.fstat(descriptor).st_size
-                    if found > most or found != (found if size is None else size):
+                    if found > most or size not in (None, found):
                         wanted = f"at most {most}" if size is None else str(size)
                         raise damaged(where, f"it has {found} bytes where its golden lists {wanted}")
                     # What is empty cannot be mapped.
@@ -81,7 +81,7 @@ class Store(ABC):
             except FileNotFoundError:
                 raise MissingError(str(damaged(where, "the file is missing"))) from None
 
-    def put(self, file: str, write: Callable[[Path], None]) -> tuple[int, str]:
+    def put(self, file: str, write: Callable[[Path], object]) -> tuple[int, str]:
         """Write a file, all of it or nothing, in place of any that was there: its size and SHA-256.
 
         Args:

@@ -168,7 +168,7 @@ class GoldenWriter:
             content = encode_manifest(self._manifest)
         except MalformedError as error:
             raise UsageError(f"{self._store.name}/{MANIFEST}: cannot be written: {error}") from None
-        self._store.put(MANIFEST, lambda path: _write(path, content))
+        self._store.put(MANIFEST, lambda path: path.write_bytes(content))
 
     def __enter__(self) -> GoldenWriter:
         return self
@@ -187,7 +187,3 @@ def _plain_mappings(provenance: Provenance) -> dict[str, Any]:
         for field in fields(Provenance)
         if hasattr(value := getattr(provenance, field.name), "keys")
     }
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)

@@ -29,6 +29,14 @@ def side(order: dict[str, str], scale: tuple[float, float] = (5.0, -4.0), far: f
     return StepRecords(0, tuple(records), floors)
 
 
+def alone(text: np.ndarray) -> StepRecords:
+    """A step whose first branch is given a text, and both the same latents."""
+    records = [tensor(":in.hidden_states", OUTS["cond"], branch=name) for name in TEXTS]
+    records += [tensor(":in.encoder_hidden_states", text, branch="cond")]
+    records += [tensor(f"{LOOP}:noise_pred", OUTS["cond"], branch="", held=True)]
+    return StepRecords(0, tuple(records))
+
+
 SAME = {"cond": "cond", "uncond": "uncond"}
 OTHER = {"cond": "uncond", "uncond": "cond"}
 
@@ -62,5 +70,8 @@ def test_another_order_of_calls_is_no_difference(
 def test_inputs_that_are_wrong_in_either_order_are_not_renamed() -> None:
     assert crossed(side(SAME), side(OTHER, far=1e-3)) == {"cond": "uncond", "uncond": "cond"}
     assert crossed(side(SAME), side(SAME, far=0.3)) == {}
+    # What one branch alone is given makes no order nearer in which it meets nothing.
+    ours, theirs = alone(TEXTS["cond"]), alone(moved(TEXTS["cond"], 0.3))
+    assert crossed(ours, theirs) == {}
     both = {"cond": "cond", "uncond": "cond"}  # the negative prompt is lost
     assert crossed(side(SAME), side(both)) == {}
