@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from parity.errors import UsageError
 from parity.paths.port.settings import PortInfo, typed
-from parity.settings import SETTINGS, Settings, differences, parse, render
+from parity.settings import SETTINGS, Settings, Value, differences, parse, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ class Plan:
         """The candidate's settings with its own values for these swaps alone, and what such a value needs with it."""
         plain = {s.setting: s.without for s in self.swaps if s.setting not in names}
         values = _typed(self.port, self.candidate, plain)
-        merged = {**self.candidate.values, **{name: values[name] for name in plain}}
-        return _together(Settings(self.candidate.backend, merged), self.candidate, self.port)
+        return _together(self.candidate.with_({name: values[name] for name in plain}), self.candidate, self.port)
 
 
 def plan(reference: Settings, candidate: Settings, port: PortInfo | None = None) -> Plan:
@@ -86,7 +85,7 @@ def _together(settings: Settings, candidate: Settings, port: PortInfo | None) ->
 
     A value that can be no fault goes with it instead, so that what is wrong with the other stays the other's.
     """
-    values = dict(settings.values)
+    values: dict[str, Value] = {}
     for setting in SETTINGS if port is None else ():  # a port's settings are its own
         missing = [name for need in setting.needs if not settings.changed(name := need.partition("=")[0])]
         if not missing or not settings.changed(setting.name):
@@ -95,7 +94,7 @@ def _together(settings: Settings, candidate: Settings, port: PortInfo | None) ->
             values[setting.name] = setting.default_for(settings.backend)
         else:
             values |= {name: candidate[name] for name in missing}
-    return Settings(settings.backend, values)
+    return settings.with_(values)
 
 
 def _typed(port: PortInfo | None, candidate: Settings, texts: Mapping[str, str]) -> Settings:

@@ -85,7 +85,7 @@ def _error(decoders: Decoders, ours: StepRecords, faults: frozenset[str]) -> Vec
     given = parse("torch", sorted(faults))
     names = [name.partition("=")[0] for name in faults]
     try:
-        run = decoders.run("reference", Settings("torch", {**settings.values, **{n: given[n] for n in names}}))
+        run = decoders.run("reference", settings.with_({n: given[n] for n in names}))
     except ParityError:
         return None
     keys = tuple(r.key for r in ours.records)

@@ -137,7 +137,7 @@ class Simulated:
         given = {name: value for name, _, value in (fault.partition("=") for fault in faults)}
         given = {**self.beside, **given} if faults else {}
         typed = parse("torch", [f"{name}={value}" for name, value in given.items()])
-        return Settings("torch", {**self.settings.values, **{name: typed[name] for name in given}})
+        return self.settings.with_({name: typed[name] for name in given})
 
 
 def _digest(provenance: Provenance, settings: Settings, step: int) -> str:

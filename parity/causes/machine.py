@@ -21,7 +21,7 @@ from parity.records import Facts, Provenance, StepRecords
 from parity.runs.like import Like, carried
 from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import candidate_spec, reference_spec
-from parity.settings import Settings, Value, parse
+from parity.settings import Settings, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +93,12 @@ class Machine:
         entry = self.ports.candidate or self.ports.reference
         return plan(self.settings, candidate, entry)
 
-    def settings_on(self, candidate: Settings) -> dict[str, Value]:
+    def settings_on(self, candidate: Settings) -> Settings:
         """The reference's choices on the candidate's backend."""
         try:
-            return dict(self.plan(candidate).with_only(()).values)
+            return self.plan(candidate).with_only(())
         except UsageError:
-            return dict(candidate.values)
+            return candidate
 
     def simulated(self, step: int, candidate: Mapping[str, str] = MappingProxyType({})) -> Simulated:
         """The reference under known faults, looked at in this step.

@@ -138,7 +138,7 @@ class _Again:
     def _parts(self) -> tuple[tuple[str, Callable[[Settings], Settings]], ...]:
         """What the stage consists of: the part's name, and its own settings among a side's."""
         if self.request.stage != TEXT:
-            return (("", lambda settings: settings.replace(text_byt5_dtype="same")),)
+            return (("", lambda settings: settings.with_({"text.byt5_dtype": "same"})),)
         case, family = case_of(source_of(self.request))
         return tuple((e.part, e.settings) for e in family.text(case).encoders if e.tokens)
 

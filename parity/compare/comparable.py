@@ -21,7 +21,7 @@ from parity.compare.result import Check
 from parity.errors import shown
 from parity.records import PORT, Provenance
 from parity.settings import BY_NAME, Backend, Difference, changed_by, render
-from parity.settings.elementary import CHIPS, NO_CHIP, chip_of
+from parity.settings.chips import CHIPS, NO_CHIP, chip_of
 
 _BACKENDS = get_args(Backend)
 

@@ -34,7 +34,7 @@ from parity.compare.result import (
 from parity.compare.unlike import is_unpaired, unpaired_sentences
 from parity.records import AFTER, LOOP, Key
 from parity.settings import BY_NAME
-from parity.settings.elementary import NO_CHIP
+from parity.settings.chips import NO_CHIP
 
 BEFORE = "text"
 """The stage before the loop, recorded at step -1 as the one after it is."""

@@ -43,7 +43,7 @@ from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.records import PORT, Provenance, StepRecords
 from parity.settings import NEUTRAL
-from parity.settings.elementary import NO_CHIP
+from parity.settings.chips import NO_CHIP
 
 ATTENTION = ".attention"
 TO_COUNT = "to count zeroed or padded keys"

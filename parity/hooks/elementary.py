@@ -1,6 +1,6 @@
 """How far a TPU's elementary functions may move the result of a torch function: for floors that allow for a chip.
 
-`parity.settings.elementary` has the bounds of each function of XLA; a torch function is one of them, or is made of some
+`parity.settings.chips` has the bounds of each function of XLA; a torch function is one of them, or is made of some
 (a softmax of exp and a division), whose bounds add up. What is added up by the million (attention, norms) errs less
 than the sum of its parts; a floor that holds this bound holds that too. float32 alone: 16-bit results are rounded by
 more.
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from parity.settings.elementary import EPS, Bounds
+from parity.settings.chips import EPS, Bounds
 
 Reach = Callable[[torch.Tensor, Sequence[Any], Mapping[str, Any], Bounds], torch.Tensor | None]
 """(result, arguments, named arguments, bounds) -> how far the result may be; None for no error."""

@@ -42,7 +42,7 @@ from parity.hooks.elementary import reach
 from parity.hooks.modules import device_of
 from parity.hooks.rerun import widest
 from parity.hooks.torchtools import Intercept, callable_modules, mapped
-from parity.settings.elementary import CHIPS, NO_CHIP, Bounds
+from parity.settings.chips import CHIPS, NO_CHIP, Bounds
 
 SUM = 0.45 * 2.0**-24 / math.sqrt(2.0)
 """What adding K terms in float32 rounds, in the root mean square, over sqrt(K) and the root mean square of the sums.

@@ -96,7 +96,7 @@ class Encoder:
 
     def settings(self, given: Settings) -> Settings:
         """A side's settings as far as they are this encoder's."""
-        return given if self.byt5 else given.replace(text_byt5_dtype="same")
+        return given if self.byt5 else given.with_({"text.byt5_dtype": "same"})
 
     def frames(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, RowFrame]:
         """Which tokens are valid, before and behind the cropping."""

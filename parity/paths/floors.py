@@ -72,11 +72,11 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
     variants = []
     if "kernel" in kinds:
         for kernel in sorted(set(kernels("torch")) - {side.settings.text("attention.kernel")}):
-            other = _load_like(side, side.settings.replace(attention_kernel=kernel))
+            other = _load_like(side, side.settings.with_({"attention.kernel": kernel}))
             variants.append(Variant(kernel, prepare(other), _as_it_is))
     if "dtype" in kinds and not side.settings.exact:
         side = dataclasses.replace(side, inputs=side.inputs.of("float32"))
-        side = _load_like(side, side.settings.replace(dtype="float32", matmul_precision="highest"))
+        side = _load_like(side, side.settings.with_({"dtype": "float32", "matmul_precision": "highest"}))
         variants.append(Variant("float32", prepare(side), _as_it_is, is_truth=True))
     if "fp64" in kinds:
         double = _load_like(side, side.settings, torch.float64)

@@ -283,7 +283,7 @@ class LiveSide:
         if not order or all(self.spec.settings.get(name) == value for name, value in order.items()):
             return None
         loaded = self.loaded
-        settings = Settings(loaded.settings.backend, {**loaded.settings.values, **order})
+        settings = loaded.settings.with_(order)
         context = (loaded.family, loaded.case, settings, loaded.inputs)
         return Rows(rules_of(*context), frames_of(*context, torch.from_numpy))
 

@@ -123,8 +123,8 @@ def _coarse(pair: Ready) -> Side | None:
 
 def coarse_settings(reference: Settings, candidate: Settings) -> Settings:
     """The reference's settings with the candidate's working dtype; one encoder in bfloat16 makes it that throughout."""
-    same = reference.replace(dtype=candidate["dtype"], matmul_precision=candidate["matmul_precision"])
+    same = reference.with_({name: candidate[name] for name in ("dtype", "matmul_precision")})
     if same.working_bits <= candidate.working_bits:
         return same
     coarse = next(name for name, bits in BITS.items() if bits == candidate.working_bits)
-    return same.replace(dtype=coarse)
+    return same.with_({"dtype": coarse})

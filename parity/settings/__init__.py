@@ -3,12 +3,22 @@
 `catalogue.py` has one entry for each setting, with all that is known of it; the rest of the package reads it.
 """
 
-from parity.settings.catalogue import AUTO, BITS, MODEL, SETTINGS, SPLASH_BLOCK
-from parity.settings.kinds import Backend, DeepCache, Value, deep_cache, render
-from parity.settings.lookup import BY_NAME, LAYOUT, NEUTRAL, changed_by, meaningless, remedy, sentence
-from parity.settings.parse import parse
-from parity.settings.setting import Advice, Capability, Setting
-from parity.settings.values import Difference, Settings, differences, kernels, paired
+from parity.settings.catalogue import (
+    AUTO,
+    BITS,
+    BY_NAME,
+    LAYOUT,
+    MODEL,
+    NEUTRAL,
+    SETTINGS,
+    SPLASH_BLOCK,
+    changed_by,
+    meaningless,
+    remedy,
+    sentence,
+)
+from parity.settings.setting import Advice, Backend, Capability, Setting, Value, render
+from parity.settings.settings import DeepCache, Difference, Settings, deep_cache, differences, kernels, paired, parse
 
 __all__ = [
     "AUTO",

@@ -10,11 +10,11 @@ nothing.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 
-from parity.settings.elementary import CHIPS, NO_CHIP
-from parity.settings.kinds import CACHE, DEVICE, MESH, Enumerated, Flag, Integer, Structured
-from parity.settings.setting import PLAIN, Advice, Place, Setting
+from parity.settings.chips import CHIPS, NO_CHIP
+from parity.settings.setting import FLAG, PLAIN, Advice, Capability, Input, Place, Setting, integer, one_of, written
 
 AUTO = "auto"
 """The value of `device` that leaves the choice to parity."""
@@ -31,18 +31,22 @@ BITS: Mapping[str, int] = {"float32": 24, "float16": 11, "bfloat16": 8}
 SPLASH_BLOCK = 128
 """Rows of a block of splash where none are given; its blocks of keys are multiples of it."""
 
+DEVICE = re.compile(r"[a-z][a-z0-9_]{0,30}(:\d{1,4})?")
+MESH = re.compile(r"dp=([1-9]\d*),sp=([1-9]\d*),tp=([1-9]\d*)")
+CACHE = re.compile(r"off|deepcache:(\d{1,9}),(\d{1,9}),(\d{1,9})")
+
 _FLOATS = ("float32", "bfloat16")
 _EVERYWHERE: tuple[Place, ...] = ("text", "transformer", "vae")
 SPLASH = "attention.kernel=splash"
 """What a setting of blocks needs on the candidate."""
 
-_kept_in = functools.partial(Setting, kind=Enumerated((MODEL, *_FLOATS)), default=MODEL, neutral=MODEL)
+_kept_in = functools.partial(Setting, kind=one_of(MODEL, *_FLOATS), default=MODEL, neutral=MODEL)
 """A quantity whose dtype is the model's choice."""
 
 # fmt: off
 SETTINGS: tuple[Setting, ...] = (
     Setting(
-        name="dtype", meaning="parameters and activations", kind=Enumerated(("float32", "bfloat16", "float16")),
+        name="dtype", meaning="parameters and activations", kind=one_of("float32", "bfloat16", "float16"),
         default="float32", neutral="float32", places=_EVERYWHERE,
         changes=("weights", "embeddings", "masks", "image embeddings", "noise"),
         advice=Advice("parameters and activations are {value}", "run the transformer in the reference's dtype"),
@@ -52,13 +56,13 @@ SETTINGS: tuple[Setting, ...] = (
         name="device",
         meaning="device that torch computes on: cuda, cpu, mps, xpu, tpu, ...; auto: CUDA where there is one, else the "
         "CPU. A candidate that is given one runs in torch, not in torchax",
-        kind=Structured(pattern=DEVICE, shape="auto, or a device of torch's: cuda:1"), default=AUTO, places=_EVERYWHERE,
+        kind=written(DEVICE, "auto, or a device of torch's: cuda:1"), default=AUTO, places=_EVERYWHERE,
         examples=("cpu",), advice=PLAIN, innocent=True, around_ports=True,
     ),
     Setting(
         name="matmul_precision",
         meaning="float32 matrix products (JAX's default on TPU rounds the operands to bfloat16)",
-        kind=Enumerated(("highest", "high", "default")), default="highest", neutral="highest", places=_EVERYWHERE,
+        kind=one_of("highest", "high", "default"), default="highest", neutral="highest", places=_EVERYWHERE,
         advice=Advice(
             "float32 products round their operands (precision {value})",
             "set jax_default_matmul_precision to highest",
@@ -68,19 +72,19 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="tpu",
         meaning="TPU whose elementary functions the candidate's err as (on a CPU) and the reference's floors allow for",
-        kind=Enumerated(tuple(CHIPS)), default=NO_CHIP, places=_EVERYWHERE,
+        kind=one_of(*CHIPS), default=NO_CHIP, places=_EVERYWHERE,
         advice=Advice("exp, tanh, division and the like err as a TPU {value}'s do", "it is the chip's own error"),
         innocent=True, around_ports=True,
     ),
     Setting(
         name="attention.kernel", meaning="implementation of the joint attention",
-        kind=Enumerated(("flex", "sdpa", "splash")), default={"torch": "flex", "torchax": "sdpa"},
+        kind=one_of("flex", "sdpa", "splash"), default={"torch": "flex", "torchax": "sdpa"},
         takes={"torch": ("flex", "sdpa"), "torchax": ("sdpa", "splash")}, requires=("attention",), advice=PLAIN,
         innocent=True,
     ),
     Setting(
         name="attention.mask", meaning="how padded text is kept out of the joint attention",
-        kind=Enumerated(("exact", "none", "zero_kv", "zero_kv_rescaled", "segment_ids", "segment_ids_first_row")),
+        kind=one_of("exact", "none", "zero_kv", "zero_kv_rescaled", "segment_ids", "segment_ids_first_row"),
         default="exact", requires=("attention", "text mask"),
         advice=Advice(
             "padded text is kept out of the joint attention by '{value}', not by the exact mask",
@@ -89,40 +93,40 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="refiner.mask", meaning="the text refiner's own attention and its pooled mean",
-        kind=Enumerated(("exact", "none")), default="exact", requires=("text refiner",),
+        kind=one_of("exact", "none"), default="exact", requires=("text refiner",),
         advice=Advice(
             "the text refiner attends to padding (its mask is {value})",
             "hand the prompt mask to the refiner and its pooled mean",
         ),
     ),
     Setting(
-        name="attention.block_q", meaning="query block of a blocked kernel (0: the kernel's own)", kind=Integer(),
+        name="attention.block_q", meaning="query block of a blocked kernel (0: the kernel's own)", kind=integer(),
         default=0, requires=("attention",), examples=("64",), needs=(SPLASH,), advice=PLAIN, innocent=True,
     ),
     Setting(
-        name="attention.block_kv", meaning="key block of a blocked kernel (0: the kernel's own)", kind=Integer(),
+        name="attention.block_kv", meaning="key block of a blocked kernel (0: the kernel's own)", kind=integer(),
         default=0, requires=("attention",), examples=("128", "256"), needs=(SPLASH,), advice=PLAIN, innocent=True,
     ),
     Setting(
         name="attention.block_padding", meaning="whether keys added to fill a block are masked",
-        kind=Enumerated(("masked", "unmasked")), default="masked", requires=("attention",), needs=(SPLASH,),
+        kind=one_of("masked", "unmasked"), default="masked", requires=("attention",), needs=(SPLASH,),
         advice=Advice(
             "keys that fill the last block are {value}",
             "mask the keys beyond the sequence, or choose a block size that divides it",
         ),
     ),
     Setting(
-        name="attention.k_smooth", meaning="subtract the mean key", kind=Flag(), default=False,
+        name="attention.k_smooth", meaning="subtract the mean key", kind=FLAG, default=False,
         requires=("attention",),
         advice=Advice("the mean key is subtracted", "it changes nothing in exact arithmetic"), innocent=True,
     ),
     Setting(
-        name="attention.softmax_dtype", meaning="dtype of the softmax", kind=Enumerated(_FLOATS), default="float32",
+        name="attention.softmax_dtype", meaning="dtype of the softmax", kind=one_of(*_FLOATS), default="float32",
         neutral="float32", requires=("attention",), expected_at=("*.attention",),
         advice=Advice("the softmax is in {value}", "compute the softmax in float32"),
     ),
     Setting(
-        name="text.reorder", meaning="order of the text tokens", kind=Enumerated(("valid_first", "concatenate")),
+        name="text.reorder", meaning="order of the text tokens", kind=one_of("valid_first", "concatenate"),
         default="valid_first", requires=("text mask",), layout=True,
         advice=Advice(
             "text tokens stand in the order '{value}'",
@@ -130,7 +134,7 @@ SETTINGS: tuple[Setting, ...] = (
         ),
     ),
     Setting(
-        name="text.byt5_dtype", meaning="dtype the ByT5 encoder runs in", kind=Enumerated(("same", *_FLOATS)),
+        name="text.byt5_dtype", meaning="dtype the ByT5 encoder runs in", kind=one_of("same", *_FLOATS),
         default="same", neutral="same", places=("text.byt5", "transformer"), requires=("ByT5",),
         changes=("embeddings",),
         # ByT5's embeddings enter through their own projection.
@@ -138,7 +142,7 @@ SETTINGS: tuple[Setting, ...] = (
         advice=Advice("the ByT5 encoder runs in {value}", "run it in the reference's dtype"),
     ),
     Setting(
-        name="vision_states", meaning="image embeddings of text-to-video", kind=Enumerated(("zeros", "none")),
+        name="vision_states", meaning="image embeddings of text-to-video", kind=one_of("zeros", "none"),
         default="zeros", requires=("vision states",), changes=("image embeddings",),
         # No vision tokens: their projection is not called, their type embedding neither.
         expected_at=(":in.image_embeds", "image_embedder", "image_embedder.*", "cond_type_embed"), layout=True,
@@ -166,51 +170,51 @@ SETTINGS: tuple[Setting, ...] = (
         advice=Advice("norms compute in {value}", "compute statistics in float32"),
     ),
     Setting(
-        name="rope", meaning="rotary tables: computed per call or once", kind=Enumerated(("per_call", "cached")),
+        name="rope", meaning="rotary tables: computed per call or once", kind=one_of("per_call", "cached"),
         default="per_call", requires=("rotary tables",), advice=PLAIN, innocent=True,
     ),
     Setting(
-        name="rope_dtype", meaning="dtype of the rotary tables", kind=Enumerated(_FLOATS), default="float32",
+        name="rope_dtype", meaning="dtype of the rotary tables", kind=one_of(*_FLOATS), default="float32",
         neutral="float32", requires=("rotary tables",), changes=("rotary tables",), expected_at=("rope", "rope.*"),
         advice=Advice("the rotary tables are in {value}", "keep them in float32"),
     ),
     Setting(
         name="scheduler.warmup_steps", meaning="warm-up calls that share the scheduler's state",
-        kind=Integer(most=10_000),
+        kind=integer(most=10_000),
         default=0, requires=("step counter",), examples=("1",),
         advice=Advice("warm-up calls moved the scheduler", "reset the scheduler after warming up"),
         around_ports=True,
     ),
     Setting(
         name="mesh", meaning="devices by axis: data, sequence, tensor parallel",
-        kind=Structured(pattern=MESH, shape="dp=N,sp=N,tp=N"), default="dp=1,sp=1,tp=1",
+        kind=written(MESH, "dp=N,sp=N,tp=N"), default="dp=1,sp=1,tp=1",
         takes={"torch": ("dp=1,sp=1,tp=1",)}, requires=("mesh",),
         examples=("dp=2,sp=1,tp=1", "dp=1,sp=2,tp=1", "dp=1,sp=1,tp=2"), advice=PLAIN, innocent=True,
     ),
     Setting(
         name="sharding", meaning="rule set that places the weights on the mesh",
-        kind=Enumerated(("tp", "tp_fc2_replicated", "tp_proj_replicated", "tp_column", "replicated")), default="tp",
+        kind=one_of("tp", "tp_fc2_replicated", "tp_proj_replicated", "tp_column", "replicated"), default="tp",
         takes={"torch": ("tp",)}, requires=("mesh",), needs=("mesh=dp=1,sp=1,tp=2",), advice=PLAIN, innocent=True,
     ),
     Setting(
         name="cache", meaning="feature cache: blocks START to before END run at every INTERVAL-th step alone",
-        kind=Structured(pattern=CACHE, shape="off or deepcache:start,end,interval"), default="off",
+        kind=written(CACHE, "off or deepcache:start,end,interval"), default="off",
         requires=("blocks",), examples=("deepcache:1,{last},2",),
         advice=Advice("features are cached ({value})", "switch the cache off, or accept its price"), innocent=True,
     ),
     Setting(
-        name="vae.tiling", meaning="decode in overlapping tiles, of the class's own size", kind=Flag(),
+        name="vae.tiling", meaning="decode in overlapping tiles, of the class's own size", kind=FLAG,
         default=False, places=("vae",),
         advice=Advice("the video is decoded in tiles that are blended ({value})", "decode it whole on both sides"),
     ),
     Setting(
         name="vae.scaling", meaning="whether latents are divided by the VAE's scaling factor",
-        kind=Enumerated((MODEL, "none")), default=MODEL, places=("vae",),
+        kind=one_of(MODEL, "none"), default=MODEL, places=("vae",),
         advice=Advice("the latents are not divided by scaling_factor ({value})", "divide them before the VAE"),
     ),
     Setting(
         name="vae.attention", meaning="which frames the decoder's attention sees",
-        kind=Enumerated((MODEL, "by_frame", "causal", "full")), default=MODEL, places=("vae",),
+        kind=one_of(MODEL, "by_frame", "causal", "full"), default=MODEL, places=("vae",),
         advice=Advice(
             "the VAE's attention has the mask '{value}' (by_frame: one frame at a time; causal: none that is later; "
             "full: all)",
@@ -219,14 +223,14 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="vae.norm", meaning="of which frames the decoder's group norms take their statistics",
-        kind=Enumerated((MODEL, "by_frame")), default=MODEL, places=("vae",),
+        kind=one_of(MODEL, "by_frame"), default=MODEL, places=("vae",),
         advice=Advice(
             "the VAE's group norms take the statistics of each frame ({value})", "take them over all frames together"
         ),
     ),
     Setting(
         name="vae.padding", meaning="how the decoder's convolutions pad a video",
-        kind=Enumerated((MODEL, "zeros", "both_ends")), default=MODEL, places=("vae",),
+        kind=one_of(MODEL, "zeros", "both_ends"), default=MODEL, places=("vae",),
         advice=Advice(
             "the VAE's convolutions pad otherwise: '{value}' (zeros: in place of repeated edges; both_ends: in time "
             "before and behind)",
@@ -234,9 +238,46 @@ SETTINGS: tuple[Setting, ...] = (
         ),
     ),
     Setting(
-        name="jit", meaning="compile the transformer with jax.jit", kind=Flag(),
+        name="jit", meaning="compile the transformer with jax.jit", kind=FLAG,
         default={"torch": False, "torchax": True}, takes={"torch": ("false",)}, places=_EVERYWHERE, advice=PLAIN,
         innocent=True, around_ports=True,
     ),
 )
 # fmt: on
+
+BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
+
+NEUTRAL = {s.name: s.neutral for s in SETTINGS if s.neutral is not None}
+"""The settings that only round, each at the value that rounds least: what the logic check gives both sides."""
+
+LAYOUT = tuple(s.name for s in SETTINGS if s.layout)
+"""The settings of which tokens there are, and in which order."""
+
+
+def changed_by(what: Input) -> tuple[str, ...]:
+    """The settings that may change an input, the one that changes least else first."""
+    return tuple(s.name for s in sorted(SETTINGS, key=lambda s: len(s.changes)) if what in s.changes)
+
+
+def meaningless(lacks: Mapping[Capability, str]) -> dict[str, str]:
+    """The settings that mean nothing to a model, with the reason.
+
+    Args:
+        lacks: what the model does not have -> the reason as a user should read it.
+    """
+    reasons = {s.name: [lacks[need] for need in s.requires if need in lacks] for s in SETTINGS}
+    return {name: found[0] for name, found in reasons.items() if found}
+
+
+def sentence(name: str, value: str) -> str:
+    """What a setting's fault is, in words."""
+    return _advice(name).sentence.format(setting=name, value=value)
+
+
+def remedy(name: str) -> str:
+    """What to change about a setting's fault."""
+    return _advice(name).remedy
+
+
+def _advice(name: str) -> Advice:
+    return BY_NAME[name].advice if name in BY_NAME else PLAIN

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from parity.errors import UsageError
-from parity.settings.kinds import Backend, Enumerated, Value, render
+
+Backend = Literal["torch", "torchax"]
+Value = str | int | bool
 
 Place = Literal["text", "text.byt5", "transformer", "vae"]
 """A part of a generation: a stage, or one encoder of the text stage."""
@@ -21,6 +24,54 @@ Capability = Literal[
     "mesh", "blocks",
 ]  # fmt: skip
 """What a model must have for a setting to mean anything."""
+
+
+# --- what values look like
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the values of a setting look like.
+
+    Attributes:
+        form: for messages. read: the typed value of a text; None where it is not one. values: all texts, for either
+            backend; empty where there is no list.
+    """
+
+    form: str
+    read: Callable[[str], Value | None]
+    values: tuple[str, ...] = ()
+
+
+def one_of(*values: str) -> Kind:
+    """One of a list."""
+    return Kind(", ".join(values), lambda text: text if text in values else None, values)
+
+
+FLAG = Kind("false, true", {"false": False, "true": True}.get, ("false", "true"))
+_MOST = 2**31 - 1
+
+
+def integer(most: int = _MOST) -> Kind:
+    """An integer that is not negative."""
+
+    def read(text: str) -> Value | None:
+        return int(text) if text.isdecimal() and len(text) <= 10 and int(text) <= most else None
+
+    return Kind("an integer of at least 0" + (f" and at most {most}" if most < _MOST else ""), read)
+
+
+def written(pattern: re.Pattern[str], form: str) -> Kind:
+    """A text that a pattern matches whole; it may have commas."""
+    return Kind(form, lambda text: text if pattern.fullmatch(text) else None)
+
+
+def render(value: Value) -> str:
+    """A value as written on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- what is known of a setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +114,7 @@ class Setting:
 
     name: str
     meaning: str
-    kind: Enumerated
+    kind: Kind
     default: Value | Mapping[Backend, Value]
     advice: Advice
     takes: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)
@@ -77,11 +128,6 @@ class Setting:
     needs: tuple[str, ...] = ()
     innocent: bool = False
     around_ports: bool = False
-
-    @property
-    def keyword(self) -> str:
-        """Its name as a keyword of `Settings.replace`."""
-        return self.name.replace(".", "_")
 
     @property
     def values(self) -> tuple[str, ...]:

@@ -63,14 +63,14 @@ def test_a_value_that_only_the_reference_can_have_is_stood_in_for() -> None:
     mine = parse("torchax", ["mesh=dp=1,sp=2,tp=1"])
     assert plan(parse("torch"), mine).swaps == (Swap("mesh", "dp=1,sp=1,tp=1", "dp=1,sp=2,tp=1"),)
     # flex is torch's alone: the candidate's default stands in.
-    tpu = Settings("torchax", {**parse("torchax").values, "attention.kernel": "splash"})
+    tpu = parse("torchax").with_({"attention.kernel": "splash"})
     assert plan(parse("torch"), tpu).swaps == (Swap("attention.kernel", "sdpa", "splash"),)
     # Where that is what the candidate has anyway there is nothing to vary.
     # The device says whose program runs: it is no fault, and stays.
     beside = plan(parse("torch"), parse("torchax", ["device=cpu", "attention.mask=zero_kv"]))
     assert "device" in beside.kept
     assert beside.with_only(("attention.mask",))["device"] == "cpu"
-    odd = Settings("torch", {**parse("torch").values, "attention.softmax_dtype": "float64"})
+    odd = parse("torch").with_({"attention.softmax_dtype": "float64"})
     searched = plan(odd, parse("torchax", ["attention.mask=none"]))
     assert searched.kept == ("attention.softmax_dtype",)
     assert [s.setting for s in searched.swaps] == ["attention.mask"]

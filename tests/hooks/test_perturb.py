@@ -12,7 +12,7 @@ from diffusers.utils import BaseOutput
 from torch.nn import functional
 
 from parity.hooks.perturb import perturbed
-from parity.settings.elementary import EPS
+from parity.settings.chips import EPS
 
 
 class Keeps(torch.nn.Module):

@@ -19,7 +19,7 @@ from parity.paths.closer.stepwise import stepwise
 from parity.paths.jax.elementary import elementary
 from parity.paths.jax.mesh import Devices
 from parity.paths.jax.precision import products
-from parity.settings.elementary import CHIPS, EPS, LIMITS
+from parity.settings.chips import CHIPS, EPS, LIMITS
 from tests.paths.sides import apart, side, walk
 
 

@@ -23,7 +23,7 @@ from parity.settings import (
     remedy,
     sentence,
 )
-from parity.settings.elementary import CHIPS, LIMITS, NO_CHIP, chip_of
+from parity.settings.chips import CHIPS, LIMITS, NO_CHIP, chip_of
 from parity.settings.setting import Capability, Input, Place
 
 

@@ -113,8 +113,7 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
     """
     machine, ours, step = evidence.machine, evidence.ours, evidence.step
     for setting, value in evidence.request.rounding:
-        own = {**machine.settings_on(candidate), setting: BY_NAME[setting].read(value)}
-        alone = Settings(candidate.backend, own)
+        alone = machine.settings_on(candidate).with_({setting: BY_NAME[setting].read(value)})
         if alone.values == candidate.values:
             continue
         error = error_vector(ours, machine.candidate(alone, step), keys)

@@ -3,7 +3,7 @@
 Problem. What a port gives on a TPU holds what the chip's exp, tanh and division err by; a CPU's are exact to an ulp.
 
 How. A rule that lowers each function for the CPU moves its result, within the published bounds of the chip
-(`parity.settings.elementary`), by a number that follows from the arguments' bits: below tracing, so nothing escapes it,
+(`parity.settings.chips`), by a number that follows from the arguments' bits: below tracing, so nothing escapes it,
 kernels in interpret mode included, and the same argument errs alike everywhere, as on a chip.
 
 Not emulated: the sign and course of a real chip's error, bfloat16 and float16 functions (whose rounding is larger), the
@@ -29,7 +29,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from parity.errors import UsageError
 from parity.paths.jax.mesh import Devices
-from parity.settings.elementary import CHIPS, EPS, LIMITS, NO_CHIP, chip_of
+from parity.settings.chips import CHIPS, EPS, LIMITS, NO_CHIP, chip_of
 
 
 @contextlib.contextmanager

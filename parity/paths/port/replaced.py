@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from parity.paths.loaded import Loaded
-from parity.settings.elementary import NO_CHIP, chip_of
+from parity.settings.chips import NO_CHIP, chip_of
 
 
 def replacements(model: torch.nn.Module, safe_attention: bool) -> str:

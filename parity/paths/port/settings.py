@@ -53,7 +53,7 @@ def settings_of(entry: PortInfo, base: Settings, assignments: list[str]) -> Sett
             raise UsageError(f"'{text}': {entry.named} does not know the setting '{name}'; it knows {known}")
         given[name] = value
     values = {n: BY_NAME[n].read(v) for n, v in given.items()}
-    return Settings(base.backend, {**base.values, **values})
+    return base.with_(values)
 
 
 def chosen(entry: PortInfo | None, backend: Backend, assignments: Sequence[str]) -> Settings:
@@ -76,7 +76,7 @@ def typed(entry: PortInfo | None, backend: Backend, texts: Mapping[str, str]) ->
     """
     own = {} if entry is None else {name: text for name, text in texts.items() if name in entry.settings}
     rest = parse(backend, [f"{name}={text}" for name, text in texts.items() if name not in own])
-    return Settings(rest.backend, {**rest.values, **{n: BY_NAME[n].read(text) for n, text in own.items()}})
+    return rest.with_({n: BY_NAME[n].read(text) for n, text in own.items()})
 
 
 def port_timeout() -> float:

@@ -163,7 +163,7 @@ def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tupl
     found = held_dtype(held)
     if BITS[found] >= said.working_bits:
         return said, ""
-    return said.replace(dtype=found), f"the file's {encoder.output} are {found} numbers, and are judged as such"
+    return said.with_({"dtype": found}), f"the file's {encoder.output} are {found} numbers, and are judged as such"
 
 
 def _encoded(text: TextStage, family: Family, case: Case, came: Came, name: str, settings: Pair[Settings]) -> Pair[Own]:

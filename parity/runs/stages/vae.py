@@ -49,7 +49,7 @@ def decode_round(
     neutral = name == "logic"
     sides = (s.neutral if neutral else s for s in (request.reference, request.candidate))
     # One text encoder's dtype is none of the decoder's.
-    ours, theirs = (s.replace(text_byt5_dtype="same") for s in sides)
+    ours, theirs = (s.with_({"text.byt5_dtype": "same"}) for s in sides)
     isolate = "modules" if request.isolate == "modules" else "none"  # there is one step: nothing to be forced
     alone = dataclasses.replace(request, reference=ours, candidate=theirs, checks=name, stage1=None, isolate=isolate)
     config = vae_config(resolve_model(request.model))
