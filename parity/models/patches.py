@@ -65,13 +65,24 @@ def setting_dtype(settings: Settings, name: str) -> torch.dtype | None:
 
 
 def patch_norms(model: torch.nn.Module, settings: Settings, reached: Reached) -> None:
-    """`norm_dtype`: every LayerNorm and RMSNorm computes in that dtype; its output keeps the input's dtype."""
+    """`norm_dtype`: every LayerNorm and RMSNorm computes in that dtype; its output keeps the input's dtype.
+
+    Raises:
+        UsageError: the model has norms of another kind, which the setting would leave as they are.
+    """
     dtype = setting_dtype(settings, "norm_dtype")
     if dtype is None:
         return
-    for module in model.modules():
-        if type(module).__name__ in ("LayerNorm", "FP32LayerNorm", "RMSNorm"):
-            module.forward = _norm_forward(module, dtype, reached)
+    known = ("LayerNorm", "FP32LayerNorm", "RMSNorm")
+    norms = [m for m in model.modules() if "Norm" in type(m).__name__ and not any(m.children())]
+    other = sorted({type(m).__name__ for m in norms} - set(known))
+    if other:
+        raise UsageError(
+            f"'norm_dtype={settings.text('norm_dtype')}' knows {', '.join(known)}, and this model has {other[0]} too: "
+            "leave it at its default"
+        )
+    for module in norms:
+        module.forward = _norm_forward(module, dtype, reached)
 
 
 def _norm_forward(module: Any, dtype: torch.dtype, reached: Reached) -> Callable[[torch.Tensor], torch.Tensor]:

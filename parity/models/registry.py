@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,7 +164,34 @@ def _require_checkpoint(folder: Path) -> None:
         )
 
 
+_CONFIGS = ("model_index.json", "config.json", "transformer/config.json")
+"""What tells whether a repository is a checkpoint, and of which family."""
+_PIPELINE = ("transformer/*", "vae/*", "scheduler/*", "guider/*", "text_encoder*/*", "tokenizer*/*")
+_ALONE = ("config.json", "*.safetensors", "*.safetensors.index.json")
+_UNREAD = (
+    "*.bin", "*.bin.index.json", "*.ckpt", "*.pt", "*.pth", "*.msgpack", "*.h5", "*.onnx*", "*.gguf",
+    *(f"*.{variant}{end}" for variant in ("fp16", "bf16", "fp32", "fp8", "non_ema", "ema") for end in (".*", "-*")),
+)  # fmt: skip
+"""Weights in other formats and variants, none of which is loaded."""
+
+
+def _wanted(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The files of a repository that its family reads, and those among them that it does not, as patterns."""
+    if place_of(folder, "transformer") == folder:
+        return _ALONE, ("*/*", *_UNREAD)
+    name = read_config(folder, "transformer").get("_class_name")
+    known = any(name == family.transformer for family in FAMILIES)
+    return ("model_index.json", *(_PIPELINE if known else _PIPELINE[:1])), _UNREAD
+
+
 def _download(name: str, revision: str | None) -> Path:
+    """The files of a repository that are read: its configs first, so that what is no checkpoint costs no gigabytes."""
+    folder = _fetched(name, revision, _CONFIGS)
+    _require_checkpoint(folder)
+    return _fetched(name, revision, *_wanted(folder))
+
+
+def _fetched(name: str, revision: str | None, wanted: Sequence[str], unread: Sequence[str] = ()) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -172,13 +199,14 @@ def _download(name: str, revision: str | None) -> Path:
     owner = name.partition("/")[0]
     here = f"'{owner}' is a folder here, which has no '{name.partition('/')[2]}'" if Path(owner).is_dir() else ""
     try:
-        folder = Path(snapshot_download(name, revision=revision))
+        found = snapshot_download(name, revision=revision, allow_patterns=list(wanted), ignore_patterns=list(unread))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
             f"cannot get model '{name}'{at} from the hub: {reason}; {here or 'give a local folder instead'}"
         ) from None
-    if not folder.is_dir():  # the client makes no folder for a repository without files
-        raise UsageError(f"model '{name}' has no files on the hub{at}; look at its name and revision")
-    _require_checkpoint(folder)
-    return folder
+    if not Path(found).is_dir():  # the client makes no folder where there is no such file
+        raise UsageError(
+            f"model '{name}' has no {' or '.join(wanted[:3])} on the hub{at}; look at its name and revision"
+        )
+    return Path(found)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import diffusers
 import pytest
@@ -38,15 +40,64 @@ def test_a_mistyped_path_is_told_as_a_path(name: str, tmp_path: Path, monkeypatc
 
 
 def test_a_model_of_the_hub_is_that_of_its_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def client(repository: str, revision: str | None) -> str:
+    def client(repository: str, revision: str | None, **patterns: object) -> str:
         found = tmp_path / repository.replace("/", "-") / str(revision)
-        (found / "transformer").mkdir(parents=True)
+        (found / "transformer").mkdir(parents=True, exist_ok=True)
         (found / "transformer" / "config.json").write_text("{}")
         return str(found)
 
     monkeypatch.setattr(pytest.importorskip("huggingface_hub"), "snapshot_download", client)
     for name, revision in (("owner/name", "None"), ("owner/name@feature/one", "feature/one")):
         assert resolve_model(name) == tmp_path / "owner-name" / revision
+
+
+HELD = (
+    "README.md", "model_index.json", "config.json", "diffusion_pytorch_model.safetensors", "transformer/config.json",
+    "transformer/diffusion_pytorch_model.safetensors", "transformer/diffusion_pytorch_model.bin",
+    "transformer/diffusion_pytorch_model.fp16-00001-of-00002.safetensors", "transformer/480p/model.ckpt",
+    "vae/diffusion_pytorch_model.safetensors", "text_encoder_2/model.safetensors", "tokenizer/spiece.model",
+    "text_encoder_2/model.fp16.safetensors", "image_encoder/model.safetensors", "assets/video.mp4",
+)  # fmt: skip
+PIPELINE = {HELD[1], HELD[4], HELD[5], HELD[9], HELD[10], HELD[11]}
+
+
+@pytest.mark.parametrize(
+    ("config", "top", "read"),
+    [
+        ("HunyuanVideo15Transformer3DModel", "transformer", PIPELINE),
+        ("WanTransformer3DModel", "transformer", {HELD[1], HELD[4], HELD[5]}),
+        ("WanTransformer3DModel", "", {HELD[2], HELD[3]}),
+    ],
+)
+def test_of_a_model_of_the_hub_only_what_is_read_is_downloaded(
+    config: str, top: str, read: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    asked: list[set[str]] = []
+
+    def client(repository: str, **options: Any) -> str:
+        held = hub.utils.filter_repo_objects(HELD, **{n: options[n] for n in ("allow_patterns", "ignore_patterns")})
+        asked.append(set(held))
+        (tmp_path / top).mkdir(exist_ok=True)
+        (tmp_path / top / "config.json").write_text(json.dumps({"_class_name": config}))
+        return str(tmp_path)
+
+    monkeypatch.setattr(hub, "snapshot_download", client)
+    assert resolve_model("owner/name") == tmp_path
+    assert asked == [{HELD[1], HELD[2], HELD[4]}, read]
+
+
+def test_a_repository_of_another_layout_costs_no_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def client(repository: str, **options: object) -> str:
+        asked.append(repository)
+        return str(tmp_path)
+
+    monkeypatch.setattr(pytest.importorskip("huggingface_hub"), "snapshot_download", client)
+    with pytest.raises(UsageError, match="no checkpoint in diffusers layout"):
+        resolve_model("tencent/native")
+    assert asked == ["tencent/native"]
 
 
 def test_a_mistyped_built_in_model_names_the_nearest() -> None:

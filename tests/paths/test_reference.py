@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -110,6 +111,20 @@ def test_cogvideox_latents_equal_the_pipelines(name: str, kind: str, dynamic: bo
     expected = latents_of(pipeline, case.spec, **more)
     assert found.shape == expected.shape == case.latent_shape
     assert np.array_equal(found, expected)
+
+
+def test_noise_is_given_to_a_scheduler_s_step_that_is_decorated(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = with_scheduler(side("torch", steps=STEPS, model=NEW), "CogVideoXDPMScheduler", False)
+    plain = walk(loaded).latents
+    kind = diffusers.CogVideoXDPMScheduler  # type: ignore[attr-defined]
+    step = kind.step
+
+    @functools.wraps(step)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        return step(*args, **kwargs)
+
+    monkeypatch.setattr(kind, "step", decorated)
+    assert np.array_equal(walk(loaded).latents, plain)
 
 
 @pytest.mark.slow

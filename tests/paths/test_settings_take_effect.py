@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 
-from parity.errors import InconclusiveError
+from parity.errors import InconclusiveError, UsageError
+from parity.models.patches import patch_norms
 from parity.paths.loop import denoise, prepare
 from parity.reached import Reached
 from parity.settings import SETTINGS, parse
@@ -172,6 +174,16 @@ def test_a_fault_is_the_same_on_either_side(setting: str) -> None:
     theirs = walk(side("torchax", *setting.split())).noise_pred
     ours = walk(side("torch", setting.split()[-1])).noise_pred
     assert apart(ours, theirs) < 1e-5
+
+
+def test_a_norm_that_a_setting_would_leave_as_it_is_is_refused() -> None:
+    settings = parse("torch", ["norm_dtype=bfloat16"])
+    model = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.GroupNorm(2, 4))
+    with pytest.raises(UsageError, match="this model has GroupNorm too"):
+        patch_norms(model, settings, Reached(settings))
+    patch_norms(model[:1], settings, reached := Reached(settings))
+    model[:1](torch.ones(1, 4))
+    assert reached.missing == ()
 
 
 def test_code_that_was_not_reached_is_told() -> None:

@@ -178,7 +178,7 @@ class _StepNoise:
 def _with_noise(scheduler: Any, noise: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     """The scheduler's own `step` with another `randn_tensor`: it ignores its `variance_noise`, and a generator draws
     other numbers in each dtype."""
-    step = type(scheduler).step
+    step = inspect.unwrap(type(scheduler).step)  # past a decorator, which has globals of its own
     names = {**step.__globals__, "randn_tensor": noise}
     copy = types.FunctionType(step.__code__, names, step.__name__, step.__defaults__, step.__closure__)
     copy.__kwdefaults__ = step.__kwdefaults__
