@@ -2,10 +2,10 @@
 
 How. The reference decodes the same latents with one known fault at a time (`vae.attention=by_frame`,
 `vae.norm=by_frame`, ...; `parity.hooks.faults.decoder`), and the candidate's error of the frames is looked for among
-theirs, as an error of the loop is (`parity.causes.named`). A fault of something that this VAE has not is left out: its
+theirs, as an error of the loop is (`parity.causes.match`). A fault of something that this VAE has not is left out: its
 code is never reached.
 
-Cost: a decode of the reference for each known fault, and a few more where several are at work together.
+Cost: a decode of the reference for each known fault.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from parity.causes.errors import Vector, error_vector, noise_norm, norm
 from parity.causes.known_faults import decoder_faults
-from parity.causes.named import Known, Vector, named_faults, norm
-from parity.causes.regress import error_vector, noise_norm, site_sizes
+from parity.causes.match import Known, matched
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause
@@ -24,7 +24,7 @@ from parity.paths.plan import Role
 from parity.records import StepRecords
 from parity.runs.request import Request
 from parity.runs.spec import RunSpec
-from parity.settings import Settings, parse
+from parity.settings import BY_NAME, Settings
 
 
 class Decoders(Protocol):
@@ -54,38 +54,23 @@ def decoding(decoders: Decoders) -> Iterator[Cause | Note]:
     if norm(error) <= L2_LIMIT * noise:
         yield Note("signatures: the frames, together, are within what rounding gives: no known fault is looked for")
         return
-    runs: dict[frozenset[str], Vector | None] = {}
-
-    def together(faults: frozenset[str]) -> Vector | None:
-        if faults not in runs:
-            runs[faults] = _error(decoders, ours, faults)
-        return runs[faults]
-
-    singles = {}
-    for name in decoder_faults(request.reference):
-        found = together(frozenset({name}))
-        if found is not None:
-            singles[name] = found
+    runs = {name: _error(decoders, ours, name) for name in decoder_faults(request.reference)}
     spec = RunSpec.of(request)
     known = Known(
         error=error,
-        singles=singles,
-        together=together,
+        faults={frozenset({name}): run for name, run in runs.items() if run is not None},
         noise=noise,
-        sizes=site_sizes(ours, keys),
         told=request.reference.as_text(),
         confirm=lambda fault: spec.with_settings(reference=[fault]).command(),
     )
-    yield from named_faults(known)
+    yield from matched(known)
 
 
-def _error(decoders: Decoders, ours: StepRecords, faults: frozenset[str]) -> Vector | None:
-    """The error of the reference's frames under these faults; None where this VAE has nothing that they change."""
-    settings = decoders.request.reference.neutral
-    given = parse("torch", sorted(faults))
-    names = [name.partition("=")[0] for name in faults]
+def _error(decoders: Decoders, ours: StepRecords, fault: str) -> Vector | None:
+    """The error of the reference's frames under a fault; None where this VAE has nothing that it changes."""
+    name, _, value = fault.partition("=")
     try:
-        run = decoders.run("reference", settings.with_({n: given[n] for n in names}))
+        run = decoders.run("reference", decoders.request.reference.neutral.with_({name: BY_NAME[name].read(value)}))
     except ParityError:
         return None
     keys = tuple(r.key for r in ours.records)

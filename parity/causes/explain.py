@@ -20,7 +20,7 @@ from dataclasses import replace
 from parity.causes.attention import attention_call
 from parity.causes.evidence import Evidence
 from parity.causes.machine import Machine
-from parity.causes.regress import UNKNOWN
+from parity.causes.match import UNKNOWN
 from parity.causes.request import ExplainRequest, of_run, outside_of
 from parity.causes.witness import KINDS, Kind, witnesses
 from parity.causes.witnesses.recorded import of_recording
@@ -130,8 +130,7 @@ def _asked(found: Result, evidence: Evidence) -> Result:
 
 
 def _guilty(causes: Sequence[Cause]) -> bool:
-    """Whether any cause explains something: a harmless one has a share of 0, one that is read off values has none."""
-    return any(c.share != 0.0 for c in causes)
+    return any(not c.harmless for c in causes)
 
 
 def _beside_a_cause(note: Note) -> Note:
@@ -177,8 +176,7 @@ def _merged(swapped: Sequence[Cause], named: Sequence[Cause]) -> list[Cause]:
         witnesses = (*cause.evidence, *(w for c in same for w in c.evidence))
         merged.append(replace(cause, evidence=witnesses))
     known = {(c.setting, c.candidate) for c in swapped}
-    # Where settings that were swapped explain the error a signature only confirms them: another name for the same error
-    # is no second cause. What they leave, it names.
-    explained = sum(c.share for c in swapped if c.share > 0)
-    rest = [c for c in named if (c.setting, c.candidate) not in known] if explained < 1.0 - UNKNOWN else []
-    return sorted([*merged, *rest], key=lambda c: -c.share)
+    # Where a setting that was swapped explains the error another name for the same error is no second cause.
+    explained = any(c.share >= 1.0 - UNKNOWN for c in swapped)
+    rest = [] if explained else [c for c in named if (c.setting, c.candidate) not in known]
+    return sorted([*merged, *rest], key=lambda c: c.harmless)

@@ -95,16 +95,16 @@ class Simulated:
     say: Say
     beside: Mapping[str, str] = field(default_factory=dict)
     place: str = ""
-    _steps: dict[frozenset[str], StepRecords] = field(default_factory=dict)
+    _steps: dict[str, StepRecords] = field(default_factory=dict)
 
-    def run(self, faults: frozenset[str]) -> StepRecords:
-        """The records of the step under these faults; from the cache where they were run before."""
-        if faults not in self._steps:
-            self._steps[faults] = self._kept(faults)
-        return self._steps[faults]
+    def run(self, fault: str = "") -> StepRecords:
+        """The records of the step under a fault, or none; from the cache where it was run before."""
+        if fault not in self._steps:
+            self._steps[fault] = self._kept(fault)
+        return self._steps[fault]
 
-    def _kept(self, faults: frozenset[str]) -> StepRecords:
-        settings = self._with(faults)
+    def _kept(self, fault: str) -> StepRecords:
+        settings = self._with(fault)
         # The encoders' dtype stays the reference's: what a fault changes is what it names.
         encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
         side = self.reference.patched(Changes(settings=settings.as_text(), encode=encode))
@@ -112,20 +112,20 @@ class Simulated:
             facts = side.facts()
             assert facts.provenance is not None
             if self.port:
-                return self._run(faults, side, facts)
+                return self._run(fault, side, facts)
             where = cache_dir() / "known_faults" / _digest(facts.provenance, settings, self.step)
             if (where / "golden.json").exists():
                 golden = Golden.open(where)
                 if golden.complete:
                     return golden.read_step(self.step)
             with GoldenWriter(where, facts.provenance, overwrite=True) as writer:
-                return self._run(faults, side, facts, writer)
+                return self._run(fault, side, facts, writer)
         finally:
             side.close()
 
-    def _run(self, faults: frozenset[str], side: Side, facts: Facts, writer: GoldenWriter | None = None) -> StepRecords:
+    def _run(self, fault: str, side: Side, facts: Facts, writer: GoldenWriter | None = None) -> StepRecords:
         place = f" {self.place}" if self.place else ""
-        self.say(f"known fault{place}: {', '.join(sorted(faults)) or 'none'}")
+        self.say(f"known fault{place}: {fault or 'none'}")
         plan = Plan(sites=plan_sites(["", *modules_of(facts)], "blocks"))
         for step in side.observe(plan, steps=(0, self.step + 1)):
             if writer is not None:
@@ -133,9 +133,9 @@ class Simulated:
             last = step
         return last
 
-    def _with(self, faults: frozenset[str]) -> Settings:
-        given = {name: value for name, _, value in (fault.partition("=") for fault in faults)}
-        given = {**self.beside, **given} if faults else {}
+    def _with(self, fault: str) -> Settings:
+        name, _, value = fault.partition("=")
+        given = {**self.beside, name: value} if fault else {}
         typed = parse("torch", [f"{name}={value}" for name, value in given.items()])
         return self.settings.with_({name: typed[name] for name in given})
 

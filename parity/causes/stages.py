@@ -1,10 +1,9 @@
 """Why two sides differ in a stage outside the loop: the text encoders, the VAE.
 
 How. The stage is compared again by itself. Then the candidate's stage runs with one of its differing settings at a
-time, and each setting's share of the error of the stage's outputs is taken as it is in the loop
-(`parity.causes.shares`). What only rounds takes no part where the logic check failed. Where no setting differs, or
-a port decodes, the known faults of a VAE are simulated in the reference (`parity.causes.decoding`); those of the text
-stage are not, and what differs there is in the code, as a note says.
+time, as in the loop (`parity.causes.swap_test`). What only rounds takes no part where the logic check failed. Where no
+setting differs, or a port decodes, the known faults of a VAE are simulated in the reference (`parity.causes.decoding`);
+those of the text stage are not, and what differs there is in the code, as a note says.
 
 Cost: a comparison of the stage, two runs of it for each differing setting, or one for each known fault.
 """
@@ -12,16 +11,16 @@ Cost: a comparison of the stage, two runs of it for each differing setting, or o
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from parity.bisect.swaps import plan
 from parity.causes.decoding import decoding
-from parity.causes.regress import as_read, error_vector, noise_norm
-from parity.causes.shares import shares
-from parity.causes.witnesses.counterfactuals import swapped
+from parity.causes.errors import as_read, error_vector, noise_norm
+from parity.causes.swap_test import swap_test
+from parity.causes.witnesses.counterfactuals import cause_of, leftover
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import UsageError
@@ -62,18 +61,21 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
         request = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
     again = _Again(request, openers, say)
     if request.stage == VAE_STAGE and (request.ports.any or not differences(request.reference, request.candidate)):
-        told = tuple(decoding(again))
-        named, notes = (t for t in told if isinstance(t, Cause)), (t for t in told if isinstance(t, Note))
-        return replace(found, causes=(*named, *found.causes), notes=(*found.notes, *notes))
+        return _with(found, tuple(decoding(again)))
     try:
         causes = tuple(_causes(again))
     except UsageError as error:
         why = f"no cause is named in the {request.stage} stage: {error}; what differs is in its code"
         return found.noted(why)
-    return replace(found, causes=(*causes, *found.causes))
+    return _with(found, causes)
 
 
-def _causes(again: _Again) -> Iterator[Cause]:
+def _with(found: Result, told: Sequence[Cause | Note]) -> Result:
+    named, notes = (t for t in told if isinstance(t, Cause)), (t for t in told if isinstance(t, Note))
+    return replace(found, causes=(*named, *found.causes), notes=(*found.notes, *notes))
+
+
+def _causes(again: _Again) -> Iterator[Cause | Note]:
     """A cause for each differing setting. Raises UsageError where nothing can be swapped."""
     request = again.request
     searched = plan(request.reference, request.candidate)
@@ -85,8 +87,9 @@ def _causes(again: _Again) -> Iterator[Cause]:
 
     spec = RunSpec.of(request)
     what = ", ".join(dict.fromkeys(key.port for key in keys))
-    for share in shares(searched, run, noise_norm(ours, keys)):
-        yield swapped(share, what, spec)
+    tested = swap_test(searched, run, noise_norm(ours, keys))
+    yield from leftover(tested, what)
+    yield from (cause_of(swapped, what, spec) for swapped in tested.swapped)
 
 
 @dataclass

@@ -127,14 +127,19 @@ class Witness:
     confirm: str = ""
 
 
+HARMLESS = "harmless: "
+"""How a cause begins that is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A setting or measured fact that explains a share (0 to 1) of the divergence.
+    """A setting or measured fact that explains the divergence, or a setting that was looked at and does no harm.
 
     Attributes:
         cause: what it is, one sentence. setting, reference, candidate: empty for a measured fact.
         fix: what to change, an imperative; empty where nobody knows.
-        share: NaN where none was measured. half: half width of its interval; NaN where it has none.
+        share: of the error's norm, 0 to 1, that goes with it or that it gives; NaN where that was not measured.
+        harmless: whether it does no harm.
         alike: `setting=value` of other known faults whose errors are the same, so that it may be one of them.
     """
 
@@ -142,11 +147,11 @@ class Cause:
     setting: str
     reference: str
     candidate: str
-    share: float
+    share: float = NAN
     evidence: tuple[Witness, ...] = ()
-    half: float = NAN
     alike: tuple[str, ...] = ()
     fix: str = ""
+    harmless: bool = False
 
     @property
     def confirm(self) -> str:

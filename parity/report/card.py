@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from parity.compare.many.sites import FAILED, count
-from parity.compare.result import EVIDENCE, Cause, Note, Result, SettingDifference, StepDiff
+from parity.compare.result import EVIDENCE, HARMLESS, Note, Result, SettingDifference, StepDiff
 from parity.records import Key
 from parity.report.document import Facts
 
@@ -41,10 +41,10 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
     rows += [("effect", effect) for effect in _effects(result)]
     if result.differing_settings:
         rows.append(("settings", "; ".join(_difference(d, result.notes) for d in result.differing_settings)))
-    if result.causes:
-        top, more = result.causes[0], len(result.causes) - 1
-        rows.append(("cause", _cause(top) + (f" (and {more} more)" if more else "")))
-        rows += [("fix", top.fix)] if top.fix else []
+    guilty = [cause for cause in result.causes if not cause.harmless]
+    if guilty:
+        rows.append(("cause", guilty[0].cause + (f" (and {len(guilty) - 1} more)" if guilty[1:] else "")))
+        rows += [("fix", guilty[0].fix)] if guilty[0].fix else []
     # The last line is a command by itself, to be pasted.
     rows += [("next" if i < len(following) - 1 else "", command) for i, command in enumerate(following)]
     return Facts(tuple(rows))
@@ -54,7 +54,7 @@ def context(result: Result) -> Facts:
     """Causes with their evidence, and notes."""
     rows = []
     for c in result.causes:
-        rows.append(("cause", _cause(c)))
+        rows.append(("harmless", c.cause.removeprefix(HARMLESS)) if c.harmless else ("cause", c.cause))
         rows += [("fix", c.fix)] if c.fix else []
         rows += [("evidence", f"{EVIDENCE[w.kind]}: {w.detail}") for w in c.evidence]
         rows += [("confirm", c.confirm)] if c.confirm else []
@@ -71,10 +71,6 @@ def _effects(result: Result) -> list[str]:
     bits = dict.fromkeys(f"{text} ({name})" if differ else text for name, text in checks if text)
     spread = count(result.sites, FAILED, frozenset({"propagated"}))
     return ["; ".join([*bits, *([f"{spread} tensors behind it differ"] if spread else [])])] if bits or spread else []
-
-
-def _cause(cause: Cause) -> str:
-    return cause.cause if math.isnan(cause.share) else f"{cause.share:.0%}: {cause.cause}"
 
 
 def _bits(steps: Sequence[StepDiff]) -> str:

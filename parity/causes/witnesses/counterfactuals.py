@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from parity.bisect.swaps import Plan
+from parity.causes.errors import common_keys, error_vector, noise_norm
 from parity.causes.evidence import Evidence
 from parity.causes.machine import Machine
-from parity.causes.regress import common_keys, error_vector, noise_norm
 from parity.causes.request import own_settings
-from parity.causes.shares import Share, shares
+from parity.causes.swap_test import Swapped, SwapTest, swap_test
 from parity.causes.witness import witness
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
-from parity.compare.result import NAN, Cause, Witness
+from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError
 from parity.records import LOOP, PORT, Key, Provenance, StepRecords
 from parity.runs.spec import RunSpec
@@ -48,16 +48,13 @@ def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
         searched = _obeyed(machine, searched, step, notes)
         yield from map(Note, notes)
     try:
-        shared = shares(searched, run, noise) if searched.swaps else ()
+        tested = swap_test(searched, run, noise) if searched.swaps else SwapTest((), 0.0)
     except UsageError as refused:
         yield Note(f"counterfactuals are skipped: the candidate refuses settings that are to be tried: {refused}")
         return
-    whole, half = sum(s.share for s in shared), sum(s.half for s in shared if not s.harmless)
-    if any(not s.harmless for s in shared) and abs(1.0 - whole) > half:
-        yield Note(
-            f"the shares add up to {whole:.3f}: the rest is in no setting's swap, or in what several do together"
-        )
-    yield from (swapped(share, "noise_pred", evidence.request.spec) for share in shared)
+    what = ", ".join(dict.fromkeys(key.port for key in keys))
+    yield from leftover(tested, what)
+    yield from (cause_of(swapped, what, evidence.request.spec) for swapped in tested.swapped)
     yield from _neutralised(evidence, candidate, keys)
 
 
@@ -120,33 +117,44 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
         noise = noise_norm(ours, keys)
         if alone.working_bits < machine.settings.working_bits:
             name = f"dtype={next(n for n, bits in BITS.items() if bits <= alone.working_bits)}"
-            coarse = error_vector(ours, machine.simulated(step).run(frozenset({name})), keys)
+            coarse = error_vector(ours, machine.simulated(step).run(name), keys)
             noise = max(noise, float(np.linalg.norm(coarse)))
         ratio = float(np.linalg.norm(error)) / noise
         harmless = ratio <= L2_LIMIT
-        text = f"{'harmless, below the floor: ' if harmless else ''}{sentence(setting, value)}"
+        text = f"{HARMLESS if harmless else ''}{sentence(setting, value)}"
         detail = f"wrong alone, noise_pred is {ratio:.2g} x the floor of its working dtype"
-        share = 0.0 if harmless else NAN
-        yield Cause(text, setting, "", value, share, (Witness("swap", ratio, detail),))
+        yield Cause(text, setting, "", value, evidence=(Witness("swap", ratio, detail),), harmless=harmless)
 
 
-def swapped(found: Share, what: str, spec: RunSpec | None) -> Cause:
+def leftover(tested: SwapTest, what: str) -> Iterator[Note]:
+    """What no swap takes back, if anything.
+
+    Args:
+        what: the outputs whose error was looked at.
+    """
+    if tested.left:
+        yield Note(
+            f"with every differing setting as the reference has it, {tested.left:.1%} of the error of {what} is left: "
+            "something else differs too"
+        )
+
+
+def cause_of(found: Swapped, what: str, spec: RunSpec | None) -> Cause:
     """One cause.
 
     Args:
-        what: the outputs whose error is shared out. spec: of the run; None where it is not known.
+        what: the outputs whose error was looked at. spec: of the run; None where it is not known.
     """
     swap, fix, confirm = found.swap, "", ""
     if found.harmless:
-        text = f"harmless: {sentence(swap.setting, swap.candidate)}"
+        text = f"{HARMLESS}{sentence(swap.setting, swap.candidate)}"
         detail = f"wrong alone, {what} is {found.alone:.2g} x what rounding gives"
     else:
         text, fix = sentence(swap.setting, swap.candidate), remedy(swap.setting)
-        detail = (
-            f"with {swap.setting}={swap.without}, {found.recovered:.2%} of the error of {what} disappears; share "
-            f"{found.share:.3f} +- {found.half:.1g} (as far as rounding can move it)"
-        )
+        detail = f"with {swap.setting}={swap.without}, {found.gone:.2%} of the error of {what} disappears"
         if spec is not None:
             confirm = spec.with_settings(candidate=[f"{swap.setting}={swap.without}"]).command()
-    witness = Witness("swap", found.recovered, detail, confirm)
-    return Cause(text, swap.setting, swap.without, swap.candidate, found.share, (witness,), found.half, fix=fix)
+    evidence = (Witness("swap", found.gone, detail, confirm),)
+    return Cause(
+        text, swap.setting, swap.without, swap.candidate, found.gone, evidence, fix=fix, harmless=found.harmless
+    )

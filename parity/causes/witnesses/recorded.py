@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
+from parity.causes.errors import as_read, common_keys, error_vector, noise_norm, norm
 from parity.causes.evidence import Evidence
-from parity.causes.named import Known, Vector, named_faults, norm
-from parity.causes.regress import as_read, common_keys, error_vector, noise_norm, site_sizes
+from parity.causes.match import Known, matched
 from parity.causes.witness import witness
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause
-from parity.golden.faults import Faults, kept_faults
+from parity.golden.faults import kept_faults
 from parity.paths.plan import VAE_STAGE
 from parity.records import Key, StepRecords
 
@@ -59,18 +59,5 @@ def of_recording(
     if norm(error) <= L2_LIMIT * noise:
         yield Note(f"unknown: the outputs of step {origin.step} that known faults were kept of are within their floors")
         return
-    errors = {faults: error_vector(stage, run, keys) for faults, run in kept.items()}
-
-    def together(faults: Faults) -> Vector | None:
-        return errors.get(faults)
-
-    singles = {next(iter(faults)): run for faults, run in errors.items() if len(faults) == 1}
-    known = Known(
-        error=error,
-        singles=singles,
-        together=together,
-        noise=noise,
-        sizes=site_sizes(stage, keys),
-        told=told,
-    )
-    yield from named_faults(known)
+    faults = {faults: error_vector(stage, run, keys) for faults, run in kept.items()}
+    yield from matched(Known(error=error, faults=faults, noise=noise, told=told))

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from parity.causes.errors import common_keys, error_vector, noise_norm, norm
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import working_dtype
 from parity.causes.known_faults import known_faults
-from parity.causes.named import Known, named_faults, norm, rounding
-from parity.causes.regress import common_keys, error_vector, noise_norm, site_sizes
+from parity.causes.match import Known, coarse_cause, matched
 from parity.causes.witness import witness
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
-from parity.compare.result import Cause, Witness
+from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError
 from parity.records import Key, StepRecords
 from parity.settings import BITS, sentence
@@ -30,19 +30,19 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
     block = next((p.block for p in evidence.attention.phantoms if p.block is not None), None)
     if block is not None:
         declared["attention.block_kv"] = str(block)
-    alone = "by signature alone: " if any(c.share > 0 for c in evidence.causes) else ""
+    alone = "by signature alone: " if any(not c.harmless for c in evidence.causes) else ""
     simulated = machine.simulated(step, declared)
     if simulated.beside:
         given = ", ".join(f"{name}={value}" for name, value in simulated.beside.items())
         yield Note(f"signatures: every known fault is run with what the candidate declares or shows: {given}")
-    base = simulated.run(frozenset())
+    base = simulated.run()
     runs = {}
     left = machine.provenance.steps - step - 1
     faults = list(known_faults(machine.settings, machine.facts, machine.ports.reference, left))
     for i, name in enumerate(faults):
         simulated.place = f"{i + 1} of {len(faults)}"
         try:
-            runs[name] = simulated.run(frozenset({name}))
+            runs[name] = simulated.run(name)
         except ParityError as refused:
             yield Note(f"known fault {name} could not be run: {refused}")
     simulated.place = ""
@@ -71,27 +71,18 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
         noise = max(noise, norm(singles[coarse]))
         singles = {name: v for name, v in singles.items() if not name.startswith("dtype=")}
     if coarse is not None and norm(error) <= L2_LIMIT * noise:
-        yield rounding(coarse, 1.0, norm(error) / noise, told, confirm(coarse))
+        yield coarse_cause(coarse, norm(error) / noise, told, confirm(coarse))
         return
-
-    def together(faults: frozenset[str]) -> np.ndarray | None:
-        try:
-            return error_vector(base, simulated.run(faults), keys)
-        except ParityError:
-            return None
-
     known = Known(
         error=error,
-        singles=singles,
-        together=together,
+        faults={frozenset({name}): vector for name, vector in singles.items()},
         noise=noise,
-        sizes=site_sizes(ours, keys),
         told=told,
         confirm=confirm,
         coarse=coarse or "",
         alone=alone,
     )
-    yield from named_faults(known)
+    yield from matched(known)
 
 
 def _coarse(ours: StepRecords, theirs: StepRecords, singles: Mapping[str, np.ndarray]) -> str | None:
@@ -115,8 +106,9 @@ def _absent(names: list[str], count: int, told: Mapping[str, str]) -> Cause:
     """What changes no output, and leaves out the very tensors that the candidate leaves out."""
     setting, _, value = names[0].partition("=")
     detail = f"the same {count} tensors are missing, and no output is beyond what rounding gives"
-    text = f"harmless: {sentence(setting, value)}"
-    return Cause(text, setting, told[setting], value, 0.0, (Witness("fault", 0.0, detail),), 0.0, tuple(names[1:]))
+    text = f"{HARMLESS}{sentence(setting, value)}"
+    witness = Witness("fault", 0.0, detail)
+    return Cause(text, setting, told[setting], value, 0.0, (witness,), tuple(names[1:]), harmless=True)
 
 
 def _too_small(theirs: StepRecords, keys: Sequence[Key], step: int) -> str:
