@@ -47,6 +47,7 @@ TOP = {"", "face", "cli", "commands", "__main__"}
 HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
 WITHOUT_HEAVY = {"port", *SHARED, "golden", "compare", "report"}
 REPORT_READS = (
+    "parity.compare.independent",
     "parity.compare.result",
     "parity.compare.many.sites",
     "parity.compare.reason",

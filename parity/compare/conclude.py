@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from parity.compare.collected import Collected
 from parity.compare.detect.findings import Grid, findings
-from parity.compare.judge import L2_LIMIT, LINF_LIMIT, beyond, call_of, peak, unknown
+from parity.compare.judge import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, peak, unknown
 from parity.compare.many.sites import BORN, FAILED, INTRODUCED, Place, among, count
 from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (
@@ -117,10 +117,6 @@ def conclude(
     why = divergence(at, origin.birth, outputs_match=bool(steps) and not outputs, sites=sites)
     found = findings(sites, origin, [d.setting for d in differing], grid)
     return replace(nothing, verdict="fail", failed=failing, why=why, origin=origin, notes=(*notes, *found))
-
-
-SCHEDULE = "schedule"
-"""Module of the records of a whole schedule."""
 
 
 def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff], widest: float) -> Reason | None:

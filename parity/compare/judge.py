@@ -45,7 +45,7 @@ JUMP = 30.0
 what they bound, so ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later
 blocks)."""
 
-_STEPPED = (("", "latents.before"), ("", "pred_original.before"), ("", "sigma"), ("", "dt"))
+_STEPPED = (("", "latents.before"), ("", "pred_original.before"), ("", "history"), ("", "sigma"), ("", "dt"))
 
 _LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     # what each of the loop's values is computed from: (branch, port)
@@ -54,6 +54,10 @@ _LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "pred_original.after": (("", "noise_pred"), *_STEPPED),
 }
 _LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
+SCHEDULE = "schedule"
+"""Module of the records of a whole schedule."""
+_NUMBERS = ("timestep", "sigma", "dt", "step_index")
+"""Of the loop's values those that a schedule gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +115,13 @@ class Judge:
         excuses: the sites that a declared differing setting changes by design.
         strict_sites: whether a tensor that only one side has is a difference (it is not between goldens of
             implementations that are built otherwise).
-        dirty: whether anything was beyond its floor so far.
+        dirty: whether the latents were beyond their floors so far. scheduled: whether a schedule was.
     """
 
     excuses: tuple[Excuse, ...] = ()
     strict_sites: bool = True
     dirty: bool = False
+    scheduled: bool = False
     floors: Mapping[Key, Floor] = field(default_factory=dict)
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> tuple[SiteDiff, ...]:
@@ -212,6 +217,7 @@ class Judge:
                 others.
         """
         seen: dict[str, float] = {}
+        numbers = 0.0
         inside: dict[object, float] = {}
         judged = []
         for d in diffs:
@@ -224,26 +230,48 @@ class Judge:
             if unknown(d):
                 judged.append(replace(d, verdict="inconclusive"))
                 continue
-            excuse, before = excused(d.key, self.excuses), self._before(d, seen)
+            excuse, before = excused(d.key, self.excuses), self._before(d, seen, numbers)
             given = inputs.get(call_of(d.key))
             if call_of(d.key) in uncompared:
                 given = max(given or 0.0, before)
             birth = _birth(d, given, before, inside.get((d.key.branch, d.key.module), 0.0))
             judged.append(replace(d, birth=birth, verdict="harmless" if excuse else "fail"))
+            if is_number(d.key):
+                numbers = max(numbers, severity(d))
+                self.scheduled = self.scheduled or d.key.module == SCHEDULE
+                continue
             seen[d.key.branch] = max(seen.get(d.key.branch, 0.0), severity(d))
             for module in above(d.key.module):
                 where = (d.key.branch, module)
                 inside[where] = max(inside.get(where, 0.0), severity(d))
         return judged
 
-    def _before(self, d: SiteDiff, seen: Mapping[str, float]) -> float:
-        """The worst severity beyond the floor upstream of this site, excused or not; 0 where there is none."""
+    def _before(self, d: SiteDiff, seen: Mapping[str, float], numbers: float) -> float:
+        """The worst severity beyond the floor upstream of this site, excused or not; 0 where there is none.
+
+        Args:
+            seen: by branch. numbers: of the schedule, which feeds no argument of the model that is given from outside.
+        """
         if self.dirty and (d.key.site == _LATENTS[0] or d.key.stage == AFTER):
             return math.inf
-        return max(seen.get(d.key.branch, 0.0), seen.get("", 0.0))
+        if self.scheduled and is_number(d.key) and d.key.module == LOOP:
+            return math.inf
+        return max(seen.get(d.key.branch, 0.0), seen.get("", 0.0), 0.0 if is_given(d) else numbers)
 
 
 ONE_SIDED = "observed on one side only"
+
+
+def is_number(key: Key) -> bool:
+    """Whether it is a number of the schedule: the whole one, or what the loop takes of it."""
+    return key.module == SCHEDULE or (key.module == LOOP and key.port in _NUMBERS)
+
+
+def is_given(d: SiteDiff) -> bool:
+    """Whether it is an argument of the model that no number of the schedule is in, as embeddings and masks are."""
+    of_the_loop = d.key.port == "in.t" or any(word in d.key.port for word in ("time", "sigma"))
+    number = d.dtypes[0] != "" and len(d.shapes[0]) <= 1
+    return d.key.is_input and d.key.module == "" and not (of_the_loop or number)
 
 
 def beyond(d: SiteDiff) -> bool:

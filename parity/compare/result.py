@@ -139,7 +139,7 @@ class Cause:
         cause: what it is, one sentence. setting, reference, candidate: empty for a measured fact.
         fix: what to change, an imperative; empty where nobody knows.
         share: of the error's norm, 0 to 1, that goes with it or that it gives; NaN where that was not measured.
-        harmless: whether it does no harm.
+        harmless: whether it does no harm. at: the site that it explains; empty for where the two part first.
         alike: `setting=value` of other known faults whose errors are the same, so that it may be one of them.
     """
 
@@ -152,6 +152,7 @@ class Cause:
     alike: tuple[str, ...] = ()
     fix: str = ""
     harmless: bool = False
+    at: str = ""
 
     @property
     def confirm(self) -> str:

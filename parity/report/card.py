@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from parity.compare.independent import differences
 from parity.compare.many.sites import FAILED, count
 from parity.compare.result import EVIDENCE, HARMLESS, Note, Result, SettingDifference, StepDiff
 from parity.records import Key
@@ -20,6 +21,8 @@ _KINDS = {
     "precision": "precision: with the dtypes as given",
 }
 _FIRST = "first divergence: "
+MOST = 6
+"""Differences that are listed."""
 
 
 def card(result: Result, following: Sequence[str] = ()) -> Facts:
@@ -39,6 +42,10 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
         agreed = any(check.name == "logic" and check.verdict == "pass" for check in result.checks)
         rows.append(("kind", _KINDS[result.failed] + "; the logic check passes" * agreed))
     rows += [("effect", effect) for effect in _effects(result)]
+    independent = differences(result.sites, result.causes)
+    if len(independent) > 1:
+        shown = "; ".join(map(str, independent[:MOST])) + ("; ..." if independent[MOST:] else "")
+        rows.append(("differences", f"{len(independent)} independent ones: {shown}"))
     if result.differing_settings:
         rows.append(("settings", "; ".join(_difference(d, result.notes) for d in result.differing_settings)))
     guilty = [cause for cause in result.causes if not cause.harmless]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+from parity.compare.independent import differences
 from parity.compare.reason import Birth
 from parity.compare.result import (
     Cause,
@@ -41,7 +42,13 @@ KEYS = (
 
 def to_json(result: Result) -> dict[str, Any]:
     """The document as plain dicts, lists, strings and finite numbers."""
-    return {"format": FORMAT, **{key: _plain(getattr(result, key)) for key in KEYS}}
+    found = {key: _plain(getattr(result, key)) for key in KEYS}
+    return {"format": FORMAT, **found, "differences": _differences(result)}
+
+
+def _differences(result: Result) -> list[dict[str, Any]]:
+    found = differences(result.sites, result.causes)
+    return [{"place": d.place, "branches": d.branches, "causes": d.causes} for d in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,8 @@ class Lines(Sequence[Any]):
 
 def written(result: Result) -> Mapping[str, Any]:
     """`to_json`, its `sites` a sequence that is made as it is read."""
-    return {**to_json(replace(result, sites=())), "sites": Lines(result.sites)}
+    document = to_json(replace(result, sites=()))
+    return {**document, "sites": Lines(result.sites), "differences": _differences(result)}
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,6 @@ from parity.causes.gauges import working_dtype
 from parity.causes.witnesses.dtype import dtype
 from parity.causes.witnesses.input_values import input_values
 from parity.causes.witnesses.schedule import bfloat16, schedule
-from parity.causes.witnesses.scheduler_step import scheduler_step
 from parity.causes.witnesses.values_at_origin import values_at_origin
 from parity.causes.witnesses.values_reordered import values_reordered
 from parity.compare.result import Cause, Distance, StepDiff
@@ -198,22 +197,3 @@ def steps(theirs: np.ndarray, times: np.ndarray | None = None) -> list[StepDiff]
 def test_another_schedule_is_named(diffs: list[StepDiff], word: str | None, setting: str) -> None:
     causes = list(schedule(evidence(steps=diffs)))
     assert [(word is not None and word in c.cause, c.setting) for c in causes] == [(True, setting)] * (word is not None)
-
-
-def stepped(dt: float, says: float = -0.1) -> StepRecords:
-    before, flow = np.random.default_rng(0).standard_normal((2, 1, 4, 8, 8))
-    values = {"dt": np.asarray(says), "latents.before": before, "noise_pred": flow, "latents.after": before + dt * flow}
-    return StepRecords(0, tuple(tensor(f"loop:{n}", np.asarray(x), branch="", held=True) for n, x in values.items()))
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "word"),
-    [
-        (stepped(-0.1), stepped(-0.2), "stepped by -0.2"),
-        (stepped(-0.05), stepped(-0.2), ""),  # no Euler step: its dt cannot be read off
-        (stepped(-0.1), stepped(-0.2, says=-0.2), ""),  # another schedule, which the other gauge names
-    ],
-)
-def test_scheduler_that_steps_unlike_its_schedule_is_named(ours: StepRecords, theirs: StepRecords, word: str) -> None:
-    causes = [cause.cause for cause in scheduler_step(evidence(ours, theirs))]
-    assert [word in text for text in causes] == [True] * bool(word)

@@ -23,6 +23,7 @@ SITES = {
     "guided": ("", f"{LOOP}:noise_pred"),
     "before": ("", f"{LOOP}:latents.before"),
     "after": ("", f"{LOOP}:latents.after"),
+    "dt": ("", f"{LOOP}:dt"),
     "step_index": ("", f"{LOOP}:step_index"),
     "history": ("", f"{LOOP}:history"),
     "sigmas": ("", "schedule:sigmas"),
@@ -72,6 +73,21 @@ def sigmas(shift: float) -> StepRecords:
     return step(sigmas=np.append(shifted(shift, np.linspace(1.0, shifted(shift, np.array(1e-3)), 8)), 0.0))
 
 
+def stepped(dt: float, says: float = -0.1, **more: int) -> StepRecords:
+    return step(guided=X, before=Y, after=Y + dt * X, dt=says, **more)
+
+
+def unpatchified(x: np.ndarray) -> np.ndarray:
+    """A prediction [B, C, T, H, W] whose patches, rows x columns x channels, were read as channels x rows x columns."""
+    b, c, t, h, w = x.shape
+    laid = x.reshape(b, c, t, h // 2, 2, w // 2, 2).transpose(0, 2, 3, 5, 4, 6, 1)
+    read = laid.reshape(b, t, h // 2, w // 2, c, 2, 2)
+    return read.transpose(0, 4, 1, 2, 5, 3, 6).reshape(x.shape)
+
+
+OUT = np.random.default_rng(5).normal(size=(1, 3, 2, 8, 12))
+OTHER = np.random.default_rng(6).normal(size=OUT.shape)
+
 CONFIG = ({"scheduler.shift": "12.0"}, {"scheduler.shift": "3.0"})
 ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
 
@@ -90,6 +106,22 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
         (step(3, history=2), step(3, history=1), ORDERS, []),  # its config says why it remembers fewer
         (sigmas(12.0), sigmas(3.0), CONFIG, ["shift"]),
         (sigmas(12.0), sigmas(5.0), CONFIG, []),  # another shift than the config's made that
+        (stepped(-0.1), stepped(-0.2), (), ["scheduler.step"]),
+        (stepped(-0.1), stepped(-0.4, says=-0.2), (), ["scheduler.step"]),  # beside another schedule
+        (stepped(-0.1), stepped(-0.2, says=-0.2), (), []),  # another schedule alone
+        (stepped(-0.05), stepped(-0.2), (), []),  # no Euler step: its dt cannot be read off
+        (stepped(-0.1, step_index=1), stepped(-0.2, step_index=2), (), ["scheduler.step_index"]),  # which says it
+        # Guidance is fitted on each side, whatever its branches are.
+        (step(**GUIDED), step(cond=X, uncond=Y, guided=Y + 4 * (X - Y)), (), ["guidance"]),
+        (step(**GUIDED), step(cond=X, uncond=Y, guided=Y + 6 * (X - Y)), (), []),
+        (step(**GUIDED), step(cond=X, uncond=X + 1e-6 * Y, guided=X + 1e-3 * Z), (), []),  # they hardly part
+        # A prediction in another order, its inputs the same or not.
+        (step(cond=OUT), step(cond=unpatchified(OUT)), (), ["order"]),
+        (step(cond=OUT), step(cond=unpatchified(OUT + 0.7 * OTHER)), (), ["order"]),
+        (step(cond=OUT), step(cond=np.flip(OUT, 2)), (), ["order"]),
+        (step(cond=OUT), step(cond=OTHER), (), []),
+        (step(cond=OUT), step(cond=-OUT), (), []),
+        (step(cond=OUT), step(cond=OUT + 0.7 * OTHER), (), []),
         # Latents that are not denormalised by channel.
         (step(-1, z=LATENTS * STD + MEAN), step(-1, z=LATENTS), (), ["vae.scaling_factor"]),
         (step(-1, z=LATENTS), step(-1, z=LATENTS + 1.5e-3 * NOISE), (), []),  # near by itself

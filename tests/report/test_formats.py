@@ -58,7 +58,7 @@ def test_the_keys_of_the_contract() -> None:
     found = document(RESULT)
     assert list(found) == [
         "format", "verdict", "failed", "reason", "model", "differing_settings", "preflight", "steps", "sites",
-        "origin", "causes", "checks", "stages", "frames", "closer", "notes", "next",
+        "origin", "causes", "checks", "stages", "frames", "closer", "notes", "differences", "next",
     ]  # fmt: skip
     assert list(document(INCONCLUSIVE)) == list(found)
     assert (found["format"], found["verdict"], found["failed"], found["notes"]) == (

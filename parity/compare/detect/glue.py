@@ -25,7 +25,8 @@ from parity.compare.detect.guidance import guidance
 from parity.compare.detect.handed import GIVEN, judged_by_own
 from parity.compare.detect.held import EXACT, EXPLAINED, Both, Seen, Values, apart, bfloat16, differ, held, named
 from parity.compare.detect.noise import noise
-from parity.compare.detect.stages import LATENTS, continued, remembered
+from parity.compare.detect.order import reordered
+from parity.compare.detect.stages import LATENTS, continued, remembered, stepped
 from parity.compare.result import Cause
 from parity.records import LOOP, Key, Record, StepRecords
 from parity.sketch import Geometry, distance, norm
@@ -42,6 +43,7 @@ SAME_FLOATS = 1e-4
 ONE_LEVEL = 0.15
 """Four standard deviations of a square that is estimated from sketches."""
 
+_SIGMAS, _TIMES = "schedule:sigmas", "schedule:timesteps"
 STEPS16 = 6
 """Roundings to bfloat16, half an ulp or 2^-8 each, in a schedule computed in it: a ramp (2) and a shift (4)."""
 
@@ -94,7 +96,7 @@ def _pair_of(ours: Values, theirs: Values) -> Both | None:
 
 def _schedule(seen: Seen) -> Iterator[Cause]:
     """The schedule as it was set: shifted once more, rounded, with repeats."""
-    sigmas, times = seen.pair("schedule:sigmas"), seen.pair("schedule:timesteps")
+    sigmas, times = seen.pair(_SIGMAS), seen.pair(_TIMES)
     if differ(sigmas):
         assert sigmas is not None
         a, b = sigmas
@@ -108,9 +110,10 @@ def _schedule(seen: Seen) -> Iterator[Cause]:
             )
             more = f"the schedule is shifted once more, by {factor:.4g}: {formula}, or {other}"
             text = more if factor > 1 else f"the schedule is another: {other}, {formula}"
-            yield named(text, "shift", 1.0, factor, factor)
+            yield named(text, "shift", 1.0, factor, factor, at=_SIGMAS)
         elif how := _narrowed(a, b):
-            yield named(f"the schedule's sigmas are {how} bfloat16", "schedule_dtype", "float32", "bfloat16", 0.0)
+            text = f"the schedule's sigmas are {how} bfloat16"
+            yield named(text, "schedule_dtype", "float32", "bfloat16", 0.0, at=_SIGMAS)
         else:
             yield from _shift_of_the_config(a, b, seen.settings)
     if times is not None and differ(times) and (how := _narrowed(*times)):
@@ -118,7 +121,7 @@ def _schedule(seen: Seen) -> Iterator[Cause]:
         repeats, rises = int(np.sum(steps == 0)), int(np.sum(steps > 0))
         text = f"the schedule's timesteps are {how} bfloat16: {repeats} of {times[1].size} repeat the one before"
         text += f", {rises} exceed{'s' if rises == 1 else ''} it" if rises and (np.diff(times[0]) < 0).all() else ""
-        yield named(text, "timesteps", "float32", "bfloat16", float(repeats))
+        yield named(text, "timesteps", "float32", "bfloat16", float(repeats), at=_TIMES)
 
 
 def _narrowed(a: np.ndarray, b: np.ndarray) -> str:
@@ -142,7 +145,8 @@ def _shift_of_the_config(
         return
     plain, other = (x / (s - (s - 1) * x) for x, s in ((a, first), (b, second)))
     if apart(plain, other) <= CLOSER * apart(a, b):
-        yield named(f"the schedule's shift is {second:.4g}, not {first:.4g}", "shift", first, second, second)
+        text = f"the schedule's shift is {second:.4g}, not {first:.4g}"
+        yield named(text, "shift", first, second, second, at=_SIGMAS)
 
 
 def _number(settings: Mapping[str, str], name: str) -> float | None:
@@ -164,7 +168,8 @@ def _place(seen: Seen) -> Iterator[Cause]:
         f"the scheduler stands {how}: at index {int(pair[1])}, not {int(pair[0])} (warm-up calls that share its state, "
         "repeated timesteps)"
     )
-    yield named(text, "scheduler.step_index", float(pair[0]), float(pair[1]), float(late))
+    at = f"{LOOP}:step_index"
+    yield named(text, "scheduler.step_index", float(pair[0]), float(pair[1]), float(late), at=at)
 
 
 def _decoded(seen: Seen) -> Iterator[Cause]:
@@ -178,10 +183,10 @@ def _decoded(seen: Seen) -> Iterator[Cause]:
             text = (
                 f"the VAE decodes frame by frame on the candidate, {a.shape[axes[0]]} frames at once on the reference"
             )
-            yield named(text, "vae.frames", float(a.shape[axes[0]]), 1.0, 1.0)
+            yield named(text, "vae.frames", float(a.shape[axes[0]]), 1.0, 1.0, at=GIVEN)
         elif a.ndim == b.ndim == 5 and axes == [2]:
             text = f"the VAE is given {b.shape[2]} latent frames, {a.shape[2]} frames on the reference"
-            yield named(text, "vae.frames", float(a.shape[2]), float(b.shape[2]), float(b.shape[2]))
+            yield named(text, "vae.frames", float(a.shape[2]), float(b.shape[2]), float(b.shape[2]), at=GIVEN)
         return
     if not differ((a, b)):
         return
@@ -192,7 +197,7 @@ def _decoded(seen: Seen) -> Iterator[Cause]:
                 "what the VAE decodes is the reference's by another scale and offset in each channel: latents_mean and "
                 "latents_std are left out, or applied twice"
             )
-            yield named(text, "vae.scaling_factor", "", "", factor)
+            yield named(text, "vae.scaling_factor", "", "", factor, at=GIVEN)
         return
     if abs(factor - 1) <= EXACT:
         return
@@ -202,7 +207,7 @@ def _decoded(seen: Seen) -> Iterator[Cause]:
             text += f": the latents are not divided by {name} {scale:.4g}"
         elif abs(factor * scale - 1) <= EXACT:
             text += f": the latents are divided by {name} {scale:.4g} twice"
-    yield named(text, "vae.scaling_factor", 1.0, factor, factor)
+    yield named(text, "vae.scaling_factor", 1.0, factor, factor, at=GIVEN)
 
 
 def _by_channel(a: np.ndarray, b: np.ndarray) -> bool:
@@ -248,7 +253,7 @@ def _frames(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
                 ("darker", "rounded", "truncated") if darker > 0 else ("brighter", "truncated", "rounded")
             )
             text = f"the frames are {abs(darker):.2g} levels {how}: {theirs_} to uint8 instead of {ours_}"
-            yield named(text, "frames", ours_, theirs_, darker)
+            yield named(text, "frames", ours_, theirs_, darker, at=ours.key.site)
 
 
 def _least_darker(reference: StepRecords, theirs: Mapping[Key, Record]) -> float:
@@ -278,4 +283,14 @@ def _eight_bits(record: Record) -> bool:
 
 
 Detector = Callable[[Seen], Iterator[Cause]]
-_DETECTORS: tuple[Detector, ...] = (_schedule, _place, remembered, noise, continued, guidance, _decoded)
+_DETECTORS: tuple[Detector, ...] = (
+    _schedule,
+    _place,
+    remembered,
+    noise,
+    continued,
+    reordered,
+    guidance,
+    stepped,
+    _decoded,
+)

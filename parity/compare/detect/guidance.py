@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from parity.compare.detect.held import EXACT, SAME, Seen, Values, apart, named
 from parity.compare.result import Cause
 from parity.records import LOOP
+
+_GUIDED = f"{LOOP}:noise_pred"
 
 
 def guidance(seen: Seen) -> Iterator[Cause]:
@@ -19,28 +23,33 @@ def guidance(seen: Seen) -> Iterator[Cause]:
     swapped = _crossed(seen)
     if swapped is not None:
         text = "the branches are swapped: the candidate's cond is the reference's uncond (negative and positive prompt)"
-        yield named(text, "guidance", "cond, uncond", "uncond, cond", swapped)
+        yield named(text, "guidance", "cond, uncond", "uncond, cond", swapped, at=_GUIDED)
         return
     if first is not None and _unguided(ours, theirs):
-        text = f"the guidance scale of {first[0]:.4g} is lost: the candidate runs one branch alone, cond"
-        yield named(text, "guidance", first[0], 1.0, 1.0)
+        text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
+        yield _cause(text, first.scale, 1.0)
         return
-    if first is None or second is None or not _branches_agree(seen):
+    if first is None or second is None:
         return
-    (scale, size), (other, other_size) = first, second
-    if abs(other - (1 - scale)) <= EXACT * max(1.0, abs(scale)) and abs(scale - 0.5) > EXACT:
+    scale, other = first.scale, second.scale
+    near = EXACT * max(1.0, abs(scale)) + first.sure + second.sure
+    if abs(other - (1 - scale)) <= near and abs(scale - 0.5) > near:
         swap = "the branches or the prompts are swapped"
         text = f"guidance is applied the wrong way round ({swap}): scale {other:.4g} for {scale:.4g}"
-        yield named(text, "guidance", scale, other, other)
-    elif abs(other - scale) > EXACT * max(1.0, abs(scale)):
-        lost = " (none is applied)" if abs(other - 1) <= EXACT else ""
-        yield named(f"the guidance scale is {other:.4g}, not {scale:.4g}{lost}", "guidance", scale, other, other)
-    elif abs(other_size - size) > EXACT:
+        yield _cause(text, scale, other)
+    elif abs(other - scale) > near:
+        lost = " (none is applied)" if abs(other - 1) <= near else ""
+        yield _cause(f"the guidance scale is {other:.4g}, not {scale:.4g}{lost}", scale, other)
+    elif abs(second.size - first.size) > EXACT:
         text = (
-            f"the guided prediction is rescaled by {size:.4g} on the reference, by {other_size:.4g} on the candidate: "
-            "guidance_rescale"
+            f"the guided prediction is rescaled by {first.size:.4g} on the reference, by {second.size:.4g} on the "
+            "candidate: guidance_rescale"
         )
-        yield named(text, "guidance_rescale", size, other_size, other_size)
+        yield named(text, "guidance_rescale", first.size, second.size, second.size, at=_GUIDED)
+
+
+def _cause(text: str, scale: float, other: float) -> Cause:
+    return named(text, "guidance", scale, other, other, at=_GUIDED)
 
 
 def _unguided(ours: Values, theirs: Values) -> bool:
@@ -52,9 +61,23 @@ def _unguided(ours: Values, theirs: Values) -> bool:
     return apart(cond, alone) <= EXACT
 
 
-def combined(values: Values) -> tuple[float, float] | None:
-    """(guidance scale, common factor) with which a side combined its branches; None where that is no combination."""
-    parts = [values.get((branch, f"{LOOP}:noise_pred")) for branch in ("uncond", "cond", "")]
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """How a side combined its branches.
+
+    Attributes:
+        scale: of guidance. size: a common factor. sure: how far rounding may have moved the scale, which is read off
+            where the branches part.
+    """
+
+    scale: float
+    size: float
+    sure: float
+
+
+def combined(values: Values) -> Combined | None:
+    """Fitted to the branches' predictions and the guided one; None where that is no combination of them."""
+    parts = [values.get((branch, _GUIDED)) for branch in ("uncond", "cond", "")]
     if any(x is None for x in parts):
         return None
     uncond, cond, guided = (np.ravel(_like(x, parts[-1])) for x in parts if x is not None)
@@ -62,9 +85,11 @@ def combined(values: Values) -> tuple[float, float] | None:
         return None
     columns = np.stack([uncond, cond], axis=1)
     weights, *_ = np.linalg.lstsq(columns, guided, rcond=None)
-    if np.linalg.norm(columns @ weights - guided) > EXACT * np.linalg.norm(guided) or abs(weights.sum()) < SAME:
+    left, whole = float(np.linalg.norm(columns @ weights - guided)), float(np.linalg.norm(guided))
+    if left > EXACT * whole or abs(weights.sum()) < SAME:
         return None
-    return float(weights[1] / weights.sum()), float(weights.sum())
+    between = float(np.linalg.norm(cond - uncond))
+    return Combined(float(weights[1] / weights.sum()), float(weights.sum()), left / between if between else math.inf)
 
 
 def _like(x: np.ndarray, guided: np.ndarray | None) -> np.ndarray:
@@ -100,4 +125,5 @@ def _zeros(seen: Seen) -> Iterator[Cause]:
         f"at step {seen.step} the guided prediction is zeros on the {zeroed} and not on the {other}: the steps that "
         "guidance zeroes (zero_steps, zero_init_steps) are counted otherwise, or the guider was not reset"
     )
-    yield named(text, "guidance.zero_steps", float(not np.any(pair[0])), float(not np.any(pair[1])), float(seen.step))
+    first, second = (float(not np.any(x)) for x in pair)
+    yield named(text, "guidance.zero_steps", first, second, float(seen.step), at=_GUIDED)

@@ -67,17 +67,28 @@ def apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.linalg.norm(b - a)) / size if size > 0 else (0.0 if not np.any(b) else math.inf)
 
 
-def named(text: str, setting: str, reference: float | str, candidate: float | str, value: float) -> Cause:
+def named(
+    text: str,
+    setting: str,
+    reference: float | str,
+    candidate: float | str,
+    value: float,
+    *,
+    fix: str = "",
+    at: str = "",
+) -> Cause:
     """A cause that a value shows, without a share.
 
     Args:
-        reference, candidate: what each side has; numbers as four digits. value: the number that shows it.
+        reference, candidate: what each side has; numbers as four digits. value: the number that shows it. at: see
+            `Cause`.
     """
 
     def shown(x: float | str) -> str:
         return x if isinstance(x, str) else f"{x:.4g}"
 
-    return Cause(text, setting, shown(reference), shown(candidate), NAN, (Witness("measured", value, text),))
+    evidence = (Witness("measured", value, text),)
+    return Cause(text, setting, shown(reference), shown(candidate), NAN, evidence, fix=fix, at=at)
 
 
 def bfloat16(x: np.ndarray) -> np.ndarray:

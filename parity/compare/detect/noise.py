@@ -11,6 +11,8 @@ from parity.compare.detect.held import EXACT, SAME, Seen, apart, bfloat16, diffe
 from parity.compare.result import Cause
 from parity.records import LOOP
 
+_START = f"{LOOP}:latents.before"
+
 
 def noise(seen: Seen) -> Iterator[Cause]:
     """What the loop starts from; later steps start from what the first made."""
@@ -27,19 +29,19 @@ def noise(seen: Seen) -> Iterator[Cause]:
     elif apart(a, bfloat16(b)) <= SAME:
         yield _rounded(seen, " on the reference alone", "bfloat16", "float32", apart(a, b))
     elif abs(factor - 1) > EXACT and np.linalg.norm(b - factor * a) <= EXACT * np.linalg.norm(b):
-        yield named(f"the initial noise is {factor:.4g} times the reference's", "noise", 1.0, factor, factor)
+        yield named(f"the initial noise is {factor:.4g} times the reference's", "noise", 1.0, factor, factor, at=_START)
     elif structure := _structure(a, b):
-        yield named(f"the initial noise has another structure: {structure}", "noise", "", "", factor)
+        yield named(f"the initial noise has another structure: {structure}", "noise", "", "", factor, at=_START)
     elif abs(factor) < 0.2:
         text = "the initial noise is another: another seed, generator, device or order of draws"
-        yield named(text, "noise", "", "", factor)
+        yield named(text, "noise", "", "", factor, at=_START)
 
 
 def _rounded(seen: Seen, where: str, ours: str, theirs: str, value: float) -> Cause:
     """Noise that one side has in bfloat16: it is drawn in the dtype that the side works in, where that is declared."""
     declared = tuple(settings.get("dtype", "") for settings in seen.settings) == (ours, theirs)
     text = f"the initial noise is rounded to bfloat16{where}" + ", which it works in" * declared
-    return named(text, "dtype" if declared else "noise", ours, theirs, value)
+    return named(text, "dtype" if declared else "noise", ours, theirs, value, at=_START)
 
 
 CERTAIN = 5.0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from parity.compare.detect.held import SAME, Seen, apart, bfloat16, differ, named
+from parity.compare.detect.held import SAME, Seen, Values, apart, bfloat16, differ, named
 from parity.compare.result import Cause
 from parity.records import LOOP
 
@@ -31,7 +32,8 @@ def continued(seen: Seen) -> Iterator[Cause]:
         "or chunk that are drawn, scaled or injected between steps on one side alone (a name that two loops share)"
     )
     value = apart(seen.before[0], pair[0]) if theirs else apart(seen.before[1], pair[1])
-    yield named(text, "loop.latents", "" if theirs else "carried over", "carried over" if theirs else "", value)
+    sides = ("", "carried over") if theirs else ("carried over", "")
+    yield named(text, "loop.latents", *sides, value, at=f"{LOOP}:latents.before")
 
 
 def _carried(before: np.ndarray, now: np.ndarray) -> bool:
@@ -39,6 +41,43 @@ def _carried(before: np.ndarray, now: np.ndarray) -> bool:
     with np.errstate(over="ignore"):
         casts = (before, bfloat16(before), before.astype(np.float16).astype(np.float64))
         return any(apart(cast, now) <= SAME for cast in casts)
+
+
+TOOK = 1e-2
+"""Relative difference of a used dt from a schedule's that says they are not the same."""
+
+
+def stepped(seen: Seen) -> Iterator[Cause]:
+    """A scheduler that moves the latents by another multiple of the prediction than its own schedule says.
+
+    An Euler step is latents.after = latents.before + dt noise_pred; where the reference's is none, nothing is said.
+    """
+    place = seen.pair(f"{LOOP}:step_index")
+    if place is not None and not np.array_equal(*place):
+        return  # which says it
+    ours, theirs = _euler(seen.ours), _euler(seen.theirs)
+    if ours is None or theirs is None:
+        return
+    (used, dt), (other, said) = ours, theirs
+    if abs(used - dt) > TOOK * abs(dt) or abs(other - said) <= TOOK * abs(said):
+        return
+    text = f"the scheduler stepped by {other:.5g} where its schedule says {said:.5g}"
+    fix = "reset its step index before the loop (warm-up calls move it), and check the sign and factor of its update"
+    yield named(text, "scheduler.step", said, other, other, fix=fix, at=LATENTS)
+
+
+def _euler(values: Values) -> tuple[float, float] | None:
+    """The dt that a step used, and the schedule's; None where it moved otherwise, or the values are not held."""
+    names = ("noise_pred", "latents.before", "latents.after", "dt")
+    flow, before, after, dt = (values.get(("", f"{LOOP}:{name}")) for name in names)
+    if flow is None or before is None or after is None or dt is None or dt.size != 1:
+        return None
+    if not flow.shape == before.shape == after.shape:
+        return None
+    moved, square = after - before, float(np.vdot(flow, flow))
+    used = float(np.vdot(flow, moved)) / square if square else math.nan
+    left = float(np.linalg.norm(moved - used * flow))
+    return (used, float(dt.item())) if left <= TOOK * float(np.linalg.norm(moved)) else None
 
 
 ORDER = "scheduler.solver_order"
@@ -57,4 +96,4 @@ def remembered(seen: Seen) -> Iterator[Cause]:
         f"the scheduler enters step {seen.step} with {theirs} predictions of earlier steps, with {ours} on the "
         "reference: its state was not reset, or was lost, between stages"
     )
-    yield named(text, "scheduler.history", float(ours), float(theirs), float(theirs))
+    yield named(text, "scheduler.history", float(ours), float(theirs), float(theirs), at=HISTORY)

@@ -1,0 +1,67 @@
+"""Every independent difference of a comparison that failed, not only the first: real ports have several faults at once.
+
+Each is judged on its own inputs: a schedule, an argument of the model, a module whose compared inputs match, and the
+relations that are fitted on each side (guidance, step, decode). What only hands on another's difference is not listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from parity.compare.judge import SCHEDULE
+from parity.compare.many.sites import FAILED, INTRODUCED, among
+from parity.compare.result import Cause, SiteDiff
+from parity.records import LOOP
+
+_RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", "decode:frames")
+"""In execution order."""
+_LOOP = {
+    "noise_pred": "guidance", "latents.after": "the scheduler's step", "latents.before": "the latents",
+    "history": "the scheduler's history", "step_index": "the scheduler's place",
+}  # fmt: skip
+
+
+@dataclass
+class Difference:
+    """One difference.
+
+    Attributes:
+        place: the schedule, an argument, a module or a value of the loop, in words. branches: that have it, in order.
+        causes: why, where that is known.
+    """
+
+    place: str
+    branches: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return self.place + (f" ({', '.join(self.branches)})" if self.branches else "")
+
+
+def differences(sites: Sequence[SiteDiff], causes: Sequence[Cause]) -> tuple[Difference, ...]:
+    """Those that judged sites and causes show, in execution order."""
+    found: dict[str, Difference] = {}
+    for d in among(sites, verdicts=FAILED, births=INTRODUCED):
+        one = found.setdefault(_place(d.key.site), Difference(_place(d.key.site)))
+        if d.key.branch and d.key.branch not in one.branches:
+            one.branches.append(d.key.branch)
+    for cause in causes:
+        if cause.at and not cause.harmless:
+            found.setdefault(_place(cause.at), Difference(_place(cause.at))).causes.append(cause.cause)
+    behind = {_place(site): i + 1 for i, site in enumerate(_RELATIONS)}
+    return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
+
+
+def _place(site: str) -> str:
+    module, _, port = site.partition(":")
+    port = port.partition("@")[0]
+    if module == SCHEDULE:
+        return "the schedule"
+    if module == LOOP:
+        return _LOOP.get(port, port)
+    if module == "decode":
+        return "what is decoded" if port.startswith("in.") else "the frames"
+    if module == "":
+        return f"the argument {port.removeprefix('in.')}" if port.startswith("in.") else "the model's output"
+    return f"{module}'s input {port.removeprefix('in.')}" if port.startswith("in.") else module

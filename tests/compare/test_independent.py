@@ -1,0 +1,104 @@
+"""Every independent difference of two recordings is listed, in order, and none is invented."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("diffusers")
+import diffusers
+
+from parity.compare.diff import diff
+from parity.compare.independent import differences
+from tests.support.cli import cli
+from tests.support.scripts import drawn, recorded, referenced, tame
+
+TOKENS, HELD = 16, 10
+
+
+def other_order(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The model's own forward, its patches laid out as rows x columns x channels for channels x rows x columns."""
+    (x,) = type(self).forward(self, *args, **kwargs)
+    b, c, t, h, w = x.shape
+    laid = x.reshape(b, c, t, h // 2, 2, w // 2, 2).permute(0, 2, 3, 5, 4, 6, 1)
+    read = laid.reshape(b, t, h // 2, w // 2, c, 2, 2)
+    return (read.permute(0, 4, 1, 2, 5, 3, 6).reshape(x.shape),)
+
+
+def script(faults: Collection[str]) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """A loop around a tiny Wan with these faults, and its parts."""
+    model = tame(
+        diffusers.WanTransformer3DModel(
+            patch_size=(1, 2, 2), num_attention_heads=2, attention_head_dim=24, in_channels=4, out_channels=4,
+            text_dim=32, freq_dim=32, ffn_dim=64, num_layers=1, rope_max_seq_len=32,
+        )
+    )  # fmt: skip
+    if "order" in faults:
+        model.forward = types.MethodType(other_order, model)
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0 if "schedule" in faults else 5.0)
+    held = (torch.arange(TOKENS) < HELD)[None, :, None]
+    text, negative = drawn(1, TOKENS, 32, seed=3), drawn(1, TOKENS, 32, seed=4) * held
+    text = text if "t5 mask" in faults else text * held
+    negative = torch.zeros_like(negative) if "null prompt" in faults else negative
+    scale = 4.0 if "guidance" in faults else 5.0
+
+    def go() -> torch.Tensor:
+        scheduler.set_timesteps(2)
+        x = drawn(1, 4, 3, 8, 12, seed=5)
+        for t in scheduler.timesteps:
+            given = {"hidden_states": x, "timestep": t.expand(1), "return_dict": False}
+            cond, uncond = (model(**given, encoder_hidden_states=y)[0] for y in (text, negative))
+            x = scheduler.step(uncond + scale * (cond - uncond), t, x, return_dict=False)[0]
+        return x
+
+    return go, {"transformer": model, "scheduler": scheduler}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("independent") / "reference"
+    go, parts = script(())
+    referenced(where, go, **parts)
+    return where
+
+
+TEXT = "the argument encoder_hidden_states"
+
+
+@pytest.mark.parametrize(
+    ("faults", "listed"),
+    [
+        ((), []),
+        (("schedule",), ["the schedule"]),
+        (("t5 mask",), [f"{TEXT} (cond)"]),
+        (("order",), ["the model's output (cond, uncond)"]),
+        (("guidance",), ["guidance"]),
+        (("order", "guidance"), ["the model's output (cond, uncond)", "guidance"]),
+        (("schedule", "null prompt"), ["the schedule", f"{TEXT} (uncond)"]),
+        (
+            ("schedule", "null prompt", "order", "t5 mask", "guidance"),
+            ["the schedule", f"{TEXT} (cond, uncond)", "the model's output", "guidance"],
+        ),
+    ],
+)
+def test_each_fault_is_listed_and_no_other(
+    reference: Path, faults: tuple[str, ...], listed: list[str], tmp_path: Path
+) -> None:
+    go, parts = script(faults)
+    recorded(tmp_path / "candidate", go, like=reference, **parts)
+    found = diff(reference, tmp_path / "candidate")
+    assert found.verdict == ("fail" if faults else "pass"), found.reason
+    assert list(map(str, differences(found.sites, found.causes))) == listed
+    shown = cli("diff", reference, tmp_path / "candidate", code=1 if faults else 0)
+    assert (f"{len(listed)} independent ones: {'; '.join(listed)}" in " ".join(shown.out.split())) == (len(listed) > 1)
+    document = json.loads(cli("diff", "--format", "json", reference, tmp_path / "candidate").out)
+    assert len(document["differences"]) == len(listed)
+    known = {place for place in listed if place.split(" (")[0] != TEXT}
+    named = {d["place"] for d in document["differences"] if d["causes"]}
+    assert named == {place.split(" (")[0] for place in known}
