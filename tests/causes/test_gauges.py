@@ -12,10 +12,9 @@ import pytest
 from parity.causes.errors import error_vector
 from parity.causes.gauges import working_dtype
 from parity.causes.witnesses.dtype import dtype
-from parity.causes.witnesses.input_values import input_values
-from parity.causes.witnesses.schedule import bfloat16, schedule
-from parity.causes.witnesses.values_at_origin import values_at_origin
-from parity.causes.witnesses.values_reordered import values_reordered
+from parity.causes.witnesses.schedule import schedule
+from parity.causes.witnesses.values import values, values_reordered
+from parity.compare.detect.held import bfloat16
 from parity.compare.result import Cause, Distance, StepDiff
 from parity.records import Key, Record, StepRecords
 from tests.support.made import ORIGIN, evidence, tensor
@@ -44,7 +43,7 @@ def mask(keys: Sequence[int], additive: bool = False) -> Record:
     ],
 )
 def test_what_happened_to_the_values_at_the_origin_is_named(ours: Record, theirs: Record, word: str) -> None:
-    causes = [cause.cause for cause in values_at_origin(evidence([ours], [theirs], origin=ours.key))]
+    causes = [cause.cause for cause in values(evidence([ours], [theirs], origin=ours.key))]
     assert len(causes) == bool(word)
     assert all(word in text for text in causes)
 
@@ -139,7 +138,7 @@ def given(x: Any, site: str = SITE) -> Record:
 
 def argued(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
     """What is said of the last of these arguments."""
-    return [cause.cause for cause in input_values(evidence(ours, theirs, origin=ours[-1].key))]
+    return [cause.cause for cause in values(evidence(ours, theirs, origin=ours[-1].key))]
 
 
 @pytest.mark.parametrize(
@@ -159,11 +158,12 @@ def test_what_was_done_to_an_argument_is_named_on_either_side(how: str, other: n
 @pytest.mark.parametrize(
     ("ours", "theirs", "word"),
     [
-        ([given(TIMES)], [given(TIMES * 1.3)], ""),
+        ([given(TIMES)], [given(TIMES * 1.3)], "times 1.3"),
+        ([given(TIMES)], [given(TIMES + np.array([1, 0, 5]))], ""),
         ([given(np.round(TIMES))], [given(np.round(TIMES))], ""),  # equal values were not rounded
-        ([given(TIMES, "m:out")], [given(np.floor(TIMES), "m:out")], ""),  # an output
+        ([given(TIMES, "m:out")], [given(np.floor(TIMES), "m:out")], "m:out is the reference's rounded down"),
         ([given(TIMES), given(TIMES / 2, CROSS)], [given(TIMES), given(TIMES, CROSS)], "the reference has at :in."),
-        ([given([1, 1, 1]), given([2, 2, 2], CROSS)], [given([1, 1, 1]), given([1, 1, 1], CROSS)], ""),
+        ([given([1, 1, 1]), given([2, 2, 2], CROSS)], [given([1, 1, 1]), given([1, 1, 1], CROSS)], "times 0.5"),
     ],
 )
 def test_other_arguments_are_named_only_if_it_is_clear(ours: list[Record], theirs: list[Record], word: str) -> None:

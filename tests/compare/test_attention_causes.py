@@ -114,7 +114,11 @@ def joint(valid: int, phantoms: int, seed: int = 0) -> tuple[list[Record], list[
 
 @pytest.mark.parametrize(
     ("valid", "phantoms", "meaning", "block"),
-    [(10, 14, "its 14 padded text tokens", None), (24, 64, "what fills 64 tokens to blocks of 128", 128)],
+    [
+        (10, 14, "its 14 padded text tokens", None),
+        (24, 64, "what fills 64 tokens to blocks of 128", 128),
+        (24, 8, "what fills 64 tokens to multiples of 24", None),
+    ],
 )
 def test_phantom_keys_are_counted_exactly_and_explained(valid: int, phantoms: int, meaning: str, block: int) -> None:
     (found,) = counted(*joint(valid, phantoms))

@@ -1,7 +1,7 @@
 """The schedule: what the loop's own numbers say at every step. numpy only.
 
-Timesteps, sigmas and their differences dt are recorded whole. Where they differ: at which steps, by how much, and
-whether the candidate's are the reference's rounded to bfloat16, shifted by a step, or a multiple of them.
+Timesteps, sigmas and their differences dt are recorded whole. Where they differ: at which steps, by how much, and what
+was done to them (`parity.compare.detect.transforms`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import ROUNDING
 from parity.causes.witness import witness
+from parity.compare.detect.transforms import done
 from parity.compare.result import NAN, Cause, Witness
 
 ANOTHER = "is another"
@@ -53,26 +54,11 @@ def _apart(x: np.ndarray) -> np.ndarray:
 def _kind(numbers: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[str, str, str, str]:
     """What the candidate's numbers are: a sentence's end, and the setting that does it where one does."""
     values = [n for n in names if n != "dt"] or list(names)
-    if all(_rounded(numbers[n][:, 0], numbers[n][:, 1]) for n in values):
+    said = {str(done(numbers[n][:, 0], numbers[n][:, 1])) for n in values}
+    made = done(numbers[values[0]][:, 0], numbers[values[0]][:, 1])
+    if len(said) > 1 or made is None or made.inverse:
+        return ANOTHER, "", "", ""
+    if made.words == "rounded to bfloat16":
         return "is rounded to bfloat16", "schedule_dtype", "bfloat16", "model"
-    x = np.concatenate([numbers[n] for n in values])
-    at = x[x[:, 0] != 0]
-    ratios = at[:, 1] / at[:, 0]
-    if len(at) and ratios.std() <= ROUNDING * abs(ratios.mean()):
-        return f"is the reference's times {ratios.mean():.6g}", "", "", ""
-    for name in values:
-        ours, theirs = numbers[name].T
-        if len(ours) > 1 and np.allclose(theirs[:-1], ours[1:], rtol=ROUNDING, atol=0):
-            return "is a step ahead: it was not reset, or warm-up calls moved it", "", "", ""
-    return ANOTHER, "", "", ""
-
-
-def _rounded(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    return bool(np.allclose(bfloat16(ours), theirs, rtol=ROUNDING, atol=0)) and not np.array_equal(ours, theirs)
-
-
-def bfloat16(x: np.ndarray) -> np.ndarray:
-    """float64 numbers rounded to bfloat16, to nearest even."""
-    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
-    kept = ((bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)).astype(np.uint32)
-    return kept.view(np.float32).astype(np.float64)
+    late = ": it was not reset, or warm-up calls moved it" if made.words.startswith("a step") else ""
+    return f"is {made.words}{late}" if late else f"is the reference's {made.words}", "", "", ""

@@ -23,7 +23,7 @@ import numpy as np
 from parity.compare.detect.arithmetic import rounded_otherwise
 from parity.compare.detect.guidance import guidance
 from parity.compare.detect.handed import GIVEN, judged_by_own
-from parity.compare.detect.held import EXACT, EXPLAINED, Both, Seen, Values, apart, bfloat16, differ, held, named
+from parity.compare.detect.held import EXACT, EXPLAINED, SAME, Both, Seen, Values, apart, bfloat16, differ, held, named
 from parity.compare.detect.noise import noise
 from parity.compare.detect.order import reordered
 from parity.compare.detect.stages import LATENTS, continued, remembered, stepped
@@ -102,7 +102,8 @@ def _schedule(seen: Seen) -> Iterator[Cause]:
         a, b = sigmas
         inside = (a > 0) & (a < 1) & (b > 0) & (b < 1)
         factors = b[inside] * (1 - a[inside]) / (a[inside] * (1 - b[inside]))
-        if factors.size and np.ptp(factors) <= EXACT * abs(factors.mean()):
+        ends = np.allclose(a[~inside], b[~inside], atol=SAME)  # which a shift leaves as they are
+        if factors.size and ends and np.ptp(factors) <= EXACT * abs(factors.mean()):
             factor = float(factors.mean())
             formula, other = (
                 "sigma' = s sigma / (1 + (s - 1) sigma)",

@@ -40,6 +40,9 @@ def guidance(seen: Seen) -> Iterator[Cause]:
     elif abs(other - scale) > near:
         lost = " (none is applied)" if abs(other - 1) <= near else ""
         yield _cause(f"the guidance scale is {other:.4g}, not {scale:.4g}{lost}", scale, other)
+    elif abs(second.size + first.size) <= EXACT * abs(first.size):
+        text = "the guided prediction is negated on the candidate"
+        yield named(text, "guidance.sign", first.size, second.size, second.size, at=_GUIDED)
     elif abs(second.size - first.size) > EXACT:
         text = (
             f"the guided prediction is rescaled by {first.size:.4g} on the reference, by {second.size:.4g} on the "

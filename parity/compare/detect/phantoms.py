@@ -28,6 +28,8 @@ MOST_PAIRS = 1 << 26
 """Of rows of both sides that are compared with each other: half a gigabyte in float64."""
 BLOCKS = (128, 256, 512, 1024, 2048, 2816, 3328, 4096)
 """Of splash attention, as ports choose them."""
+FILLS = (8, 16, 24, 48, *BLOCKS)
+"""Numbers of tokens that a sequence is filled up to a multiple of: registers and tiles, then blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,18 @@ class Phantoms:
         found = []
         if whole == self.padded:
             found.append(f"its {self.padded} padded text tokens")
-        fills = {b: -self.tokens % b for b in BLOCKS}
-        found += [f"what fills {self.tokens} tokens to blocks of {b}" for b in BLOCKS if fills[b] == whole]
+        fills = {b: -self.tokens % b for b in FILLS}
+        found += [f"what fills {self.tokens} tokens to {_many(b)}" for b in FILLS if fills[b] == whole]
         if 0 < self.padded < whole:
             own = f"its {self.padded} padded text tokens"
-            both = [b for b in BLOCKS if self.padded + fills[b] == whole]
-            found += [f"{own} and the {fills[b]} that fill {self.tokens} tokens to blocks of {b}" for b in both]
+            both = [b for b in FILLS if self.padded + fills[b] == whole]
+            found += [f"{own} and the {fills[b]} that fill {self.tokens} tokens to {_many(b)}" for b in both]
         known = " or ".join(found) or "no count that is known here"
         return f"{known}, with the keys' mean subtracted" if self.smooth else known
+
+
+def _many(fill: int) -> str:
+    return f"{'blocks' if fill in BLOCKS else 'multiples'} of {fill}"
 
 
 def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Phantoms, ...]:

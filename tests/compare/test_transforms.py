@@ -1,0 +1,77 @@
+"""Each transform is named in the direction in which it was done, and another value is never taken for one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parity.compare.detect.held import bfloat16
+from parity.compare.detect.transforms import TRANSFORMS, Made, Transform, done
+
+X = 300 * np.random.default_rng(0).standard_normal((4, 6, 6))
+OTHER = np.random.default_rng(1).standard_normal(X.shape)
+TIMES = np.array([999.0, 750.5, 502.25, 251.125, 0.75])
+
+
+BACK = {"times 1000": "divided by 1000", "divided by 1000": "times 1000"}
+
+
+def rows(x: np.ndarray) -> np.ndarray:
+    y = x.copy()
+    y[0, :3] = 0.0
+    return y
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t.words)
+@pytest.mark.parametrize("inverse", [False, True])
+def test_what_gives_every_value_is_named_in_its_direction(transform: Transform, inverse: bool) -> None:
+    made = transform.make(X)
+    found = done(made, X) if inverse else done(X, made)
+    assert found is not None
+    told = {(found.words, found.inverse)}
+    # What takes itself back, or another of the list, is named as it looks from the reference.
+    assert told <= {(transform.words, inverse), (transform.words, False), (BACK.get(transform.words, ""), False)}
+
+
+@pytest.mark.parametrize(
+    ("x", "make", "words"),
+    [
+        (X, np.zeros_like, "set to zero"),
+        (X, rows, "with 3 of its 24 rows zero"),
+        (X, lambda x: 0.8 * x, "times 0.8"),
+        (X, lambda x: 0.8 * x + 2, "times 0.8 plus 2"),
+        (X, lambda x: x + 20, "plus 20"),
+        (X, lambda x: x.swapaxes(-1, -2), "transposed"),
+        (X, lambda x: np.flip(x, 1), "from last to first along axis 1"),
+        (X, lambda x: np.roll(x, 3, 2) * (1 + 1e-4), "with its halves along axis 2 swapped"),  # up to rounding
+        (X, lambda x: x.ravel()[np.random.default_rng(2).permutation(x.size)].reshape(x.shape), "in another order"),
+        (TIMES, lambda x: np.append(x[1:], 0.0), "a step ahead"),
+        (TIMES, lambda x: np.append(1000.0, x[:-1]), "a step late"),
+        (TIMES, lambda x: x[::-1], "from last to first"),
+        (TIMES, np.floor, "rounded down to integers"),
+        (TIMES[:1], lambda x: 0.5 * x, None),  # one number is a multiple of any other
+        (X, lambda x: x + OTHER, None),
+        (X, lambda x: X.std() * OTHER, None),
+        (X, lambda x: np.full_like(x, np.nan), None),
+        (X, lambda x: x * (1 + 1e-8), None),  # the same
+        (X, lambda x: x[:2], None),
+    ],
+)
+def test_what_was_done_is_named_or_nothing_is(x: np.ndarray, make: Made, words: str | None) -> None:
+    found = done(x, make(x))
+    assert (found and found.words) == words
+
+
+@given(seed=st.integers(0, 10_000), size=st.integers(4, 400), apart=st.sampled_from([1e-4, 1e-2, 1.0]))
+def test_noise_is_no_transform(seed: int, size: int, apart: float) -> None:
+    x, noise = np.random.default_rng(seed).standard_normal((2, size))
+    found = done(x, x + apart * noise)
+    assert found is None
+
+
+def test_rounding_is_read_off_either_side() -> None:
+    narrow = bfloat16(X)
+    assert str(done(X, narrow)) == "the candidate's is the reference's rounded to bfloat16"
+    assert str(done(narrow, X)) == "the reference's is the candidate's rounded to bfloat16"
