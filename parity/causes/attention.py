@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from parity.causes.evidence import AttentionCall, Evidence
+from parity.causes.request import own_settings
 from parity.compare.detect.phantoms import count_phantoms, mask_causes
 from parity.errors import InconclusiveError, ParityError
 from parity.hooks.sites import ATTENTION, plan_sites
@@ -42,7 +43,8 @@ def _values(evidence: Evidence, module: str) -> tuple[Sequence[Record], Sequence
     if all(_holds(records, module) for records in held):
         return held
     machine, declared = evidence.machine, evidence.declared
-    if "candidate" not in evidence.met or declared.backend not in ("torchax", PORT):
+    known = declared.backend == PORT or own_settings(declared, "torchax") is not None
+    if "candidate" not in evidence.met or not known:
         raise InconclusiveError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
     machine.say(f"both sides again, with the values of {module}")
     sides = machine.reference, machine.candidate_side(machine.candidate_settings(declared))

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parity.causes.attention import attention_call
+from parity.causes.closer import looked_closer
 from parity.causes.evidence import Evidence
 from parity.causes.machine import Machine
 from parity.causes.match import UNKNOWN
@@ -56,9 +57,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     if found.verdict != "fail" or found.origin is None:
         judged = "" if found.verdict == "pass" else "the comparison could not be judged, so "
         return found.noted(f"{judged}there is nothing to explain")
-    origin, key = found.origin, found.origin.key
-    if closer := request.closer(key):
-        found = found.noted(f"the run looked closer than the records it kept: {closer}")
+    key = found.origin.key
     reference, candidate = Golden.open(request.reference), Golden.open(request.candidate)
     if key.step < 0:
         try:
@@ -70,6 +69,11 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         return replace(found, causes=(*found.causes, *again.causes), notes=(*found.notes, *again.notes))
     ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
     theirs = Branches.of(reference.provenance, candidate.provenance).step(ours, theirs)
+    found, ours, theirs = looked_closer(request, found, ours, theirs)
+    origin = found.origin
+    assert origin is not None
+    if closer := request.closer(origin.key):
+        found = found.noted(f"the run looked closer than the records it kept: {closer}")
     evidence = Evidence(
         request=request,
         found=found,

@@ -142,7 +142,7 @@ class _Judged:
             return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result
         in_blocks = any(d.key.module in self.plan.modules and _module_met(d) for d in result.sites)
         unseen = frozenset[str]() if in_blocks else frozenset(named).intersection(self.pair.modules) - self.plan.modules
-        result = descend(result, self.pair, self.failing, self.say, unseen)
+        result = descend(result, self.pair, self.failing, self.say, self.sink, unseen)
         if self.local is not None:
             result = self.local.descend(result)
         return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result

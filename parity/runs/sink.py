@@ -20,6 +20,10 @@ class Sink(Protocol):
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
 
+    def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
+        """What a closer look at a step of the check observed."""
+        ...
+
     def finish(self, ends: Pair[Ends]) -> None:
         """The check is over."""
         ...
@@ -36,6 +40,8 @@ class NoSink:
         return None
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
+
+    def closer(self, reference: StepRecords, candidate: StepRecords) -> None: ...
 
     def finish(self, ends: Pair[Ends]) -> None: ...
 

@@ -26,12 +26,13 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from parity.cache import cache_dir
+from parity.causes.closer import FOLDER
 from parity.commands.parts.frame_files import write_frames
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
 from parity.paths.side import Pair
-from parity.records import Facts, StepRecords
+from parity.records import Facts, Provenance, StepRecords
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import tell, write
@@ -62,6 +63,7 @@ class KeepRun:
             raise UsageError(f"--out: '{out}' exists and is not an empty folder; name another, or delete it")
         self.out, self.where, self.request = out, out, request
         self.writers: dict[str, GoldenWriter] = {}
+        self._provenance: dict[str, Provenance] = {}
         self._begun = False
 
     def _make(self, where: Path) -> None:
@@ -79,6 +81,7 @@ class KeepRun:
         self._make(self.where)
         for role, side in (("reference", facts.reference), ("candidate", facts.candidate)):
             assert side.provenance is not None
+            self._provenance[role] = side.provenance
             self.writers[role] = GoldenWriter(self.where / role, side.provenance)
             carry(str(self.where / role), side, side.provenance)
         return str(self.where.resolve())
@@ -86,6 +89,12 @@ class KeepRun:
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
         self.writers["reference"].write_step(reference)
         self.writers["candidate"].write_step(candidate)
+
+    def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
+        with self._told():
+            for role, step in (("reference", reference), ("candidate", candidate)):
+                with GoldenWriter(self.where / FOLDER / role, self._provenance[role]) as writer:
+                    writer.write_step(step)
 
     def finish(self, ends: Pair[Ends]) -> None:
         for writer in self.writers.values():
@@ -136,6 +145,9 @@ class KeepLast(KeepRun):
 
     def finish(self, ends: Pair[Ends]) -> None:
         self._tried(super().finish, ends)
+
+    def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
+        self._tried(super().closer, reference, candidate)
 
     def frames(self, name: str, frames: np.ndarray) -> None:
         self._tried(super().frames, name, frames)

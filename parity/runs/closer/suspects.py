@@ -36,6 +36,7 @@ from parity.paths.worker.process import RemoteError
 from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import Say
 from parity.runs.sides import Ready
+from parity.runs.sink import Sink
 from parity.runs.stream import state_of
 
 
@@ -187,11 +188,13 @@ class SecondLook:
         return [known.get(d.key, d) for d in sites]
 
 
-def descend(result: Result, pair: Ready, state: State, say: Say, unseen: Collection[str] = frozenset()) -> Result:
+def descend(
+    result: Result, pair: Ready, state: State, say: Say, sink: Sink, unseen: Collection[str] = frozenset()
+) -> Result:
     """Observe the block of a failing result's origin module by module, and place the origin there.
 
     Args:
-        state: of the reference, before the step of the origin.
+        state: of the reference, before the step of the origin. sink: takes what is observed.
         unseen: modules that a port named and that were not compared so far: the origin may lie in them as well.
     """
     block = block_of_origin(result, pair.facts.reference.trunk)
@@ -203,8 +206,10 @@ def descend(result: Result, pair: Ready, state: State, say: Say, unseen: Collect
     steps = (step, step + 1)
     first = pair.sides.reference.observe(Plan(sites=plan, floors=DEFAULT_KINDS, forced=True), start=state, steps=steps)
     second = pair.sides.candidate.observe(Plan(sites=plan), start=state, steps=steps)
+    ours, theirs = next(first), next(second)
+    sink.closer(ours, theirs)
     judge = Judge(excuses(pair.differing), strict_sites=pair.strict)
-    sites = tuple(d for d in judge.step(next(first), next(second)) if d.key.module != LOOP)
+    sites = tuple(d for d in judge.step(ours, theirs) if d.key.module != LOOP)
     born = ("module", "input")
     branch = result.origin.key.branch
     at = next((d for d in sites if d.verdict == "fail" and d.birth in born and d.key.branch == branch), None)

@@ -10,21 +10,20 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Result
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
-from parity.records import LOOP, Facts, StepRecords
+from parity.records import LOOP, Facts
 from parity.runs.compare import run
 from parity.runs.request import Request, Say
 from parity.runs.sides import Own
+from parity.runs.sink import NoSink
 from parity.runs.stream import Ends
 
 
 @dataclass
-class Rounds:
+class Rounds(NoSink):
     """A sink that keeps what the sides of each check came to.
 
     Attributes:
@@ -38,12 +37,8 @@ class Rounds:
         self._name = name
         return None
 
-    def step(self, reference: StepRecords, candidate: StepRecords) -> None: ...
-
     def finish(self, ends: Pair[Ends]) -> None:
         self.ends[self._name] = ends
-
-    def frames(self, name: str, frames: np.ndarray) -> None: ...
 
 
 def compare_stage(

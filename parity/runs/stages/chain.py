@@ -125,6 +125,9 @@ class _Loops:
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
         self.inner.step(reference, candidate)
 
+    def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
+        self.inner.closer(reference, candidate)
+
     def finish(self, ends: Pair[Ends]) -> None:
         self.inner.finish(ends)
         self.checks[self._name] = ends
