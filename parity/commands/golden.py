@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from parity.golden import Golden, Problem, fingerprint_bytes, verify
+from parity.golden.fingerprint import WeightPrint
 from parity.records import Record, StepRecords
 from parity.report.cells import counted, size
 from parity.report.document import Cells, Facts, Listing, Section, Table, finite
@@ -83,9 +84,8 @@ def _steps(golden: Golden) -> str:
 def _sections(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> Iterator[Section]:
     provenance = golden.provenance
     index, count = provenance.shard
-    weights = fingerprint_bytes(
-        "", (), (f"{name}={value}\n".encode("utf-8", "surrogatepass") for name, value in provenance.weights.items())
-    )
+    named = (f"{name}={WeightPrint.parse(text).digits}\n" for name, text in provenance.weights.items())
+    weights = fingerprint_bytes("", (), (line.encode("utf-8", "surrogatepass") for line in named))
     rows = [
         ("golden", golden.name),
         ("state", "complete" if golden.complete else "incomplete: its recording was not finished"),

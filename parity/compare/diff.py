@@ -102,9 +102,9 @@ def diff(
             notes = tuple(map(Note, rename.proposal.notes))
             findings = sides.findings(rename.proposal.rename)
         rename = rename.proposal.rename if rename.proposal else NONE
-    if failed(findings):
+    if failed([f for f in findings if not f.computed]):
         return sides.incomparable(findings, notes)
-    return _judged(sides, findings, notes, rename, say)
+    return _with_weights(_judged(sides, findings, notes, rename, say))
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,15 @@ def _taken(read: list[Future[StepRecords]]) -> tuple[StepRecords, StepRecords]:
     reference, candidate = (future.result() for future in read)
     read.clear()
     return reference, candidate
+
+
+def _with_weights(result: Result) -> Result:
+    """A comparison of other weights, which fails whatever these inputs exercise of them."""
+    other = failed(result.preflight)
+    if other is None:
+        return result
+    why = Reason(kind="preflight", check=other.check, detail=other.detail)
+    return replace(result, verdict="fail", failed="preflight", why=why)
 
 
 def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rename: Rename, say: Say) -> Result:

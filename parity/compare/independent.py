@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 
 from parity.compare.judge import SCHEDULE
 from parity.compare.many.sites import FAILED, INTRODUCED, among
-from parity.compare.result import Cause, SiteDiff
+from parity.compare.preflight import WEIGHTS
+from parity.compare.result import Cause, Check, SiteDiff
 from parity.records import LOOP
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", "decode:frames")
 """In execution order."""
+_AROUND = ("", LOOP, SCHEDULE, "decode")
+"""What is no module of the model."""
+_WEIGHTS = {f"the {WEIGHTS}"}
 _LOOP = {
     "noise_pred": "guidance", "latents.after": "the scheduler's step", "latents.before": "the latents",
     "history": "the scheduler's history", "step_index": "the scheduler's place",
@@ -39,10 +43,14 @@ class Difference:
         return self.place + (f" ({', '.join(self.branches)})" if self.branches else "")
 
 
-def differences(sites: Sequence[SiteDiff], causes: Sequence[Cause]) -> tuple[Difference, ...]:
-    """Those that judged sites and causes show, in execution order."""
-    found: dict[str, Difference] = {}
+def differences(
+    sites: Sequence[SiteDiff], causes: Sequence[Cause], preflight: Sequence[Check] = ()
+) -> tuple[Difference, ...]:
+    """Those that preflight, judged sites and causes show, in execution order."""
+    found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in preflight if c.computed}
     for d in among(sites, verdicts=FAILED, births=INTRODUCED):
+        if found.keys() & _WEIGHTS and d.key.module not in _AROUND:
+            continue  # a module that has other weights differs by them
         one = found.setdefault(_place(d.key.site), Difference(_place(d.key.site)))
         if d.key.branch and d.key.branch not in one.branches:
             one.branches.append(d.key.branch)

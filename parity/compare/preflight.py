@@ -13,12 +13,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from dataclasses import replace
 
 import numpy as np
 
 from parity.compare.result import Check
 from parity.errors import shown
-from parity.golden.fingerprint import fingerprint
+from parity.golden.fingerprint import WeightPrint, fingerprint
 from parity.records import Facts, Schedule
 from parity.settings import changed_by
 
@@ -78,26 +79,35 @@ def explained(check: str, detail: str, settings: Iterable[Iterable[str]], declar
 
 
 Weights = Mapping[str, tuple[tuple[int, ...], str]]
-"""Parameter -> (shape, fingerprint); the shape is () where it is not known."""
+"""Parameter -> (shape, `weight_print`); the shape is () where it is not known."""
 
 
-def compare_weights(a: Weights, b: Weights, declared: Collection[str], *, mapped: bool = False) -> Check:
+def compare_weights(
+    a: Weights, b: Weights, declared: Collection[str], *, mapped: bool = False, own: bool = False
+) -> Check:
     """Compare two sides' parameters.
 
     Args:
         mapped: whether the two are mapped onto each other, so that one may fuse or split parameters of the other.
+        own: whether a side is a port, which may hold a parameter in another layout.
     """
     if not a or not b:
         return Check(WEIGHTS, "explained", unknown("weights were", a, b))
     one_sided, both = a.keys() ^ b.keys(), a.keys() & b.keys()
+    prints = {n: (WeightPrint.parse(a[n][1]), WeightPrint.parse(b[n][1])) for n in both}
     shapes = sorted(n for n in both if a[n][0] != b[n][0])
-    if shapes:
+    if shapes and not (own and all(x.same_values(y) for x, y in map(prints.__getitem__, shapes))):
         return Check(WEIGHTS, "fail", f"'{shapes[0]}' has shape {a[shapes[0]][0]} against {b[shapes[0]][0]}")
-    other = [n for n in both if a[n] != b[n]]
+    other = [n for n in both if prints[n][0].digits != prints[n][1].digits]
     if not one_sided and not other:
         return Check(WEIGHTS, "pass", f"{len(a)} parameters equal")
-    if not other and Counter(a.values()) == Counter(b.values()):
+    digits = [Counter((shape, WeightPrint.parse(text).digits) for shape, text in side.values()) for side in (a, b)]
+    if not other and digits[0] == digits[1]:
         return Check(WEIGHTS, "explained", f"{len(a)} parameters equal, under other names")
+    if other and not (one_sided and not mapped):
+        judged = _judged_weights({n: prints[n] for n in other}, shapes, len(a), own)
+        if judged is not None:
+            return judged
     parts = [f"{len(other)} of {len(a)} parameters differ in value: {few(other)}"] if other else []
     parts += [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
     detail = "; ".join(parts)
@@ -106,6 +116,38 @@ def compare_weights(a: Weights, b: Weights, declared: Collection[str], *, mapped
     if not other:
         return Check(WEIGHTS, "explained", detail)
     return explained(WEIGHTS, detail, [changed_by("weights")], declared)
+
+
+def _judged_weights(
+    other: Mapping[str, tuple[WeightPrint, WeightPrint]], shapes: Collection[str], count: int, own: bool
+) -> Check | None:
+    """What the numbers of parameters say that are not equal to the bit; None where they are not known of all.
+
+    Args:
+        shapes: those of another shape. count: of all parameters. own: see `compare_weights`.
+    """
+    apart = {n: x.apart(y) for n, (x, y) in other.items()}
+    if any(math.isnan(far) for far in apart.values()):
+        return None
+    laid_out = {n for n, (x, y) in other.items() if (n in shapes or apart[n] > ROUNDING_LIMIT) and x.same_values(y)}
+    wrong = [n for n in other if apart[n] > ROUNDING_LIMIT and not (own and n in laid_out)]
+    said = f"{len(other)} of {count} parameters"
+    if not wrong and laid_out:
+        return Check(WEIGHTS, "explained", f"{said} hold the reference's values in another layout: {few(laid_out)}")
+    if not wrong:
+        return Check(WEIGHTS, "explained", f"{said} differ by rounding, {max(apart.values()):.1e} relative at most")
+    gains = {n: other[n][0].gain(other[n][1]) for n in wrong}
+    scaled = not any(map(math.isnan, gains.values()))
+    worst = max(wrong, key=lambda n: apart[n])
+    if set(wrong) <= laid_out:
+        how = "hold the reference's values in another order"
+    elif scaled:
+        how = f"are the reference's times {', '.join(dict.fromkeys(f'{gain:.4g}' for gain in gains.values()))}"
+    else:
+        how = f"have other values, '{worst}' by {apart[worst]:.1%}"
+    # A port may have folded a scale into its weights: the sites decide.
+    computed = not (own and scaled)
+    return Check(WEIGHTS, "fail", f"{len(wrong)} of {count} parameters {how}: {few(wrong)}", computed)
 
 
 def compare_tensors(
@@ -169,22 +211,23 @@ def few(names: Iterable[str]) -> str:
 
 
 def _weights(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
-    if (a.own or b.own) and set(a.weights) != set(b.weights):
+    own = a.own or b.own
+    if own and set(a.weights) != set(b.weights):
         return shared_weights(a.weights, b.weights)
-    return compare_weights(a.weights, b.weights, declared)
+    return compare_weights(a.weights, b.weights, declared, own=own)
 
 
 def shared_weights(a: Weights, b: Weights) -> Check:
-    """What a port names as the reference does. It may hold such a tensor in another layout: the sites decide."""
+    """What a port names as the reference does, in the same shape or the same layout."""
     both = sorted(n for n in a.keys() & b.keys() if a[n][0] == b[n][0])
     if not both:
         return Check(WEIGHTS, "pass", "not compared: the port names its parameters otherwise")
-    other = [n for n in both if a[n] != b[n]]
-    rest = len(a.keys() ^ b.keys())
-    if not other:
-        return Check(WEIGHTS, "pass", f"{len(both)} parameters of the same names equal; {rest} on one side only")
-    detail = f"{len(other)} of {len(both)} parameters of the same names differ in value: {few(other)}"
-    return Check(WEIGHTS, "explained", f"{detail}; {rest} on one side only (a port may hold them in another layout)")
+    found = compare_weights({n: a[n] for n in both}, {n: b[n] for n in both}, (), own=True)
+    rest = f"{len(a.keys() ^ b.keys())} on one side only"
+    if found.verdict == "fail" and not found.computed:
+        return replace(found, verdict="explained", detail=f"{found.detail}; {rest}, of what nobody knows how far")
+    said = f"{len(both)} parameters of the same names equal" if found.verdict == "pass" else found.detail
+    return replace(found, detail=f"{said}; {rest}")
 
 
 def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:

@@ -26,11 +26,14 @@ class Check:
         check: what was compared: `weights`, `timesteps`, ...
         verdict: `pass`, `fail`, or `explained` where a declared differing setting accounts for it.
         detail: one line with the numbers.
+        computed: whether it fails by numbers of both sides, so that the run fails with it; else the two are not
+            comparable.
     """
 
     check: str
     verdict: Literal["pass", "fail", "explained"]
     detail: str
+    computed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parity.golden.fingerprint import fingerprint, narrow
+from parity.golden.fingerprint import narrow, weight_print
 from parity.paths.loop import Loop
 from parity.records import Facts
 
@@ -15,7 +15,7 @@ def gather(loop: Loop) -> Facts:
     weights: dict[str, tuple[tuple[int, ...], str]] = {}
     dtypes: dict[str, str] = {}
     for name, dtype, values in side.backend.weights():
-        weights[name] = (values.shape, fingerprint(narrow(values)))
+        weights[name] = (values.shape, weight_print(narrow(values)))
         dtypes[name] = dtype
     with side.backend.scope():
         sample = side.family.rotary_tables(side.backend.module(), loop.latents)

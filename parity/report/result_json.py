@@ -17,6 +17,7 @@ from parity.compare.independent import differences
 from parity.compare.reason import Birth
 from parity.compare.result import (
     Cause,
+    Check,
     Checked,
     Distance,
     FrameDiff,
@@ -47,7 +48,7 @@ def to_json(result: Result) -> dict[str, Any]:
 
 
 def _differences(result: Result) -> list[dict[str, Any]]:
-    found = differences(result.sites, result.causes)
+    found = differences(result.sites, result.causes, result.preflight)
     return [{"place": d.place, "branches": d.branches, "causes": d.causes} for d in found]
 
 
@@ -172,6 +173,7 @@ _SHAPES: Mapping[type, Callable[[Any], Any]] = {
     Checked: _checked,
     StageDiff: _stage,
     Cause: _cause,
+    Check: lambda check: {name: getattr(check, name) for name in ("check", "verdict", "detail")},
     Note: lambda note: note.text,
 }
 """Types that are not written by their fields alone."""

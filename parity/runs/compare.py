@@ -83,9 +83,9 @@ def _with_its_weights(result: Result) -> Result:
     other = failed(result.preflight)
     if other is None:
         return result
-    if result.verdict != "pass":
+    if result.verdict != "pass" or other.computed:
         return replace(result, verdict="fail", failed="preflight", why=_of_check(other))
-    laid_out = replace(other, verdict="explained", detail=f"{other.detail}: in another layout, as all sites agree")
+    laid_out = replace(other, verdict="explained", detail=f"{other.detail}: all sites agree")
     return replace(result, preflight=tuple(laid_out if c is other else c for c in result.preflight))
 
 

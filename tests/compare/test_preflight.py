@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.preflight import SCHEDULE_LIMIT, failed, preflight, shared_weights
+from parity.compare.preflight import SCHEDULE_LIMIT, Weights, compare_weights, failed, preflight, shared_weights
 from parity.compare.result import Check
 from parity.golden import fingerprint
+from parity.golden.fingerprint import weight_print
 from parity.records import Facts, Schedule
 
 NAN, INF = float("nan"), float("inf")
@@ -184,6 +185,34 @@ def test_a_reference_that_cannot_be_walked_fails_too() -> None:
     assert (checks["reference schedule"].verdict, checks["candidate schedule"].verdict) == ("fail", "fail")
     stepped = facts(schedule=replace(schedule(), step_index=3))
     assert "the reference's scheduler" in checked(BASE, reference=stepped)["scheduler state"].detail
+
+
+A, B = np.random.default_rng(5).standard_normal((2, 40, 40)).astype(np.float32)
+
+
+def held(a: np.ndarray, b: np.ndarray) -> Weights:
+    return {name: (x.shape, weight_print(np.ascontiguousarray(x))) for name, x in (("a.weight", a), ("b.weight", b))}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "own", "verdict", "words"),
+    [
+        (held(A, B), False, "pass", "2 parameters equal"),
+        (held(A * np.float32(1 + 1e-6), B), False, "explained", "1 of 2 parameters differ by rounding"),
+        (held(8 * A, 8 * B), False, "fail", "2 of 2 parameters are the reference's times 8: 'a.weight', 'b.weight'"),
+        (held(A + B, B), True, "fail", "1 of 2 parameters have other values, 'a.weight' by"),
+        (held(A.T, B), False, "fail", "1 of 2 parameters hold the reference's values in another order: 'a.weight'"),
+        (held(A.T, B), True, "explained", "hold the reference's values in another layout: 'a.weight'"),
+        (held(A[:, None], B), True, "explained", "in another layout"),
+        (held(0.125 * A, B), True, "fail", "1 of 2 parameters are the reference's times 0.125"),  # folded: sites decide
+        (held(A[:20], B), True, "fail", "'a.weight' has shape (40, 40) against (20, 40)"),
+    ],
+)
+def test_weights_that_are_not_equal_are_told_by_how(theirs: Weights, own: bool, verdict: str, words: str) -> None:
+    found = compare_weights(held(A, B), theirs, (), own=own)
+    assert (found.verdict, words in found.detail) == (verdict, True), found
+    decided = verdict == "fail" and "shape" not in words and not (own and "times" in words)
+    assert found.computed == decided
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from parity.golden import fingerprint, fingerprint_bytes
+from parity.golden.fingerprint import WeightPrint, weight_print
 
 X = np.float32([1, 2, 3, 4])
 
@@ -48,3 +51,58 @@ def _singly(x: np.ndarray) -> list[list[int]]:
 )
 def test_contents_shape_and_dtype_decide(x: np.ndarray, y: np.ndarray, is_same: bool) -> None:
     assert (fingerprint(x) == fingerprint(y)) is is_same
+
+
+# --- weights
+
+
+W = np.random.default_rng(0).standard_normal((3, 512, 130)).astype(np.float32)  # more than one chunk of numbers
+
+
+def printed(x: np.ndarray) -> WeightPrint:
+    return WeightPrint.parse(weight_print(x))
+
+
+def test_a_weight_s_numbers_are_pinned() -> None:
+    """They are in goldens that are kept for months."""
+    found = printed(np.arange(-3, 70_000, dtype=np.float32))
+    assert found.digits == fingerprint(np.arange(-3, 70_000, dtype=np.float32))
+    assert found.numbers[:4].tolist() == [10692562.0, 34998.0, -3.0, 69999.0]
+    assert found.counters[:3].tolist() == [4350492.0, -2252087.0, 2473006.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "apart", "gain", "same"),
+    [
+        (lambda x: x, 0.0, 1.0, True),
+        (lambda x: x + 1e-7 * np.abs(x), 1e-7, 1.0, True),
+        (lambda x: 8 * x, 7.0, 8.0, False),
+        (lambda x: -x, 2.0, -1.0, False),
+        (lambda x: x + 0.3 * np.random.default_rng(1).standard_normal(x.shape), 0.3, None, False),
+        (lambda x: x[:, ::-1], np.sqrt(2), None, True),
+        (lambda x: np.roll(x, 256, 1), np.sqrt(2), None, True),
+        (lambda x: x.swapaxes(1, 2), np.sqrt(2), None, True),
+        (lambda x: np.roll(x, 1, 0), np.sqrt(2), None, True),
+        (lambda x: np.random.default_rng(2).standard_normal(x.shape), np.sqrt(2), None, False),
+        (np.zeros_like, 1.0, 0.0, False),
+    ],
+)
+def test_how_a_weight_differs_is_seen_without_it(
+    make: Callable[[np.ndarray], np.ndarray], apart: float, gain: float | None, same: bool
+) -> None:
+    a, b = printed(W), printed(np.ascontiguousarray(make(W), np.float32))
+    assert a.apart(b) == pytest.approx(apart, rel=0.5)
+    assert a.gain(b) == pytest.approx(gain, rel=1e-5) if gain is not None else np.isnan(a.gain(b))
+    assert a.same_values(b) == same
+
+
+@given(text=st.text(max_size=200))
+def test_any_text_is_a_print_of_which_nothing_else_is_known(text: str) -> None:
+    found = WeightPrint.parse(text)
+    assert not found.numbers.size or len(text) > 100
+    assert np.isnan(found.apart(printed(W))) or found.numbers.size
+
+
+@pytest.mark.parametrize("x", [np.zeros(0, np.float32), np.full(4, np.nan, np.float32), np.float32(2), np.arange(5)])
+def test_every_tensor_has_a_print(x: np.ndarray) -> None:
+    assert printed(np.asarray(x)).digits == fingerprint(np.asarray(x))

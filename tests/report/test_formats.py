@@ -184,7 +184,7 @@ def test_a_sentence_is_only_a_sentence(raw: str, shown: str) -> None:
 
 @given(st.text())
 def test_no_name_leaves_its_cell(name: str) -> None:
-    bad = SiteDiff(Key("t", 0, "", f"{name}:out"), FAR, verdict="fail", note=name)
+    bad = SiteDiff(Key("t", 0, "", f"m{name}:out"), FAR, verdict="fail", note=name)
     result = replace(
         RESULT, why=because(name), model=name, sites=(bad,), differing_settings=(SettingDifference(name, name, name),)
     )

@@ -19,7 +19,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.floors import Floors
-from parity.golden.fingerprint import fingerprint
+from parity.golden.fingerprint import weight_print
 from parity.golden.versions import versions
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan
@@ -142,7 +142,9 @@ class StageSide:
         inputs = {f"{branch}.{name}": x for branch, given in at.inputs.items() for name, x in given.items()}
         plain = {name: array(x) for name, x in inputs.items()}
         weights = (
-            {f"{spec.source.stage}.{name}": fingerprint(x) for name, x in self.loaded().weights()} if spec.named else {}
+            {f"{spec.source.stage}.{name}": weight_print(x) for name, x in self.loaded().weights()}
+            if spec.named
+            else {}
         )
         origin = Provenance(
             side=self.role,
