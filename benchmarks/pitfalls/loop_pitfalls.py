@@ -132,7 +132,7 @@ def incomplete_injection(right: bool) -> Script:
     return Wan(scheduler=euler(shift=3.0 if right else 5.0))
 
 
-@pitfall(18, "Stale test fixtures", "weights", verdict="inconclusive")
+@pitfall(18, "Stale test fixtures", "weights")
 def stale_fixtures(right: bool) -> Script:
     """The reference was recorded before the weights changed."""
     return Wan(weights=1 if right else 2)
