@@ -6,13 +6,13 @@ relations that are fitted on each side (guidance, step, decode). What only hands
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from parity.compare.judge import SCHEDULE
-from parity.compare.many.sites import FAILED, INTRODUCED, among
+from parity.compare.many.sites import FAILED, INCONCLUSIVE, INTRODUCED, Place, among
 from parity.compare.preflight import WEIGHTS
-from parity.compare.result import Cause, Check, SiteDiff
+from parity.compare.result import Result, SiteDiff
+from parity.compare.unlike import UNPAIRED
 from parity.records import LOOP
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", "decode:frames")
@@ -43,22 +43,30 @@ class Difference:
         return self.place + (f" ({', '.join(self.branches)})" if self.branches else "")
 
 
-def differences(
-    sites: Sequence[SiteDiff], causes: Sequence[Cause], preflight: Sequence[Check] = ()
-) -> tuple[Difference, ...]:
-    """Those that preflight, judged sites and causes show, in execution order."""
-    found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in preflight if c.computed}
-    for d in among(sites, verdicts=FAILED, births=INTRODUCED):
+def differences(result: Result) -> tuple[Difference, ...]:
+    """Those that preflight, judged sites and causes show, in execution order; none where the two agree."""
+    if result.verdict != "fail":
+        return ()
+    found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in result.preflight if c.computed}
+    for d in among(result.sites, verdicts=INCONCLUSIVE, noted=True, which=_is_argument):
+        if d.note.endswith(UNPAIRED):
+            rows = f"{d.shapes[1][1]} rows on the candidate, {d.shapes[0][1]} on the reference: not compared"
+            found.setdefault(_place(d.key.site), Difference(_place(d.key.site), causes=[rows]))
+    for d in among(result.sites, verdicts=FAILED, births=INTRODUCED):
         if found.keys() & _WEIGHTS and d.key.module not in _AROUND:
             continue  # a module that has other weights differs by them
         one = found.setdefault(_place(d.key.site), Difference(_place(d.key.site)))
         if d.key.branch and d.key.branch not in one.branches:
             one.branches.append(d.key.branch)
-    for cause in causes:
+    for cause in result.causes:
         if cause.at and not cause.harmless:
             found.setdefault(_place(cause.at), Difference(_place(cause.at))).causes.append(cause.cause)
     behind = {_place(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
+
+
+def _is_argument(d: Place | SiteDiff) -> bool:
+    return d.key.is_input and d.key.module == "" and min(len(shape) for shape in d.shapes) > 1
 
 
 def _place(site: str) -> str:

@@ -217,6 +217,7 @@ class Judge:
                 others.
         """
         seen: dict[str, float] = {}
+        made: dict[str, float] = {}
         numbers = 0.0
         inside: dict[object, float] = {}
         judged = []
@@ -230,7 +231,7 @@ class Judge:
             if unknown(d):
                 judged.append(replace(d, verdict="inconclusive"))
                 continue
-            excuse, before = excused(d.key, self.excuses), self._before(d, seen, numbers)
+            excuse, before = excused(d.key, self.excuses), self._before(d, made if is_given(d) else seen, numbers)
             given = inputs.get(call_of(d.key))
             if call_of(d.key) in uncompared:
                 given = max(given or 0.0, before)
@@ -241,6 +242,8 @@ class Judge:
                 self.scheduled = self.scheduled or d.key.module == SCHEDULE
                 continue
             seen[d.key.branch] = max(seen.get(d.key.branch, 0.0), severity(d))
+            if not (d.key.is_input and d.key.module == ""):  # one argument of the model does not feed another
+                made[d.key.branch] = max(made.get(d.key.branch, 0.0), severity(d))
             for module in above(d.key.module):
                 where = (d.key.branch, module)
                 inside[where] = max(inside.get(where, 0.0), severity(d))

@@ -17,10 +17,13 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, ParamSpec
 
 import torch
 
+from parity.causes.witnesses.values import shown_by
+from parity.compare import result as results
 from parity.face.arguments import split
 from parity.face.callables import Callee, callee
 from parity.face.plain import without_loop
@@ -28,6 +31,7 @@ from parity.face.result import Result
 from parity.face.texts import Settings, texts
 from parity.paths.live import InProcess
 from parity.port import Layout, Runs
+from parity.records import Record, StepRecords
 from parity.runs import compare as runs_compare
 from parity.runs.request import Ports, Request
 from parity.runs.sink import NoSink
@@ -95,9 +99,30 @@ def compare(
         ports=ports,
         checks=checks or ("precision" if coarser else "both"),
     )
+    kept = _Kept()
     with _torchax_off():
-        found = runs_compare.compare(request, openers, _quiet, NoSink(), past_preflight=True)
-    return Result.of(without_loop(found))
+        found = runs_compare.compare(request, openers, _quiet, kept, past_preflight=True)
+    return Result.of(without_loop(kept.with_causes(found)))
+
+
+@dataclass
+class _Kept(NoSink):
+    """Keeps both sides' records of the last check, those of a closer look among them, for what they show."""
+
+    ours: tuple[Record, ...] = ()
+    theirs: tuple[Record, ...] = ()
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
+        self.ours, self.theirs = tuple(reference.records), tuple(candidate.records)
+
+    def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
+        self.ours, self.theirs = (*self.ours, *reference.records), (*self.theirs, *candidate.records)
+
+    def with_causes(self, found: results.Result) -> results.Result:
+        """A failing comparison with what the values show where it begins."""
+        if found.verdict != "fail" or found.origin is None:
+            return found
+        return replace(found, causes=(*found.causes, *shown_by(found.origin.key, self.ours, self.theirs)))
 
 
 def _asserting(compared: Callable[P, Result]) -> Callable[P, Result]:

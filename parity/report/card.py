@@ -42,7 +42,7 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
         agreed = any(check.name == "logic" and check.verdict == "pass" for check in result.checks)
         rows.append(("kind", _KINDS[result.failed] + "; the logic check passes" * agreed))
     rows += [("effect", effect) for effect in _effects(result)]
-    independent = differences(result.sites, result.causes, result.preflight)
+    independent = differences(result)
     if len(independent) > 1:
         shown = "; ".join(map(str, independent[:MOST])) + ("; ..." if independent[MOST:] else "")
         rows.append(("differences", f"{len(independent)} independent ones: {shown}"))

@@ -48,7 +48,7 @@ def to_json(result: Result) -> dict[str, Any]:
 
 
 def _differences(result: Result) -> list[dict[str, Any]]:
-    found = differences(result.sites, result.causes, result.preflight)
+    found = differences(result)
     return [{"place": d.place, "branches": d.branches, "causes": d.causes} for d in found]
 
 

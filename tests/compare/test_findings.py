@@ -52,6 +52,10 @@ NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
         ([site("a:out"), site("a:out", True, branch="uncond")], 1, {}, ["only branch uncond differs"]),
         ([differing(range(32, 48))], 0, {"grid": Grid(4, 4, 4)}, ["tokens 32 to 47 of 64: frames 2 of 4"]),
         ([differing(range(64))], 0, {"grid": Grid(4, 4, 4)}, []),  # a difference everywhere has no place
+        # The second axis of channels, of coordinates, and of a batch holds no tokens.
+        ([differing(range(31, 64), (1, 64, 4, 8, 8))], 0, {}, ["difference lies in 33 of 64 parts of its rows"]),
+        ([differing(range(31, 64), (1, 64, 2, 3))], 0, {}, ["difference lies in 33 of 64 parts of its rows"]),
+        ([differing(range(31, 64), (2, 32, 128))], 0, {}, ["difference lies in 33 of 64 parts of its rows"]),
         ([site("m:in.x"), *NARROW], None, {}, ["9 modules have another dtype"]),
         ([site("m:in.i", dtypes=("int64", "int32"))], None, {}, []),
         (NANS, None, {}, ["7 values, first produced by transformer step 0 cond b:out, taken in by"]),

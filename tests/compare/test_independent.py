@@ -94,7 +94,7 @@ def test_each_fault_is_listed_and_no_other(
     recorded(tmp_path / "candidate", go, like=reference, **parts)
     found = diff(reference, tmp_path / "candidate")
     assert found.verdict == ("fail" if faults else "pass"), found.reason
-    assert list(map(str, differences(found.sites, found.causes))) == listed
+    assert list(map(str, differences(found))) == listed
     shown = cli("diff", reference, tmp_path / "candidate", code=1 if faults else 0)
     assert (f"{len(listed)} independent ones: {'; '.join(listed)}" in " ".join(shown.out.split())) == (len(listed) > 1)
     document = json.loads(cli("diff", "--format", "json", reference, tmp_path / "candidate").out)

@@ -150,6 +150,16 @@ BIRTHS: dict[str, tuple[dict[str, float], dict[str, str]]] = {
         {"loop:latents.before": 0, "loop:dt": FAR, "loop:noise_pred": 0, "loop:latents.after": FAR},
         {"loop:dt": "input", "loop:latents.after": "propagated"},
     ),
+    "arguments of the model come from outside, whatever the schedule and each other are": (
+        {"schedule:sigmas": FAR, "loop:timestep": FAR, ":in.timestep": FAR, ":in.text": FAR, ":in.picture": FAR / 50,
+         ":in.mask": 0.5, "a:in.x": FAR, "a:out": FAR},
+        {"schedule:sigmas": "module", "loop:timestep": "propagated", ":in.timestep": "propagated", ":in.text": "input",
+         ":in.picture": "input", "a:in.x": "propagated", "a:out": "propagated"},
+    ),
+    "an argument that another model made is handed on": (
+        {"control:in.x": 0.0, "control:out": FAR, ":in.control": FAR, ":out": FAR},
+        {"control:out": "module", ":in.control": "propagated", ":out": "propagated"},
+    ),
     "a prediction lost outside the model": (
         {":in.x": 0.0, ":out": 0.5, "cond/loop:noise_pred": FAR},
         {"loop:noise_pred": "module"},

@@ -128,6 +128,19 @@ def test_faults_are_placed(reference: Any, candidate: Callable[[], Any], site: s
     assert not re.search(r"noise_pred|latents|step 0|cond\b", text), text
 
 
+@pytest.mark.parametrize(
+    ("reference", "candidate", "cause"),
+    [
+        (softmax, lambda x: -jax.nn.softmax(x, axis=-1), "negated"),
+        (softmax, lambda x: 2.0 * jax.nn.softmax(x, axis=-1), "times 2"),
+        (softmax, lambda x: jax.nn.softmax(x, axis=-1)[:, ::-1], "from last to first along axis 1"),
+    ],
+)
+def test_what_was_done_to_the_values_is_said(reference: Any, candidate: Callable[..., Any], cause: str) -> None:
+    (found,) = parity.compare(reference, candidate, X).causes
+    assert cause in found.cause
+
+
 class Turned(torch.nn.Module):
     """A linear layer that keeps its weight as JAX does."""
 

@@ -30,7 +30,19 @@ MOST = 1 << 24
 def values(evidence: Evidence) -> Iterator[Cause]:
     """What the two records at the origin show, at most one thing."""
     key = evidence.origin.key
-    ours, theirs = (next((r for r in side.records if r.key == key), None) for side in (evidence.ours, evidence.theirs))
+    if not any(cause.at == key.site for cause in evidence.found.causes):
+        yield from shown_by(key, evidence.ours.records, evidence.theirs.records, counts_keys=evidence.counts_keys)
+
+
+def shown_by(
+    key: Key, reference: Sequence[Record], candidate: Sequence[Record], *, counts_keys: bool = False
+) -> Iterator[Cause]:
+    """What two sides' records of one site show, at most one thing.
+
+    Args:
+        key: of the site. reference, candidate: all of a step. counts_keys: whether phantom keys were counted there.
+    """
+    ours, theirs = (next((r for r in side if r.key == key), None) for side in (reference, candidate))
     if ours is None or theirs is None or (ours.kind != theirs.kind):
         one = "the candidate" if ours is None or (theirs is not None and ours.kind == "none") else "the reference"
         yield measured(f"only {one} has a value at {key.site}", 1.0, "one side has None or nothing there")
@@ -41,24 +53,27 @@ def values(evidence: Evidence) -> Iterator[Cause]:
         a, b = _whole(ours), _whole(theirs)
         made = None if a is None or b is None else done(a, b, fitted=False)
         yield from _keys(ours, theirs) if made is None or a is None or b is None else (_told(key, made, a, b),)
-    elif ours.kind == "tensor" and not any(cause.at == key.site for cause in evidence.found.causes):
-        yield from _tensors(evidence, ours, theirs)
+    elif ours.kind == "tensor":
+        yield from _tensors(ours, theirs, reference, counts_keys)
 
 
-def _tensors(evidence: Evidence, ours: Record, theirs: Record) -> Iterator[Cause]:
+def _tensors(ours: Record, theirs: Record, others: Sequence[Record], counts_keys: bool) -> Iterator[Cause]:
     key, a, b = ours.key, _whole(ours), _whole(theirs)
     if a is not None and b is not None and (made := done(a, b, fitted=False)):
         yield _told(key, made, a, b)
-    elif key.is_input and (elsewhere := _elsewhere(theirs, evidence.ours.records)):
+    elif key.is_input and (elsewhere := _elsewhere(theirs, others)):
         text = f"{_named(key)}: the candidate's is what the reference has at {elsewhere}"
         yield measured(text, 1.0, "their values or sketches agree to rounding")
-    elif evidence.counts_keys:  # which shrink what the attention gives, all alike: their count says it
+    elif counts_keys:  # which shrink what the attention gives, all alike: their count says it
         return
     elif a is not None and b is not None and (made := done(a, b)):
         yield _told(key, made, a, b)
     elif order := reordering(ours, theirs):
         text = f"{key.site} holds the same values in another order"
         yield measured(text, 1.0, order, "undo the layout, reshape or token order")
+    elif a is not None and b is not None and a.size == b.size == 1:
+        numbers = f"{b.item():.8g} on the candidate, {a.item():.8g} on the reference"
+        yield measured(f"{_named(key)} is {numbers}", b.item(), "one number")
     else:
         yield from _gain(ours, theirs)
 

@@ -100,8 +100,14 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: Grid | None) -
 
 
 def _tokens(d: SiteDiff) -> int | None:
-    """How many tokens the site's rows are: several rows a token where heads stand apart; None without a token axis."""
+    """How many tokens the site's rows are: several rows a token where heads stand apart; of a video its frames.
+
+    None without a token axis: [1, tokens, channels] has one, and [1, tokens, heads, channels] of an attention.
+    """
     shape, (rows, channels) = d.shapes[0], d.frame
+    heads = d.key.module.endswith(".attention") and len(shape) == 4
+    if d.key.site != VIDEO and (shape[0] != 1 or not (len(shape) == 3 or heads) or d.key.module == LOOP):
+        return None
     per_token = math.prod(shape[2:])
     return rows * channels // per_token if len(shape) >= 3 and per_token and rows else None
 

@@ -27,6 +27,7 @@ from parity.compare.detect.held import EXACT, EXPLAINED, SAME, Both, Seen, Value
 from parity.compare.detect.noise import noise
 from parity.compare.detect.order import reordered
 from parity.compare.detect.stages import LATENTS, continued, remembered, stepped
+from parity.compare.detect.transforms import done
 from parity.compare.result import Cause
 from parity.records import LOOP, Key, Record, StepRecords
 from parity.sketch import Geometry, distance, norm
@@ -44,8 +45,6 @@ ONE_LEVEL = 0.15
 """Four standard deviations of a square that is estimated from sketches."""
 
 _SIGMAS, _TIMES = "schedule:sigmas", "schedule:timesteps"
-STEPS16 = 6
-"""Roundings to bfloat16, half an ulp or 2^-8 each, in a schedule computed in it: a ramp (2) and a shift (4)."""
 
 
 @dataclass
@@ -129,8 +128,8 @@ def _narrowed(a: np.ndarray, b: np.ndarray) -> str:
     """Whether `b` is `a` in bfloat16: `rounded to` it, or `computed in` it operation by operation; else empty."""
     if np.array_equal(b, bfloat16(a)):
         return "rounded to"
-    narrow = np.array_equal(b, bfloat16(b)) and not np.array_equal(a, bfloat16(a))
-    return "computed in" if narrow and (np.abs(b - a) <= STEPS16 * 2.0**-8 * np.abs(a)).all() else ""
+    made = done(a, b)
+    return "computed in" if made is not None and not made.inverse and made.words == "computed in bfloat16" else ""
 
 
 def _shift_of_the_config(

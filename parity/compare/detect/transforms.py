@@ -73,7 +73,8 @@ def done(a: np.ndarray, b: np.ndarray, *, fitted: bool = True) -> Done | None:
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()) or _alike(a, b):
         return None
     exactly = ((False, a, b, _exactly), (True, b, a, _exactly))
-    ways = (*exactly, (False, a, b, _about)) if fitted else exactly
+    about = ((False, a, b, _about), (True, b, a, _about))
+    ways = (*exactly, *about) if fitted else exactly
     found = (Done(words, inverse) for inverse, x, y, made in ways for words in made(x, y))
     return next(found, None)
 
@@ -92,6 +93,8 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
 
 def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
     """Transforms that hold up to rounding."""
+    if _kept_in_bfloat16(x, y):
+        yield "computed in bfloat16"
     yield from (words for words, made in _laid_out(x, y) if _explains(made, x, y))
     if x.size > 1 and x.any():
         gain = float(np.vdot(x, y) / np.vdot(x, x))
@@ -103,6 +106,16 @@ def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
             yield f"plus {offset:.5g}" if abs(slope - 1) <= EXACT else f"times {slope:.5g} plus {offset:.5g}"
     if x.size > 3 and _alike(np.sort(x, None), np.sort(y, None)):
         yield "in another order"
+
+
+ULPS = 6
+"""Roundings to bfloat16, half an ulp or 2^-8 each, in what was computed in it: some operations."""
+
+
+def _kept_in_bfloat16(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether `y` holds numbers of bfloat16 alone, each within some roundings of `x`, which does not."""
+    narrow = x.size > 1 and np.array_equal(y, bfloat16(y)) and not np.array_equal(x, bfloat16(x))
+    return bool(narrow and (np.abs(y - x) <= ULPS * 2.0**-8 * np.abs(x)).all())
 
 
 def _laid_out(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
