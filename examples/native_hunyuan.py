@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from hunyuan_names import RENAME, load_weights
 from torch import nn
 from torch.nn import functional
 
-from parity.models.hunyuan_video_15.native import RENAME, load_weights
 from parity.port import Case, Port
 
 SETTINGS = {"attention.mask": "exact"}

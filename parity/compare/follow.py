@@ -48,7 +48,9 @@ def with_followed(
         if key in known:
             behind[key], waiting = waiting, []
         elif local.beyond:
-            waiting.append(SiteDiff(key, UNKNOWN, local=local.distance, birth="module", verdict=_verdict(key, excuses)))
+            waiting.append(
+                SiteDiff(key, UNKNOWN, local=local.distance, birth="module", verdict=_verdict(key, local, excuses))
+            )
     judged: list[SiteDiff] = []
     for d in sites:
         judged += behind.get(d.key, ())
@@ -57,12 +59,12 @@ def with_followed(
             waiting = []
         mine = found.get(d.key)
         if mine is not None and mine.beyond and d.verdict in ("pass", "fail"):
-            d = replace(d, local=mine.distance, birth="module", verdict=_verdict(d.key, excuses))
+            d = replace(d, local=mine.distance, birth="module", verdict=_verdict(d.key, mine, excuses))
         judged.append(d)
     return tuple(judged)
 
 
-def _verdict(key: Key, excuses: Sequence[Excuse]) -> SiteVerdict:
+def _verdict(key: Key, local: Local, excuses: Sequence[Excuse]) -> SiteVerdict:
     """An output inside a module that a declared difference changes is explained with it."""
     places = [key, *(replace(key, site=f"{module}:out") for module in above(key.module) if module)]
-    return "harmless" if any(excused(place, excuses) for place in places) else "fail"
+    return "harmless" if any(excused(place, local.distance.rel_l2, excuses) for place in places) else "fail"

@@ -61,19 +61,23 @@ _NUMBERS = ("timestep", "sigma", "dt", "step_index")
 
 
 @dataclass(frozen=True, slots=True)
-class SkippedExcuse:
-    """A site that a declared feature cache changes at the steps at which it skips blocks.
+class Excuse:
+    """A site that a declared difference changes by design.
 
     Attributes:
-        glob: over `module` or `module:port`. cache: whose steps count.
+        glob: over `module` or `module:port`. most: relative L2 distance up to which it is that difference's doing.
+        cache: a feature cache, of which the steps count at which it skips blocks; None for every step.
     """
 
     glob: str
-    cache: DeepCache
+    most: float = math.inf
+    cache: DeepCache | None = None
 
-
-Excuse = str | SkippedExcuse
-"""A glob over `module` or `module:port`, for every step or for those at which a cache skips blocks."""
+    def covers(self, key: Key, rel_l2: float) -> bool:
+        if self.cache is not None and self.cache.full(key.step):
+            return False
+        named = fnmatch.fnmatchcase(key.site, self.glob) or fnmatch.fnmatchcase(key.module, self.glob)
+        return named and not rel_l2 > self.most
 
 
 def excuses(differing: Iterable[Difference]) -> tuple[Excuse, ...]:
@@ -81,22 +85,17 @@ def excuses(differing: Iterable[Difference]) -> tuple[Excuse, ...]:
     found: list[Excuse] = []
     for difference in differing:
         if difference.setting in BY_NAME:  # a golden may have a setting of another version
-            found += BY_NAME[difference.setting].expected_at
+            setting = BY_NAME[difference.setting]
+            found += [Excuse(glob, setting.expected_within) for glob in setting.expected_at]
         if difference.setting == "cache":
             caches = (deep_cache(difference.reference), deep_cache(difference.candidate))
             found += [excuse for cache in caches if cache is not None for excuse in _cached(cache)]
     return tuple(found)
 
 
-def excused(key: Key, excuses: Iterable[Excuse]) -> bool:
-    """Whether an excuse names this site at this step."""
-    return any(_names(excuse, key) for excuse in excuses)
-
-
-def _names(excuse: Excuse, key: Key) -> bool:
-    if isinstance(excuse, SkippedExcuse):
-        return not excuse.cache.full(key.step) and _names(excuse.glob, key)
-    return fnmatch.fnmatchcase(key.site, excuse) or fnmatch.fnmatchcase(key.module, excuse)
+def excused(key: Key, rel_l2: float, excuses: Iterable[Excuse]) -> bool:
+    """Whether an excuse covers this distance at this site, at this step."""
+    return any(excuse.covers(key, rel_l2) for excuse in excuses)
 
 
 def _cached(cache: DeepCache) -> list[Excuse]:
@@ -104,7 +103,7 @@ def _cached(cache: DeepCache) -> list[Excuse]:
     blocks = [f"transformer_blocks.{i}{below}" for i in range(cache.start, cache.end) for below in ("", ".*")]
     following = f"transformer_blocks.{cache.end}"
     taken = (f"{following}:in.hidden_states*", f"{following}:in.encoder_hidden_states*", "norm_final:in.input*")
-    return [SkippedExcuse(glob, cache) for glob in (*blocks, *taken, "norm_out:in.x*")]
+    return [Excuse(glob, cache=cache) for glob in (*blocks, *taken, "norm_out:in.x*")]
 
 
 @dataclass
@@ -231,7 +230,10 @@ class Judge:
             if unknown(d):
                 judged.append(replace(d, verdict="inconclusive"))
                 continue
-            excuse, before = excused(d.key, self.excuses), self._before(d, made if is_given(d) else seen, numbers)
+            excuse, before = (
+                excused(d.key, d.distance.rel_l2, self.excuses),
+                self._before(d, made if is_given(d) else seen, numbers),
+            )
             given = inputs.get(call_of(d.key))
             if call_of(d.key) in uncompared:
                 given = max(given or 0.0, before)

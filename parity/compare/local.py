@@ -176,7 +176,9 @@ def first_within(sites: Iterable[SiteDiff], failing: Key, found: Mapping[Key, Lo
 def _site(d: SiteDiff, local: Local, excuses: Sequence[Excuse]) -> SiteDiff:
     d = replace(d, local=local.distance, note=d.note or local.note)
     if local.beyond:
-        return replace(d, birth="module", verdict="harmless" if excused(d.key, excuses) else "fail")
+        return replace(
+            d, birth="module", verdict="harmless" if excused(d.key, local.distance.rel_l2, excuses) else "fail"
+        )
     # Its own arithmetic agrees: what differs in the free run came in with its inputs.
     return replace(d, birth="propagated") if d.birth == "module" else d
 

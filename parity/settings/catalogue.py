@@ -37,6 +37,9 @@ CACHE = re.compile(r"off|deepcache:(\d{1,9}),(\d{1,9}),(\d{1,9})")
 
 _FLOATS = ("float32", "bfloat16")
 _EVERYWHERE: tuple[Place, ...] = ("text", "transformer", "vae")
+ROUNDS = 0.1
+"""Relative L2 distance by which an operation in bfloat16 moves what is behind it, at most: a softmax, a norm, a table.
+A timestep that is rounded moves its embedding by more."""
 SPLASH = "attention.kernel=splash"
 """What a setting of blocks needs on the candidate."""
 
@@ -122,7 +125,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="attention.softmax_dtype", meaning="dtype of the softmax", kind=one_of(*_FLOATS), default="float32",
-        neutral="float32", requires=("attention",), expected_at=("*.attention",),
+        neutral="float32", requires=("attention",), expected_at=("*.attention",), expected_within=ROUNDS,
         advice=Advice("the softmax is in {value}", "compute the softmax in float32"),
     ),
     Setting(
@@ -167,6 +170,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _kept_in(
         name="norm_dtype", meaning="arithmetic of the normalisation layers", expected_at=("*norm*",),
+        expected_within=ROUNDS,
         advice=Advice("norms compute in {value}", "compute statistics in float32"),
     ),
     Setting(
@@ -176,6 +180,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="rope_dtype", meaning="dtype of the rotary tables", kind=one_of(*_FLOATS), default="float32",
         neutral="float32", requires=("rotary tables",), changes=("rotary tables",), expected_at=("rope", "rope.*"),
+        expected_within=ROUNDS,
         advice=Advice("the rotary tables are in {value}", "keep them in float32"),
     ),
     Setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -105,6 +106,7 @@ class Setting:
         places: where it applies. requires: what a model must have for it to mean anything.
         changes: the inputs whose values it may change.
         expected_at: globs over `module` or `module:port`: the sites that it changes by design.
+        expected_within: relative L2 distance up to which it does so; a table or a norm that is rounded is near.
         layout: whether it changes which tokens there are, or their order, so that activations do not align by row.
         examples: values that stand for all where `kind` lists none; `{last}` is the index of the last block.
         needs: settings without which it does nothing, as `NAME=VALUE`.
@@ -123,6 +125,7 @@ class Setting:
     requires: tuple[Capability, ...] = ()
     changes: tuple[Input, ...] = ()
     expected_at: tuple[str, ...] = ()
+    expected_within: float = math.inf
     layout: bool = False
     examples: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()

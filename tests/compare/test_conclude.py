@@ -11,7 +11,7 @@ import pytest
 
 from parity.compare.collected import Collected
 from parity.compare.conclude import conclude, recorded_stages, widest_of
-from parity.compare.judge import Judge
+from parity.compare.judge import Excuse, Judge
 from parity.compare.result import NAN, Check, Distance, Result, SettingDifference
 from parity.records import PADDING, Record, StepRecords
 from parity.report.formats.json import dumps
@@ -65,7 +65,7 @@ def ended(sites: dict[str, float], end: float, latents: float) -> Walk:
 
 # --- verdicts --------------------------------------------------------------------------------------------------
 
-PASS, EXCUSED = ("pass", None), Judge(excuses=("text",))
+PASS, EXCUSED = ("pass", None), Judge(excuses=(Excuse("text"),))
 GROWN = {"a:in.x": 2.5, "a:out": 5.0, "uncond/a:in.x": 2.5, "uncond/a:out": 5.0}
 FED = {"text:in.x": 0.0, "text:out": FAR, "block:in.x": 20.0, "block:out": 10.0}
 VERDICTS: dict[str, tuple[list[Walk], Judge, tuple[str, str | None]]] = {  # steps, judge, verdict and origin

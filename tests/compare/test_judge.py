@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.judge import Judge, beyond, excused, excuses, severity
+from parity.compare.judge import Excuse, Judge, beyond, excused, excuses, severity
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import UNREAD
 from parity.records import PADDING, READ, Floor, Key, Record, StepRecords
 from parity.settings import Difference
-from tests.support.made import Walk, births, measured_floor, moved, noise, none, scalar, step, tensor, walk_of
+from tests.support.made import FLOOR, Walk, births, measured_floor, moved, noise, none, scalar, step, tensor, walk_of
 
 INF = float("inf")
 FAR = 1e5
@@ -325,11 +325,21 @@ def test_an_excused_site_is_harmless_and_what_it_hands_on_is_inherited(
     block: tuple[float, float], expected: dict[str, str], verdict: str
 ) -> None:
     sites = {"text:in.x": 0.0, "text:out": FAR, "block:in.x": block[0], "block:out": block[1]}
-    diffs = walk_of(sites).judge(Judge(excuses=("text",)))
+    diffs = walk_of(sites).judge(Judge(excuses=(Excuse("text"),)))
     assert births(diffs) == expected
     assert (diffs["cond/text:out"].verdict, diffs["cond/block:out"].verdict) == ("harmless", verdict)
-    within = walk_of(dict.fromkeys(sites, 1.0)).judge(Judge(excuses=("text",)))
+    within = walk_of(dict.fromkeys(sites, 1.0)).judge(Judge(excuses=(Excuse("text"),)))
     assert {d.verdict for d in within.values()} == {"pass"}
+
+
+@pytest.mark.parametrize(("far", "verdict"), [(0.05, "harmless"), (1.43, "fail")])
+def test_a_setting_that_only_rounds_excuses_no_more_than_rounding(far: float, verdict: str) -> None:
+    declared = excuses([Difference("norm_dtype", "model", "bfloat16")])
+    diffs = walk_of({"a.norm1:in.x": 0.0, "a.norm1:out": far / FLOOR}).judge(Judge(excuses=declared))
+    assert diffs["cond/a.norm1:out"].verdict == verdict
+    layout = excuses([Difference("vision_states", "zeros", "none")])
+    diffs = walk_of({"image_embedder:in.x": 0.0, "image_embedder:out": 1.43 / FLOOR}).judge(Judge(excuses=layout))
+    assert diffs["cond/image_embedder:out"].verdict == "harmless"
 
 
 @pytest.mark.parametrize(
@@ -344,7 +354,7 @@ def test_an_excused_site_is_harmless_and_what_it_hands_on_is_inherited(
 )
 def test_a_declared_cache_excuses_its_blocks_at_the_steps_that_skip_them(site: str, at: set[int]) -> None:
     for difference in (Difference("cache", "off", "deepcache:1,3,2"), Difference("cache", "deepcache:1,3,2", "off")):
-        found = {i for i in range(4) if excused(Key("transformer", i, "cond", site), excuses([difference]))}
+        found = {i for i in range(4) if excused(Key("transformer", i, "cond", site), 0.5, excuses([difference]))}
         assert found == at
     assert excuses([Difference("cache", "off", "off")]) == ()
     walk = walk_of({"a:out": 0.0}, 1)

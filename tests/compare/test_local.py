@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.compare.follow import followed_errors, with_followed
-from parity.compare.judge import ONE_SIDED
+from parity.compare.judge import ONE_SIDED, Excuse
 from parity.compare.local import CONTRADICTED, Local, believed, contradicted, doubtful, local_errors, with_local
 from parity.compare.result import Distance, SiteDiff
 from parity.records import Floor, Key, Moments, Record, StepRecords
@@ -45,12 +45,12 @@ def test_a_local_error_is_beyond_its_floor_or_cannot_be_compared(theirs: np.ndar
     [
         ({}, FAR, (), "module", "fail"),
         ({"birth": "module", "verdict": "fail"}, NEAR, (), "propagated", "fail"),
-        ({}, FAR, ("m",), "module", "harmless"),
+        ({}, FAR, (Excuse("m"),), "module", "harmless"),
         ({}, None, (), None, "pass"),
     ],
 )
 def test_local_evidence_makes_and_unmakes_births(
-    before: dict[str, str], local: Local | None, excuses: tuple[str, ...], birth: str | None, verdict: str
+    before: dict[str, str], local: Local | None, excuses: tuple[Excuse, ...], birth: str | None, verdict: str
 ) -> None:
     site = SiteDiff(KEY, Distance(1e-5, 1e-5, 1.0), **before)  # type: ignore[arg-type]
     (found,) = with_local([site], {} if local is None else {KEY: local}, excuses)
@@ -157,7 +157,9 @@ def test_followed_sites_are_put_where_they_were_computed() -> None:
     assert [d.key.site for d in last] == ["b.0:out", "norm:out", "loop:noise_pred"]
     grown = SiteDiff(at("b.0:out"), Distance(1e-4, 1e-5, 10.0), birth="propagated", verdict="fail")
     assert [d.birth for d in with_followed([grown], {grown.key: FAR})] == ["module"]
-    excused = with_followed(judged("b.0:out"), {at("b.0.norm.linear:out"): FAR, at("b.0:out"): NEAR}, ("*norm*",))
+    excused = with_followed(
+        judged("b.0:out"), {at("b.0.norm.linear:out"): FAR, at("b.0:out"): NEAR}, (Excuse("*norm*"),)
+    )
     assert [d.verdict for d in excused] == ["harmless", "pass", "pass"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,8 @@ def test_schedule_that_is_none_is_an_error_of_one_line(change: str, said: str, t
 
 # --- a native port: its authors' names, no vision tokens
 
-NATIVE = (Path(__file__).parents[2] / "examples" / "native_hunyuan.py").read_text("utf-8")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NATIVE = (EXAMPLES / "native_hunyuan.py").read_text("utf-8")
 ORDER = "torch.argsort((~mask).int(), dim=1, stable=True)"
 KEEP = "keep = functional.pad(text_mask, (img.shape[1], 0), value=True) if self.masked else None"
 ZEROED = KEEP.partition(" if ")[0] + "[:, :, None, None]; k, v, keep = k * keep, v * keep, None"
@@ -239,6 +241,7 @@ def test_port_with_other_names_and_another_order_of_text(
     before: str, after: str, site: str | None, tmp_path: Path
 ) -> None:
     assert before in NATIVE
+    shutil.copy(EXAMPLES / "hunyuan_names.py", tmp_path)
     text = port(tmp_path, NATIVE.replace(before, after))
     result = compare(None, text, model="tiny-hunyuan-video-1.5", openers=InProcess())
     assert origin(result) == ("pass" if site is None else "fail", site), result.reason

@@ -1,8 +1,8 @@
 """HunyuanVideo-1.5 as its authors' own code has it: module names, arguments and weights, in terms of diffusers'.
 
-Every port of that code needs the same table. In a port's file:
+Every port of that code needs the same table. Copy this file beside the port's:
 
-    from parity.models.hunyuan_video_15.native import RENAME, load_weights
+    from hunyuan_names import RENAME, load_weights
 
     load_weights(net, case.folder / "transformer")     # a native module, from a checkpoint in diffusers' layout
     return Port(module=net, call=call, rename=RENAME)
@@ -16,9 +16,6 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-
-from parity.errors import UsageError
-from parity.golden.rename import decode_rename
 
 _BLOCK = r"double_blocks\.(\d+)"
 _REFINER = r"txt_in\.individual_token_refiner\.blocks\.(\d+)"
@@ -74,8 +71,13 @@ _MODULES: Mapping[str, str] = {
 RENAME: Mapping[str, str] = {**_MODULES, **_ARGUMENTS}
 """Native modules and arguments -> diffusers' names, for `Port.rename`."""
 
-_NAMES = decode_rename(_MODULES)
 _FUSED = ("to_q", "to_k", "to_v")
+
+
+def module_name(name: str) -> str:
+    """Diffusers' name of a native module; its own where the two agree."""
+    found = ((re.fullmatch(pattern, name), target) for pattern, target in _MODULES.items())
+    return next((match.expand(target) for match, target in found if match), name)
 
 
 def native_weights(names: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -87,7 +89,7 @@ def native_weights(names: Mapping[str, torch.Tensor], weights: Mapping[str, torc
         names: the native module's parameters by name. weights: diffusers' by name.
 
     Raises:
-        UsageError: a parameter has no counterpart; names it.
+        ValueError: a parameter has no counterpart; names it.
     """
     return {name: _weight(name, weights) for name in names}
 
@@ -97,13 +99,13 @@ def _weight(name: str, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
     owner, _, last = module.rpartition(".")
     try:
         if last == "self_attn_qkv":
-            return torch.cat([weights[f"{_NAMES.module(owner)}.attn.{part}.{leaf}"] for part in _FUSED])
+            return torch.cat([weights[f"{module_name(owner)}.attn.{part}.{leaf}"] for part in _FUSED])
         if module == "final_layer.adaLN_modulation.1":
             scale, shift = weights[f"norm_out.linear.{leaf}"].chunk(2)
             return torch.cat([shift, scale])
-        return weights[f"{_NAMES.module(module)}.{leaf}"]
+        return weights[f"{module_name(module)}.{leaf}"]
     except KeyError as missing:
-        raise UsageError(f"the native parameter '{name}' has no counterpart in the checkpoint: {missing}") from None
+        raise ValueError(f"the native parameter '{name}' has no counterpart in the checkpoint: {missing}") from None
 
 
 def load_weights(module: torch.nn.Module, folder: Path) -> None:
@@ -113,7 +115,7 @@ def load_weights(module: torch.nn.Module, folder: Path) -> None:
         folder: of the transformer.
 
     Raises:
-        UsageError: a parameter has no counterpart, or another shape.
+        ValueError: a parameter has no counterpart, or another shape.
     """
     weights: dict[str, torch.Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
@@ -121,4 +123,4 @@ def load_weights(module: torch.nn.Module, folder: Path) -> None:
     try:
         module.load_state_dict(native_weights(module.state_dict(), weights))
     except RuntimeError as error:
-        raise UsageError(f"'{folder}' does not fit the native module: {str(error).splitlines()[-1].strip()}") from None
+        raise ValueError(f"'{folder}' does not fit the native module: {str(error).splitlines()[-1].strip()}") from None
