@@ -8,23 +8,29 @@
 
 What differs in a stage outside the loop is looked for there (`parity.causes.stages`), by counterfactuals alone.
 
-Each is a file of `parity/causes/witnesses/`, asked with the same `Evidence`. One that lacks what it needs is not asked;
+Each is asked with the same `Evidence`. One that lacks what it needs is not asked;
 where the model cannot be run on this machine, the kinds that this leaves out are said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from parity.causes.attention import attention_call
 from parity.causes.closer import looked_closer
-from parity.causes.evidence import Evidence
+from parity.causes.evidence import Evidence, Need
 from parity.causes.machine import Machine
 from parity.causes.match import UNKNOWN
 from parity.causes.request import ExplainRequest, of_run, outside_of
-from parity.causes.witness import KINDS, Kind, witnesses
-from parity.causes.witnesses.recorded import of_recording
+from parity.causes.witnesses.attention import attention
+from parity.causes.witnesses.counterfactuals import counterfactuals
+from parity.causes.witnesses.dtype import dtype
+from parity.causes.witnesses.recorded import of_recording, recorded
+from parity.causes.witnesses.schedule import schedule
+from parity.causes.witnesses.signatures import signatures
+from parity.causes.witnesses.values import arguments_alone, values, values_reordered
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.pairs.branches import Branches
 from parity.compare.pairs.lone import met
@@ -38,6 +44,38 @@ from parity.records import PORT
 from parity.runs.request import Request, Say
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
+
+Kind = Literal["swap", "fault", "measured"]
+KINDS: tuple[Kind, ...] = ("swap", "fault", "measured")
+"""The candidate run again with a value changed; its error among those of known faults; what the records show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Asked with the evidence, it tells causes, and notes of what it could not tell.
+
+    Attributes:
+        ask: the function itself. kind: decides how its causes are merged with the others'. needs: without which it is
+            not asked.
+    """
+
+    ask: Callable[[Evidence], Iterable[Cause | Note]]
+    kind: Kind = "measured"
+    needs: frozenset[Need] = frozenset()
+
+
+WITNESSES = (
+    Witness(counterfactuals, "swap", frozenset({"reference", "candidate"})),
+    Witness(recorded, "fault", frozenset({"script"})),
+    Witness(signatures, "fault", frozenset({"reference"})),
+    Witness(arguments_alone),
+    Witness(attention, needs=frozenset({"reference"})),
+    Witness(dtype),
+    Witness(schedule),
+    Witness(values),
+    Witness(values_reordered),
+)
+"""In the order of what they can prove, so that a later one sees what the earlier ones found."""
 
 
 def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machine | None = None) -> Result:
@@ -117,9 +155,9 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     """The comparison with what every witness tells of it whose needs are met."""
     causes: dict[Kind, list[Cause]] = {kind: [] for kind in KINDS}
     notes: list[Note] = []
-    for witness in witnesses():
+    for witness in WITNESSES:
         if witness.needs <= evidence.met:
-            told = tuple(witness(evidence))
+            told = tuple(witness.ask(evidence))
             new = tuple(t for t in told if isinstance(t, Cause))
             causes[witness.kind] += new
             notes += (t for t in told if isinstance(t, Note))
@@ -145,7 +183,7 @@ def _beside_a_cause(note: Note) -> Note:
 
 def _unasked(evidence: Evidence) -> list[Kind]:
     """The kinds of which no witness has what it needs."""
-    asked = {w.kind for w in witnesses() if w.needs <= evidence.met}
+    asked = {w.kind for w in WITNESSES if w.needs <= evidence.met}
     return [kind for kind in KINDS if kind not in asked]
 
 

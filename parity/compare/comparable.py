@@ -195,7 +195,7 @@ def _brings(name: str) -> tuple[str, ...]:
 def _weights(a: Provenance, b: Provenance, declared: set[str], rename: Callable[[str], str] | None) -> Check:
     ours = {n: ((), w) for n, w in a.weights.items()}
     theirs = {n if rename is None else _parameter(n, rename): ((), w) for n, w in b.weights.items()}
-    return compare_weights(ours, theirs, declared, mapped=rename is not None)
+    return compare_weights(ours, theirs, declared, mapped=rename is not None, own=b.backend == PORT)
 
 
 def _modules(a: Provenance, b: Provenance, *, mapped: bool) -> list[Check]:

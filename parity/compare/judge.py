@@ -230,10 +230,8 @@ class Judge:
             if unknown(d):
                 judged.append(replace(d, verdict="inconclusive"))
                 continue
-            excuse, before = (
-                excused(d.key, d.distance.rel_l2, self.excuses),
-                self._before(d, made if is_given(d) else seen, numbers),
-            )
+            excuse = excused(d.key, d.distance.rel_l2, self.excuses)
+            before = self._before(d, made if is_given(d) else seen, numbers)
             given = inputs.get(call_of(d.key))
             if call_of(d.key) in uncompared:
                 given = max(given or 0.0, before)

@@ -145,9 +145,10 @@ def _judged_weights(
         how = f"are the reference's times {', '.join(dict.fromkeys(f'{gain:.4g}' for gain in gains.values()))}"
     else:
         how = f"have other values, '{worst}' by {apart[worst]:.1%}"
-    # A port may have folded a scale into its weights: the sites decide.
-    computed = not (own and scaled)
-    return Check(WEIGHTS, "fail", f"{len(wrong)} of {count} parameters {how}: {few(wrong)}", computed)
+    detail = f"{len(wrong)} of {count} parameters {how}: {few(wrong)}"
+    if own and scaled:  # a port may have folded a scale into its weights: the sites decide
+        return Check(WEIGHTS, "explained", detail)
+    return Check(WEIGHTS, "fail", detail, computed=True)
 
 
 def compare_tensors(

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from parity.bisect.swaps import Plan, Swap, plan
-from parity.causes import witness as registry
+from parity.causes import explain as module
 from parity.causes.evidence import Evidence
 from parity.causes.explain import ExplainRequest, _merged, explain
 from parity.causes.gauges import measured
 from parity.causes.request import own_settings
 from parity.causes.swap_test import swap_test
-from parity.causes.witness import witness, witnesses
 from parity.causes.witnesses.counterfactuals import _obeyed
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result, Witness
@@ -29,13 +28,6 @@ from parity.sketch import value_record
 from tests.support.made import CANDIDATE, REFERENCE, walk, write
 
 
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is forgotten after it."""
-    kept = {w.name: w for w in witnesses()}
-    monkeypatch.setattr(registry, "_REGISTERED", kept)
-
-
 def explained(folder: Path) -> Result:
     """Two goldens that differ, whose reference cannot be run again."""
     both = [walk(step, 1e4).steps() for step in range(2)]
@@ -44,20 +36,18 @@ def explained(folder: Path) -> Result:
     return explain(ExplainRequest(ours, theirs), Workers(), lambda *told: None)
 
 
-@pytest.mark.usefixtures("registered")
-def test_one_that_is_registered_is_asked_with_what_the_others_found(tmp_path: Path) -> None:
+def test_each_is_asked_with_what_the_others_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Evidence] = []
 
-    @witness("a_first")
     def first(asked: Evidence) -> Iterator[Cause | Note]:
         yield measured("the first", 1.0, "seen")
         yield Note("and a note")
 
-    @witness("b_second")
     def second(asked: Evidence) -> Iterator[Cause]:
         seen.append(asked)
         return iter(())
 
+    monkeypatch.setattr(module, "WITNESSES", (module.Witness(first), module.Witness(second)))
     result = explained(tmp_path)
     assert [c.cause for c in result.causes] == ["the first"]
     assert result.notes[-1].text == "and a note"

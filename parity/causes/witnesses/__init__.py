@@ -1,1 +1,1 @@
-"""Witnesses, one file each; `parity.causes.witness` registers and finds them."""
+"""Witnesses: what each can tell of the evidence; `parity.causes.explain` asks them."""

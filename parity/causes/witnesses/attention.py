@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parity.causes.evidence import Evidence
-from parity.causes.witness import witness
 from parity.compare.detect.phantoms import phantom_cause
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 
 
-@witness("attention", needs=("reference",))
 def attention(evidence: Evidence) -> Iterator[Cause | Note]:
     """What the values of the call show, or why they are not known."""
     call = evidence.attention

@@ -13,7 +13,6 @@ from parity.causes.evidence import Evidence
 from parity.causes.machine import Machine
 from parity.causes.request import own_settings
 from parity.causes.swap_test import Swapped, SwapTest, swap_test
-from parity.causes.witness import witness
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
@@ -23,7 +22,6 @@ from parity.runs.spec import RunSpec
 from parity.settings import BITS, BY_NAME, Settings, remedy, sentence
 
 
-@witness("counterfactuals", kind="swap", needs=("reference", "candidate"))
 def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from running the candidate with one setting swapped at a time."""
     machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step

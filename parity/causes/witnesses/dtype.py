@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import working_dtype
-from parity.causes.witness import witness
 from parity.compare.result import Cause, Witness
 from parity.settings import BITS
 
@@ -28,7 +27,6 @@ def _overflow(evidence: Evidence) -> str:
     return ""
 
 
-@witness("dtype")
 def dtype(evidence: Evidence) -> Iterator[Cause]:
     """One cause where the records say another dtype."""
     found = working_dtype(evidence.ours.records, evidence.theirs.records)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from parity.causes.errors import as_read, common_keys, error_vector, noise_norm, norm
 from parity.causes.evidence import Evidence
 from parity.causes.match import Known, matched
-from parity.causes.witness import witness
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause
@@ -24,7 +23,6 @@ HOW = "to have known faults looked for, record the reference again with causes=T
 """What can be done where none were kept."""
 
 
-@witness("recorded faults", kind="fault", needs=("script",))
 def recorded(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from the candidate's records and the faults that the reference's recording kept."""
     told = evidence.reference.settings

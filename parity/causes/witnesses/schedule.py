@@ -12,7 +12,6 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import ROUNDING
-from parity.causes.witness import witness
 from parity.compare.detect.transforms import done
 from parity.compare.result import NAN, Cause, Witness
 
@@ -21,7 +20,6 @@ SET = frozenset({"shift", "schedule_dtype", "timesteps", "scheduler.step_index"}
 """Of causes that a script's own schedule shows; see `parity.compare.detect.glue`."""
 
 
-@witness("schedule")
 def schedule(evidence: Evidence) -> Iterator[Cause]:
     """One cause where the loop's numbers differ at any step, none else."""
     steps = evidence.found.steps

@@ -12,7 +12,6 @@ from parity.causes.evidence import Evidence
 from parity.causes.gauges import working_dtype
 from parity.causes.known_faults import known_faults
 from parity.causes.match import Known, coarse_cause, matched
-from parity.causes.witness import witness
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
@@ -21,7 +20,6 @@ from parity.records import Key, StepRecords
 from parity.settings import BITS, sentence
 
 
-@witness("signatures", kind="fault", needs=("reference",))
 def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from the candidate's records alone, whatever it says of its settings."""
     machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step

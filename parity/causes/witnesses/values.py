@@ -12,7 +12,6 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import apart, measured, reordering
-from parity.causes.witness import witness
 from parity.compare.detect.transforms import WITHIN, Done, done
 from parity.compare.reason import Note
 from parity.compare.result import Cause
@@ -26,7 +25,6 @@ MOST = 1 << 24
 """Elements of a value that transforms are tried on."""
 
 
-@witness("values")
 def values(evidence: Evidence) -> Iterator[Cause]:
     """What the two records at the origin show, at most one thing."""
     key = evidence.origin.key
@@ -148,7 +146,6 @@ def _elsewhere(record: Record, others: Sequence[Record]) -> str | None:
     return None
 
 
-@witness("arguments_alone")
 def arguments_alone(evidence: Evidence) -> Iterator[Note]:
     """Scalars that one side's call of the model alone is given; a default stands for them on the other.
 
@@ -167,7 +164,6 @@ def arguments_alone(evidence: Evidence) -> Iterator[Note]:
             yield Note(f"only the {name}'s call of the model is given {', '.join(shown)}")
 
 
-@witness("values_reordered")
 def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     """The first site that holds the reference's values in another order."""
     theirs = {r.key: r for r in evidence.theirs.records}
