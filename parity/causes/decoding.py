@@ -2,10 +2,11 @@
 
 How. The reference decodes the same latents with one known fault at a time (`vae.attention=by_frame`,
 `vae.norm=by_frame`, ...; `parity.hooks.faults.decoder`), and the candidate's error of the frames is looked for among
-theirs, as an error of the loop is (`parity.causes.match`). A fault of something that this VAE has not is left out: its
-code is never reached.
+theirs, as an error of the loop is (`parity.causes.match`). Each is tried on latents that were not divided too: a port
+that forgets the division often has another fault. A fault of something that this VAE has not is left out: its code is
+never reached.
 
-Cost: a decode of the reference for each known fault.
+Cost: two decodes of the reference for each known fault.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from parity.causes.errors import Vector, error_vector, noise_norm, norm
 from parity.causes.known_faults import decoder_faults
-from parity.causes.match import Known, matched
+from parity.causes.match import Faults, Known, matched
 from parity.compare.judge import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause
@@ -25,6 +26,8 @@ from parity.records import StepRecords
 from parity.runs.request import Request
 from parity.runs.spec import RunSpec
 from parity.settings import BY_NAME, Settings
+
+NOT_DIVIDED = "vae.scaling=none"
 
 
 class Decoders(Protocol):
@@ -54,11 +57,13 @@ def decoding(decoders: Decoders) -> Iterator[Cause | Note]:
     if norm(error) <= L2_LIMIT * noise:
         yield Note("signatures: the frames, together, are within what rounding gives: no known fault is looked for")
         return
-    runs = {name: _error(decoders, ours, name) for name in decoder_faults(request.reference)}
+    singles = tuple(decoder_faults(request.reference))
+    beside = [frozenset({name, NOT_DIVIDED}) for name in singles if not name.startswith("vae.scaling=")]
+    runs = {faults: _error(decoders, ours, faults) for faults in (*(frozenset({name}) for name in singles), *beside)}
     spec = RunSpec.of(request)
     known = Known(
         error=error,
-        faults={frozenset({name}): run for name, run in runs.items() if run is not None},
+        faults={faults: run for faults, run in runs.items() if run is not None},
         noise=noise,
         told=request.reference.as_text(),
         confirm=lambda fault: spec.with_settings(reference=[fault]).command(),
@@ -66,11 +71,11 @@ def decoding(decoders: Decoders) -> Iterator[Cause | Note]:
     yield from matched(known)
 
 
-def _error(decoders: Decoders, ours: StepRecords, fault: str) -> Vector | None:
-    """The error of the reference's frames under a fault; None where this VAE has nothing that it changes."""
-    name, _, value = fault.partition("=")
+def _error(decoders: Decoders, ours: StepRecords, faults: Faults) -> Vector | None:
+    """The error of the reference's frames under faults; None where this VAE has nothing that they change."""
+    changes = {name: BY_NAME[name].read(value) for name, _, value in (fault.partition("=") for fault in faults)}
     try:
-        run = decoders.run("reference", decoders.request.reference.neutral.with_({name: BY_NAME[name].read(value)}))
+        run = decoders.run("reference", decoders.request.reference.neutral.with_(changes))
     except ParityError:
         return None
     keys = tuple(r.key for r in ours.records)

@@ -175,5 +175,5 @@ def test_known_fault_is_named(model: str, changed: str, decoded: str, expected: 
         assert any(n.text.startswith("unknown: no known fault") for n in result.notes) is bool(expected)
     else:
         assert {f"{c.setting}={c.candidate}" for c in result.causes} == expected
-        assert sum(c.share for c in result.causes) == pytest.approx(1.0, abs=1e-3)
+        assert [c.share for c in result.causes] == pytest.approx([1.0] * len(expected), abs=1e-3)
         assert all(w.value == pytest.approx(1.0, abs=0.05) for c in result.causes for w in c.evidence)
