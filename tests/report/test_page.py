@@ -99,6 +99,19 @@ def test_everything_found_is_on_the_page() -> None:
         assert said in shown, said
 
 
+def test_several_differences_are_listed_and_one_is_not() -> None:
+    two = {**to_json(RESULT), "differences": [
+        {"place": "the schedule", "branches": [], "causes": ["its shift is 1, not 5"]},
+        {"place": "the argument text", "branches": ["cond", "uncond"], "causes": []},
+    ]}  # fmt: skip
+    read = Read()
+    read.feed(build(Shown(document=two)))
+    assert "2 independent differences" in read.shown
+    assert "the schedule: its shift is 1, not 5" in read.shown
+    assert "the argument text (cond, uncond)" in read.shown
+    assert "independent difference" not in page().shown
+
+
 def test_causes_that_were_not_asked_for_are_not_said_to_be_none() -> None:
     assert LIMIT == L2_LIMIT
     assert "parity explain" in page(causes=None).shown
