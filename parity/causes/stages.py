@@ -20,7 +20,7 @@ from parity.bisect.swaps import plan
 from parity.causes.decoding import decoding
 from parity.causes.errors import as_read, error_vector, noise_norm
 from parity.causes.swap_test import swap_test
-from parity.causes.witnesses.counterfactuals import cause_of, leftover
+from parity.causes.witnesses.counterfactuals import told_by
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import UsageError
@@ -88,8 +88,7 @@ def _causes(again: _Again) -> Iterator[Cause | Note]:
     spec = RunSpec.of(request)
     what = ", ".join(dict.fromkeys(key.port for key in keys))
     tested = swap_test(searched, run, noise_norm(ours, keys))
-    yield from leftover(tested, what)
-    yield from (cause_of(swapped, what, spec) for swapped in tested.swapped)
+    yield from told_by(tested, what, spec)
 
 
 @dataclass

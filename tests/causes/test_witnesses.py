@@ -17,7 +17,7 @@ from parity.causes.explain import ExplainRequest, _merged, explain
 from parity.causes.gauges import measured
 from parity.causes.request import own_settings
 from parity.causes.swap_test import swap_test
-from parity.causes.witnesses.counterfactuals import _obeyed
+from parity.causes.witnesses.counterfactuals import _obeyed, told_by
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result, Witness
 from parity.errors import UsageError
@@ -25,6 +25,7 @@ from parity.paths.worker.openers import Workers
 from parity.records import Key, StepRecords
 from parity.settings import Settings, parse
 from parity.sketch import value_record
+from tests.runs.test_spec import PLAIN
 from tests.support.made import CANDIDATE, REFERENCE, walk, write
 
 
@@ -160,3 +161,10 @@ def test_differing_settings_are_set_back(error: Error, expected: tuple[float | N
         got = by_name[given_.partition("=")[0]]
         assert (got.gone, got.harmless) == (pytest.approx(gone or 0.0, abs=0.02), gone is None)
     assert found.left == pytest.approx(left, abs=0.02)
+    # The command that confirms sets all back that do harm, or it would not pass; where something is left nothing would.
+    told = list(told_by(found, "noise_pred", PLAIN.with_settings(candidate=GIVEN)))
+    commands = {c.confirm for c in told if isinstance(c, Cause) and not c.harmless}
+    wrong = [g.partition("=")[0] for g, gone in zip(GIVEN, expected, strict=True) if gone is not None]
+    assert len(commands) == 1
+    assert all((f"-c {name}=" in command) == (not left) for command in commands for name in wrong)
+    assert any(isinstance(t, Note) for t in told) == bool(left)

@@ -51,8 +51,7 @@ def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
         yield Note(f"counterfactuals are skipped: the candidate refuses settings that are to be tried: {refused}")
         return
     what = ", ".join(dict.fromkeys(key.port for key in keys))
-    yield from leftover(tested, what)
-    yield from (cause_of(swapped, what, evidence.request.spec) for swapped in tested.swapped)
+    yield from told_by(tested, what, evidence.request.spec)
     yield from _neutralised(evidence, candidate, keys)
 
 
@@ -124,24 +123,27 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
         yield Cause(text, setting, "", value, evidence=(Witness("swap", ratio, detail),), harmless=harmless)
 
 
-def leftover(tested: SwapTest, what: str) -> Iterator[Note]:
-    """What no swap takes back, if anything.
+def told_by(tested: SwapTest, what: str, spec: RunSpec | None) -> Iterator[Cause | Note]:
+    """One cause a setting, and what no swap takes back.
 
     Args:
-        what: the outputs whose error was looked at.
+        what: the outputs whose error was looked at. spec: of the run; None where it is not known.
     """
     if tested.left:
         yield Note(
             f"with every differing setting as the reference has it, {tested.left:.1%} of the error of {what} is left: "
             "something else differs too"
         )
+    back = [f"{s.swap.setting}={s.swap.without}" for s in tested.swapped if not s.harmless]
+    confirm = "" if spec is None or tested.left else spec.with_settings(candidate=back).command()
+    yield from (_cause_of(swapped, what, confirm) for swapped in tested.swapped)
 
 
-def cause_of(found: Swapped, what: str, spec: RunSpec | None) -> Cause:
+def _cause_of(found: Swapped, what: str, passes: str) -> Cause:
     """One cause.
 
     Args:
-        what: the outputs whose error was looked at. spec: of the run; None where it is not known.
+        passes: the command of the run with all that do harm set back; empty where that does not pass.
     """
     swap, fix, confirm = found.swap, "", ""
     if found.harmless:
@@ -150,8 +152,7 @@ def cause_of(found: Swapped, what: str, spec: RunSpec | None) -> Cause:
     else:
         text, fix = sentence(swap.setting, swap.candidate), remedy(swap.setting)
         detail = f"with {swap.setting}={swap.without}, {found.gone:.2%} of the error of {what} disappears"
-        if spec is not None:
-            confirm = spec.with_settings(candidate=[f"{swap.setting}={swap.without}"]).command()
+        confirm = passes
     evidence = (Witness("swap", found.gone, detail, confirm),)
     return Cause(
         text, swap.setting, swap.without, swap.candidate, found.gone, evidence, fix=fix, harmless=found.harmless
