@@ -50,7 +50,7 @@ TOOK = 1e-2
 def stepped(seen: Seen) -> Iterator[Cause]:
     """A scheduler that moves the latents by another multiple of the prediction than its own schedule says.
 
-    An Euler step is latents.after = latents.before + dt noise_pred; where the reference's is none, nothing is said.
+    Only if the reference makes an Euler step: latents.after = latents.before + dt noise_pred.
     """
     place = seen.pair(f"{LOOP}:step_index")
     if place is not None and not np.array_equal(*place):
