@@ -46,14 +46,16 @@ def script(faults: Collection[str]) -> tuple[Callable[[], Any], dict[str, Any]]:
     text, negative = drawn(1, TOKENS, 32, seed=3), drawn(1, TOKENS, 32, seed=4) * held
     text = text if "t5 mask" in faults else text * held
     negative = torch.zeros_like(negative) if "null prompt" in faults else negative
+    swapped = 1 if "swapped from step 1" in faults else 2
     scale = 4.0 if "guidance" in faults else 5.0
 
     def go() -> torch.Tensor:
         scheduler.set_timesteps(2)
         x = drawn(1, 4, 3, 8, 12, seed=5)
-        for t in scheduler.timesteps:
+        for i, t in enumerate(scheduler.timesteps):
             given = {"hidden_states": x, "timestep": t.expand(1), "return_dict": False}
-            cond, uncond = (model(**given, encoder_hidden_states=y)[0] for y in (text, negative))
+            texts = (text, negative) if i < swapped else (negative, text)
+            cond, uncond = (model(**given, encoder_hidden_states=y)[0] for y in texts)
             x = scheduler.step(uncond + scale * (cond - uncond), t, x, return_dict=False)[0]
         return x
 
@@ -79,6 +81,7 @@ TEXT = "the argument encoder_hidden_states"
         (("t5 mask",), [f"{TEXT} (cond)"]),
         (("order",), ["the model's output (cond, uncond)"]),
         (("guidance",), ["guidance"]),
+        (("swapped from step 1",), [f"{TEXT} (cond, uncond)"]),
         (("order", "guidance"), ["the model's output (cond, uncond)", "guidance"]),
         (("schedule", "null prompt"), ["the schedule", f"{TEXT} (uncond)"]),
         (

@@ -23,7 +23,7 @@ def guidance(seen: Seen) -> Iterator[Cause]:
     swapped = _crossed(seen)
     if swapped is not None:
         text = "the branches are swapped: the candidate's cond is the reference's uncond (negative and positive prompt)"
-        yield named(text, "guidance", "cond, uncond", "uncond, cond", swapped, at=_GUIDED)
+        yield named(text, "guidance", "cond, uncond", "uncond, cond", swapped)  # what they are given is listed
         return
     if first is not None and _unguided(ours, theirs):
         text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
