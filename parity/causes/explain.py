@@ -1,15 +1,15 @@
 """`parity explain`: why two paths differ, by witnesses that are independent of each other.
 
-1. *Counterfactual* (a kept run, whose settings are known): the candidate is run again with one setting at a time as the
+1. *Swap test* (a kept run, whose settings are known): the candidate is run again with one setting at a time as the
    reference has it.
-2. *Signature* (any candidate, from its records alone): this machine's reference is run under each known fault, and the
+2. *Fault match* (any candidate, from its records alone): this machine's reference is run with each known fault, and the
    candidate's error is looked for among theirs. What none of them explains is unknown.
-3. *Gauge*: what the records show by themselves: phantom keys, a gain, another order, another schedule.
+3. *Measurement*: what the records show by themselves: phantom keys, a gain, another order, another schedule.
 
-What differs in a stage outside the loop is looked for there (`parity.causes.stages`), by counterfactuals alone.
+What differs in a stage outside the loop is looked for there (`parity.causes.stages`).
 
-Each is asked with the same `Evidence`. One that lacks what it needs is not asked;
-where the model cannot be run on this machine, the kinds that this leaves out are said.
+Each is asked with the same `Evidence`. One that lacks what it needs is not asked; where the model cannot be run on this
+machine, the kinds that this leaves out are said.
 """
 
 from __future__ import annotations

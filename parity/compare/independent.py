@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from parity.compare.judge import SCHEDULE
 from parity.compare.many.sites import FAILED, INCONCLUSIVE, INTRODUCED, Place, among
-from parity.compare.preflight import WEIGHTS
 from parity.compare.result import Result, SiteDiff
 from parity.compare.unlike import UNPAIRED
 from parity.records import LOOP
@@ -19,7 +18,6 @@ _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", "dec
 """In execution order."""
 _AROUND = ("", LOOP, SCHEDULE, "decode")
 """What is no module of the model."""
-_WEIGHTS = {f"the {WEIGHTS}"}
 _LOOP = {
     "noise_pred": "guidance", "latents.after": "the scheduler's step", "latents.before": "the latents",
     "history": "the scheduler's history", "step_index": "the scheduler's place",
@@ -47,13 +45,14 @@ def differences(result: Result) -> tuple[Difference, ...]:
     """Those that preflight, judged sites and causes show, in execution order; none where the two agree."""
     if result.verdict != "fail":
         return ()
-    found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in result.preflight if c.computed}
+    weights = [c for c in result.preflight if c.computed]
+    found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in weights}
     for d in among(result.sites, verdicts=INCONCLUSIVE, noted=True, which=_is_argument):
         if d.note.endswith(UNPAIRED):
             rows = f"{d.shapes[1][1]} rows on the candidate, {d.shapes[0][1]} on the reference: not compared"
             found.setdefault(_place(d.key.site), Difference(_place(d.key.site), causes=[rows]))
     for d in among(result.sites, verdicts=FAILED, births=INTRODUCED):
-        if found.keys() & _WEIGHTS and d.key.module not in _AROUND:
+        if weights and d.key.module not in _AROUND:
             continue  # a module that has other weights differs by them
         one = found.setdefault(_place(d.key.site), Difference(_place(d.key.site)))
         if d.key.branch and d.key.branch not in one.branches:

@@ -104,13 +104,13 @@ def compare_weights(
     digits = [Counter((shape, WeightPrint.parse(text).digits) for shape, text in side.values()) for side in (a, b)]
     if not other and digits[0] == digits[1]:
         return Check(WEIGHTS, "explained", f"{len(a)} parameters equal, under other names")
+    alone = [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
     if other and not (one_sided and not mapped):
         judged = _judged_weights({n: prints[n] for n in other}, shapes, len(a), own)
         if judged is not None:
-            return judged
+            return replace(judged, detail="; ".join([judged.detail, *alone]))
     parts = [f"{len(other)} of {len(a)} parameters differ in value: {few(other)}"] if other else []
-    parts += [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
-    detail = "; ".join(parts)
+    detail = "; ".join([*parts, *alone])
     if one_sided and not mapped:
         return Check(WEIGHTS, "fail", detail)
     if not other:
@@ -135,7 +135,8 @@ def _judged_weights(
     if not wrong and laid_out:
         return Check(WEIGHTS, "explained", f"{said} hold the reference's values in another layout: {few(laid_out)}")
     if not wrong:
-        return Check(WEIGHTS, "explained", f"{said} differ by rounding, {max(apart.values()):.1e} relative at most")
+        near = f"{said} are nearly equal, {max(apart.values()):.1e} relative apart at most: the sites decide"
+        return Check(WEIGHTS, "explained", near)
     gains = {n: other[n][0].gain(other[n][1]) for n in wrong}
     scaled = not any(map(math.isnan, gains.values()))
     worst = max(wrong, key=lambda n: apart[n])

@@ -101,11 +101,12 @@ class WeightPrint:
 
     def gain(self, other: WeightPrint) -> float:
         """The factor by which all of the other's values are this one's; NaN for none."""
-        square = float(self.counters @ self.counters) if self.numbers.size and other.numbers.size else 0.0
-        factor = float(self.counters @ other.counters) / square if square else math.nan
-        left = float(np.linalg.norm(other.numbers[:1] - abs(factor) * self.numbers[:1])) if square else math.inf
-        left += float(np.linalg.norm(other.counters - factor * self.counters)) if square else 0.0
-        return factor if left <= ALIKE * max(float(np.linalg.norm(other.counters)), 1e-30) else math.nan
+        if not self.numbers.size or not other.numbers.size or not self.counters.any():
+            return math.nan
+        factor = float(self.counters @ other.counters) / float(self.counters @ self.counters)
+        left = float(np.linalg.norm(other.counters - factor * self.counters))
+        norms = abs(float(other.numbers[0]) - abs(factor) * float(self.numbers[0]))
+        return factor if left + norms <= ALIKE * float(np.linalg.norm(other.counters)) else math.nan
 
     def same_values(self, other: WeightPrint) -> bool:
         """Whether both hold the same values, perhaps in another order."""

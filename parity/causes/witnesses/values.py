@@ -12,15 +12,14 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import apart, measured, reordering
-from parity.compare.detect.transforms import WITHIN, Done, done
+from parity.compare.detect.held import EXACT
+from parity.compare.detect.transforms import LEFT, WITHIN, Done, done
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.compare.unlike import keys_through, other_layout
 from parity.records import PORT, Key, Record
 from parity.sketch import TOTAL, Geometry
 
-LEFT = 0.05
-"""A gain explains a difference where it leaves less than this share of it."""
 MOST = 1 << 24
 """Elements of a value that transforms are tried on."""
 
@@ -127,8 +126,8 @@ def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
     left = float(np.linalg.norm(y - gain * x) / np.linalg.norm(apart))
     if left <= LEFT:
         detail = f"gain {gain:.6f} leaves {left:.1%} of the difference"
-        how = "a scale, gate or count is off"
-        how = "it is negated" if abs(gain + 1) <= LEFT / 100 else "it is set to zero" if not y.any() else how
+        how = "it is set to zero" if not y.any() else "a scale, gate or count is off"
+        how = "it is negated" if abs(gain + 1) <= EXACT else how
         yield measured(f"{ours.key.site} is the reference's times {gain:.5g}: {how}", gain, detail)
 
 

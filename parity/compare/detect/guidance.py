@@ -32,7 +32,7 @@ def guidance(seen: Seen) -> Iterator[Cause]:
     if first is None or second is None:
         return
     scale, other = first.scale, second.scale
-    near = EXACT * max(1.0, abs(scale)) + first.sure + second.sure
+    near = EXACT * max(1.0, abs(scale)) + first.unsure + second.unsure
     if abs(other - (1 - scale)) <= near and abs(scale - 0.5) > near:
         swap = "the branches or the prompts are swapped"
         text = f"guidance is applied the wrong way round ({swap}): scale {other:.4g} for {scale:.4g}"
@@ -69,13 +69,13 @@ class Combined:
     """How a side combined its branches.
 
     Attributes:
-        scale: of guidance. size: a common factor. sure: how far rounding may have moved the scale, which is read off
+        scale: of guidance. size: a common factor. unsure: how far rounding may have moved the scale, which is read off
             where the branches part.
     """
 
     scale: float
     size: float
-    sure: float
+    unsure: float
 
 
 def combined(values: Values) -> Combined | None:
