@@ -193,13 +193,21 @@ def norm(s: np.ndarray, g: Geometry) -> float:
 
 
 def bin_norms(s: np.ndarray, g: Geometry) -> np.ndarray:
-    """Estimates of the L2 norm of each row bin, float64 [g.bins]; bin b begins at row `b * g.rows_per_bin`."""
+    """Estimates of the L2 norm of each row bin; bin b begins at row `b * g.rows_per_bin`.
+
+    Args:
+        s: one sketch or many, [..., g.size].
+
+    Returns:
+        float64 [..., g.bins].
+    """
     if g.rows * g.channels == 0:
-        return np.zeros(0)
+        return np.zeros((*s.shape[:-1], 0))
     if not g.exact:
-        return np.linalg.norm(s[TOTAL:].astype(np.float64).reshape(BINS, PER_BIN), axis=1)[: g.bins]
-    rows = np.square(s.astype(np.float64)).reshape(g.rows, g.channels).sum(axis=1)
-    return np.sqrt(np.add.reduceat(rows, np.arange(0, g.rows, g.rows_per_bin)))
+        bins = s[..., TOTAL:].astype(np.float64).reshape(*s.shape[:-1], BINS, PER_BIN)
+        return np.asarray(np.linalg.norm(bins, axis=-1)[..., : g.bins])
+    rows = np.square(s.astype(np.float64)).reshape(*s.shape[:-1], g.rows, g.channels).sum(axis=-1)
+    return np.sqrt(np.add.reduceat(rows, np.arange(0, g.rows, g.rows_per_bin), axis=-1))
 
 
 def distance(a: np.ndarray, b: np.ndarray, g: Geometry) -> float:

@@ -49,7 +49,7 @@ WITHOUT_HEAVY = {"port", *SHARED, "golden", "compare", "report"}
 REPORT_READS = (
     "parity.compare.independent",
     "parity.compare.result",
-    "parity.compare.many.sites",
+    "parity.compare.sites",
     "parity.compare.reason",
     "parity.records",
 )

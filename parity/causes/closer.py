@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from parity.causes.request import ExplainRequest
+from parity.compare.births import excuses
 from parity.compare.conclude import divergence
-from parity.compare.judge import Judge, excuses
+from parity.compare.judge import Judge
 from parity.compare.pairs.lone import met
 from parity.compare.result import Origin, Result
 from parity.golden import Golden

@@ -17,7 +17,7 @@ from typing import Protocol
 from parity.causes.errors import Vector, error_vector, noise_norm, norm
 from parity.causes.known_faults import decoder_faults
 from parity.causes.match import Faults, Known, matched
-from parity.compare.judge import L2_LIMIT
+from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.errors import ParityError

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from parity.causes.errors import Vector, norm
-from parity.compare.judge import L2_LIMIT
+from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Witness
 from parity.settings import NEUTRAL, remedy, sentence

@@ -18,7 +18,7 @@ import numpy as np
 from parity.bisect.ddmin import ddmin
 from parity.bisect.swaps import Plan, Swap
 from parity.causes.errors import norm
-from parity.compare.judge import L2_LIMIT
+from parity.compare.births import L2_LIMIT
 from parity.settings import Settings
 
 Run = Callable[[Settings], np.ndarray]

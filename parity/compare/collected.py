@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.result import NAN, Distance, SiteDiff, StepDiff
+from parity.compare.sites import Columns, Sites
 from parity.records import LOOP, Record, StepRecords
 from parity.settings import BITS
 
@@ -18,25 +19,17 @@ class Collected:
     """What a comparison has gathered, step by step.
 
     Attributes:
-        steps, sites: of the steps so far.
+        steps, sites: of the steps so far, in execution order.
     """
 
     steps: list[StepDiff] = field(default_factory=list)
-    sites: list[SiteDiff] = field(default_factory=list)
-
-    @property
-    def found(self) -> Sequence[SiteDiff]:
-        """The sites so far, in execution order."""
-        return tuple(self.sites)
+    sites: Sites = field(default_factory=Sites)
 
     def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
-        self.sites += sites
-        self.add_step(reference, candidate, sites)
-
-    def add_step(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
-        """Take in the loop's values of a step, and no sites."""
-        step = step_diff(reference, candidate, sites)
+        columns = sites if isinstance(sites, Columns) else Columns.of(sites)
+        self.sites.add(columns)
+        step = step_diff(reference, candidate, columns.loop)
         if step is not None:
             self.steps.append(step)
 

@@ -12,10 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from parity.compare.births import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, peak, unknown
 from parity.compare.collected import Collected
 from parity.compare.detect.findings import Grid, findings
-from parity.compare.judge import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, peak, unknown
-from parity.compare.many.sites import BORN, FAILED, INTRODUCED, Place, among, count
 from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (
     NAN,
@@ -31,6 +30,7 @@ from parity.compare.result import (
     StepDiff,
     Verdict,
 )
+from parity.compare.sites import BORN, FAILED, INTRODUCED, Place, among, count
 from parity.compare.unlike import is_unpaired, unpaired_sentences
 from parity.records import AFTER, LOOP, Key
 from parity.settings import BY_NAME
@@ -76,7 +76,7 @@ def conclude(
         widest: floor at the first noise_pred above which nothing is judged; None for `WIDEST` in the logic check,
             and for none in another, which the logic check has gone before.
     """
-    sites, steps = collected.found, tuple(collected.steps)
+    sites, steps = collected.sites, tuple(collected.steps)
     nothing = Result(
         verdict="inconclusive",
         failed=None,

@@ -23,21 +23,21 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from parity.compare.automap import Proposal, propose
+from parity.compare.births import excuses
 from parity.compare.collected import Collected
 from parity.compare.comparable import Side, common_steps, comparable, settings_differences
 from parity.compare.conclude import conclude, recorded_stages, widest_of
 from parity.compare.detect.configs import config_cause
 from parity.compare.detect.glue import Glue
 from parity.compare.detect.phantoms import count_phantoms, phantom_cause
-from parity.compare.judge import Judge, excuses
-from parity.compare.many.judge import ManyJudge
-from parity.compare.many.meet import Counterparts, Lean
-from parity.compare.many.sites import FAILED, VERDICTS, Sites, among, inconclusive
+from parity.compare.judge import Judge
 from parity.compare.pairs.branches import Branches
+from parity.compare.pairs.meet import Counterparts, Lean
 from parity.compare.pairs.parts import in_common, of_stage
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
-from parity.compare.result import Cause, Check, Failed, Result, SiteDiff
+from parity.compare.result import Cause, Check, Failed, Result
+from parity.compare.sites import FAILED, VERDICTS, among, inconclusive
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, Renamer
@@ -266,17 +266,6 @@ def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> tuple[tuple[Cau
 
 
 @dataclass
-class Spilled(Collected):
-    """Sites of more steps than memory should hold."""
-
-    spilled: Sites = field(default_factory=Sites)
-
-    @property
-    def found(self) -> Sequence[SiteDiff]:
-        return self.spilled
-
-
-@dataclass
 class Common:
     """What two streams of records have in common.
 
@@ -310,19 +299,17 @@ def judge_streams(
         glue: looks for causes around the model, from the first step that differs on.
         steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
     """
-    collected, many, lean = Spilled(), ManyJudge(judge), (Lean(), Lean())
+    collected, lean = Collected(), (Lean(), Lean())
     common = Common(seen=Counterparts(lone=not judge.strict_sites))
     for reference, candidate in steps:
         common.add(reference, candidate)
         if glue is not None:
             reference = glue.by_own(reference, candidate)
-        judged = many.step(reference, candidate)
-        if judged is not None:
-            reference, candidate = lean[0].of(reference), lean[1].of(candidate)
-            collected.spilled.add(judged.columns)
-            collected.add_step(reference, candidate, judged.loop)
-            if glue is not None:
-                glue.add(reference, candidate, differs=bool((judged.columns.verdicts == VERDICTS.index("fail")).any()))
+        judged = judge.step(reference, candidate)
+        reference, candidate = lean[0].of(reference), lean[1].of(candidate)
+        collected.add(reference, candidate, judged)
+        if glue is not None:
+            glue.add(reference, candidate, differs=bool((judged.verdicts == VERDICTS.index("fail")).any()))
         del reference, candidate  # before the next is waited for: both sides' next are read already
     return collected, common
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.judge import BIN_LIMIT, L2_LIMIT, Excuse, above, excused
+from parity.compare.births import BIN_LIMIT, L2_LIMIT, Excuse, above, excused
 from parity.compare.local import Local
 from parity.compare.metrics import ratio
 from parity.compare.result import UNKNOWN, Distance, SiteDiff, SiteVerdict

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from parity.compare.judge import SCHEDULE
-from parity.compare.many.sites import FAILED, INCONCLUSIVE, INTRODUCED, Place, among
+from parity.compare.births import SCHEDULE
 from parity.compare.result import Result, SiteDiff
+from parity.compare.sites import FAILED, INCONCLUSIVE, INTRODUCED, Place, among
 from parity.compare.unlike import UNPAIRED
 from parity.records import LOOP
 

@@ -1,403 +1,215 @@
-"""Judging one step: each site against its floor, and where a divergence is born.
+"""Judging one step: every site's distance from columns of sketches, objects for what does not pass.
 
-The rule (docs/how-it-works.md): a site is beyond its floor above 3 times it in L2, or above 5 times it in any row bin
-or, where values are held, in its largest element. A divergence is born where the inputs agree and the output does not
-(`module`), or at an input although everything before agreed (`input`); what only grew is `propagated`. Padded rows are
-ignored and never decide.
+Problem. A site that passes needs four numbers; made and judged as an object it costs a hundred times what reading its
+sketch does, and nearly every site of nearly every comparison passes.
+
+How. Which records stand against each other, and how their sketches lie, is found once for as long as both sides'
+layouts stay. Distances come from blocks of sketches. What is not two sketches (values that are held, moments alone,
+scalars, None) is compared pair by pair (`parity.compare.single`), and what is beyond its floor becomes an object, of
+which it is asked where the divergence begins (`parity.compare.births`).
+
+Cost. One read of both sketches; 3 MB of memory for a block.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, norm_ratio
-from parity.compare.pairs.align import Pair, align
-from parity.compare.result import NAN, Birth, Distance, SiteDiff
-from parity.compare.unlike import (
-    LAID_OUT,
-    MASKS,
-    NOT_ONE,
-    PICTURES,
-    REPEATED,
-    UNPAIRED,
-    acquitted,
-    is_unpaired,
-    left_to_reader,
-    nothing,
-    other_layout,
-    other_rows,
-    repeated,
-    same_mask,
-    unlike,
-    what,
+import numpy as np
+
+from parity.compare.births import (
+    L2_LIMIT,
+    LINF_LIMIT,
+    Births,
+    Excuse,
+    beyond,
+    call_of,
+    input_severities,
+    not_one,
+    peak,
+    severity,
+    tells,
+    two_things,
 )
-from parity.records import AFTER, LOOP, Floor, Key, Record, StepRecords
-from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
+from parity.compare.metrics import between, ratios
+from parity.compare.pairs.align import Pair
+from parity.compare.pairs.meet import Group, Meeting, meet
+from parity.compare.result import NAN, SiteDiff
+from parity.compare.single import compared
+from parity.compare.sites import BIRTHS, VERDICTS, Columns
+from parity.compare.unlike import is_unpaired, unread
+from parity.golden.disk.part import FloorTable, Table, tabled
+from parity.records import LOOP, StepRecords
 
-L2_LIMIT = 3.0
-LINF_LIMIT = 5.0
-BIN_LIMIT = LINF_LIMIT
-JUMP = 30.0
-"""Growth of the ratio to the floor from one site to the next that propagation does not explain: floors grow along with
-what they bound, so ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later
-blocks)."""
-
-_STEPPED = (("", "latents.before"), ("", "pred_original.before"), ("", "history"), ("", "sigma"), ("", "dt"))
-
-_LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    # what each of the loop's values is computed from: (branch, port)
-    "noise_pred": (("cond", "noise_pred"), ("uncond", "noise_pred")),
-    "latents.after": (("", "noise_pred"), *_STEPPED),
-    "pred_original.after": (("", "noise_pred"), *_STEPPED),
-}
-_LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
-SCHEDULE = "schedule"
-"""Module of the records of a whole schedule."""
-_NUMBERS = ("timestep", "sigma", "dt", "step_index")
-"""Of the loop's values those that a schedule gives."""
-
-
-@dataclass(frozen=True, slots=True)
-class Excuse:
-    """A site that a declared difference changes by design.
-
-    Attributes:
-        glob: over `module` or `module:port`. most: relative L2 distance up to which it is that difference's doing.
-        cache: a feature cache, of which the steps count at which it skips blocks; None for every step.
-    """
-
-    glob: str
-    most: float = math.inf
-    cache: DeepCache | None = None
-
-    def covers(self, key: Key, rel_l2: float) -> bool:
-        if self.cache is not None and self.cache.full(key.step):
-            return False
-        named = fnmatch.fnmatchcase(key.site, self.glob) or fnmatch.fnmatchcase(key.module, self.glob)
-        return named and not rel_l2 > self.most
-
-
-def excuses(differing: Iterable[Difference]) -> tuple[Excuse, ...]:
-    """What these declared differences excuse."""
-    found: list[Excuse] = []
-    for difference in differing:
-        if difference.setting in BY_NAME:  # a golden may have a setting of another version
-            setting = BY_NAME[difference.setting]
-            found += [Excuse(glob, setting.expected_within) for glob in setting.expected_at]
-        if difference.setting == "cache":
-            caches = (deep_cache(difference.reference), deep_cache(difference.candidate))
-            found += [excuse for cache in caches if cache is not None for excuse in _cached(cache)]
-    return tuple(found)
-
-
-def excused(key: Key, rel_l2: float, excuses: Iterable[Excuse]) -> bool:
-    """Whether an excuse covers this distance at this site, at this step."""
-    return any(excuse.covers(key, rel_l2) for excuse in excuses)
-
-
-def _cached(cache: DeepCache) -> list[Excuse]:
-    """The skipped blocks, which only one side calls, and what the kept residual is handed to."""
-    blocks = [f"transformer_blocks.{i}{below}" for i in range(cache.start, cache.end) for below in ("", ".*")]
-    following = f"transformer_blocks.{cache.end}"
-    taken = (f"{following}:in.hidden_states*", f"{following}:in.encoder_hidden_states*", "norm_final:in.input*")
-    return [Excuse(glob, cache=cache) for glob in (*blocks, *taken, "norm_out:in.x*")]
+BLOCK = 1 << 17
+"""Elements of the sketches that are compared at a time."""
 
 
 @dataclass
 class Judge:
-    """Judges a run step by step; remembers only whether an earlier step already differed.
+    """Judges a run step by step.
 
     Attributes:
         excuses: the sites that a declared differing setting changes by design.
         strict_sites: whether a tensor that only one side has is a difference (it is not between goldens of
             implementations that are built otherwise).
-        dirty: whether the latents were beyond their floors so far. scheduled: whether a schedule was.
     """
 
     excuses: tuple[Excuse, ...] = ()
     strict_sites: bool = True
-    dirty: bool = False
-    scheduled: bool = False
-    floors: Mapping[Key, Floor] = field(default_factory=dict)
+    births: Births = field(init=False)
+    _meeting: Meeting | None = None
 
-    def step(self, reference: StepRecords, candidate: StepRecords) -> tuple[SiteDiff, ...]:
+    def __post_init__(self) -> None:
+        self.births = Births(self.excuses)
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> Columns:
         """The sites of one step, in execution order, with births."""
-        self.floors = reference.floors
-        lone = not self.strict_sites
-        pairs = align(reference.records, candidate.records, lone=lone)
-        diffs = [replace(self.site(pair), called=pair.called) for pair in pairs]
-        if not self.strict_sites:
-            diffs = [d for d in diffs if d.note != ONE_SIDED]
-        diffs = told_apart(acquitted(diffs, beyond))
-        judged = self.born(diffs, input_severities(diffs), uncompared_inputs(diffs))
-        self.dirty = self.dirty or any(d.key.site in _LATENTS and beyond(d) for d in judged)
-        return tuple(judged)
+        (ours, floors), (theirs, _) = tabled(reference), tabled(candidate)
+        meeting = self._meeting
+        if meeting is None or meeting.layouts != (ours.layout, theirs.layout):
+            meeting = self._meeting = meet(ours.layout, theirs.layout, strict=self.strict_sites)
+        return _Step(self, meeting, ours, theirs, floors).judged()
 
-    def site(self, pair: Pair) -> SiteDiff:
-        """One site, before it is known where a divergence starts."""
-        a, b = pair.reference, pair.candidate
-        if a is None or b is None:
-            return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=ONE_SIDED)
-        if a.kind != b.kind and nothing(a) and nothing(b):
-            return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
-        left = "" if self.strict_sites else left_to_reader(a, b)
-        if left:
-            return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="inconclusive", note=left)
-        if a.kind != b.kind:
-            return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{what(a)} against {what(b)}")
-        if a.kind != "tensor":
-            # A NaN equals none, itself included.
-            same = a.value == b.value or (a.value != a.value and b.value != b.value)
-            note = "" if same else f"{a.value!r} against {b.value!r}"
-            return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0 if same else math.inf), note=note)
-        return self._tensor(a, b)
 
-    def _tensor(self, a: Record, b: Record) -> SiteDiff:
-        floor, found = self.floors.get(a.key), measure(a, b)
-        diff = SiteDiff(
-            a.key,
-            Distance(NAN, NAN, NAN),
-            shapes=(a.shape, b.shape),
-            dtypes=(a.dtype, b.dtype),
-            nonfinite=(_nonfinite(a), _nonfinite(b)),
-            frame=a.frame,
-            rows=a.rows,
-        )
-        alike, counted = same_mask(a, b) if found is None or found.l2 != 0.0 else (False, False)
-        if found is not None and not (alike or counted):
-            return replace(
-                diff,
-                distance=distance(found, floor),
-                cosine=found.cosine,
-                max_abs=found.max_abs,
-                linf_ratio=linf_ratio(found, floor),
-                bins=bin_ratios(found, floor),
+class _Step:
+    """One step being judged."""
+
+    def __init__(self, judge: Judge, meeting: Meeting, ours: Table, theirs: Table, floors: FloorTable) -> None:
+        self.judge, self.meeting, self.ours, self.theirs, self.floors = judge, meeting, ours, theirs, floors
+        self.made = Columns.empty(ours.step, meeting.places)
+        self.peaks = np.zeros(len(meeting.places))
+        for s, side in enumerate((ours, theirs)):
+            bad = np.append(side.counts[:, 1] + side.counts[:, 2], 0)
+            self.made.nonfinite[:, s] = bad[meeting.moments[:, s]]
+
+    def judged(self) -> Columns:
+        for group in self.meeting.groups:
+            self._sketches(group)
+        for i in self.meeting.others:
+            self._one(i)
+        loop = self.made.loop
+        self._bear(loop)
+        if any(d.key.site in _LATENTS and beyond(d) for d in loop):
+            self.judge.births.dirty = True
+        return self.made
+
+    def _sketches(self, group: Group) -> None:
+        """Measure what meets as sketches, block by block."""
+        size = group.view.size
+        rows = max(1, BLOCK // size)
+        for start in range(0, group.at.size, rows):
+            part = slice(start, start + rows)
+            x, y = (
+                _gathered(side.sketches, starts[part], size)
+                for side, starts in zip((self.ours, self.theirs), group.starts, strict=True)
             )
-        if alike:
-            return replace(diff, distance=Distance(0.0, 0.0, 0.0))
-        if counted:
-            return replace(diff, verdict="inconclusive", note=MASKS)
-        if a.key.is_apart:
-            return diff  # it never decides, and what was not compared says nothing about the whole
-        if comparable_shapes(a, b):
-            return self._moments_alone(diff, a, b, floor)
-        note = f"shape {list(a.shape)} against {list(b.shape)}" if a.shape != b.shape else unlike(a, b)
-        if note == PICTURES:
-            return replace(diff, verdict="inconclusive", note=note)
-        # Text has rows, which masks pair; what lies behind the loop has none.
-        if not self.strict_sites and a.key.module != LOOP and a.key.stage != AFTER:
-            if repeated(a, b):
-                return replace(diff, verdict="inconclusive", note=f"{note}, {REPEATED}")
-            if other_rows(a.shape, b.shape):
-                return replace(diff, verdict="inconclusive", note=f"{note}, {UNPAIRED}")
-            if other_layout(a, b):
-                least = norm_ratio(a, b, floor)
-                if not least > L2_LIMIT:
-                    return replace(diff, verdict="inconclusive", note=f"{note}, {LAID_OUT}")
-                return replace(diff, distance=Distance(NAN, NAN, least), note=f"{note}, and their norms differ")
-        return replace(diff, distance=Distance(NAN, NAN, math.inf), note=note)
+            limits = np.full((group.at[part].size, group.view.bins), NAN)
+            held = np.flatnonzero(group.bins[part] >= 0)
+            if held.size:
+                limits[held] = _gathered(self.floors.bins, group.bins[part][held], group.view.bins)
+            with np.errstate(all="ignore"):
+                self._block(group, part, x.astype(np.float64), y.astype(np.float64), limits)
 
-    def _moments_alone(self, diff: SiteDiff, a: Record, b: Record, floor: Floor | None) -> SiteDiff:
-        """Without sketches only a difference of norms is known, below which the distance cannot be."""
-        if norm_ratio(a, b, floor) > L2_LIMIT:
-            return replace(diff, distance=Distance(NAN, NAN, math.inf), note="their norms differ; no sketch is held")
-        return replace(diff, verdict="inconclusive", note="only moments are held")
+    def _block(self, group: Group, part: slice, x: np.ndarray, y: np.ndarray, limits: np.ndarray) -> None:
+        at = group.at[part]
+        moments = self.meeting.moments[at]
+        counts = [np.append(side.counts[:, 1:], [[-1, -1]], axis=0) for side in (self.ours, self.theirs)]
+        alike = (moments >= 0).all(axis=1) & (counts[0][moments[:, 0]] == counts[1][moments[:, 1]]).all(axis=1)
+        found = between(x, y, group.view, alike)
+        scale = np.where(moments[:, 0] >= 0, np.append(self.ours.numbers[:, 3], NAN)[moments[:, 0]], found.scale)
+        size = np.where(scale > 0, scale, 1.0)
+        floor = np.append(self.floors.numbers[:, 0], NAN)[group.floors[part]]
+        self.made.numbers[at, :4] = np.stack(
+            [found.l2 / size, floor / size, ratios(found.l2, floor), found.cosine], axis=1
+        )
+        bins = ratios(found.bins, limits)
+        self.peaks[at] = np.fmax.reduce(bins, axis=1, initial=0.0)
+        held = group.bins[part] >= 0
+        for i, row, has in zip(at.tolist(), bins, held.tolist(), strict=True):
+            if has:
+                self.made.bins[i] = row
 
-    def born(
-        self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float], uncompared: Set[object]
-    ) -> list[SiteDiff]:
-        """Sites of one step with their verdicts and births; those within their floors may be left out.
+    def _one(self, i: int) -> None:
+        """A site that is not two sketches."""
+        a, b = self.meeting.pairs[i]
+        key = replace(self.meeting.places[i].key, step=self.ours.step)
+        pair = Pair(key, None if a < 0 else self.ours[a], None if b < 0 else self.theirs[b])
+        floor = None if a < 0 else self.floors.get(self.ours[a].key)
+        d = compared(pair, floor, strict=self.judge.strict_sites)
+        self.made.put(i, d)
+        self.peaks[i] = peak(d)
 
-        Args:
-            inputs: the worst severity among the compared inputs of each call, of all sites. uncompared: calls with
-                others.
-        """
-        seen: dict[str, float] = {}
-        made: dict[str, float] = {}
-        numbers = 0.0
-        inside: dict[object, float] = {}
-        judged = []
-        for d in diffs:
-            if d.key.is_apart:
-                judged.append(replace(d, verdict="ignored"))
+    def _bear(self, loop: Sequence[SiteDiff]) -> None:
+        """Verdicts and births of what is beyond its floor."""
+        self._acquit()
+        self._tell_apart()
+        rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
+        unknown, far = np.isnan(ratios), self._far()
+        far &= ~self.meeting.padding & (self.made.verdicts != VERDICTS.index("inconclusive"))
+        self.made.verdicts[self.meeting.padding] = VERDICTS.index("ignored")
+        at = np.flatnonzero(far).tolist()
+        if not at:
+            return
+        severities = np.where(unknown, np.where(rel != 0.0, math.inf, 0.0), ratios)
+        severities = np.maximum(severities, self.peaks * L2_LIMIT / LINF_LIMIT)
+        unpaired = np.array([i for i, note in self.made.notes.items() if is_unpaired(note)], np.int64)
+        severities[unpaired] = 0.0
+        uncompared = {call_of(p.key) for p in (self.meeting.places[i] for i in unpaired.tolist()) if p.key.is_input}
+        worst = np.zeros(len(self.meeting.numbers))
+        np.maximum.at(worst, self.meeting.calls, severities[self.meeting.inputs])
+        found = [self.made[i] for i in at]
+        inputs = input_severities(loop)
+        for d in found:
+            number = self.meeting.numbers.get(call_of(d.key))
+            if number is not None:
+                inputs[call_of(d.key)] = float(worst[number])
+        for i, d in zip(at, self.judge.births.of(found, inputs, uncompared), strict=True):
+            self.made.verdicts[i], self.made.births[i] = VERDICTS.index(d.verdict), BIRTHS.index(d.birth)
+
+    def _far(self) -> np.ndarray:
+        rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
+        return np.where(np.isnan(ratios), rel != 0.0, (ratios > L2_LIMIT) | (self.peaks > LINF_LIMIT))
+
+    def _acquit(self) -> None:
+        """What differs in what nobody reads alone gets the figures of what is read: rows that no query reads, frames
+        beyond what a picture shows."""
+        if not self.meeting.read.size:
+            return
+        far = self._far()
+        for i, j in self.meeting.read.tolist():
+            if far[i] and not far[j]:
+                self.made.numbers[i], self.peaks[i], self.made.bins[i] = (
+                    self.made.numbers[j],
+                    self.peaks[j],
+                    self.made.bins[j],
+                )
+                self.made.notes[i] = unread(self.meeting.places[i].key)
+
+    def _tell_apart(self) -> None:
+        """Of those paired under two names, inconclusive are those that what follows shows to be two things."""
+        far = self._far() if self.meeting.lone else _NONE
+        for i, outputs in self.meeting.lone:
+            if not far[i]:
                 continue
-            if d.verdict == "inconclusive" or not beyond(d):
-                judged.append(d)
-                continue
-            if unknown(d):
-                judged.append(replace(d, verdict="inconclusive"))
-                continue
-            excuse = excused(d.key, d.distance.rel_l2, self.excuses)
-            before = self._before(d, made if is_given(d) else seen, numbers)
-            given = inputs.get(call_of(d.key))
-            if call_of(d.key) in uncompared:
-                given = max(given or 0.0, before)
-            birth = _birth(d, given, before, inside.get((d.key.branch, d.key.module), 0.0))
-            judged.append(replace(d, birth=birth, verdict="harmless" if excuse else "fail"))
-            if is_number(d.key):
-                numbers = max(numbers, severity(d))
-                self.scheduled = self.scheduled or d.key.module == SCHEDULE
-                continue
-            seen[d.key.branch] = max(seen.get(d.key.branch, 0.0), severity(d))
-            if not (d.key.is_input and d.key.module == ""):  # one argument of the model does not feed another
-                made[d.key.branch] = max(made.get(d.key.branch, 0.0), severity(d))
-            for module in above(d.key.module):
-                where = (d.key.branch, module)
-                inside[where] = max(inside.get(where, 0.0), severity(d))
-        return judged
-
-    def _before(self, d: SiteDiff, seen: Mapping[str, float], numbers: float) -> float:
-        """The worst severity beyond the floor upstream of this site, excused or not; 0 where there is none.
-
-        Args:
-            seen: by branch. numbers: of the schedule, which feeds no argument of the model that is given from outside.
-        """
-        if self.dirty and (d.key.site == _LATENTS[0] or d.key.stage == AFTER):
-            return math.inf
-        if self.scheduled and is_number(d.key) and d.key.module == LOOP:
-            return math.inf
-        return max(seen.get(d.key.branch, 0.0), seen.get("", 0.0), 0.0 if is_given(d) else numbers)
+            d, made = self.made[i], [severity(o) for o in (self.made[j] for j in outputs) if tells(o)]
+            if two_things(d, max(made, default=0.0)):
+                d = not_one(d)
+                self.made.verdicts[i], self.made.notes[i] = VERDICTS.index(d.verdict), d.note
 
 
-ONE_SIDED = "observed on one side only"
+_NONE = np.zeros(0)
+_LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 
 
-def is_number(key: Key) -> bool:
-    """Whether it is a number of the schedule: the whole one, or what the loop takes of it."""
-    return key.module == SCHEDULE or (key.module == LOOP and key.port in _NUMBERS)
-
-
-def is_given(d: SiteDiff) -> bool:
-    """Whether it is an argument of the model that no number of the schedule is in, as embeddings and masks are."""
-    of_the_loop = d.key.port == "in.t" or any(word in d.key.port for word in ("time", "sigma"))
-    number = d.dtypes[0] != "" and len(d.shapes[0]) <= 1
-    return d.key.is_input and d.key.module == "" and not (of_the_loop or number)
-
-
-def beyond(d: SiteDiff) -> bool:
-    """Whether a site is beyond its floor; a NaN or a missing floor is, agreement is never assumed."""
-    r = d.distance.ratio
-    if math.isnan(r):
-        return d.distance.rel_l2 != 0.0
-    return r > L2_LIMIT or peak(d) > LINF_LIMIT
-
-
-def peak(d: SiteDiff) -> float:
-    """The worst ratio to the floor of a row bin or, where values are held, of the largest element; 0 for none.
-
-    Row bins count beside held values, so that asking for values never lets through what was seen without.
-    """
-    return max((r for r in (d.linf_ratio, *d.bins) if not math.isnan(r)), default=0.0)
-
-
-def severity(d: SiteDiff) -> float:
-    """The largest ratio to a floor, that of the largest element or row bin scaled to the L2 limit; NaN is infinite."""
-    r, worst = d.distance.ratio, peak(d) * L2_LIMIT / LINF_LIMIT
-    return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
-
-
-def told_apart(diffs: Sequence[SiteDiff]) -> list[SiteDiff]:
-    """The sites; inconclusive are those paired under two names though what follows shows that they are two things."""
-    if not any(d.called for d in diffs):
-        return list(diffs)
-    made: dict[object, float] = {}
-    for d in diffs:
-        if tells(d):
-            made[call_of(d.key)] = max(made.get(call_of(d.key), 0.0), severity(d))
-    return [not_one(d) if two_things(d, made.get(told_by(d.key), 0.0)) else d for d in diffs]
-
-
-def told_by(key: Key) -> object:
-    """The call whose outputs tell whether a site paired under two names is one: an input's own, an output's model's."""
-    return call_of(key) if key.is_input else (key.branch, f"{LOOP}:noise_pred")
-
-
-def tells(d: SiteDiff) -> bool:
-    """Whether a site was compared and is what a call hands on."""
-    return not (d.key.is_input or d.key.is_apart or d.verdict == "inconclusive")
-
-
-def two_things(d: SiteDiff, made: float) -> bool:
-    """Whether a site paired under two names differs and what follows from it does not; of an input, far less.
-
-    Args:
-        made: the worst severity among the outputs of `told_by`.
-    """
-    if d.called == "" or not beyond(d):
-        return False
-    return made <= L2_LIMIT or (d.key.is_input and severity(d) > JUMP * made)
-
-
-def not_one(d: SiteDiff) -> SiteDiff:
-    """The site as one of which nothing is known."""
-    return replace(d, verdict="inconclusive", note=f"{d.called} in the candidate, {NOT_ONE}")
-
-
-def unknown(d: SiteDiff) -> bool:
-    """Whether a site differs and no floor says how much of that is rounding."""
-    known = math.isfinite(d.distance.floor) or not math.isnan(d.distance.ratio)
-    return not known and math.isfinite(d.distance.rel_l2)
-
-
-def uncompared_inputs(diffs: Iterable[SiteDiff]) -> frozenset[object]:
-    """The calls with an input that was not compared: it may carry whatever differs before it."""
-    return frozenset(call_of(d.key) for d in diffs if d.key.is_input and is_unpaired(d.note))
-
-
-def above(module: str) -> Iterable[str]:
-    """The modules around this one, the top one last; none for the loop."""
-    while module and module != LOOP:
-        module = module.rpartition(".")[0]
-        yield module
-
-
-def _birth(d: SiteDiff, given: float | None, before: float, inside: float) -> Birth:
-    """How the divergence at a site beyond its floor starts.
-
-    Args:
-        given: the worst severity among the inputs of its call; None without any. before: the worst upstream. inside:
-            the worst within this module, whose output hands on what one of its children did.
-    """
-    if d.key.is_input or (d.key.module == LOOP and d.key.port not in _LOOP_INPUTS):
-        return "input" if severity(d) > JUMP * before else "propagated"
-    if severity(d) <= JUMP * inside:
-        return "propagated"
-    if given is None:
-        return "module" if severity(d) > JUMP * before else "propagated"
-    # An input just within its limit and an output just beyond it is growth, not a birth.
-    growth = L2_LIMIT * max(1.0, given) if given <= L2_LIMIT else JUMP * given
-    return "module" if severity(d) > growth else "propagated"
-
-
-def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
-    """The worst severity among the compared inputs of each module call."""
-    worst: dict[object, float] = {}
-    loop: dict[tuple[str, str], float] = {}
-    for d in diffs:
-        if d.key.is_apart or is_unpaired(d.note):
-            continue
-        if d.key.is_input:
-            call = call_of(d.key)
-            worst[call] = max(worst.get(call, 0.0), severity(d))
-        elif d.key.module == LOOP:
-            loop[d.key.branch, d.key.port] = severity(d)
-    for d in diffs:
-        if d.key.module == LOOP and d.key.branch == "" and d.key.port in _LOOP_INPUTS:
-            known = [loop[i] for i in _LOOP_INPUTS[d.key.port] if i in loop]
-            if known:
-                worst[call_of(d.key)] = max(known)
-    return worst
-
-
-def call_of(key: Key) -> object:
-    """What an input shares with the outputs of the same call; the loop's values are calls of their own."""
-    if key.module == LOOP:
-        return (key.branch, key.site)
-    return (key.branch, key.module, key.call)
-
-
-def _nonfinite(record: Record) -> int:
-    return 0 if record.moments is None else record.moments.nan + record.moments.inf
+def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
+    """float32 [sites, size] from where each begins; what lies one behind the other is copied at once, or not at all."""
+    edges = np.flatnonzero(np.diff(starts) != size) + 1
+    if starts.size and not edges.size:
+        return column[starts[0] : starts[0] + starts.size * size].reshape(-1, size)
+    found = np.empty((starts.size, size), np.float32)
+    for first, last in zip([0, *edges.tolist()], [*edges.tolist(), starts.size], strict=True):
+        found[first:last] = column[starts[first] : starts[first] + (last - first) * size].reshape(-1, size)
+    return found

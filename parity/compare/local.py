@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from parity.compare.judge import (
+from parity.compare.births import (
     BIN_LIMIT,
     L2_LIMIT,
     ONE_SIDED,

@@ -18,7 +18,7 @@ import numpy as np
 
 from parity.compare.result import NAN, Distance
 from parity.records import AFTER, LOOP, Floor, Record
-from parity.sketch import Geometry, bin_norms, norm
+from parity.sketch import TOTAL, Geometry, bin_norms
 
 BLOCK = 1 << 13
 """Elements: small enough that BLAS does not wake its threads (from 10,000 on), which costs more than it gains."""
@@ -159,40 +159,52 @@ def _from_values(reference: Record, candidate: Record) -> Measure | None:
     found = compare_values(a, b)
     bins = np.zeros(0)
     if reference.sketch is not None and candidate.sketch is not None:
-        bins = bin_norms(_apart(reference, candidate), Geometry(*reference.frame))
+        bins = _between(reference, candidate).bins[0]
     return Measure(found.l2, found.scale, _cosine(found.dot, found.scale, found.other), found.largest, bins)
 
 
 def _from_sketches(reference: Record, candidate: Record) -> Measure:
-    assert reference.sketch is not None
-    assert candidate.sketch is not None
-    g = Geometry(*reference.frame)
-    x, y = reference.sketch.astype(np.float64), candidate.sketch.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = _apart(reference, candidate)
-        l2, other = norm(apart, g), norm(y, g)
-        scale = reference.moments.l2 if reference.moments is not None else norm(x, g)
-        # |x - y|^2 = |x|^2 + |y|^2 - 2 xy, all three from the same counters
-        own = norm(x, g)
-        cosine = _cosine((own**2 + other**2 - l2**2) / 2, own, other)
-        bins = bin_norms(apart, g)
-    return Measure(l2, scale, cosine, NAN, bins)
+    found = _between(reference, candidate)
+    own = float(found.scale[0])
+    scale = own if reference.moments is None else reference.moments.l2
+    return Measure(float(found.l2[0]), scale, float(found.cosine[0]), NAN, found.bins[0])
 
 
-def _apart(reference: Record, candidate: Record) -> np.ndarray:
-    """The difference of two sketches, float64.
-
-    Where both sides hold as many NaNs and as many infinities, counters that are nonfinite alike count as equal: an
-    additive mask holds -inf on both sides.
-    """
-    x, y = np.asarray(reference.sketch, np.float64), np.asarray(candidate.sketch, np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = y - x
+def _between(reference: Record, candidate: Record) -> Between:
+    x, y = (np.asarray(r.sketch, np.float64)[None] for r in (reference, candidate))
     a, b = reference.moments, candidate.moments
-    if a is None or b is None or (a.nan, a.inf) != (b.nan, b.inf):
-        return apart
-    alike = (np.isnan(x) & np.isnan(y)) | (np.isinf(x) & (x == y))
-    return np.where(alike, 0.0, apart)
+    alike = a is not None and b is not None and (a.nan, a.inf) == (b.nan, b.inf)
+    return between(x, y, Geometry(*reference.frame), np.array([alike]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Between:
+    """What the sketches of many pairs say, float64: as of `Measure`, [pairs], and of bins [pairs, bins]."""
+
+    l2: np.ndarray
+    scale: np.ndarray
+    cosine: np.ndarray
+    bins: np.ndarray
+
+
+def between(x: np.ndarray, y: np.ndarray, view: Geometry, alike: np.ndarray) -> Between:
+    """Compare many sketches at once.
+
+    Args:
+        x, y: float64 [pairs, size], the reference's and the candidate's. view: of their tensors.
+        alike: bool [pairs], whether both sides hold as many NaNs and as many infinities: counters that are nonfinite
+            alike then count as equal, as of an additive mask that holds -inf on both sides.
+    """
+    with np.errstate(all="ignore"):
+        apart = y - x
+        if not np.isfinite(apart.sum()):
+            same = (np.isnan(x) & np.isnan(y)) | (np.isinf(x) & (x == y))
+            apart[same & alike[:, None]] = 0.0
+        whole = slice(None) if view.exact else slice(TOTAL)
+        l2, own, other = (np.sqrt(np.einsum("ij,ij->i", v[:, whole], v[:, whole])) for v in (apart, x, y))
+        # |x - y|^2 = |x|^2 + |y|^2 - 2 xy, all three from the same counters
+        cosine = np.where((own > 0) & (other > 0), (own**2 + other**2 - l2**2) / 2 / (own * other), NAN)
+        return Between(l2, own, cosine, bin_norms(apart, view))
 
 
 def _cosine(dot: float, a: float, b: float) -> float:
@@ -216,15 +228,18 @@ def linf_ratio(found: Measure, floor: Floor | None) -> float:
 
 def ratio(value: float, floor: float) -> float:
     """value / floor; 0 where both are 0, inf where only the floor is, NaN where either is NaN or the floor infinite."""
-    if math.isnan(value) or not math.isfinite(floor):
-        return NAN
-    if floor == 0.0:
-        return 0.0 if value == 0.0 else math.inf
-    return value / floor
+    return float(ratios(np.array(value), np.array(floor)))
+
+
+def ratios(values: np.ndarray, floors: np.ndarray) -> np.ndarray:
+    """`ratio` of many."""
+    with np.errstate(all="ignore"):
+        found = np.where(floors == 0.0, np.where(values == 0.0, 0.0, math.inf), values / floors)
+    return np.where(np.isnan(values) | ~np.isfinite(floors), NAN, found)
 
 
 def bin_ratios(found: Measure, floor: Floor | None) -> tuple[float, ...]:
     """The ratio of each row bin; empty where there are no bins on either side."""
     if floor is None or floor.bins is None or len(floor.bins) != len(found.bins):
         return ()
-    return tuple(ratio(float(v), float(f)) for v, f in zip(found.bins, floor.bins, strict=True))
+    return tuple(ratios(found.bins, floor.bins.astype(np.float64)).tolist())

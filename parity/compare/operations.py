@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.compare.judge import L2_LIMIT
+from parity.compare.births import L2_LIMIT
 from parity.compare.metrics import ratio
 from parity.sketch import Geometry, geometry, norm
 

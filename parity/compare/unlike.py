@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -212,26 +212,6 @@ def _keys(record: Record) -> list[np.ndarray]:
         return []
     ones, added = _forms(record)
     return ([record.sketch > 0.0] if ones else []) + ([record.sketch == 0.0] if added else [])
-
-
-def acquitted(diffs: Sequence[SiteDiff], beyond: Callable[[SiteDiff], bool]) -> list[SiteDiff]:
-    """Sites that differ in what nobody reads alone, with the figures of what is read: rows that no query reads, frames
-    beyond what a picture shows.
-
-    Args:
-        beyond: whether a site is beyond its floor.
-    """
-    read = {d.key: d for d in diffs if d.key.is_read and not beyond(d)}
-    if not read:
-        return list(diffs)
-    return [_as_read(d, read.get(read_key(d.key))) if beyond(d) else d for d in diffs]
-
-
-def _as_read(d: SiteDiff, read: SiteDiff | None) -> SiteDiff:
-    if read is None:
-        return d
-    figures = {name: getattr(read, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "bins")}
-    return replace(d, **figures, note=unread(d.key))
 
 
 def read_key(key: Key) -> Key:

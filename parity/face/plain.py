@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parity.compare.judge import L2_LIMIT
+from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Origin, Result, SiteDiff
 from parity.records import LOOP, Key

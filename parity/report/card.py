@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 
 from parity.compare.independent import differences
-from parity.compare.many.sites import FAILED, count
 from parity.compare.result import EVIDENCE, HARMLESS, Note, Result, SettingDifference, StepDiff
+from parity.compare.sites import FAILED, count
 from parity.records import Key
 from parity.report.document import Facts
 

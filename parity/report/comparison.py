@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from parity.compare.many.sites import FAILED, Which, among, count, steps_of
 from parity.compare.result import Check, Result
+from parity.compare.sites import FAILED, Which, among, count, steps_of
 from parity.report.card import card, context
 from parity.report.document import Facts, Json, Section, Table
 from parity.report.result_json import written

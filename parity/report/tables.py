@@ -13,8 +13,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from parity.compare.many.sites import FAILED, INTRODUCED, among, count
 from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteDiff, StageDiff, StepDiff
+from parity.compare.sites import FAILED, INTRODUCED, among, count
 from parity.records import LOOP
 from parity.report.card import place, site_name
 from parity.report.cells import both, distance_cells, small, times

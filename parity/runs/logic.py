@@ -10,12 +10,14 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from parity.compare.births import excuses
 from parity.compare.collected import Collected
 from parity.compare.conclude import conclude, widest_of
 from parity.compare.detect.findings import Grid
-from parity.compare.judge import Judge, excuses
+from parity.compare.judge import Judge
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, SiteDiff
+from parity.compare.sites import Sites
 from parity.hooks.implementations import sentences
 from parity.hooks.sites import SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Plan, State
@@ -96,7 +98,7 @@ class _Judged:
         candidate, outputs = without_outputs(candidate)
         self.following = self.following or Following.of(reference, outputs)
         self.sink.step(reference, candidate)
-        sites = self.judge.step(reference, candidate)
+        sites: Sequence[SiteDiff] = self.judge.step(reference, candidate)
         before = state_of(reference, "before")
         if self.local is not None:
             sites = self.local.step(reference.step, before, sites, candidate)
@@ -110,13 +112,13 @@ class _Judged:
         """Where all agreed: the reference on the candidate's own values; modules that are in doubt and were not seen
         so, on the reference's."""
         if self.following is not None and self.local is None and not born(self.collected.sites):
-            self.collected.sites = self.following.settle(self.pair, self.collected.sites, self.say)
+            self.collected.sites = Sites.of(self.following.settle(self.pair, self.collected.sites, self.say))
             if self.following.failing:
                 self.failing = self.following.state
             self.again = self.again and self.again.without(self.following.modules)
         if self.again is not None and self.failing is None:
             self.local, self.failing = LocalPass(self.pair, self.plan, self.say), self.again.state
-            self.collected.sites = self.again.settle(self.collected.sites, self.local)
+            self.collected.sites = Sites.of(self.again.settle(self.collected.sites, self.local))
 
     def conclude(self, model: str, differing: Sequence[object]) -> Result:
         """The verdict of the check."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from parity.compare.births import excuses
 from parity.compare.collected import Collected
 from parity.compare.conclude import conclude
-from parity.compare.judge import Judge, excuses
+from parity.compare.judge import Judge
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.floors import Floors
 from parity.paths.plan import DEFAULT_KINDS, Changes, Plan
@@ -69,7 +70,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         say(request.candidate_at(true.step), true.step, request.steps)
         theirs = next(candidate)
         sink.step(StepRecords(true.step, given[0].records, judged.floors), theirs)
-        sites: tuple[SiteDiff, ...] = judge.step(judged, theirs)
+        sites: Sequence[SiteDiff] = judge.step(judged, theirs)
         if local is not None:
             sites = local.step(true.step, state_of(given[0], "before"), sites, theirs)
         collected.add(judged, theirs, sites)

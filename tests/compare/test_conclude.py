@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parity.compare.births import Excuse
 from parity.compare.collected import Collected
 from parity.compare.conclude import conclude, recorded_stages, widest_of
-from parity.compare.judge import Excuse, Judge
+from parity.compare.judge import Judge
 from parity.compare.result import NAN, Check, Distance, Result, SettingDifference
 from parity.records import PADDING, Record, StepRecords
 from parity.report.formats.json import dumps

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.judge import Excuse, Judge, beyond, excused, excuses, severity
+from parity.compare.births import Excuse, beyond, excused, excuses, severity
+from parity.compare.judge import Judge
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import UNREAD
 from parity.records import PADDING, READ, Floor, Key, Record, StepRecords

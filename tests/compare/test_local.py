@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
+from parity.compare.births import ONE_SIDED, Excuse
 from parity.compare.follow import followed_errors, with_followed
-from parity.compare.judge import ONE_SIDED, Excuse
 from parity.compare.local import CONTRADICTED, Local, believed, contradicted, doubtful, local_errors, with_local
 from parity.compare.result import Distance, SiteDiff
 from parity.records import Floor, Key, Moments, Record, StepRecords

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.judge import Judge
 from parity.compare.pairs.align import Pair
 from parity.compare.result import SiteDiff
+from parity.compare.single import compared
 from parity.compare.unlike import COUNTS, GIVEN_ONCE, REPEATED, UNPAIRED, same_mask
 from parity.records import Record
 from tests.support.made import Walk, none, scalar, tensor
@@ -70,7 +70,7 @@ AUDIO = np.random.default_rng(1).normal(size=(2, 64)).astype(np.float32)
 
 
 def judged(a: Record, b: Record, strict: bool = False) -> SiteDiff:
-    return Judge(strict_sites=strict).site(Pair(a.key, a, b))
+    return compared(Pair(a.key, a, b), None, strict=strict)
 
 
 def of_vae(x: np.ndarray) -> Record:

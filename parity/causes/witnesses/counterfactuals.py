@@ -13,7 +13,7 @@ from parity.causes.evidence import Evidence
 from parity.causes.machine import Machine
 from parity.causes.request import own_settings
 from parity.causes.swap_test import Swapped, SwapTest, swap_test
-from parity.compare.judge import L2_LIMIT
+from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError

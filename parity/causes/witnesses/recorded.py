@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from parity.causes.errors import as_read, common_keys, error_vector, noise_norm, norm
 from parity.causes.evidence import Evidence
 from parity.causes.match import Known, matched
-from parity.compare.judge import L2_LIMIT
+from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.golden.faults import kept_faults

@@ -12,7 +12,7 @@ from parity.causes.evidence import Evidence
 from parity.causes.gauges import working_dtype
 from parity.causes.known_faults import known_faults
 from parity.causes.match import Known, coarse_cause, matched
-from parity.compare.judge import L2_LIMIT
+from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError

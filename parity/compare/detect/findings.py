@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from parity.compare.judge import BIN_LIMIT
-from parity.compare.many.sites import among
+from parity.compare.births import BIN_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
+from parity.compare.sites import among
 from parity.compare.unlike import read_key
 from parity.records import LOOP
 from parity.sketch import Geometry

@@ -18,8 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from parity.compare.births import L2_LIMIT
 from parity.compare.detect.held import Both, apart
-from parity.compare.judge import L2_LIMIT
 from parity.records import Floor, Key, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record

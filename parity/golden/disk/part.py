@@ -96,10 +96,15 @@ class Table(Sequence[Record]):
     Attributes:
         layout, step: of them. counts: int64 [records with moments, 3]: count, nan and inf. numbers: float64
             [records with moments, 4]: min, max, mean and l2. sketches: float32, one behind the other.
+
+    Args:
+        made: the records, where they are there.
     """
 
-    def __init__(self, layout: Layout, step: int, arrays: Mapping[str, Array]) -> None:
-        self.layout, self.step, self._arrays = layout, step, arrays
+    def __init__(
+        self, layout: Layout, step: int, arrays: Mapping[str, Array], made: Sequence[Record] | None = None
+    ) -> None:
+        self.layout, self.step, self._arrays, self._made = layout, step, arrays, made
         self.counts, self.numbers, self.sketches = (arrays[name].bits for name in ("counts", "moments", "sketches"))
 
     @overload
@@ -109,6 +114,8 @@ class Table(Sequence[Record]):
     def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
+        if self._made is not None:
+            return self._made[index]
         base, at = self.layout.records[index], int(self.layout.moments[index])
         key = base.key
         start = int(self.layout.sketches[index])
@@ -188,6 +195,11 @@ def layout_of(text: str) -> Layout:
     keys = [row.key for row in rows]
     if len(set(keys)) != len(keys):
         raise MalformedError("two of its records have the same key")
+    return _laid_out(tuple(rows))
+
+
+@functools.lru_cache(maxsize=4)
+def _laid_out(rows: tuple[Row, ...]) -> Layout:
     floors = [row for row in rows if row.floor]
     moments = [1 if row.moments else None for row in rows]
     sketches = [Geometry(*row.frame).size if row.sketch else None for row in rows]
@@ -230,6 +242,22 @@ def _starts(sizes: Sequence[int | None]) -> np.ndarray:
 
 def _bare(row: Row) -> Record:
     return Record(row.key, row.kind, row.shape, row.dtype, row.rows, row.frame, value=row.value)
+
+
+# --- from memory
+
+
+def tabled(step: StepRecords) -> tuple[Table, FloorTable]:
+    """A step's records and their floors as columns, as a golden's are; steps that are alike share a layout."""
+    if isinstance(step.records, Table) and isinstance(step.floors, FloorTable):
+        return step.records, step.floors
+    rows, columns = [], _Columns()
+    for record in map(_plain, step.records):
+        floor = step.floors.get(record.key)
+        columns.add(record, floor)
+        rows.append(_row(record, floor, held=isinstance(record.value, np.ndarray)))
+    layout, arrays = _laid_out(tuple(rows)), columns.arrays(step.step)
+    return Table(layout, step.step, arrays, step.records), FloorTable(layout, step.step, arrays)
 
 
 # --- writing

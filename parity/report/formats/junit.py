@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from parity.compare.many.sites import by_step
 from parity.compare.result import Result, SiteDiff
+from parity.compare.sites import by_step
 from parity.errors import UsageError
 from parity.report.cells import distance_cells
 from parity.report.comparison import Comparison

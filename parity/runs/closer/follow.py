@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from parity.compare.births import excuses
 from parity.compare.follow import followed_errors, with_followed
-from parity.compare.judge import excuses
 from parity.compare.local import BORN, Local
 from parity.compare.result import SiteDiff
 from parity.hooks.sites import WHOLE, SitePlan

@@ -13,8 +13,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from parity.compare.births import excuses
 from parity.compare.conclude import divergence
-from parity.compare.judge import Judge, excuses
+from parity.compare.judge import Judge
 from parity.compare.local import (
     BORN,
     Local,

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from parity.compare.births import L2_LIMIT
 from parity.compare.conclude import stage_diff
 from parity.compare.detect.frames import as_shown, frame_diffs, frame_errors, frames_of, spread
-from parity.compare.judge import L2_LIMIT
 from parity.compare.metrics import ratio
 from parity.compare.preflight import failed
 from parity.compare.reason import Output, Reason

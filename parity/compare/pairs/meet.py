@@ -1,6 +1,6 @@
 """How two layouts meet: which records stand against each other, and where their sketches lie.
 
-Found once for as long as neither side's layout changes; `parity.compare.many.judge` judges by it.
+Found once for as long as neither side's layout changes; `parity.compare.judge` judges by it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.compare.judge import call_of, told_by
-from parity.compare.many.sites import Place, Places, place_of
+from parity.compare.births import call_of, told_by
 from parity.compare.metrics import comparable_shapes
 from parity.compare.pairs.align import Pair, align
 from parity.compare.pairs.lone import lone_ports
 from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.sites import Place, Places, place_of
 from parity.compare.unlike import read_key
 from parity.golden.disk.part import Layout, Table
 from parity.records import LOOP, Key, Record, StepRecords

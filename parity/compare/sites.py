@@ -12,6 +12,7 @@ Cost. 4 bytes of memory a site and step; some 100 bytes, and 8 a row bin, in the
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,9 +21,9 @@ from typing import IO, overload
 import numpy as np
 
 from parity.compare.reason import Birth
-from parity.compare.result import Distance, SiteDiff, SiteVerdict
+from parity.compare.result import NAN, Distance, SiteDiff, SiteVerdict
 from parity.golden.disk.store import explained
-from parity.records import Key
+from parity.records import LOOP, Key
 
 IN_MEMORY = 32 << 20
 """Bytes of columns that are held in memory before they go to the temporary folder."""
@@ -59,14 +60,14 @@ def place_of(d: SiteDiff) -> Place:
     return Place(replace(d.key, step=0), d.shapes, d.dtypes, d.frame, d.rows, d.called)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Judged sites of one step.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns(Sequence[SiteDiff]):
+    """Judged sites of one step, each made when it is asked for.
 
     Attributes:
         step: of them. places: one a site. verdicts, births: uint8 [sites], indices into VERDICTS and BIRTHS.
-        numbers: float64 [sites, 9]. nonfinite: int64 [sites, 2]. counts: int64 [sites], row bins of each.
-        bins: float64 [sum of counts]. notes: by position, where there is one.
+        numbers: float64 [sites, 9]. nonfinite: int64 [sites, 2]. bins: float64, the row bins of each.
+        notes: by position, where there is one.
     """
 
     step: int
@@ -75,29 +76,57 @@ class Columns:
     births: np.ndarray
     numbers: np.ndarray
     nonfinite: np.ndarray
-    counts: np.ndarray
-    bins: np.ndarray
-    notes: Mapping[int, str]
+    bins: list[np.ndarray]
+    notes: dict[int, str]
 
+    @classmethod
+    def empty(cls, step: int, places: Places) -> Columns:
+        """Of sites that pass, and of which nothing was measured so far."""
+        count = len(places)
+        bytes_ = (np.zeros(count, np.uint8), np.zeros(count, np.uint8))
+        bins = [np.zeros(0)] * count
+        return cls(
+            step=step, places=places, verdicts=bytes_[0], births=bytes_[1], numbers=np.full((count, NUMBERS), NAN),
+            nonfinite=np.zeros((count, 2), np.int64), bins=bins, notes={},
+        )  # fmt: skip
 
-def columns_of(diffs: Sequence[SiteDiff]) -> Columns:
-    """Sites of one step as columns."""
-    numbers = [
-        (d.distance.rel_l2, d.distance.floor, d.distance.ratio, d.cosine, d.max_abs, d.linf_ratio,
-         d.local.rel_l2, d.local.floor, d.local.ratio)
-        for d in diffs
-    ]  # fmt: skip
-    return Columns(
-        step=diffs[0].key.step,
-        places=tuple(map(place_of, diffs)),
-        verdicts=np.array([VERDICTS.index(d.verdict) for d in diffs], np.uint8),
-        births=np.array([BIRTHS.index(d.birth) for d in diffs], np.uint8),
-        numbers=np.array(numbers, np.float64),
-        nonfinite=np.array([d.nonfinite for d in diffs], np.int64),
-        counts=np.array([len(d.bins) for d in diffs], np.int64),
-        bins=np.array([b for d in diffs for b in d.bins], np.float64),
-        notes={i: d.note for i, d in enumerate(diffs) if d.note},
-    )
+    @classmethod
+    def of(cls, diffs: Sequence[SiteDiff]) -> Columns:
+        """Sites of one step as columns."""
+        made = cls.empty(diffs[0].key.step if diffs else 0, tuple(map(place_of, diffs)))
+        for i, d in enumerate(diffs):
+            made.put(i, d)
+        return made
+
+    def put(self, i: int, d: SiteDiff) -> None:
+        """What was found at a site; its place stays."""
+        far, local = d.distance, d.local
+        self.numbers[i] = (
+            far.rel_l2, far.floor, far.ratio, d.cosine, d.max_abs, d.linf_ratio, local.rel_l2, local.floor, local.ratio
+        )  # fmt: skip
+        self.nonfinite[i], self.bins[i] = d.nonfinite, np.array(d.bins, np.float64)
+        self.verdicts[i], self.births[i] = VERDICTS.index(d.verdict), BIRTHS.index(d.birth)
+        if d.note:
+            self.notes[i] = d.note
+
+    @overload
+    def __getitem__(self, index: int) -> SiteDiff: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[SiteDiff, ...]: ...
+    def __getitem__(self, index: int | slice) -> SiteDiff | tuple[SiteDiff, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        found, row = (self.verdicts[index], self.births[index]), self.numbers[index].tolist()
+        bad, bins, note = self.nonfinite[index].tolist(), self.bins[index].tolist(), self.notes.get(index, "")
+        return _made(self.places[index], self.step, found, row, bad, bins, note)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def loop(self) -> tuple[SiteDiff, ...]:
+        """The sites of the loop's own values."""
+        return tuple(self[i] for i, place in enumerate(self.places) if place.key.module == LOOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +165,26 @@ class Sites(Sequence[SiteDiff]):
     _known: dict[Places, Places] = field(default_factory=dict)
     _end: int = 0
 
+    @classmethod
+    def of(cls, diffs: Iterable[SiteDiff]) -> Sites:
+        """These sites, in their order."""
+        if isinstance(diffs, Sites):
+            return diffs
+        made = cls()
+        for _, step in itertools.groupby(diffs, key=lambda d: d.key.step):
+            made.add(Columns.of(tuple(step)))
+        return made
+
     def add(self, step: Columns) -> None:
         """Take in the sites of one step.
 
         Raises:
             UsageError: the temporary folder is full.
         """
-        counts = step.counts.astype(np.int64)
-        parts = (step.numbers, step.nonfinite, np.concatenate([[0], np.cumsum(counts)]), step.bins)
+        if not step.places:
+            return
+        ends = np.cumsum([0, *(bins.size for bins in step.bins)], dtype=np.int64)
+        parts = (step.numbers, step.nonfinite, ends, np.concatenate(step.bins))
         with explained(f"{tempfile.gettempdir()}: keeping what was found"):
             self._file.seek(self._end)
             for part in parts:
@@ -227,7 +268,15 @@ class Sites(Sequence[SiteDiff]):
         rows, held = numbers.reshape(-1, NUMBERS)[at - first].tolist(), found.reshape(-1, 2)[at - first].tolist()
         spans = (edges - edges[0]).tolist()
         return [
-            _made(chunk, i, row, bad, tuple(bins[spans[i - first] : spans[i - first + 1]]))
+            _made(
+                chunk.places[i],
+                chunk.step,
+                (chunk.verdicts[i], chunk.births[i]),
+                row,
+                bad,
+                bins[spans[i - first] : spans[i - first + 1]],
+                chunk.notes.get(i, ""),
+            )
             for i, row, bad in zip(at.tolist(), rows, held, strict=True)
         ]
 
@@ -256,11 +305,13 @@ class Sites(Sequence[SiteDiff]):
         return sum(len(chunk.places) for chunk in self._chunks)
 
 
-def _made(chunk: _Chunk, i: int, row: list[float], bad: list[int], bins: tuple[float, ...]) -> SiteDiff:
-    place = chunk.places[i]
+def _made(
+    place: Place, step: int, found: tuple[int, int], row: list[float], bad: list[int], bins: list[float], note: str
+) -> SiteDiff:
+    """A site of its place and its numbers; of `found` the indices of its verdict and its birth."""
     key = place.key
     return SiteDiff(
-        Key(key.stage, chunk.step, key.branch, key.site, key.call),
+        Key(key.stage, step, key.branch, key.site, key.call),
         Distance(row[0], row[1], row[2]),
         cosine=row[3],
         max_abs=row[4],
@@ -268,13 +319,13 @@ def _made(chunk: _Chunk, i: int, row: list[float], bad: list[int], bins: tuple[f
         shapes=place.shapes,
         dtypes=place.dtypes,
         nonfinite=(bad[0], bad[1]),
-        bins=bins,
+        bins=tuple(bins),
         frame=place.frame,
         rows=place.rows,
         local=Distance(row[6], row[7], row[8]),
-        birth=BIRTHS[chunk.births[i]],
-        verdict=VERDICTS[chunk.verdicts[i]],
-        note=chunk.notes.get(i, ""),
+        birth=BIRTHS[found[1]],
+        verdict=VERDICTS[found[0]],
+        note=note,
         called=place.called,
     )
 
@@ -295,48 +346,31 @@ def among(
     apart: bool = False,
     noted: bool = False,
 ) -> Iterator[SiteDiff]:
-    """The sites that are asked for, in execution order; of spilled ones, only those are read.
+    """The sites that are asked for, in execution order; only those are read.
 
     Args:
         verdicts, births: any of these. step: of this step. which: what holds at every step.
         worse: with more NaN and Inf on the candidate. apart: whose distance is not 0, or unknown. noted: with a note.
     """
-    if isinstance(sites, Sites):
-        flag = _WORSE * worse + _APART * apart + _NOTED * noted
-        return sites.select(verdicts=verdicts, births=births, step=step, which=which, flag=flag)
-    return (
-        d
-        for d in sites
-        if (verdicts is None or d.verdict in verdicts)
-        and (births is None or d.birth in births)
-        and (step is None or d.key.step == step)
-        and (which is None or which(d))
-        and not (worse and d.nonfinite[1] <= d.nonfinite[0])
-        and not (apart and d.distance.rel_l2 == 0.0)
-        and not (noted and not d.note)
-    )
+    flag = _WORSE * worse + _APART * apart + _NOTED * noted
+    return Sites.of(sites).select(verdicts=verdicts, births=births, step=step, which=which, flag=flag)
 
 
 def count(sites: Iterable[SiteDiff], verdicts: frozenset[str], births: frozenset[str | None] | None = None) -> int:
     """How many sites have one of these verdicts, and of these births."""
-    if isinstance(sites, Sites):
-        return sites.count(verdicts, births)
-    return sum(1 for _ in among(sites, verdicts=verdicts, births=births))
+    return Sites.of(sites).count(verdicts, births)
 
 
 def steps_of(sites: Iterable[SiteDiff], verdicts: frozenset[str] | None = None) -> Iterator[int]:
     """The steps of sites with one of these verdicts."""
-    return sites.steps(verdicts) if isinstance(sites, Sites) else (d.key.step for d in among(sites, verdicts=verdicts))
+    return Sites.of(sites).steps(verdicts)
 
 
-def by_step(sites: Sequence[SiteDiff]) -> Iterator[Sequence[SiteDiff]]:
-    """Sites in order, spilled ones a step at a time, others all at once."""
-    return sites.by_step() if isinstance(sites, Sites) else iter((sites,))
+def by_step(sites: Iterable[SiteDiff]) -> Iterator[Sequence[SiteDiff]]:
+    """Sites in order, at most those of one step at a time."""
+    return Sites.of(sites).by_step()
 
 
-def inconclusive(sites: Sequence[SiteDiff], which: Callable[[SiteDiff], bool]) -> Sequence[SiteDiff]:
+def inconclusive(sites: Iterable[SiteDiff], which: Callable[[SiteDiff], bool]) -> Sequence[SiteDiff]:
     """The sites with those that failed and are asked for inconclusive, and without a birth."""
-    if isinstance(sites, Sites):
-        return sites.inconclusive(which)
-    change = (d.verdict == "fail" and which(d) for d in sites)
-    return tuple(replace(d, verdict="inconclusive", birth=None) if c else d for c, d in zip(change, sites, strict=True))
+    return Sites.of(sites).inconclusive(which)

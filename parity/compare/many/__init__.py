@@ -1,1 +1,0 @@
-"""Comparisons of many sites and steps: columns in place of objects."""
