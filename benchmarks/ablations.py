@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import mutants  # it sets up what is imported next
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent / "history"))
 import judge
@@ -25,25 +28,24 @@ import stamp
 from every_change import CHANGES
 from mutations import mutated
 
+from parity.compare.result import Distance
+
 NAN = float("nan")
-JUDGE, STRUCTURE = "parity.compare.judge", "parity.runs.logic"
+JUDGE, SINGLE, STRUCTURE = "parity.compare.judge", "parity.compare.single", "parity.runs.logic"
 
 MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "nothing": {},
-    "row bins": {f"{JUDGE}.bin_ratios": lambda *_: (), "parity.compare.local.bin_ratios": lambda *_: ()},
-    "largest element": {f"{JUDGE}.linf_ratio": lambda *_: NAN},
+    "row bins": {"parity.compare.metrics.bin_norms": lambda s, g: np.zeros((*s.shape[:-1], g.bins))},
+    "largest element": {f"{SINGLE}.linf_ratio": lambda *_: NAN},
     "following": {f"{STRUCTURE}.Following.of": lambda *_: None},
     "second look": {f"{STRUCTURE}.SecondLook.of": lambda *_: None},
     "descent into the block": {f"{STRUCTURE}.descend": lambda result, *_, **__: result},
     "unobserved run": {"parity.runs.compare.unobserved": lambda result, *_: result},
-    "padding decides nothing": {f"{JUDGE}.acquitted": lambda diffs, _: list(diffs)},
-    "masks by what they let through": {f"{JUDGE}.same_mask": lambda *_: False},
-    "another layout": {f"{JUDGE}.other_layout": lambda *_: False},
-    "another number of rows": {f"{JUDGE}.other_rows": lambda *_: False},
-    "repeated values": {f"{JUDGE}.repeated": lambda *_: False},
-    "left to who reads it": {f"{JUDGE}.left_to_reader": lambda *_: ""},
-    "nothing on one side": {f"{JUDGE}.nothing": lambda *_: False},
-    "two things of one name": {f"{JUDGE}.told_apart": list},
+    "padding decides nothing": {f"{JUDGE}._Step._acquit": lambda _: None},
+    "masks by what they let through": {f"{SINGLE}.same_mask": lambda *_: (False, False)},
+    "inside and contract": {f"{SINGLE}._unlike": lambda diff, _: replace(diff, distance=Distance(NAN, NAN, math.inf))},
+    "nothing on one side": {f"{SINGLE}.nothing": lambda *_: False},
+    "two names can only agree": {f"{JUDGE}._Step._tell_apart": lambda _: None},
 }
 """Name -> what stands in its place. None of them can be turned off in the product."""
 

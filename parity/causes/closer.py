@@ -39,7 +39,7 @@ def looked_closer(
     is_port = other.provenance.backend == PORT
     near, far = inside.read_step(ours.step), other.read_step(ours.step)
     far = met(near, far) if is_port else far
-    judge = Judge(excuses(found.differing_settings), strict_sites=not is_port)
+    judge = Judge(excuses(found.differing_settings), port=is_port)
     sites = tuple(d for d in judge.step(near, far) if d.key.module != LOOP)
     at = next((d for d in sites if d.key == told), None)
     if at is None:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from parity.compare.result import Birth, SiteDiff
-from parity.compare.unlike import NOT_ONE, is_unpaired
 from parity.records import AFTER, LOOP, Key
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
@@ -116,7 +115,7 @@ class Births:
             if d.key.is_apart:
                 judged.append(replace(d, verdict="ignored"))
                 continue
-            if d.verdict == "inconclusive" or not beyond(d):
+            if d.verdict == "not compared" or not beyond(d):
                 judged.append(d)
                 continue
             if unknown(d):
@@ -191,32 +190,6 @@ def severity(d: SiteDiff) -> float:
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 
-def told_by(key: Key) -> object:
-    """The call whose outputs tell whether a site paired under two names is one: an input's own, an output's model's."""
-    return call_of(key) if key.is_input else (key.branch, f"{LOOP}:noise_pred")
-
-
-def tells(d: SiteDiff) -> bool:
-    """Whether a site was compared and is what a call hands on."""
-    return not (d.key.is_input or d.key.is_apart or d.verdict == "inconclusive")
-
-
-def two_things(d: SiteDiff, made: float) -> bool:
-    """Whether a site paired under two names differs and what follows from it does not; of an input, far less.
-
-    Args:
-        made: the worst severity among the outputs of `told_by`.
-    """
-    if d.called == "" or not beyond(d):
-        return False
-    return made <= L2_LIMIT or (d.key.is_input and severity(d) > JUMP * made)
-
-
-def not_one(d: SiteDiff) -> SiteDiff:
-    """The site as one of which nothing is known."""
-    return replace(d, verdict="inconclusive", note=f"{d.called} in the candidate, {NOT_ONE}")
-
-
 def unknown(d: SiteDiff) -> bool:
     """Whether a site differs and no floor says how much of that is rounding."""
     known = math.isfinite(d.distance.floor) or not math.isnan(d.distance.ratio)
@@ -253,7 +226,7 @@ def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
     worst: dict[object, float] = {}
     loop: dict[tuple[str, str], float] = {}
     for d in diffs:
-        if d.key.is_apart or is_unpaired(d.note):
+        if d.key.is_apart or d.verdict == "not compared":
             continue
         if d.key.is_input:
             call = call_of(d.key)

@@ -9,12 +9,13 @@ reference that is not finite itself, is `inconclusive`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from parity.compare.births import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, peak, unknown
 from parity.compare.collected import Collected
 from parity.compare.detect.findings import Grid, findings
+from parity.compare.judge import Common
 from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (
     NAN,
@@ -30,8 +31,7 @@ from parity.compare.result import (
     StepDiff,
     Verdict,
 )
-from parity.compare.sites import BORN, FAILED, INTRODUCED, Place, among, count
-from parity.compare.unlike import is_unpaired, unpaired_sentences
+from parity.compare.sites import BORN, FAILED, INTRODUCED, NOT_COMPARED, Place, among, count
 from parity.records import AFTER, LOOP, Key
 from parity.settings import BY_NAME
 from parity.settings.chips import NO_CHIP
@@ -68,6 +68,7 @@ def conclude(
     failing: Failed = "logic",
     grid: Grid | None = None,
     widest: float | None = None,
+    seen: Common | None = None,
 ) -> Result:
     """The verdict over all steps.
 
@@ -75,8 +76,10 @@ def conclude(
         failing: which check these steps belong to. grid: how the model's image tokens lie, for the findings.
         widest: floor at the first noise_pred above which nothing is judged; None for `WIDEST` in the logic check,
             and for none in another, which the logic check has gone before.
+        seen: what both sides had in common, to be said where the candidate is built otherwise.
     """
     sites, steps = collected.sites, tuple(collected.steps)
+    notes = (*([] if seen is None else _coverage(seen, sites)), *notes)
     nothing = Result(
         verdict="inconclusive",
         failed=None,
@@ -109,8 +112,7 @@ def conclude(
             return replace(nothing, why=some)
         decided = count(sites, frozenset({"pass", "harmless"}))
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
-        unpaired = map(Note, unpaired_sentences(among(sites, noted=True)))
-        beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *unpaired, *notes)
+        beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *notes)
         return replace(nothing, verdict="pass", why=why, notes=beside)
     origin = _origin(sites, outputs)
     at = next(d for d in among(sites, step=origin.key.step) if d.key == origin.key)
@@ -153,7 +155,7 @@ def _before(d: SiteDiff, broken: SiteDiff) -> bool:
 def _compared(d: SiteDiff) -> bool:
     """Whether tensors with elements met at this site, finite or not, and could be judged."""
     held = all(d.dtypes) and all(math.prod(shape) > 0 for shape in d.shapes)
-    return held and d.verdict not in ("ignored", "inconclusive")
+    return held and d.verdict not in ("ignored", "not compared")
 
 
 def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin:
@@ -210,24 +212,38 @@ def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
         yield Note(f"{grown} sites are beyond their floors by growth alone; nothing was introduced at any of them")
 
 
-def _unpaired_before(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[str, ...]:
-    """What could not be compared before the first that differs, as its rows are others on both sides: inputs of its
-    own call, and modules since the last site seen to agree."""
-    inputs: dict[str, None] = {}
-    modules: dict[str, None] = {}
+def _coverage(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
+    """How much of the reference was compared."""
+    left = count(sites, NOT_COMPARED)
+    if not seen.modules and not left:
+        return
+    text = f"{len(seen.compared)} of the reference's {len(seen.modules)} modules were compared"
+    if any(seen.alone):
+        text += f"; without a counterpart: {seen.alone[0]} tensors of the reference, {seen.alone[1]} of the candidate"
+    first = next(among(sites, verdicts=NOT_COMPARED, noted=True), None)
+    if first is not None:
+        text += f"; not compared, since they do not line up: {left} tensors, first {first.key.site} ({first.note})"
+    yield Note(text)
+
+
+def _unpaired_before(sites: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
+    """What could not be compared before the first that differs, with how it does not line up on both sides: inputs of
+    its own call, and modules since the last site seen to agree."""
+    inputs: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for d in among(sites, step=first.key.step):
         if d.key == first.key:
             break
         if d.key.branch != first.key.branch or d.key.is_apart:
             continue
-        if not is_unpaired(d.note):
+        if d.verdict != "not compared":
             if d.verdict == "pass":
                 modules.clear()
         elif d.key.is_input and call_of(d.key) == call_of(first.key):
-            inputs[f"its input {d.key.port.removeprefix('in.')}"] = None
+            inputs.setdefault(f"its input {d.key.port.removeprefix('in.')}", d.note)
         elif d.key.module:
-            modules[d.key.module] = None
-    return (*inputs, *modules)
+            modules.setdefault(d.key.module, d.note)
+    return inputs | modules
 
 
 def divergence(
@@ -246,13 +262,15 @@ def divergence(
     alone = math.isnan(at.distance.rel_l2) and not math.isnan(at.local.rel_l2)
     local = alone or not math.isnan(at.local.ratio)
     within_norm = not local and at.distance.ratio <= L2_LIMIT
+    unpaired = _unpaired_before(sites, at)
     element = at.linf_ratio if within_norm and at.linf_ratio > LINF_LIMIT else NAN
     return Reason(
         kind="first_divergence",
         first=at.key,
         birth=birth,
         after=_agreeing(sites, at),
-        not_compared=_unpaired_before(sites, at),
+        not_compared=tuple(unpaired),
+        unlike=next(iter(unpaired.values()), ""),
         called=_called(sites, at),
         distance=at.local if local else at.distance,
         element=element,

@@ -19,7 +19,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from parity.compare.automap import Proposal, propose
@@ -32,7 +32,7 @@ from parity.compare.detect.glue import Glue
 from parity.compare.detect.phantoms import count_phantoms, phantom_cause
 from parity.compare.judge import Judge
 from parity.compare.pairs.branches import Branches
-from parity.compare.pairs.meet import Counterparts, Lean
+from parity.compare.pairs.meet import Lean
 from parity.compare.pairs.parts import in_common, of_stage
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
@@ -209,15 +209,12 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     differing = settings_differences(a, b)
     # Implementations that are mapped onto each other, or a user's own, are built otherwise: one may have more.
     port = b.backend == PORT
-    judge = Judge(excuses(differing), strict_sites=not (rename or port))
     renamer = Renamer(rename)
+    judge = Judge(excuses(differing), port=port, mapped=renamer.mapped if rename else None)
     glue, branches = Glue((a.settings, b.settings)), Branches.of(a, b)
-    collected, common = judge_streams(_steps(sides, renamer, branches, say, judge.strict_sites), judge, glue)
+    collected = judge_streams(_steps(sides, renamer, branches, say, strict=not (rename or port)), judge, glue)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
     told = [*notes, *map(Note, (*renamer.unused(), *held, *glue.notes, *filter(None, [branches.note])))]
-    if (rename or port) and any(common.alone):
-        ours, theirs = common.alone
-        told.append(Note(f"without a counterpart: {ours} sites of the reference, {theirs} of the candidate"))
     result = conclude(
         collected,
         model=a.model,
@@ -226,13 +223,11 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         notes=told,
         failing=_round(a, b),
         widest=widest_of(a.settings.get("tpu", NO_CHIP), _round(a, b)),
+        seen=judge.seen if rename or port else None,
     )
-    if not common.tensors:
-        nothing = Reason(kind="inconclusive", problem="no_tensor", detail="goldens")
-        return replace(result, verdict="inconclusive", failed=None, origin=None, why=nothing)
-    if port and not common.modules and b.modules and result.verdict == "pass":
+    if port and not judge.seen.compared and b.modules and result.verdict == "pass":
         return replace(result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="no_module"))
-    result = result if common.floors else without_floors(result)
+    result = result if judge.seen.floors else without_floors(result)
     if result.verdict == "pass" and not sides.all_there:
         detail = next(f.detail for f in findings if f.check == "steps held")
         return replace(
@@ -265,34 +260,9 @@ def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> tuple[tuple[Cau
     return tuple(phantom_cause(p, module) for p in found if p.is_certain), ()
 
 
-@dataclass
-class Common:
-    """What two streams of records have in common.
-
-    Attributes:
-        tensors: records of tensors that both have. modules: those of them that are a module's.
-        alone: tensors that only the reference has, and only the candidate. floors: those of the reference.
-        seen: what the step before had, where the next one is alike.
-    """
-
-    tensors: int = 0
-    modules: int = 0
-    alone: tuple[int, int] = (0, 0)
-    floors: int = 0
-    seen: Counterparts = field(default_factory=Counterparts)
-
-    def add(self, reference: StepRecords, candidate: StepRecords) -> None:
-        """Count one step of both."""
-        both, modules, ours, theirs = self.seen.of(reference.records, candidate.records)
-        self.tensors += both
-        self.modules += modules
-        self.alone = self.alone[0] + ours, self.alone[1] + theirs
-        self.floors += len(reference.floors)
-
-
 def judge_streams(
     steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge, glue: Glue | None = None
-) -> tuple[Collected, Common]:
+) -> Collected:
     """Judge two streams of records step by step.
 
     Args:
@@ -300,9 +270,7 @@ def judge_streams(
         steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
     """
     collected, lean = Collected(), (Lean(), Lean())
-    common = Common(seen=Counterparts(lone=not judge.strict_sites))
     for reference, candidate in steps:
-        common.add(reference, candidate)
         if glue is not None:
             reference = glue.by_own(reference, candidate)
         judged = judge.step(reference, candidate)
@@ -311,11 +279,11 @@ def judge_streams(
         if glue is not None:
             glue.add(reference, candidate, differs=bool((judged.verdicts == VERDICTS.index("fail")).any()))
         del reference, candidate  # before the next is waited for: both sides' next are read already
-    return collected, common
+    return collected
 
 
 def _steps(
-    sides: Sides, renamer: Renamer, branches: Branches, say: Say, strict: bool
+    sides: Sides, renamer: Renamer, branches: Branches, say: Say, *, strict: bool
 ) -> Iterator[tuple[StepRecords, StepRecords]]:
     """Both sides' records in execution order: what step -1 holds of the stage after the loop comes last."""
     last: list[tuple[StepRecords, StepRecords]] = []

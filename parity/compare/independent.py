@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from parity.compare.births import SCHEDULE
 from parity.compare.result import Result, SiteDiff
-from parity.compare.sites import FAILED, INCONCLUSIVE, INTRODUCED, Place, among
-from parity.compare.unlike import UNPAIRED
+from parity.compare.sites import FAILED, INTRODUCED, NOT_COMPARED, Place, among
 from parity.records import LOOP
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", "decode:frames")
@@ -47,10 +46,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
         return ()
     weights = [c for c in result.preflight if c.computed]
     found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in weights}
-    for d in among(result.sites, verdicts=INCONCLUSIVE, noted=True, which=_is_argument):
-        if d.note.endswith(UNPAIRED):
-            rows = f"{d.shapes[1][1]} rows on the candidate, {d.shapes[0][1]} on the reference: not compared"
-            found.setdefault(_place(d.key.site), Difference(_place(d.key.site), causes=[rows]))
+    for d in among(result.sites, verdicts=NOT_COMPARED, which=_is_argument):
+        found.setdefault(_place(d.key.site), Difference(_place(d.key.site), causes=[f"{d.note}: not compared"]))
     for d in among(result.sites, verdicts=FAILED, births=INTRODUCED):
         if weights and d.key.module not in _AROUND:
             continue  # a module that has other weights differs by them
@@ -65,7 +62,9 @@ def differences(result: Result) -> tuple[Difference, ...]:
 
 
 def _is_argument(d: Place | SiteDiff) -> bool:
-    return d.key.is_input and d.key.module == "" and min(len(shape) for shape in d.shapes) > 1
+    return (
+        d.key.is_input and d.key.module == "" and "mask" not in d.key.port and min(len(shape) for shape in d.shapes) > 1
+    )
 
 
 def _place(site: str) -> str:

@@ -14,7 +14,7 @@ Cost. One read of both sketches; 3 MB of memory for a block.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,11 +27,7 @@ from parity.compare.births import (
     beyond,
     call_of,
     input_severities,
-    not_one,
     peak,
-    severity,
-    tells,
-    two_things,
 )
 from parity.compare.metrics import between, ratios
 from parity.compare.pairs.align import Pair
@@ -39,7 +35,7 @@ from parity.compare.pairs.meet import Group, Meeting, meet
 from parity.compare.result import NAN, SiteDiff
 from parity.compare.single import compared
 from parity.compare.sites import BIRTHS, VERDICTS, Columns
-from parity.compare.unlike import is_unpaired, unread
+from parity.compare.unlike import unread
 from parity.golden.disk.part import FloorTable, Table, tabled
 from parity.records import LOOP, StepRecords
 
@@ -53,13 +49,16 @@ class Judge:
 
     Attributes:
         excuses: the sites that a declared differing setting changes by design.
-        strict_sites: whether a tensor that only one side has is a difference (it is not between goldens of
-            implementations that are built otherwise).
+        port: whether the candidate's modules are a user's own. mapped: modules of the reference that other names of the
+            candidate are mapped onto; None without a mapping. Inside both, what does not line up is not compared.
+        seen: what both sides had in common so far.
     """
 
     excuses: tuple[Excuse, ...] = ()
-    strict_sites: bool = True
+    port: bool = False
+    mapped: Collection[str] | None = None
     births: Births = field(init=False)
+    seen: Common = field(default_factory=lambda: Common())
     _meeting: Meeting | None = None
 
     def __post_init__(self) -> None:
@@ -70,8 +69,35 @@ class Judge:
         (ours, floors), (theirs, _) = tabled(reference), tabled(candidate)
         meeting = self._meeting
         if meeting is None or meeting.layouts != (ours.layout, theirs.layout):
-            meeting = self._meeting = meet(ours.layout, theirs.layout, strict=self.strict_sites)
-        return _Step(self, meeting, ours, theirs, floors).judged()
+            meeting = self._meeting = meet(ours.layout, theirs.layout, port=self.port, mapped=self.mapped)
+        made = _Step(self, meeting, ours, theirs, floors).judged()
+        self.seen.add(meeting, made, len(floors))
+        return made
+
+
+@dataclass
+class Common:
+    """What two streams of records have in common.
+
+    Attributes:
+        modules, compared: the reference's modules with a tensor, and those of them with one that was compared.
+        alone: tensors that only the reference has, and only the candidate. floors: those of the reference.
+    """
+
+    modules: set[str] = field(default_factory=set)
+    compared: set[str] = field(default_factory=set)
+    alone: tuple[int, int] = (0, 0)
+    floors: int = 0
+
+    def add(self, meeting: Meeting, made: Columns, floors: int) -> None:
+        """Count one judged step."""
+        self.modules |= meeting.modules
+        if not self.compared >= meeting.modules:
+            decided = ~np.isin(made.verdicts, [VERDICTS.index(v) for v in ("ignored", "not compared")])
+            tensors = (made.places[i] for i in np.flatnonzero(decided).tolist())
+            self.compared |= meeting.modules & {p.key.module for p in tensors if all(p.dtypes)}
+        self.alone = self.alone[0] + meeting.alone[0], self.alone[1] + meeting.alone[1]
+        self.floors += floors
 
 
 class _Step:
@@ -138,7 +164,7 @@ class _Step:
         key = replace(self.meeting.places[i].key, step=self.ours.step)
         pair = Pair(key, None if a < 0 else self.ours[a], None if b < 0 else self.theirs[b])
         floor = None if a < 0 else self.floors.get(self.ours[a].key)
-        d = compared(pair, floor, strict=self.judge.strict_sites)
+        d = compared(pair, floor, own=self.meeting.own[i])
         self.made.put(i, d)
         self.peaks[i] = peak(d)
 
@@ -148,14 +174,14 @@ class _Step:
         self._tell_apart()
         rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
         unknown, far = np.isnan(ratios), self._far()
-        far &= ~self.meeting.padding & (self.made.verdicts != VERDICTS.index("inconclusive"))
+        far &= ~self.meeting.padding & (self.made.verdicts != VERDICTS.index("not compared"))
         self.made.verdicts[self.meeting.padding] = VERDICTS.index("ignored")
         at = np.flatnonzero(far).tolist()
         if not at:
             return
         severities = np.where(unknown, np.where(rel != 0.0, math.inf, 0.0), ratios)
         severities = np.maximum(severities, self.peaks * L2_LIMIT / LINF_LIMIT)
-        unpaired = np.array([i for i, note in self.made.notes.items() if is_unpaired(note)], np.int64)
+        unpaired = np.flatnonzero(self.made.verdicts == VERDICTS.index("not compared"))
         severities[unpaired] = 0.0
         uncompared = {call_of(p.key) for p in (self.meeting.places[i] for i in unpaired.tolist()) if p.key.is_input}
         worst = np.zeros(len(self.meeting.numbers))
@@ -189,15 +215,14 @@ class _Step:
                 self.made.notes[i] = unread(self.meeting.places[i].key)
 
     def _tell_apart(self) -> None:
-        """Of those paired under two names, inconclusive are those that what follows shows to be two things."""
+        """A pair under two names can only agree: what differs may be two things, and so may an output of which the
+        model's own output shows nothing."""
         far = self._far() if self.meeting.lone else _NONE
-        for i, outputs in self.meeting.lone:
-            if not far[i]:
-                continue
-            d, made = self.made[i], [severity(o) for o in (self.made[j] for j in outputs) if tells(o)]
-            if two_things(d, max(made, default=0.0)):
-                d = not_one(d)
-                self.made.verdicts[i], self.made.notes[i] = VERDICTS.index(d.verdict), d.note
+        for i, output in self.meeting.lone:
+            if far[i] and (output < 0 or not far[output]):
+                called = self.meeting.places[i].called
+                self.made.verdicts[i] = VERDICTS.index("not compared")
+                self.made.notes[i] = f"{called} in the candidate, which may be another thing"
 
 
 _NONE = np.zeros(0)

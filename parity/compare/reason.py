@@ -97,7 +97,8 @@ class Reason:
             only what a stage ends in is beyond its floor; `inconclusive`: no verdict could be given.
         first: the first site seen to differ. birth: how the divergence starts there.
         after: the last sites seen to agree before it; with `first` the interval in which the divergence starts.
-        not_compared: modules between them, and inputs of `first`, whose rows could not be paired.
+        not_compared: modules between them, and inputs of `first`, that do not line up on both sides. unlike: how the
+            first of them does not.
         called: the candidate's names of `first`, or of inputs of its call that agree, where they are others.
         distance: at `first`; of what agrees on recorded inputs, the worst.
         element, part: ratio to its floor of the largest element, or of the worst row bin, where that is beyond its
@@ -120,6 +121,7 @@ class Reason:
     birth: Birth = "module"
     after: tuple[Key, ...] = ()
     not_compared: tuple[str, ...] = ()
+    unlike: str = ""
     called: tuple[str, ...] = ()
     distance: Distance = UNKNOWN
     element: float = NAN
@@ -180,7 +182,7 @@ def _first_divergence(reason: Reason) -> str:
         "reference": "on the reference's inputs",
         "candidate": "on the candidate's own values before it",
     }
-    unpaired = f" but for {', '.join(reason.not_compared)} (not compared)" if reason.not_compared else ""
+    unpaired = f" but for {_not_compared(reason)}" if reason.not_compared else ""
     called = f" ({', '.join(reason.called)} in the candidate)" if reason.called else ""
     what = "this value" if reason.first is not None and reason.first.module == LOOP else "this input"
     how = {
@@ -191,6 +193,12 @@ def _first_divergence(reason: Reason) -> str:
     end = "; noise_pred and latents still match" if reason.outputs_match else worst_of(reason)
     at = f"first divergence: {place(reason.first)}" if reason.first is not None else "first divergence"
     return f"{at}: {how} {_differs(reason)}{end}"
+
+
+def _not_compared(reason: Reason) -> str:
+    names, more = reason.not_compared[:3], len(reason.not_compared) - 3
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{', '.join(names)}{rest} (not compared{': ' * bool(reason.unlike)}{reason.unlike})"
 
 
 def inputs_compared(reason: Reason) -> bool:

@@ -15,7 +15,7 @@ from parity.settings import Difference as SettingDifference
 
 Verdict = Literal["pass", "fail", "inconclusive"]
 Failed = Literal["preflight", "logic", "precision"]
-SiteVerdict = Literal["pass", "fail", "harmless", "ignored", "inconclusive"]
+SiteVerdict = Literal["pass", "fail", "harmless", "ignored", "not compared", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ class SiteDiff:
         local: how far the module's own output is, fed the reference's input; NaN where it was not measured.
         birth: how the divergence starts here; None where it does not start here.
         verdict: `pass`; `fail`; `harmless` (a declared setting explains it and the outputs stay within their floors);
-            `ignored` (padded rows, which never decide); `inconclusive` (it differs and has no floor).
+            `ignored` (padded rows, which never decide); `not compared` (inside a port, where it does not line up on
+            both sides; its note says how); `inconclusive` (it differs and has no floor).
         note: what else is to be said, such as `None against a tensor`.
         called: the candidate's name of the port, where it was paired under another than the reference's; else empty.
     """

@@ -1,4 +1,11 @@
-"""Two records of one site, compared by themselves: values that are held, and whatever is not two sketches."""
+"""Two records of one site, compared by themselves: values that are held, and whatever is not two sketches.
+
+Contract and inside. What the loop computes, what it gives the model and what comes after it are the contract: there two
+records line up, or they differ. Inside a port, which is built otherwise, what does not line up (another shape, other
+rows, a number, None on one side) is not compared: neither a difference nor an agreement. A mask that one side lacks
+stays a difference. The arguments of a port's own model are its own as far as their shapes go: a timestep for each
+token, text without its padding.
+"""
 
 from __future__ import annotations
 
@@ -9,61 +16,63 @@ from parity.compare.births import L2_LIMIT, ONE_SIDED
 from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, norm_ratio
 from parity.compare.pairs.align import Pair
 from parity.compare.result import NAN, Distance, SiteDiff
-from parity.compare.unlike import (
-    LAID_OUT,
-    MASKS,
-    PICTURES,
-    REPEATED,
-    UNPAIRED,
-    left_to_reader,
-    nothing,
-    other_layout,
-    other_rows,
-    repeated,
-    same_mask,
-    unlike,
-    what,
-)
-from parity.records import AFTER, LOOP, Floor, Record
+from parity.compare.unlike import MASKS, PICTURES, is_mask, is_zero, nothing, same_mask, unlike, what
+from parity.records import AFTER, LOOP, Floor, Key, Record
+
+_UNKNOWN = Distance(NAN, NAN, NAN)
+_UNLIKE = Distance(NAN, NAN, math.inf)
 
 
-def compared(pair: Pair, floor: Floor | None, *, strict: bool) -> SiteDiff:
+def compared(pair: Pair, floor: Floor | None, *, own: bool) -> SiteDiff:
     """One site, before it is known where a divergence starts.
 
     Args:
-        floor: of the reference's record. strict: whether both sides are built alike.
+        floor: of the reference's record. own: whether the module is a port's own.
     """
     a, b = pair.reference, pair.candidate
     if a is None or b is None:
-        return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=ONE_SIDED)
-    if a.kind != b.kind and nothing(a) and nothing(b):
+        return SiteDiff(pair.key, _UNLIKE, note=ONE_SIDED)
+    if a.kind == b.kind == "tensor":
+        return _tensors(a, b, floor, own=own)
+    equal = a.kind == b.kind and (a.value == b.value or (a.value != a.value and b.value != b.value))  # NaN is NaN
+    if equal or (nothing(a) and nothing(b)):
         return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
-    left = "" if strict else left_to_reader(a, b)
-    if left:
-        return SiteDiff(pair.key, Distance(NAN, NAN, NAN), verdict="inconclusive", note=left)
-    if a.kind != b.kind:
-        return SiteDiff(pair.key, Distance(NAN, NAN, math.inf), note=f"{what(a)} against {what(b)}")
-    if a.kind != "tensor":
-        # A NaN equals none, itself included.
-        same = a.value == b.value or (a.value != a.value and b.value != b.value)
-        note = "" if same else f"{a.value!r} against {b.value!r}"
-        return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0 if same else math.inf), note=note)
-    return _tensor(a, b, floor, strict=strict)
+    inside = own and (_is_zero_for_none(a, b) if pair.key.module == "" else not (is_mask(a) or is_mask(b)))
+    return _unlike(SiteDiff(pair.key, _UNKNOWN, note=f"{what(a)} against {what(b)}"), inside)
 
 
-def _tensor(a: Record, b: Record, floor: Floor | None, *, strict: bool) -> SiteDiff:
+def _unlike(diff: SiteDiff, inside: bool) -> SiteDiff:
+    """A site that does not line up, by its place."""
+    return replace(diff, verdict="not compared") if inside else replace(diff, distance=_UNLIKE)
+
+
+def _is_zero_for_none(a: Record, b: Record) -> bool:
+    """Whether the model is given zeros on one side and nothing on the other, as for a condition that a prompt lacks."""
+    return {a.kind, b.kind} == {"none", "tensor"} and is_zero(a if a.kind == "tensor" else b)
+
+
+def _lines_up_by_contract(key: Key) -> bool:
+    """Whether shapes and rows must line up here, whoever made the model."""
+    return key.module == LOOP or key.stage == AFTER
+
+
+def _tensors(a: Record, b: Record, floor: Floor | None, *, own: bool) -> SiteDiff:
     found = measure(a, b)
     diff = SiteDiff(
         a.key,
-        Distance(NAN, NAN, NAN),
+        _UNKNOWN,
         shapes=(a.shape, b.shape),
         dtypes=(a.dtype, b.dtype),
         nonfinite=(_nonfinite(a), _nonfinite(b)),
         frame=a.frame,
         rows=a.rows,
     )
-    alike, counted = same_mask(a, b) if found is None or found.l2 != 0.0 else (False, False)
-    if found is not None and not (alike or counted):
+    equal, as_many = same_mask(a, b) if found is None or found.l2 != 0.0 else (False, False)
+    if equal:
+        return replace(diff, distance=Distance(0.0, 0.0, 0.0))
+    if as_many:
+        return replace(diff, verdict="not compared", note=MASKS)
+    if found is not None:
         return replace(
             diff,
             distance=distance(found, floor),
@@ -72,36 +81,14 @@ def _tensor(a: Record, b: Record, floor: Floor | None, *, strict: bool) -> SiteD
             linf_ratio=linf_ratio(found, floor),
             bins=bin_ratios(found, floor),
         )
-    if alike:
-        return replace(diff, distance=Distance(0.0, 0.0, 0.0))
-    if counted:
-        return replace(diff, verdict="inconclusive", note=MASKS)
     if a.key.is_apart:
         return diff  # it never decides, and what was not compared says nothing about the whole
-    if comparable_shapes(a, b):
-        return _moments_alone(diff, a, b, floor)
-    note = f"shape {list(a.shape)} against {list(b.shape)}" if a.shape != b.shape else unlike(a, b)
-    if note == PICTURES:
-        return replace(diff, verdict="inconclusive", note=note)
-    # Text has rows, which masks pair; what lies behind the loop has none.
-    if not strict and a.key.module != LOOP and a.key.stage != AFTER:
-        if repeated(a, b):
-            return replace(diff, verdict="inconclusive", note=f"{note}, {REPEATED}")
-        if other_rows(a.shape, b.shape):
-            return replace(diff, verdict="inconclusive", note=f"{note}, {UNPAIRED}")
-        if other_layout(a, b):
-            least = norm_ratio(a, b, floor)
-            if not least > L2_LIMIT:
-                return replace(diff, verdict="inconclusive", note=f"{note}, {LAID_OUT}")
-            return replace(diff, distance=Distance(NAN, NAN, least), note=f"{note}, and their norms differ")
-    return replace(diff, distance=Distance(NAN, NAN, math.inf), note=note)
-
-
-def _moments_alone(diff: SiteDiff, a: Record, b: Record, floor: Floor | None) -> SiteDiff:
-    """Without sketches only a difference of norms is known, below which the distance cannot be."""
-    if norm_ratio(a, b, floor) > L2_LIMIT:
-        return replace(diff, distance=Distance(NAN, NAN, math.inf), note="their norms differ; no sketch is held")
-    return replace(diff, verdict="inconclusive", note="only moments are held")
+    if comparable_shapes(a, b):  # without sketches: the distance is no less than that of the norms
+        far = norm_ratio(a, b, floor) > L2_LIMIT
+        note = "their norms differ; no sketch is held" if far else "only moments are held"
+        return _unlike(replace(diff, note=note), not far)
+    note = unlike(a, b)
+    return _unlike(replace(diff, note=note), note == PICTURES or (own and not _lines_up_by_contract(a.key)))
 
 
 def _nonfinite(record: Record) -> int:

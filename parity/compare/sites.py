@@ -27,7 +27,7 @@ from parity.records import LOOP, Key
 
 IN_MEMORY = 32 << 20
 """Bytes of columns that are held in memory before they go to the temporary folder."""
-VERDICTS: tuple[SiteVerdict, ...] = ("pass", "fail", "harmless", "ignored", "inconclusive")
+VERDICTS: tuple[SiteVerdict, ...] = ("pass", "fail", "harmless", "ignored", "inconclusive", "not compared")
 BIRTHS: tuple[Birth | None, ...] = (None, "input", "module", "propagated")
 NUMBERS = 9
 """rel_l2, floor and ratio; cosine, max_abs and linf_ratio; the local rel_l2, floor and ratio."""
@@ -330,7 +330,7 @@ def _made(
     )
 
 
-FAILED, INCONCLUSIVE = frozenset({"fail"}), frozenset({"inconclusive"})
+FAILED, NOT_COMPARED = frozenset({"fail"}), frozenset({"not compared"})
 INTRODUCED: frozenset[str | None] = frozenset({"input", "module"})
 BORN: frozenset[str | None] = frozenset({"input", "module", "propagated"})
 

@@ -130,10 +130,12 @@ class Renamer:
     """Renames the candidate's records step by step, and knows which rules were of use.
 
     Attributes:
-        rename: the rules. used: names of the rules that matched so far.
+        rename: the rules. used: names of the rules that matched so far. mapped: the reference's names of the modules
+            that one did.
     """
 
     rename: Rename
+    mapped: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     _modules: dict[str, str] = field(default_factory=dict)
     _owners: dict[str, str] = field(default_factory=dict)
@@ -149,6 +151,7 @@ class Renamer:
         renamed, rule = _first(self.rename.modules, path)
         if rule is not None:
             self.used.add(rule.name)
+            self.mapped.add(renamed)
         owner = self._owners.setdefault(renamed, path)
         if owner != path:
             by = f"{rule.name} renames" if rule else "the rules rename"
@@ -167,6 +170,7 @@ class Renamer:
             bare, rule = _first(self.rename.ports, bare)
             if rule is not None:
                 self.used.add(rule.name)
+                self.mapped.add(bare.partition(":")[0])
             site = bare + at + part
         return replace(key, site=site)
 

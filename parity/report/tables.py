@@ -89,7 +89,7 @@ def blocks_table(
     by_block: dict[str, list[SiteDiff]] = {}
     for site in shown:
         by_block.setdefault(block_of(site.key.module), []).append(site)
-    by_block = {block: [s for s in held if not _not_compared(s)] or held for block, held in by_block.items()}
+    by_block = {block: [s for s in held if s.verdict != "not compared"] or held for block, held in by_block.items()}
     ports = [(branch, is_input) for branch in branches for is_input in (False, True)]
     rows = tuple(
         (block, *(_worst(held, branch, is_input) for branch, is_input in ports), _verdict(held))
@@ -103,7 +103,7 @@ def blocks_table(
     )
     others = Counter(row[-1] for i, row in enumerate(rows) if i not in listed)
     rest = ", ".join(
-        f"+{others[verdict]} {verdict}" for verdict in ("pass", "harmless", "fail", "inconclusive") if others[verdict]
+        f"+{others[verdict]} {verdict}" for verdict in ("pass", *_GRAVE, "not compared") if others[verdict]
     )
     return Table(
         f"Blocks of step {step} (worst ratio to the floor)",
@@ -113,11 +113,6 @@ def blocks_table(
         foot=f"{rest}: -v" if rest else "",
         legend=BLOCKS_LEGEND,
     )
-
-
-def _not_compared(site: SiteDiff) -> bool:
-    """Whether its elements do not line up on both sides: beside what was compared it says nothing of a block."""
-    return site.verdict == "inconclusive" and math.isnan(_shown(site).rel_l2)
 
 
 def _first_blocks(by_block: dict[str, list[SiteDiff]], origin: str | None) -> Sequence[int]:
@@ -207,7 +202,7 @@ def _shown(site: SiteDiff) -> Distance:
 
 def _verdict(sites: Sequence[SiteDiff]) -> str:
     verdicts = {site.verdict for site in sites}
-    return next((verdict for verdict in _GRAVE if verdict in verdicts), "pass")
+    return next((verdict for verdict in (*_GRAVE, "pass") if verdict in verdicts), "not compared")
 
 
 def failures(sites: Sequence[SiteDiff], propagated: int, details: bool = False) -> Table:

@@ -17,6 +17,7 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("local", "a module fed the reference's own inputs, so that nothing is propagated"),
     ("harmless", "a declared setting explains the difference, and noise_pred and latents stay within their floors"),
     ("ignored", "padding rows that no valid token attends to; they never fail a run"),
+    ("not compared", "inside a port, tensors that do not line up on both sides; what follows from them decides"),
     ("inconclusive", "no floor says how much is rounding, or something could not be observed: never a pass"),
     ("logic check", "both sides in float32, so that only wrong logic is left"),
     ("precision check", "both sides as given, against the float32 truth: what the working dtype costs"),

@@ -89,7 +89,7 @@ class _Judged:
     following: Following | None = None
 
     def __post_init__(self) -> None:
-        self.judge = Judge(excuses(self.pair.differing), strict_sites=self.pair.strict)
+        self.judge = Judge(excuses(self.pair.differing), port=self.pair.port)
         alone = self.request.isolate == "modules"
         self.local = LocalPass(self.pair, self.plan, self.say) if alone else None
 
@@ -126,7 +126,13 @@ class _Judged:
         checks = (*pair.checks, reached(pair))
         widest = widest_of(pair.settings.reference.text("tpu"))
         return conclude(
-            self.collected, model=model, differing=pair.differing, preflight=checks, grid=grid_of(pair), widest=widest
+            self.collected,
+            model=model,
+            differing=pair.differing,
+            preflight=checks,
+            grid=grid_of(pair),
+            widest=widest,
+            seen=self.judge.seen if pair.port else None,
         )
 
     def closer(self, result: Result, request: Request, named: Sequence[str]) -> Result:

@@ -49,7 +49,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     """
     leave = sink.begin(pair.facts, "precision")
     plan = pair.plan(request)
-    judge = Judge(excuses(pair.differing), strict_sites=pair.strict)
+    judge = Judge(excuses(pair.differing), port=pair.port)
     collected, ends = Collected(), [Ends() for _ in range(3)]
     local = LocalPass(pair, plan, say) if request.isolate == "modules" else None
     starts = {step.step: state_of(step, "before") for step in truth.steps}
@@ -93,6 +93,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         preflight=checks,
         failing=failing,
         grid=grid_of(pair),
+        seen=judge.seen if pair.port else None,
     )
     if local is not None and result.verdict == "fail":
         result = local.descend(result)

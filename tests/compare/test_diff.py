@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parity.compare.detect.held import bfloat16
 from parity.compare.diff import Auto, diff
 from parity.compare.judge import Judge
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.records import PORT, Record, StepRecords
-from tests.support.made import CANDIDATE, REFERENCE, noise, none, pair, renamed, tensor, walk, walk_of, write
+from parity.records import PORT, Provenance, Record, StepRecords
+from tests.support.made import CANDIDATE, REFERENCE, Walk, noise, none, pair, renamed, tensor, walk, walk_of, write
 
 FAR = 1e4
 SCRIPT = replace(CANDIDATE, backend=PORT)
@@ -157,6 +159,41 @@ def test_a_damaged_part_is_an_error_even_in_the_last_step(tmp_path: Path, side: 
         diff(*both)
 
 
+# --- a fit never acquits ---------------------------------------------------------------------------------------
+
+ENDS = ("loop:noise_pred", "loop:latents.after")
+FITS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "rounded to bfloat16": bfloat16,
+    "rounded to integers": np.round,
+    "negated": np.negative,
+    "times 1.0366": lambda x: 1.0366 * x,
+    "plus 0.1": lambda x: x + 0.1,
+    "subtracted from 1": lambda x: 1.0 - x,
+    "set to zero": lambda x: 0.0 * x,
+    "from last to first": lambda x: x[:, ::-1].copy(),
+    "halves swapped": lambda x: np.roll(x, x.shape[1] // 2, axis=1),
+    "in another order": lambda x: x[:, np.random.default_rng(0).permutation(x.shape[1])],
+    "with some of its rows zero": lambda x: x * (np.arange(x.shape[1]) % 2)[None, :, None],
+}
+
+
+@pytest.mark.parametrize("site", [":in.encoder_hidden_states", "block:in.x", "block:out", *ENDS])
+@pytest.mark.parametrize("candidate", [CANDIDATE, SCRIPT], ids=["torchax", "port"])
+def test_a_fit_never_acquits(site: str, candidate: Provenance, tmp_path: Path) -> None:
+    """A difference that a transform explains in full, and that nothing behind it shows, fails all the same."""
+    for how, made in FITS.items():
+        both = Walk()
+        for name in ("loop:latents.before", ":in.encoder_hidden_states", "block:in.x", "block:out", *ENDS):
+            x = noise(len(both.reference), (1, 24, 8)).astype(np.float64)
+            branch = "" if name.startswith("loop:") else "cond"
+            pair = (tensor(name, y, branch=branch, held=True) for y in (x, made(x) if name == site else x))
+            both.pair(*pair)
+        result = diffed(tmp_path / f"{len(both.reference)}{how}", *both.steps(), candidate=candidate)
+        assert (result.verdict, how) == ("fail", how)
+        assert result.origin is not None
+        assert (result.origin.key.site, how) == (site, how)
+
+
 # --- names -----------------------------------------------------------------------------------------------------
 
 
@@ -176,5 +213,5 @@ def test_phantom_keys_are_counted_in_an_attention_whose_rows_could_not_be_paired
     both.ends(FAR, FAR)
     result = diffed(tmp_path, *both.steps(), candidate=SCRIPT)
     assert result.verdict == "fail"
-    assert "joint.attention (not compared)" in result.reason
+    assert "joint.attention (not compared: shape" in result.reason
     assert "120.00 phantom keys on cond" in result.causes[0].cause

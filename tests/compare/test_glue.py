@@ -319,7 +319,7 @@ def given(latents: np.ndarray, make: Made) -> list[StepRecords]:
 )
 def test_a_scaling_within_the_floor_of_the_latents_is_found(ours: Made, theirs: Made, verdict: str) -> None:
     glue = Glue(({"vae.scaling_factor": str(SCALE)},) * 2)
-    collected, _ = judge_streams(zip(given(OURS, ours), given(THEIRS, theirs), strict=True), Judge(), glue)
+    collected = judge_streams(zip(given(OURS, ours), given(THEIRS, theirs), strict=True), Judge(), glue)
     assert next(d.verdict for d in collected.sites if d.key.site == "decode:in.z") == verdict
     if ours is divided and theirs is np.asarray:
         assert ["1.037" in cause.cause for cause in glue.found] == [True]

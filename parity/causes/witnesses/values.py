@@ -14,9 +14,10 @@ from parity.causes.evidence import Evidence
 from parity.causes.gauges import apart, measured, reordering
 from parity.compare.detect.held import EXACT
 from parity.compare.detect.transforms import LEFT, WITHIN, Done, done
+from parity.compare.metrics import one_shape
 from parity.compare.reason import Note
 from parity.compare.result import Cause
-from parity.compare.unlike import keys_through, other_layout
+from parity.compare.unlike import keys_through
 from parity.records import PORT, Key, Record
 from parity.sketch import TOTAL, Geometry
 
@@ -169,7 +170,7 @@ def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     pairs = [(r, theirs[r.key]) for r in evidence.ours.records if r.key in theirs and not r.key.is_apart]
     tensors = [(a, b) for a, b in pairs if a.kind == b.kind == "tensor"]
     if evidence.declared.backend == PORT:  # heads before tokens inside an attention of its own is no fault
-        tensors = [(a, b) for a, b in tensors if not other_layout(a, b)]
+        tensors = [(a, b) for a, b in tensors if one_shape(a.shape, b.shape)]
     found = list(_reordered(tensors))
     # What begins as another order is known already; what follows from it adds nothing.
     if not found or found[0] == evidence.origin.key:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parity.compare.pairs.lone import lone_ports
@@ -28,15 +28,18 @@ class Pair:
         return self.candidate.key.port if other and self.candidate is not None else ""
 
 
-def align(reference: Sequence[Record], candidate: Sequence[Record], *, lone: bool = False) -> tuple[Pair, ...]:
+def align(
+    reference: Sequence[Record], candidate: Sequence[Record], *, lone: Callable[[str], bool] | None = None
+) -> tuple[Pair, ...]:
     """Pairs in the reference's execution order; what only the candidate has follows the record before it.
 
     A record of None and no record at all are the same: implementations differ in whether they pass what is absent.
 
     Args:
-        lone: whether inputs and outputs are paired too that each side names by itself (`parity.compare.pairs.lone`).
+        lone: of which modules inputs and outputs are paired too that each side names by itself
+            (`parity.compare.pairs.lone`); None for none.
     """
-    names = lone_ports(reference, candidate) if lone else {}
+    names = lone_ports(reference, candidate, lone) if lone is not None else {}
     theirs = {names.get(r.key, r.key): r for r in candidate}
     ours = {r.key for r in reference}
     pairs = [Pair(r.key, r, theirs.get(r.key)) for r in reference]

@@ -7,8 +7,7 @@ How. Of one call of a module, the inputs whose name the other side does not have
 tensor of them and the two line up, they are paired, under the reference's name. Outputs are where each side has one
 tensor in all. Several on a side are not paired, nor are masks, which have forms of their own, nor what the model itself
 is given and returns: a port's call may convert both. What is paired so may still be two things: one implementation
-applies an activation before a projection, the other in it. Then the input differs and the output does not, or far less
-(of an output: the model's own does not): such a pair tells nothing, and does not decide (`parity.compare.judge`).
+applies an activation before a projection, the other in it. So such a pair can only agree (`parity.compare.judge`).
 
 A block of two streams may give them back in another order (text first in diffusers' Flux). Where outputs of one name do
 not line up, and each of one side does with exactly one of the other, they are paired so.
@@ -19,7 +18,7 @@ Cost. One pass over the keys.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from parity.compare.metrics import comparable_shapes
@@ -31,9 +30,15 @@ _Side = tuple[Key, bool]
 """A call of a module, and whether its inputs or its outputs."""
 
 
-def lone_ports(reference: Sequence[Record], candidate: Sequence[Record]) -> dict[Key, Key]:
-    """The candidate's key -> the reference's, of inputs and outputs that each side names by itself."""
-    ours, theirs = _ports(reference), _ports(candidate)
+def lone_ports(
+    reference: Sequence[Record], candidate: Sequence[Record], of: Callable[[str], bool] = lambda module: True
+) -> dict[Key, Key]:
+    """The candidate's key -> the reference's, of inputs and outputs that each side names by itself.
+
+    Args:
+        of: of which modules.
+    """
+    ours, theirs = (_ports(r for r in side if of(r.key.module)) for side in (reference, candidate))
     mine, other = _alone(ours, theirs), _alone(theirs, ours)
     found: dict[Key, Key] = {}
     for call, a in mine.items():

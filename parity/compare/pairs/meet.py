@@ -5,15 +5,14 @@ Found once for as long as neither side's layout changes; `parity.compare.judge` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
-from parity.compare.births import call_of, told_by
+from parity.compare.births import call_of
 from parity.compare.metrics import comparable_shapes
 from parity.compare.pairs.align import Pair, align
-from parity.compare.pairs.lone import lone_ports
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.sites import Place, Places, place_of
 from parity.compare.unlike import read_key
@@ -47,7 +46,10 @@ class Meeting:
         layouts: of reference and candidate. pairs: positions on both sides, -1 where there is none. places: one a pair.
         groups: of pairs that meet as sketches. others: of those that do not. moments: int64 [pairs, 2], -1 without.
         padding, loop: bool [pairs]. read: int64 [sequences, 2], a joint sequence and the rows of it that are read.
-        lone: positions of what the sides name differently, each with those of the outputs that tell whether it is one.
+        lone: positions of what the sides name differently: of an output with that of the prediction that tells whether
+            it is one, else with -1.
+        own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
+        alone: tensors that only the reference has, and only the candidate.
         inputs: positions of inputs. calls: by position of an input, its call's number. numbers: of the calls.
     """
 
@@ -60,16 +62,25 @@ class Meeting:
     padding: np.ndarray
     loop: np.ndarray
     read: np.ndarray
-    lone: tuple[tuple[int, tuple[int, ...]], ...]
+    lone: tuple[tuple[int, int], ...]
+    own: tuple[bool, ...]
+    modules: frozenset[str]
+    alone: tuple[int, int]
     inputs: np.ndarray
     calls: np.ndarray
     numbers: Mapping[object, int]
 
 
-def meet(ours: Layout, theirs: Layout, *, strict: bool) -> Meeting:
+def meet(ours: Layout, theirs: Layout, *, port: bool = False, mapped: Collection[str] | None = None) -> Meeting:
+    """How two layouts meet.
+
+    Args:
+        port, mapped: as of `parity.compare.judge.Judge`.
+    """
     at = [{r.key: i for i, r in enumerate(layout.records)} for layout in (ours, theirs)]
-    every = align(ours.records, theirs.records, lone=not strict)
-    pairs = [p for p in every if strict or (p.reference is not None and p.candidate is not None)]
+    own = _Own(port, mapped, *({r.key.module for r in layout.records} for layout in (ours, theirs)))
+    every = align(ours.records, theirs.records, lone=own.module if port or mapped is not None else None)
+    pairs = [p for p in every if (p.reference is not None and p.candidate is not None) or not own.may_lack(p.key)]
     found = tuple((_at(at[0], p.reference), _at(at[1], p.candidate)) for p in pairs)
     places = tuple(map(_place, pairs))
     groups: dict[tuple[int, int], list[int]] = {}
@@ -94,6 +105,9 @@ def meet(ours: Layout, theirs: Layout, *, strict: bool) -> Meeting:
         loop=np.array([p.key.module == LOOP for p in places], bool),
         read=np.array(_read(places), np.int64).reshape(-1, 2),
         lone=tuple(_lone(places)),
+        own=tuple(own.module(p.key.module) for p in places),
+        modules=frozenset(r.key.module for r in ours.records if _counts(r) and r.key.module not in ("", LOOP)),
+        alone=(sum(map(_counts, _alone(every, 0))), sum(map(_counts, _alone(every, 1)))),
         inputs=np.array(inputs, np.int64),
         calls=np.array([calls.setdefault(call_of(places[i].key), len(calls)) for i in inputs], np.int64),
         numbers=calls,
@@ -110,12 +124,41 @@ def _read(places: Places) -> list[tuple[int, int]]:
     return [(i, j) for i, j in whole if j is not None]
 
 
-def _lone(places: Places) -> Iterator[tuple[int, tuple[int, ...]]]:
-    calls: dict[object, list[int]] = {told_by(p.key): [] for p in places if p.called}
-    for j, p in enumerate(places) if calls else ():
-        if not p.key.is_input and call_of(p.key) in calls:
-            calls[call_of(p.key)].append(j)
-    return ((i, tuple(calls[told_by(p.key)])) for i, p in enumerate(places) if p.called)
+def _alone(pairs: Sequence[Pair], side: int) -> Iterator[Record]:
+    """The records that only the reference has, or only the candidate."""
+    for pair in pairs:
+        one, other = (pair.reference, pair.candidate) if side == 0 else (pair.candidate, pair.reference)
+        if one is not None and other is None:
+            yield one
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """Which modules are built otherwise on the candidate.
+
+    Attributes:
+        port, mapped: see `meet`. ours, theirs: the modules of both sides.
+    """
+
+    port: bool
+    mapped: Collection[str] | None
+    ours: Set[str]
+    theirs: Set[str]
+
+    def module(self, name: str) -> bool:
+        return name != LOOP and (self.port or (self.mapped is not None and name in self.mapped))
+
+    def may_lack(self, key: Key) -> bool:
+        """Whether what only one side has is no difference here: of a port, and of a module that no name maps."""
+        unmapped = self.mapped is not None and (key.module not in self.ours or key.module not in self.theirs)
+        return self.port or unmapped or self.module(key.module)
+
+
+def _lone(places: Places) -> Iterator[tuple[int, int]]:
+    predicted = {p.key.branch: i for i, p in enumerate(places) if p.key.site == f"{LOOP}:noise_pred"}
+    for i, p in enumerate(places):
+        if p.called:
+            yield i, -1 if p.key.is_input else predicted.get(p.key.branch, -1)
 
 
 def _place(pair: Pair) -> Place:
@@ -149,36 +192,6 @@ def _group(
     bins[fits] = ours.bins[floors[fits]]
     starts = (ours.sketches[at[:, 0]], theirs.sketches[at[:, 1]])
     return Group(view=view, at=np.array(here, np.int64), starts=starts, floors=floors, bins=bins)
-
-
-class Counterparts:
-    """Counts what two sides have in common, once for as long as their layouts stay.
-
-    Args:
-        lone: as of `parity.compare.pairs.align.align`.
-    """
-
-    def __init__(self, *, lone: bool = False) -> None:
-        self.lone = lone
-        self._last: tuple[tuple[Layout, Layout], tuple[int, int, int, int]] | None = None
-
-    def of(self, reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[int, int, int, int]:
-        """See `counterparts`."""
-        if not (isinstance(reference, Table) and isinstance(candidate, Table)):
-            return counterparts(reference, candidate, lone=self.lone)
-        layouts = (reference.layout, candidate.layout)
-        if self._last is None or self._last[0] != layouts:
-            self._last = layouts, counterparts(reference.layout.records, candidate.layout.records, lone=self.lone)
-        return self._last[1]
-
-
-def counterparts(
-    reference: Sequence[Record], candidate: Sequence[Record], *, lone: bool = False
-) -> tuple[int, int, int, int]:
-    """(tensors that both have, those of modules, alone on the reference, alone on the candidate); no padding."""
-    names = lone_ports(reference, candidate) if lone else {}
-    x, y = ({names.get(r.key, r.key) for r in side if _counts(r)} for side in (reference, candidate))
-    return len(x & y), sum(key.module not in ("", LOOP) for key in x & y), len(x - y), len(y - x)
 
 
 def _counts(r: Record) -> bool:

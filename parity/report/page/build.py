@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 
 LIMIT = 3
 """Beyond this ratio a site fails: `parity.compare.judge.L2_LIMIT`, which a report does not import."""
-VERDICTS = ("pass", "harmless", "ignored", "inconclusive", "fail")
+VERDICTS = ("pass", "harmless", "ignored", "not compared", "inconclusive", "fail")
 INTRODUCED = (None, "input", "module")
 PLACES = {"input": "introduced in its input", "module": "introduced in this module", None: "propagated"}
 _CONSTANTS = {"limit": LIMIT, "verdicts": VERDICTS, "places": [PLACES[place] for place in INTRODUCED]}

@@ -46,7 +46,7 @@
   });
   const grave = (site) => (site.verdict === "fail" && Number.isNaN(site.ratio) ? Infinity : site.ratio);
   for (const site of sites.values()) {
-    if (site.verdict === "ignored") continue;
+    if (site.verdict === "ignored" || site.verdict === "not compared") continue;
     for (let node = nodeOf[site.row]; node; node = node.up) {
       const worst = node.worst[site.column] ??= { ratio: NaN, fail: false, inconclusive: false, born: false };
       worst.ratio = Number.isNaN(worst.ratio) ? grave(site) : Math.max(worst.ratio, grave(site) || 0);

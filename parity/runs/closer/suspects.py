@@ -209,7 +209,7 @@ def descend(
     second = pair.sides.candidate.observe(Plan(sites=plan), start=state, steps=steps)
     ours, theirs = next(first), next(second)
     sink.closer(ours, theirs)
-    judge = Judge(excuses(pair.differing), strict_sites=pair.strict)
+    judge = Judge(excuses(pair.differing), port=pair.port)
     sites = tuple(d for d in judge.step(ours, theirs) if d.key.module != LOOP)
     born = ("module", "input")
     branch = result.origin.key.branch

@@ -46,7 +46,7 @@ def unobserved(
     start = state_of(truth, "before")
     steps = list(pair.sides.candidate.observe(Plan(), start=start, steps=(truth.step, truth.step + 1)))
     ours, theirs = _of_loop(truth), _of_loop(steps[0])
-    judge, collected = Judge(excuses(pair.differing), strict_sites=False), Collected()
+    judge, collected = Judge(excuses(pair.differing), port=True), Collected()
     collected.add(ours, theirs, judge.step(ours, theirs))
     found = conclude(
         collected, model=result.model, differing=result.differing_settings, preflight=result.preflight, failing=failing
