@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from parity.compare.result import Birth, SiteDiff
 from parity.records import AFTER, LOOP, Key
@@ -20,10 +20,9 @@ from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 L2_LIMIT = 3.0
 LINF_LIMIT = 5.0
 BIN_LIMIT = LINF_LIMIT
-JUMP = 30.0
-"""Growth of the ratio to the floor from one site to the next that propagation does not explain: floors grow along with
-what they bound, so ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later
-blocks)."""
+GROWTH = L2_LIMIT
+"""What rounding that is carried on may grow by from one site to the next. Floors grow along with what they bound, so
+ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later blocks)."""
 
 _STEPPED = (("", "latents.before"), ("", "pred_original.before"), ("", "history"), ("", "sigma"), ("", "dt"))
 
@@ -106,10 +105,8 @@ class Births:
             inputs: the worst severity among the compared inputs of each call, of all sites. uncompared: calls with
                 others.
         """
-        seen: dict[str, float] = {}
-        made: dict[str, float] = {}
-        numbers = 0.0
-        inside: dict[object, float] = {}
+        upstream, made, inside = _Upstream(), _Upstream(), _Upstream()
+        numbers = False
         judged = []
         for d in diffs:
             if d.key.is_apart:
@@ -122,35 +119,49 @@ class Births:
                 judged.append(replace(d, verdict="inconclusive"))
                 continue
             excuse = excused(d.key, d.distance.rel_l2, self.excuses)
-            before = self._before(d, made if is_given(d) else seen, numbers)
+            before = math.inf if self._carried(d) else (made if is_given(d) else upstream).before(d)
+            if numbers and not is_given(d):
+                before = math.inf
             given = inputs.get(call_of(d.key))
             if call_of(d.key) in uncompared:
                 given = max(given or 0.0, before)
-            birth = _birth(d, given, before, inside.get((d.key.branch, d.key.module), 0.0))
+            within = inside.of((d.key.branch, d.key.module))
+            birth = _birth(d, given, before, within)
+            far = severity(d) if birth == "propagated" and math.isfinite(max(before, within)) else math.inf
             judged.append(replace(d, birth=birth, verdict="harmless" if excuse else "fail"))
             if is_number(d.key):
-                numbers = max(numbers, severity(d))
-                self.scheduled = self.scheduled or d.key.module == SCHEDULE
+                numbers, self.scheduled = True, self.scheduled or d.key.module == SCHEDULE
                 continue
-            seen[d.key.branch] = max(seen.get(d.key.branch, 0.0), severity(d))
+            upstream.add(far, d.key.branch)
             if not (d.key.is_input and d.key.module == ""):  # one argument of the model does not feed another
-                made[d.key.branch] = max(made.get(d.key.branch, 0.0), severity(d))
+                made.add(far, d.key.branch)
             for module in above(d.key.module):
-                where = (d.key.branch, module)
-                inside[where] = max(inside.get(where, 0.0), severity(d))
+                inside.add(far, (d.key.branch, module))
         return judged
 
-    def _before(self, d: SiteDiff, seen: Mapping[str, float], numbers: float) -> float:
-        """The worst severity beyond the floor upstream of this site, excused or not; 0 where there is none.
-
-        Args:
-            seen: by branch. numbers: of the schedule, which feeds no argument of the model that is given from outside.
-        """
+    def _carried(self, d: SiteDiff) -> bool:
+        """Whether an earlier step's difference is in it: the latents, what is decoded, the schedule's numbers."""
         if self.dirty and (d.key.site == _LATENTS[0] or d.key.stage == AFTER):
-            return math.inf
-        if self.scheduled and is_number(d.key) and d.key.module == LOOP:
-            return math.inf
-        return max(seen.get(d.key.branch, 0.0), seen.get("", 0.0), 0.0 if is_given(d) else numbers)
+            return True
+        return self.scheduled and is_number(d.key) and d.key.module == LOOP
+
+
+@dataclass
+class _Upstream:
+    """How far sites beyond their floors were so far, by place: infinitely, once something was introduced there."""
+
+    worst: dict[object, float] = field(default_factory=dict)
+
+    def add(self, far: float, place: object) -> None:
+        self.worst[place] = max(self.worst.get(place, 0.0), far)
+
+    def before(self, d: SiteDiff) -> float:
+        """Of what was so far in its branch; what the loop makes of all branches follows all of them."""
+        of_all = d.key.module == LOOP and d.key.branch == "" and not is_number(d.key)
+        return self.of(*self.worst) if of_all else self.of(d.key.branch, "")
+
+    def of(self, *places: object) -> float:
+        return max((self.worst.get(place, 0.0) for place in places), default=0.0)
 
 
 ONE_SIDED = "observed on one side only"
@@ -204,21 +215,19 @@ def above(module: str) -> Iterable[str]:
 
 
 def _birth(d: SiteDiff, given: float | None, before: float, inside: float) -> Birth:
-    """How the divergence at a site beyond its floor starts.
+    """How the divergence at a site beyond its floor starts: what is introduced is more than what came in grows to.
 
     Args:
         given: the worst severity among the inputs of its call; None without any. before: the worst upstream. inside:
-            the worst within this module, whose output hands on what one of its children did.
+            the worst within this module, whose output hands on what one of its children did. Both are infinite where a
+            difference was introduced there.
     """
-    if d.key.is_input or (d.key.module == LOOP and d.key.port not in _LOOP_INPUTS):
-        return "input" if severity(d) > JUMP * before else "propagated"
-    if severity(d) <= JUMP * inside:
+    computed = not (d.key.is_input or (d.key.module == LOOP and d.key.port not in _LOOP_INPUTS))
+    source = max(before if given is None else given, inside) if computed else before
+    if source > L2_LIMIT and math.isinf(max(before, inside)):
         return "propagated"
-    if given is None:
-        return "module" if severity(d) > JUMP * before else "propagated"
-    # An input just within its limit and an output just beyond it is growth, not a birth.
-    growth = L2_LIMIT * max(1.0, given) if given <= L2_LIMIT else JUMP * given
-    return "module" if severity(d) > growth else "propagated"
+    introduced = severity(d) > GROWTH * max(1.0, source)
+    return ("module" if computed else "input") if introduced else "propagated"
 
 
 def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:

@@ -127,7 +127,7 @@ def test_what_could_not_be_paired_is_not_said_to_match(paired: bool) -> None:
 
 @pytest.mark.parametrize(
     ("before", "far", "birth"),
-    [(0.0, 4.0, "module"), (0.0, FAR, "module"), (20.0, 500.0, "propagated"), (20.0, FAR, "module")],
+    [(0.0, 4.0, "module"), (0.0, FAR, "module"), (20.0, 500.0, "propagated"), (20.0, FAR, "propagated")],
 )
 def test_a_block_with_an_unpaired_input_can_be_the_origin(before: float, far: float, birth: str) -> None:
     """What that input may carry is what differs before it: where nothing does, the block is judged as any other."""
