@@ -37,7 +37,7 @@ from parity.compare.pairs.parts import in_common, of_stage
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result
-from parity.compare.sites import FAILED, VERDICTS, among, inconclusive
+from parity.compare.sites import FAILED, VERDICTS, Sites, among
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, Renamer
@@ -317,5 +317,5 @@ def without_floors(result: Result) -> Result:
     if first is None:
         return result
     why = Reason(kind="inconclusive", problem="no_floors", first=first.key, note=first.note, distance=first.distance)
-    sites = inconclusive(result.sites, lambda d: True)
+    sites = Sites.of(result.sites).inconclusive()
     return replace(result, verdict="inconclusive", failed=None, why=why, sites=sites, origin=None)

@@ -44,38 +44,6 @@ BLOCK = 1 << 17
 
 
 @dataclass
-class Judge:
-    """Judges a run step by step.
-
-    Attributes:
-        excuses: the sites that a declared differing setting changes by design.
-        port: whether the candidate's modules are a user's own. mapped: modules of the reference that other names of the
-            candidate are mapped onto; None without a mapping. Inside both, what does not line up is not compared.
-        seen: what both sides had in common so far.
-    """
-
-    excuses: tuple[Excuse, ...] = ()
-    port: bool = False
-    mapped: Collection[str] | None = None
-    births: Births = field(init=False)
-    seen: Common = field(default_factory=lambda: Common())
-    _meeting: Meeting | None = None
-
-    def __post_init__(self) -> None:
-        self.births = Births(self.excuses)
-
-    def step(self, reference: StepRecords, candidate: StepRecords) -> Columns:
-        """The sites of one step, in execution order, with births."""
-        (ours, floors), (theirs, _) = tabled(reference), tabled(candidate)
-        meeting = self._meeting
-        if meeting is None or meeting.layouts != (ours.layout, theirs.layout):
-            meeting = self._meeting = meet(ours.layout, theirs.layout, port=self.port, mapped=self.mapped)
-        made = _Step(self, meeting, ours, theirs, floors).judged()
-        self.seen.add(meeting, made, len(floors))
-        return made
-
-
-@dataclass
 class Common:
     """What two streams of records have in common.
 
@@ -98,6 +66,38 @@ class Common:
             self.compared |= meeting.modules & {p.key.module for p in tensors if all(p.dtypes)}
         self.alone = self.alone[0] + meeting.alone[0], self.alone[1] + meeting.alone[1]
         self.floors += floors
+
+
+@dataclass
+class Judge:
+    """Judges a run step by step.
+
+    Attributes:
+        excuses: the sites that a declared differing setting changes by design.
+        port: whether the candidate's modules are a user's own. mapped: modules of the reference that other names of the
+            candidate are mapped onto; None without a mapping. Inside both, what does not line up is not compared.
+        seen: what both sides had in common so far.
+    """
+
+    excuses: tuple[Excuse, ...] = ()
+    port: bool = False
+    mapped: Collection[str] | None = None
+    births: Births = field(init=False)
+    seen: Common = field(default_factory=Common)
+    _meeting: Meeting | None = None
+
+    def __post_init__(self) -> None:
+        self.births = Births(self.excuses)
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> Columns:
+        """The sites of one step, in execution order, with births."""
+        (ours, floors), (theirs, _) = tabled(reference), tabled(candidate)
+        meeting = self._meeting
+        if meeting is None or meeting.layouts != (ours.layout, theirs.layout):
+            meeting = self._meeting = meet(ours.layout, theirs.layout, port=self.port, mapped=self.mapped)
+        made = _Step(self, meeting, ours, theirs, floors).judged()
+        self.seen.add(meeting, made, len(floors))
+        return made
 
 
 class _Step:
@@ -148,9 +148,8 @@ class _Step:
         scale = np.where(moments[:, 0] >= 0, np.append(self.ours.numbers[:, 3], NAN)[moments[:, 0]], found.scale)
         size = np.where(scale > 0, scale, 1.0)
         floor = np.append(self.floors.numbers[:, 0], NAN)[group.floors[part]]
-        self.made.numbers[at, :4] = np.stack(
-            [found.l2 / size, floor / size, ratios(found.l2, floor), found.cosine], axis=1
-        )
+        distances = (found.l2 / size, floor / size, ratios(found.l2, floor))
+        self.made.numbers[at, :4] = np.stack([*distances, found.cosine], axis=1)
         bins = ratios(found.bins, limits)
         self.peaks[at] = np.fmax.reduce(bins, axis=1, initial=0.0)
         held = group.bins[part] >= 0
@@ -207,11 +206,8 @@ class _Step:
         far = self._far()
         for i, j in self.meeting.read.tolist():
             if far[i] and not far[j]:
-                self.made.numbers[i], self.peaks[i], self.made.bins[i] = (
-                    self.made.numbers[j],
-                    self.peaks[j],
-                    self.made.bins[j],
-                )
+                for column in (self.made.numbers, self.made.bins, self.peaks):
+                    column[i] = column[j]
                 self.made.notes[i] = unread(self.meeting.places[i].key)
 
     def _tell_apart(self) -> None:

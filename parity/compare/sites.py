@@ -60,8 +60,27 @@ def place_of(d: SiteDiff) -> Place:
     return Place(replace(d.key, step=0), d.shapes, d.dtypes, d.frame, d.rows, d.called)
 
 
+class _Made(Sequence[SiteDiff]):
+    """Sites that are made when they are asked for."""
+
+    __slots__ = ()
+
+    def at(self, index: int) -> SiteDiff:
+        """The site at a position from 0."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> SiteDiff: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[SiteDiff, ...]: ...
+    def __getitem__(self, index: int | slice) -> SiteDiff | tuple[SiteDiff, ...]:
+        if isinstance(index, slice):
+            return tuple(map(self.at, range(*index.indices(len(self)))))
+        return self.at(range(len(self))[index])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Columns(Sequence[SiteDiff]):
+class Columns(_Made):
     """Judged sites of one step, each made when it is asked for.
 
     Attributes:
@@ -109,13 +128,7 @@ class Columns(Sequence[SiteDiff]):
         if d.note:
             self.notes[i] = d.note
 
-    @overload
-    def __getitem__(self, index: int) -> SiteDiff: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[SiteDiff, ...]: ...
-    def __getitem__(self, index: int | slice) -> SiteDiff | tuple[SiteDiff, ...]:
-        if isinstance(index, slice):
-            return tuple(self[i] for i in range(*index.indices(len(self))))
+    def at(self, index: int) -> SiteDiff:
         found, row = (self.verdicts[index], self.births[index]), self.numbers[index].tolist()
         bad, bins, note = self.nonfinite[index].tolist(), self.bins[index].tolist(), self.notes.get(index, "")
         return _made(self.places[index], self.step, found, row, bad, bins, note)
@@ -157,7 +170,7 @@ def _spool() -> IO[bytes]:
 
 
 @dataclass(eq=False, repr=False)
-class Sites(Sequence[SiteDiff]):
+class Sites(_Made):
     """Judged sites, step by step, as a sequence that is not held."""
 
     _file: IO[bytes] = field(default_factory=_spool)
@@ -237,16 +250,13 @@ class Sites(Sequence[SiteDiff]):
         for chunk in self._chunks:
             yield self._read(chunk, np.arange(len(chunk.places)))
 
-    def inconclusive(self, which: Callable[[SiteDiff], bool]) -> Sites:
-        """The same with those that failed and are asked for inconclusive, and without a birth."""
+    def inconclusive(self) -> Sites:
+        """The same with those that failed inconclusive, and without a birth."""
         changed = []
         for chunk in self._chunks:
             verdicts, births = chunk.verdicts.copy(), chunk.births.copy()
-            at = chunk.positions(frozenset({"fail"}), None, 0)
-            for start in range(0, at.size, _BLOCK):
-                some = at[start : start + _BLOCK]
-                hit = some[[which(d) for d in self._read(chunk, some)]]
-                verdicts[hit], births[hit] = VERDICTS.index("inconclusive"), 0
+            at = chunk.positions(FAILED, None, 0)
+            verdicts[at], births[at] = VERDICTS.index("inconclusive"), 0
             changed.append(replace(chunk, verdicts=verdicts, births=births))
         return Sites(self._file, changed, self._known, self._end)
 
@@ -280,18 +290,11 @@ class Sites(Sequence[SiteDiff]):
             for i, row, bad in zip(at.tolist(), rows, held, strict=True)
         ]
 
-    @overload
-    def __getitem__(self, index: int) -> SiteDiff: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[SiteDiff, ...]: ...
-    def __getitem__(self, index: int | slice) -> SiteDiff | tuple[SiteDiff, ...]:
-        if isinstance(index, slice):
-            return tuple(self[i] for i in range(*index.indices(len(self))))
-        at = index + len(self) if index < 0 else index
-        for chunk in self._chunks if at >= 0 else ():
-            if at < len(chunk.places):
-                return self._read(chunk, np.array([at]))[0]
-            at -= len(chunk.places)
+    def at(self, index: int) -> SiteDiff:
+        for chunk in self._chunks:
+            if index < len(chunk.places):
+                return self._read(chunk, np.array([index]))[0]
+            index -= len(chunk.places)
         raise IndexError(index)
 
     def __iter__(self) -> Iterator[SiteDiff]:
@@ -369,8 +372,3 @@ def steps_of(sites: Iterable[SiteDiff], verdicts: frozenset[str] | None = None) 
 def by_step(sites: Iterable[SiteDiff]) -> Iterator[Sequence[SiteDiff]]:
     """Sites in order, at most those of one step at a time."""
     return Sites.of(sites).by_step()
-
-
-def inconclusive(sites: Iterable[SiteDiff], which: Callable[[SiteDiff], bool]) -> Sequence[SiteDiff]:
-    """The sites with those that failed and are asked for inconclusive, and without a birth."""
-    return Sites.of(sites).inconclusive(which)

@@ -147,13 +147,13 @@ class _Judged:
         if self.failing is None or request.sites != "blocks" or result.verdict != "fail":
             return result
         if followed:  # it is placed as closely as modules can
-            return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result
+            return operations(result, self.pair, self.failing, self.say) if not self.pair.port else result
         in_blocks = any(d.key.module in self.plan.modules and _module_met(d) for d in result.sites)
         unseen = frozenset[str]() if in_blocks else frozenset(named).intersection(self.pair.modules) - self.plan.modules
         result = descend(result, self.pair, self.failing, self.say, self.sink, unseen)
         if self.local is not None:
             result = self.local.descend(result)
-        return operations(result, self.pair, self.failing, self.say) if self.pair.strict else result
+        return operations(result, self.pair, self.failing, self.say) if not self.pair.port else result
 
 
 def reached(pair: Ready) -> Check:

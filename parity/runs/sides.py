@@ -66,11 +66,6 @@ class Ready:
         return plan_sites(["", *self.modules], request.sites, request.values, trunk=self.facts.reference.trunk)
 
     @property
-    def strict(self) -> bool:
-        """Whether a site that only one side has is a difference: not for ports, which are built otherwise."""
-        return not self.port
-
-    @property
     def grid(self) -> tuple[int, int, int] | None:
         """Frames, height and width of the image tokens."""
         return self.facts.reference.grid

@@ -188,7 +188,7 @@ def test_a_fit_never_acquits(site: str, candidate: Provenance, tmp_path: Path) -
             branch = "" if name.startswith("loop:") else "cond"
             pair = (tensor(name, y, branch=branch, held=True) for y in (x, made(x) if name == site else x))
             both.pair(*pair)
-        result = diffed(tmp_path / f"{len(both.reference)}{how}", *both.steps(), candidate=candidate)
+        result = diffed(tmp_path / how, *both.steps(), candidate=candidate)
         assert (result.verdict, how) == ("fail", how)
         assert result.origin is not None
         assert (result.origin.key.site, how) == (site, how)

@@ -11,6 +11,7 @@ import pytest
 from parity.compare.births import Excuse, beyond, excused, excuses, severity
 from parity.compare.judge import Judge
 from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.sites import Sites
 from parity.compare.unlike import UNREAD
 from parity.records import PADDING, READ, Floor, Key, Record, StepRecords
 from parity.settings import Difference
@@ -415,3 +416,18 @@ def test_moments_alone_can_tell_a_difference_of_norms_and_nothing_more() -> None
         (found,) = Judge().step(StepRecords(0, (record,), {record.key: Floor(1.0)}), StepRecords(0, (other,)))
         assert found.verdict == verdict
         assert not found.note.startswith("shape")
+
+
+def test_judged_sites_are_indexed_from_either_end() -> None:
+    """A note stands by its position from the front."""
+    walk = walk_of({"a:in.x": 0.5})
+    walk.pair(tensor("a:out", X), tensor("a:out", X[:, :80]))
+    columns = Judge(port=True).step(*walk.steps())
+    note = "shape [1, 96, 40] against [1, 80, 40]"
+    for sites in (columns, Sites.of(columns)):
+        assert [(d.key.site, d.note) for d in (sites[-1], sites[1], *sites[::-1])] == [
+            *(2 * [("a:out", note)]), ("a:out", note), ("a:in.x", "")
+        ]  # fmt: skip
+        for index in (2, -3):
+            with pytest.raises(IndexError):
+                sites[index]

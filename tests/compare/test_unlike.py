@@ -1,4 +1,4 @@
-"""Tensors of another form that may be one: masks, repeated values, numbers and tables of a text that is cut."""
+"""Records that do not line up: masks of other forms, and what is inside a port or part of the contract."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class SecondLook:
         cls, pair: Ready, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]
     ) -> SecondLook | None:
         """What a judged step leaves open; None for nothing, or where the sides call other modules by design."""
-        if not pair.strict or any(d.setting == "cache" for d in pair.differing):
+        if pair.port or any(d.setting == "cache" for d in pair.differing):
             return None
         modules = doubtful(sites, pair.modules)
         return cls(reference.step, state_of(reference, "before"), candidate, modules) if modules else None
