@@ -25,6 +25,10 @@ LOOP = "loop"
 AFTER = "vae"
 """The stage that goes on from the loop's latents."""
 
+ATTENTION = "attention"
+"""Last part of the pseudo-module that stands for one attention call: `<module>.attention` with ports `in.query`,
+`in.key`, `in.value` and `out`."""
+
 PADDING = "padding"
 """Suffix of a port whose record covers only rows that no valid token reads; such records never decide."""
 

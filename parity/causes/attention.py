@@ -10,9 +10,9 @@ from parity.causes.evidence import AttentionCall, Evidence
 from parity.causes.request import own_settings
 from parity.compare.detect.phantoms import count_phantoms, mask_causes
 from parity.errors import InconclusiveError, ParityError
-from parity.hooks.sites import ATTENTION, plan_sites
+from parity.hooks.sites import plan_sites
 from parity.paths.plan import Plan
-from parity.records import PORT, Record
+from parity.records import ATTENTION, PORT, Record
 from parity.runs.sides import modules_of
 
 

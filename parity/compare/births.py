@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare.result import Birth, SiteDiff
-from parity.records import AFTER, LOOP, Key
+from parity.records import AFTER, ATTENTION, LOOP, Key
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
 L2_LIMIT = 3.0
@@ -106,7 +106,7 @@ class Births:
                 others.
         """
         upstream, made, inside = _Upstream(), _Upstream(), _Upstream()
-        numbers = False
+        numbers, masked = False, set[tuple[str, str]]()
         judged = []
         for d in diffs:
             if d.key.is_apart:
@@ -123,7 +123,7 @@ class Births:
             if numbers and not is_given(d):
                 before = math.inf
             given = inputs.get(call_of(d.key))
-            if call_of(d.key) in uncompared:
+            if call_of(d.key) in uncompared or _masked(d.key, masked):
                 given = max(given or 0.0, before)
             within = inside.of((d.key.branch, d.key.module))
             birth = _birth(d, given, before, within)
@@ -132,6 +132,8 @@ class Births:
             if is_number(d.key):
                 numbers, self.scheduled = True, self.scheduled or d.key.module == SCHEDULE
                 continue
+            if is_mask_given(d):
+                masked.add((d.key.branch, d.key.module))
             upstream.add(far, d.key.branch)
             if not (d.key.is_input and d.key.module == ""):  # one argument of the model does not feed another
                 made.add(far, d.key.branch)
@@ -144,6 +146,11 @@ class Births:
         if self.dirty and (d.key.site == _LATENTS[0] or d.key.stage == AFTER):
             return True
         return self.scheduled and is_number(d.key) and d.key.module == LOOP
+
+
+def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:
+    """Whether it is an attention call of a module that is given another mask, which is no input of the call."""
+    return key.module.endswith(ATTENTION) and any((key.branch, module) in masked for module in above(key.module))
 
 
 @dataclass
@@ -177,6 +184,11 @@ def is_given(d: SiteDiff) -> bool:
     of_the_loop = d.key.port == "in.t" or any(word in d.key.port for word in ("time", "sigma"))
     number = d.dtypes[0] != "" and len(d.shapes[0]) <= 1
     return d.key.is_input and d.key.module == "" and not (of_the_loop or number)
+
+
+def is_mask_given(d: SiteDiff) -> bool:
+    """Whether it is an input that may say which keys are read: by its name, its dtype, or as None on one side."""
+    return d.key.is_input and ("mask" in d.key.port or "bool" in d.dtypes or not any(d.dtypes))
 
 
 def beyond(d: SiteDiff) -> bool:

@@ -6,15 +6,15 @@ differs there is the module's own code, or its parent's between the values that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.births import BIN_LIMIT, L2_LIMIT, Excuse, above, excused
-from parity.compare.local import Local
+from parity.compare.births import BIN_LIMIT, L2_LIMIT, Excuse, above, excused, is_mask_given
+from parity.compare.local import BORN, Local
 from parity.compare.metrics import ratio
-from parity.compare.result import UNKNOWN, Distance, SiteDiff, SiteVerdict
+from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
 from parity.records import LOOP, Key, StepRecords
 
 
@@ -36,10 +36,12 @@ def followed_errors(step: StepRecords) -> dict[Key, Local]:
 def with_followed(
     sites: Sequence[SiteDiff], found: Mapping[Key, Local], excuses: Sequence[Excuse] = ()
 ) -> tuple[SiteDiff, ...]:
-    """The judged sites of an agreeing step, with those that differ by themselves, each in its place.
+    """The judged sites of a step, with those that differ by themselves, each in its place.
 
     Args:
-        sites: in execution order, none of them a birth. found: in that order too, of more sites or of fewer.
+        sites: in execution order. found: in that order too, of more sites or of fewer; what it says of a site decides
+            whether a divergence starts there. Of a site that it does not have, the free run does, unless what was
+            found accounts for it: inside the module, or anywhere before an input.
     """
     known = {d.key for d in sites}
     behind: dict[Key, list[SiteDiff]] = {}
@@ -49,8 +51,10 @@ def with_followed(
             behind[key], waiting = waiting, []
         elif local.beyond:
             waiting.append(
-                SiteDiff(key, UNKNOWN, local=local.distance, birth="module", verdict=_verdict(key, local, excuses))
+                SiteDiff(key, UNKNOWN, local=local.distance, birth=_birth(key), verdict=_verdict(key, local, excuses))
             )
+    beyond = [key for key, local in found.items() if local.beyond]
+    within = {module for key in beyond for module in above(key.module)}
     judged: list[SiteDiff] = []
     for d in sites:
         judged += behind.get(d.key, ())
@@ -59,9 +63,25 @@ def with_followed(
             waiting = []
         mine = found.get(d.key)
         if mine is not None and mine.beyond and d.verdict in ("pass", "fail"):
-            d = replace(d, local=mine.distance, birth="module", verdict=_verdict(d.key, mine, excuses))
+            d = replace(d, local=mine.distance, birth=_birth(d.key), verdict=_verdict(d.key, mine, excuses))
+        elif mine is not None and d.birth in BORN:
+            d = replace(d, local=mine.distance, birth="propagated")
+        elif _accounted_for(d, within):
+            d = replace(d, birth="propagated")
         judged.append(d)
     return tuple(judged)
+
+
+def _accounted_for(d: SiteDiff, within: Collection[str]) -> bool:
+    """Whether what was found by following explains a birth of the free run that it did not look at; in whichever
+    branch, whose code is the same."""
+    if d.birth == "module":
+        return d.key.module in within
+    return d.birth == "input" and bool(within) and bool(d.key.module) and not is_mask_given(d)
+
+
+def _birth(key: Key) -> Birth:
+    return "input" if key.is_input else "module"
 
 
 def _verdict(key: Key, local: Local, excuses: Sequence[Excuse]) -> SiteVerdict:

@@ -6,12 +6,13 @@ relations that are fitted on each side (guidance, step, decode). What only hands
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from parity.compare.births import SCHEDULE
 from parity.compare.result import Result, SiteDiff
 from parity.compare.sites import FAILED, INTRODUCED, NOT_COMPARED, Place, among
-from parity.records import LOOP
+from parity.records import ATTENTION, LOOP
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", "decode:frames")
 """In execution order."""
@@ -39,6 +40,12 @@ class Difference:
     def __str__(self) -> str:
         return self.place + (f" ({', '.join(self.branches)})" if self.branches else "")
 
+    def also(self, place: str) -> None:
+        """The same code differs at another place: where that is the same module of another block, both are meant."""
+        if place != self.place and _any_block(place) == _any_block(self.place):
+            both = zip(self.place.split("."), place.split("."), strict=True)
+            self.place = ".".join(a if a == b else _any_block(f".{a}")[1:] for a, b in both)
+
 
 def differences(result: Result) -> tuple[Difference, ...]:
     """Those that preflight, judged sites and causes show, in execution order; none where the two agree."""
@@ -47,16 +54,17 @@ def differences(result: Result) -> tuple[Difference, ...]:
     weights = [c for c in result.preflight if c.computed]
     found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in weights}
     for d in among(result.sites, verdicts=NOT_COMPARED, which=_is_argument):
-        found.setdefault(_place(d.key.site), Difference(_place(d.key.site), causes=[f"{d.note}: not compared"]))
+        found.setdefault(_code(d.key.site), Difference(_place(d.key.site), causes=[f"{d.note}: not compared"]))
     for d in among(result.sites, verdicts=FAILED, births=INTRODUCED):
         if weights and d.key.module not in _AROUND:
             continue  # a module that has other weights differs by them
-        one = found.setdefault(_place(d.key.site), Difference(_place(d.key.site)))
+        one = found.setdefault(_code(d.key.site), Difference(_place(d.key.site)))
+        one.also(_place(d.key.site))
         if d.key.branch and d.key.branch not in one.branches:
             one.branches.append(d.key.branch)
     for cause in result.causes:
         if cause.at and not cause.harmless:
-            found.setdefault(_place(cause.at), Difference(_place(cause.at))).causes.append(cause.cause)
+            found.setdefault(_code(cause.at), Difference(_place(cause.at))).causes.append(cause.cause)
     behind = {_place(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
 
@@ -65,6 +73,27 @@ def _is_argument(d: Place | SiteDiff) -> bool:
     return (
         d.key.is_input and d.key.module == "" and "mask" not in d.key.port and min(len(shape) for shape in d.shapes) > 1
     )
+
+
+def _code(site: str) -> str:
+    """Whose code makes a value: of a module's input its caller's, of an output its own, in whichever block. The model's
+    own code does many things, of which each input that it makes is one."""
+    module, _, port = site.partition(":")
+    if module in _AROUND:
+        return _place(site)
+    if port.startswith("in."):
+        module = _caller(module) or f"{module}'s {port.split('.')[1]}"
+    return _any_block(module.removesuffix(f".{ATTENTION}"))
+
+
+def _caller(module: str) -> str:
+    """The module that calls this one; a list of modules calls none."""
+    above, _, name = module.rpartition(".")
+    return above.rpartition(".")[0] if name.isdigit() else above
+
+
+def _any_block(place: str) -> str:
+    return re.sub(r"(?<=\.)(\d+|\*)(?=\W|$)", "*", place)
 
 
 def _place(site: str) -> str:
@@ -78,4 +107,5 @@ def _place(site: str) -> str:
         return "what is decoded" if port.startswith("in.") else "the frames"
     if module == "":
         return f"the argument {port.removeprefix('in.')}" if port.startswith("in.") else "the model's output"
-    return f"{module}'s input {port.removeprefix('in.')}" if port.startswith("in.") else module
+    name = port.removeprefix("in.")
+    return f"{module}'s input" + f" {name}" * (name != "input") if port.startswith("in.") else module

@@ -22,9 +22,9 @@ from torch.utils.hooks import RemovableHandle
 
 from parity.hooks.flex import watched_flex
 from parity.hooks.implementations import PORTS, described
-from parity.hooks.sites import ATTENTION
 from parity.hooks.tap import Tap, single_output
 from parity.hooks.torchtools import SDPA, Intercept, callable_modules, named_arguments, of_attention
+from parity.records import ATTENTION
 
 
 class _Active:
@@ -168,11 +168,13 @@ def _before(active: _Active, path: str, attention: str) -> Callable[..., None]:
         call = active.tap.begin(path)
         active.stack.append((path, call, attention))
         wanted = active.tap.plan.wants_module(path)
-        if wanted or active.tap.masks is not None:
+        if wanted or active.tap.plan.whole or active.tap.masks is not None:
             named = named_arguments(module, args, kwargs)
             active.tap.masked(path, named)
-            for name, value in named.items() if wanted else ():
-                active.tap.see(path, call, f"in.{name}", value)
+            for name, value in named.items():
+                if wanted:
+                    active.tap.see(path, call, f"in.{name}", value)
+                active.tap.hold(path, call, f"in.{name}", value)
 
     return hook
 

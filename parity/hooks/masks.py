@@ -67,7 +67,7 @@ class Masks:
             for length, skipped in ((rows, 0), (before + rows, before)):
                 mask = self._seen.get((head, length))
                 if mask is not None:
-                    return _valid(mask)[:, skipped:]
+                    return valid_rows(mask)[:, skipped:]
         return None
 
 
@@ -94,7 +94,7 @@ def let_through(mask: Any) -> torch.Tensor | None:
     """
     if not isinstance(mask, torch.Tensor) or mask.ndim < 2 or mask.is_complex():
         return None
-    valid = _valid(mask)
+    valid = valid_rows(mask)
     if mask.is_floating_point():
         valid = valid | (mask == 0).all()
     try:
@@ -107,7 +107,7 @@ def _head(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _valid(mask: torch.Tensor) -> torch.Tensor:
+def valid_rows(mask: torch.Tensor) -> torch.Tensor:
     """bool [B, rows]: of keys that any query sees. Additive masks hold 0 for what is valid, the others 1 or True."""
     if mask.dtype == torch.bool:
         valid = mask
@@ -115,6 +115,12 @@ def _valid(mask: torch.Tensor) -> torch.Tensor:
         additive = (mask < 0).any()
         valid = torch.where(additive, mask == 0, mask > 0)
     return valid if valid.ndim == 2 else valid.flatten(1, -2).any(dim=1)
+
+
+def all_through(mask: torch.Tensor) -> torch.Tensor:
+    """A mask of the same form that lets every key through."""
+    additive = mask.dtype != torch.bool and bool((mask < 0).any())
+    return torch.zeros_like(mask) if additive else torch.ones_like(mask)
 
 
 def paired(valid: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

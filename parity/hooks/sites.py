@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.errors import UsageError
-
-ATTENTION = "attention"
-"""Last part of the pseudo-module that stands for one attention call: `<module>.attention` with ports `in.query`,
-`in.key`, `in.value` and `out`."""
+from parity.records import ATTENTION
 
 WHOLE = "whole"
-"""Start of the port of an output that is held as it is, all rows in the side's own order: `whole.out`."""
+"""Start of the port of a value that is held as it is, all rows in the side's own order: `whole.out`."""
+
+OUTPUTS, EVERYTHING = frozenset({"out"}), frozenset({"in", "out"})
+"""What is held of each module."""
 
 _INDEX = re.compile(r"\d+")
 
@@ -50,14 +50,14 @@ class SitePlan:
         choice: `blocks`, `all`, `none` or a glob over `module` or `module:port`.
         values: globs of the sites whose values are kept whole; empty for none.
         modules: the chosen modules; the top module is `""`.
-        whole: whether the outputs of all modules, chosen or not, are held as they are, within `parity.hooks.tap.MOST`:
-            for a reference that is to follow them (`parity.paths.closer.follow`).
+        whole: which values of all modules, chosen or not, are held as they are, within `parity.hooks.tap.MOST`: for a
+            reference that is to follow them (`parity.paths.closer.follow`); empty for none.
     """
 
     choice: str
     values: tuple[str, ...]
     modules: frozenset[str]
-    whole: bool = False
+    whole: frozenset[str] = frozenset()
 
     @property
     def must_fire(self) -> frozenset[str]:

@@ -29,7 +29,7 @@ from parity.records import PADDING, Kind, Scalar
 from parity.sketch import geometry
 
 EACH, MOST = 1 << 23, 1 << 28
-"""Bytes of one output that is held as it is, and of all of one call of the model: on a model of production size time
+"""Bytes of one value that is held as it is, and of all of one call of the model: on a model of production size time
 embeddings and what follows from them, on a small one everything."""
 
 
@@ -167,21 +167,30 @@ class Tap:
                 self.entries.append(Entry(branch, f"{module}:{port}", call, kind, dtype=dtype, scalar=value))
 
     def hold(self, module: str, call: int, port: str, value: Any) -> None:
-        """Hold the tensors of an output as they are, branch by branch, where the plan wants that and there is room."""
-        if not self.plan.whole:
+        """Hold the tensors of an input or output as they are, branch by branch, where the plan wants that.
+
+        For one that is held already stands where that is, for one for which there is no room an empty text.
+        """
+        if port.split(".")[0] not in self.plan.whole:
             return
-        for name, x in leaves(value, port):
-            if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+        for name, x in leaves(value, self.ports(module, port)):
+            site = f"{module}:{WHOLE}.{name}"
+            if not isinstance(x, torch.Tensor):
+                self.entries += [Entry(b, site, call, "none") for b in self.branches if x is None]
                 continue
+            memo = self._memo(x)
             size = x.numel() * x.element_size()
-            if size > EACH or self._held + size > MOST:
-                continue
-            self._held += size
-            dtype = str(x.dtype).removeprefix("torch.")
-            for branch, piece in by_branch(self.branches, x):
-                held = Reduced(None, self.reducer.value(piece))
-                site = f"{module}:{WHOLE}.{name}"
-                self.entries.append(Entry(branch, site, call, "tensor", tuple(piece.shape), dtype, reduced=held))
+            room = size <= EACH and self._held + size <= MOST
+            if WHOLE in memo or not room:
+                first = memo.get(WHOLE, "")
+                self.entries += [Entry(b, site, call, "scalar", dtype="str", scalar=first) for b in self.branches]
+            else:
+                self._held += size
+                memo[WHOLE] = f"{module}:{name} {call}"
+                dtype = str(x.dtype).removeprefix("torch.")
+                for branch, piece in by_branch(self.branches, x):
+                    held = Reduced(None, self.reducer.value(piece))
+                    self.entries.append(Entry(branch, site, call, "tensor", tuple(piece.shape), dtype, reduced=held))
 
     def _tensor(self, module: str, call: int, port: str, x: torch.Tensor) -> None:
         memo = self._memo(x)

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 
 from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
-from parity.hooks.sites import ATTENTION
 from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.stage1 import Conditions, Stream, read_stage1
 from parity.reached import Reached
-from parity.records import PADDING
+from parity.records import ATTENTION, PADDING
 from parity.settings import Settings
 
 TEXT = "text"

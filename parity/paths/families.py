@@ -10,7 +10,6 @@ from pathlib import Path
 from parity.errors import MalformedError, UsageError
 from parity.golden.rename import Rename, decode_rename
 from parity.hooks.modules import nearest
-from parity.hooks.sites import ATTENTION
 from parity.models.family import Family
 from parity.models.registry import family_of, make_case, resolve_model
 from parity.models.spec import Case, GenerationSpec
@@ -22,6 +21,7 @@ from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
 from parity.paths.reference import load_reference
 from parity.paths.worker.extras import check_extras
+from parity.records import ATTENTION
 from parity.settings import Settings
 
 

@@ -19,7 +19,7 @@ from parity.hooks.reduce.transfer import to_numpy
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.paths.closer.follow import follow
+from parity.paths.closer.follow import Look, follow
 from parity.paths.closer.local import Rows, local_calls
 from parity.paths.closer.modules import Modules, cannot_call, local_modules, operations_of
 from parity.paths.ends import ends, leave
@@ -215,7 +215,9 @@ class LiveSide:
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
         variants = self._floors(plan.floors, step, state) if plan.floors else []
-        yield follow(self._at(step, state), variants, step, {name: nest(x) for name, x in plan.follow.items()})
+        held = {name: nest(x) for name, x in plan.follow.items()}
+        look = Look(held, plan.far, plan.own_order)
+        yield follow(lambda: self._at(step, state), variants, step, look)
 
     def _at(self, step: int, state: State | None) -> Loop:
         if state is None and self._first is not None:

@@ -52,7 +52,7 @@ Given = Mapping[str, Array]
 
 
 def name_of(key: Key) -> str:
-    """What an output is called where it is handed from one side to the other: branch, site and call."""
+    """What a value is called where it is handed from one side to the other: branch, site and call."""
     return f"{key.branch} {key.site} {key.call}"
 
 
@@ -128,9 +128,9 @@ class Plan:
         ends: whether the final latents follow the last step, as records of step `ENDS`: those of this side, and of the
             runs that measured its floors under their names as branches.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
-        follow: outputs of the other side by `name_of` their keys: every output of this side, a reference, gives way to
-            the other's, in its step and in those that measure its floors, and what is handed out is how far each was
-            from it (`parity.paths.closer.follow`), in place of the step.
+        follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
+            other's, in its step and in those that measure its floors, and what is handed out is how far each was from
+            it (`parity.paths.closer.follow`), in place of the step. far, own_order: see `Look` there.
         operations: whether a call is observed operation by operation, at `MODULE:op.NUMBER.NAME`; a reference adds what
             they give in float64 and perturbed, as the branches of `OTHERS`.
         eager: whether a module's call is made operation by operation, where this side would compile it.
@@ -144,6 +144,8 @@ class Plan:
     ends: bool = False
     leave: str | None = None
     follow: Given = field(default_factory=dict)
+    far: bool = False
+    own_order: bool = False
     operations: bool = False
     eager: bool = False
 

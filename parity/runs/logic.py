@@ -24,7 +24,7 @@ from parity.paths.plan import DEFAULT_KINDS, Plan, State
 from parity.paths.side import Pair
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
-from parity.runs.closer.follow import Following, born, holding, without_outputs
+from parity.runs.closer.follow import Following, behind, born, holding, without_held
 from parity.runs.closer.suspects import LocalPass, SecondLook, descend, operations
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
@@ -71,7 +71,9 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
     sink.finish(Pair(truth.ends, ends))
     result = judged.conclude(request.model, pair.differing)
     result = _require_common(_with_attention(result, pair, ends), pair, ends, chosen=request.sites != "none")
-    return judged.closer(result, request, ends.names), truth
+    result = judged.closer(result, request, ends.names)
+    failing = judged.failing if result.verdict == "fail" else None
+    return (result if failing is None else behind(result, pair, failing, request, say)), truth
 
 
 @dataclass
@@ -95,7 +97,7 @@ class _Judged:
 
     def add(self, reference: StepRecords, candidate: StepRecords) -> None:
         """Judge one step of both sides."""
-        candidate, outputs = without_outputs(candidate)
+        candidate, outputs = without_held(candidate)
         self.following = self.following or Following.of(reference, outputs)
         self.sink.step(reference, candidate)
         sites: Sequence[SiteDiff] = self.judge.step(reference, candidate)

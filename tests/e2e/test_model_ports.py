@@ -11,6 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from parity.compare.independent import differences
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.paths.live import InProcess
@@ -339,3 +340,36 @@ def test_pipeline_without_its_weights_is_no_config_alone(tmp_path: Path) -> None
     (tmp_path / "model_index.json").write_text("{}")
     with pytest.raises(UsageError, match="cannot load"):
         run(request(tmp_path))
+
+
+FAULTS = [
+    ("-math.log(10000)", "-math.log(9000)"),
+    (KEEP, "keep = None"),
+    ("THETA, FREQUENCIES, GLYPHS = 256.0", "THETA, FREQUENCIES, GLYPHS = 300.0"),
+    (
+        "self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6)",
+        "self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-3)",
+    ),
+    ("+ kinds[1]", "+ kinds[0]"),
+    ('linear"](normed(img, *modulation))', 'linear"](normed(img, *modulation[::-1]))'),
+]
+
+
+@pytest.mark.slow
+def test_all_faults_of_a_port_with_other_names_and_another_order_of_text_are_listed(tmp_path: Path) -> None:
+    """Time embedding (two modules have the class), the refiner's norm, embeddings of the kind of a token, rotary tables
+    and mask (both in the attention's own code), the last modulation."""
+    text = NATIVE
+    for before, after in FAULTS:
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    shutil.copy(EXAMPLES / "hunyuan_names.py", tmp_path)
+    result = compare(None, port(tmp_path, text), model="tiny-hunyuan-video-1.5", openers=InProcess())
+    assert [d.place for d in differences(result)] == [
+        "time_embed.timestep_embedder.linear_1's input",
+        "context_embedder.time_text_embed.timestep_embedder.linear_1's input",
+        "context_embedder.token_refiner.refiner_blocks.*.norm1",
+        "transformer_blocks.0's input encoder_hidden_states",
+        "transformer_blocks.*.attn.to_out.0's input",
+        "proj_out's input",
+    ]

@@ -1,17 +1,20 @@
-"""The reference follows the candidate: each output as the reference makes it of the candidate's own values before it.
+"""The reference follows the candidate: each value as the reference makes it of the candidate's own values before it.
 
 Problem. In the free run one ulp of an elementary function of a large argument (a phase of 4000 in a time embedding)
 travels through every block, so floors there are hundreds of times what the sums and products of a block round by
-themselves, and smaller errors pass.
+themselves, and smaller errors pass. And behind a first fault everything differs, whether or not there is a second.
 
-How. The candidate hands out its modules' outputs as they are. The reference takes the same step again; whenever one of
-its modules ends, its output is compared and then gives way to the candidate's, so that everything behind starts from
-the candidate's values. What is left at each module is what its own code did, and the code of its parent before it. The
-runs that measure floors follow the same values, so the floors are of that code alone. Nothing of the candidate is
-called or replaced: a port in JAX is seen as far as it names its values.
+How. The candidate hands out what its modules give, and in a failing run what they are given too. The reference takes
+the same step again; whenever it has made one of these values, it is compared and then gives way to the candidate's, so
+that everything behind starts from the candidate's values. What is left at each value is what the code did that made
+it: the module's own for an output, its caller's for an input. The runs that measure floors follow the same values, so
+the floors are of that code alone. Nothing of the candidate is called or replaced: a port in JAX is seen as far as it
+names its values.
 
-An output that is far from the reference's own (`CLOSE`) is another quantity or layout: it is left alone. So are rows
-that no valid token reads. Cost: five runs of the reference's step, and a copy of the outputs that are held.
+A value that cannot give way is left alone: one of another shape, and while nothing failed one that is far from the
+reference's own (`parity.paths.closer.apart`), which is then another quantity or layout. What the same code makes after
+that is not known to be made of the candidate's values, and is not judged; a call whose arguments all gave way is. Rows
+that no valid token reads never count. Cost: five runs of the reference's step, and a copy of what is held.
 """
 
 from __future__ import annotations
@@ -19,113 +22,98 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.masks import Masks
-from parity.hooks.rows import JOINT, Part, take
-from parity.hooks.tap import by_branch
-from parity.hooks.torchtools import callable_modules, named_arguments
+from parity.hooks.rows import JOINT, Part
+from parity.hooks.tap import by_branch, single_output
+from parity.hooks.torchtools import callable_modules, leaves, mapped, named_arguments
+from parity.paths.closer.apart import Apart
+from parity.paths.closer.layout import Layout, is_mask
 from parity.paths.floors import Variant
 from parity.paths.loaded import STAGE, Eager
 from parity.paths.loop import Loop, denoise
 from parity.paths.plan import name_of
-from parity.records import Floor, Key, Moments, Record, StepRecords
-from parity.sketch import geometry
+from parity.records import Key, StepRecords
 
-CLOSE = 1e-2
-"""Relative distance up to which an output is taken for the reference's: sites that agree are nearer than 1e-3."""
+Fate = Literal["followed", "same", "absent", "left"]
+"""What becomes of a value: it gives way, it need not, the candidate does not hand it out, or it cannot give way."""
 
-LEAST = 2.0**-23
-"""Of an output's norm: what storing and fusing alone may move, below any floor measured (1.3e-7 and more)."""
-
-PER_BIN, BINS = 512, 64
-"""Elements of a row bin at least, and bins at most."""
+_Before = Callable[[torch.nn.Module, Any, Any], tuple[Any, Any] | None]
+_After = Callable[[torch.nn.Module, Any, Any], Any]
 
 
-def follow(loop: Loop, variants: Sequence[Variant], step: int, outputs: Mapping[str, torch.Tensor]) -> StepRecords:
-    """One step of a loaded reference that follows these outputs, with floors.
+def follow(begin: Callable[[], Loop], variants: Sequence[Variant], step: int, look: Look) -> StepRecords:
+    """One step of a loaded reference that follows these values, with floors.
 
     Args:
-        loop: before the step. variants: the runs that round otherwise, before it too. outputs: by `name_of`.
+        begin: a loop before the step. variants: the runs that round otherwise, before it too.
 
     Returns:
-        For each output in execution order a record with the reference's own moments, whose value is not the output but
-        the norm of what the candidate's is apart, by row bin; floors likewise.
+        For each value that is judged, in execution order, a record with the reference's own moments, whose value is
+        not the output but the norm of what the candidate's is apart, by row bin; floors likewise.
     """
-    own = _Run(outputs)
-    own.walk(loop, step)
+    own = _Run(look)
+    own.walk(begin(), step)
+    if other := own.miscounted:
+        own = _Run(replace(look, held={name: x for name, x in look.held.items() if _module_of(name) not in other}))
+        own.walk(begin(), step)
     for variant in variants:
-        other = _Run(outputs, own)
+        run = _Run(own.look, own)
         with variant.around(step):
-            other.walk(variant.loop, step)
+            run.walk(variant.loop, step)
     records, floors = [], {}
-    for name, site in own.sites.items():
-        if name in own.strange:
-            continue
-        key = site.key(step)
-        moments = Moments(site.held.numel(), 0, 0, 0.0, 0.0, 0.0, site.norm)
-        value = site.apart.astype(np.float32)
-        records.append(Record(key, "tensor", tuple(site.held.shape), "float32", moments=moments, value=value))
-        floors[key] = site.floor
+    for one in own.sites.values():
+        record = replace(one.record, key=replace(one.key, step=step))
+        records.append(record)
+        floors[record.key] = one.floor
     return StepRecords(step, tuple(records), floors)
 
 
-@dataclass
-class _Site:
-    """One part of one output of the run that the others are measured against.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is followed, and how.
 
     Attributes:
-        held: the reference's own rows that count. norm: of it. apart: of the difference, by row bin.
-        most: the largest difference of a variant, by row bin; whole: its norm.
+        held: the candidate's values by `name_of`. An empty one of bools stands for None, any other empty one for what
+            could not be handed out.
+        far: whether a value gives way however far it is: something failed, and what comes behind is looked for.
+        own_order: whether the candidate's masks may say that its rows stand in another order.
     """
 
-    branch: str
-    site: str
-    call: int
-    held: torch.Tensor
-    norm: float
-    apart: np.ndarray
-    most: np.ndarray
-    whole: float = 0.0
+    held: Mapping[str, torch.Tensor]
+    far: bool = False
+    own_order: bool = False
 
-    def key(self, step: int) -> Key:
-        return Key(STAGE, step, self.branch, self.site, self.call)
 
-    def widen(self, other: torch.Tensor) -> None:
-        bins = norms(other - self.held)
-        if np.isfinite(bins).all():
-            self.most = np.maximum(self.most, bins)
-            self.whole = max(self.whole, float(np.sqrt((bins**2).sum())))
+@dataclass
+class _Call:
+    """A call of a module that has not ended. `known`: whether all that its code has had so far is the candidate's."""
 
-    @property
-    def floor(self) -> Floor:
-        """No bin is taken to be more exact than the whole (`parity.floors.level`)."""
-        whole = max(self.whole, LEAST * self.norm)
-        held = norms(self.held)
-        share = held / self.norm if self.norm > 0 else np.ones_like(held)
-        least = whole * np.maximum(share, 1.0 / np.sqrt(held.size))
-        return Floor(whole, np.maximum(self.most, least).astype(np.float32))
+    number: int
+    known: bool
 
 
 @dataclass
 class _Run:
-    """A step of which each output gives way to the one that is followed.
+    """A step of which each value gives way to the one that is followed.
 
     Attributes:
         like: the reference's own run, for one that measures floors; None for that run itself.
-        strange: the names of outputs that are far from the reference's own. _masks: what the call was given, by branch.
+        sites: what is judged. fates: of each value, by `name_of`. counts: calls of each module.
+        _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
-    outputs: Mapping[str, torch.Tensor]
+    look: Look
     like: _Run | None = None
-    sites: dict[str, _Site] = field(default_factory=dict)
-    strange: set[str] = field(default_factory=set)
-    _masks: dict[str, Masks] = field(default_factory=dict)
+    sites: dict[str, Apart] = field(default_factory=dict)
+    fates: dict[str, Fate] = field(default_factory=dict)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _layouts: dict[str, Layout] = field(default_factory=dict)
+    _open: list[_Call] = field(default_factory=list)
 
     def walk(self, loop: Loop, step: int) -> None:
         """Take the step."""
@@ -134,131 +122,168 @@ class _Run:
             raise UsageError(f"a reference on '{loop.side.backend.name}' cannot follow a candidate: it needs torch")
 
         def listen(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
-            return self._hooked(backend, branches)
+            return self._hooked(_Model(backend, branches))
 
         with backend.listening(listen):
             for _ in denoise(loop, None, first=step, stop=step + 1):
                 pass
 
+    @property
+    def miscounted(self) -> set[str]:
+        """Modules that the candidate calls another number of times: nobody knows which call is which."""
+        theirs: dict[tuple[str, str], int] = {}
+        for name in self.look.held:
+            branch, site, call = name.rsplit(" ", 2)
+            at = branch, site.partition(":")[0]
+            theirs[at] = max(theirs.get(at, 0), int(call) + 1)
+        return {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
+
     @contextlib.contextmanager
-    def _hooked(self, backend: Eager, branches: tuple[str, ...]) -> Iterator[None]:
-        counts: Counter[str] = Counter()
+    def _hooked(self, model: _Model) -> Iterator[None]:
+        calls: Counter[str] = Counter()
         handles = []
-        self._masks = {branch: Masks(backend.rules[branch]) for branch in branches}
+        self._layouts = {branch: Layout(model.backend, branch, self.look.own_order) for branch in model.branches}
+        self._open = []
 
-        def before(path: str) -> Callable[..., None]:
-            def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-                named = named_arguments(module, args, kwargs)
-                for masks in self._masks.values():
-                    masks.see(path, named)
-
-            return hook
-
-        def after(path: str) -> Callable[..., Any]:
-            def hook(module: torch.nn.Module, args: Any, output: Any) -> Any:
-                call = counts[path]
-                counts[path] += 1
-                return self._replaced(backend, branches, path, call, output)
+        def before(path: str) -> _Before:
+            def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+                number = calls[path]
+                calls[path] += 1
+                self.counts.update((branch, path) for branch in model.branches)
+                return self._given(model, path, number, args, kwargs, named_arguments(module, args, kwargs))
 
             return hook
+
+        def after(path: str) -> _After:
+            return lambda module, args, output: self._made(model, path, output)
 
         try:
-            for path, module in callable_modules(backend.model).items():
-                if backend.pairs_rows:
-                    handles.append(module.register_forward_pre_hook(before(path), with_kwargs=True))
-                handles.append(module.register_forward_hook(after(path)))
+            for path, module in callable_modules(model.backend.model).items():
+                handles.append(module.register_forward_pre_hook(before(path), with_kwargs=True))
+                handles.append(module.register_forward_hook(after(path), always_call=True))
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def _replaced(self, backend: Eager, branches: tuple[str, ...], path: str, call: int, output: Any) -> Any:
-        single = isinstance(output, (tuple, list)) and len(output) == 1
+    def _given(
+        self, model: _Model, path: str, number: int, args: Any, kwargs: Any, named: Mapping[str, Any]
+    ) -> tuple[Any, Any] | None:
+        """A call begins: its arguments, as far as they give way."""
+        for name, x in named.items():
+            for branch, piece in by_branch(model.branches, x) if isinstance(x, torch.Tensor) else ():
+                other = self.look.held.get(name_of(Key(STAGE, 0, branch, f"{path}:in.{name}", number)))
+                self._layouts[branch].see(path, name, piece, other)
+        caller = self._open[-1] if self._open else None
+        changed: dict[int, torch.Tensor] = {}
+        fates = set[Fate]()
+        for name, value in named.items():
+            for port, x in leaves(value, f"in.{name}"):
+                if isinstance(x, torch.Tensor):
+                    judged = caller is not None and caller.known
+                    fate, new = self._value(model, f"{path}:{port}", number, x, judged)
+                    changed |= {} if new is x else {id(x): new}
+                    fates |= {fate}
+                elif x is None and any(self._given_more(branch, f"{path}:{port}", number) for branch in model.branches):
+                    fates |= {"left"}
+                elif any(isinstance(held, torch.Tensor) for held in getattr(x, "__dict__", {}).values()):
+                    fates |= {"absent"}  # an object that only its module can read
+        inherited = caller is None or caller.known
+        known = not self.look.far or ("left" not in fates and (inherited or "absent" not in fates))
+        self._open.append(_Call(number, known))
+        return (_swapped(args, changed), _swapped(kwargs, changed)) if changed else None
 
-        def inside(port: str, value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                return self._tensor(backend, branches, f"{path}:{port}", call, value)
-            if type(value) in (tuple, list):
-                alone = single and value is output
-                return type(value)(inside(port if alone else f"{port}.{i}", x) for i, x in enumerate(value))
-            return value
+    def _given_more(self, branch: str, site: str, number: int) -> bool:
+        """Whether the candidate is given a tensor here."""
+        other = self.look.held.get(name_of(Key(STAGE, 0, branch, site, number)))
+        return other is not None and other.numel() > 0
 
-        return inside("out", output)
+    def _made(self, model: _Model, path: str, output: Any) -> Any:
+        """A call has ended: its output, as far as it gives way; None to keep it."""
+        call = self._open.pop()
+        changed: dict[int, torch.Tensor] = {}
+        for port, x in leaves(single_output(output), "out"):
+            if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+                continue
+            fate, new = self._value(model, f"{path}:{port}", call.number, x, call.known)
+            changed |= {} if new is x else {id(x): new}
+            if self.look.far and self._open and fate != "followed":
+                caller = self._open[-1]
+                caller.known = caller.known and call.known and fate != "left"
+        return _swapped(output, changed) if changed else None
 
-    def _tensor(self, backend: Eager, branches: tuple[str, ...], site: str, call: int, x: torch.Tensor) -> torch.Tensor:
-        pieces = by_branch(branches, x)
-        given = [self._piece(backend, branch, site, call, piece) for branch, piece in pieces]
-        if all(new is old for new, (_, old) in zip(given, pieces, strict=True)):
-            return x
-        split = len(branches) > 1 and x.ndim > 0 and x.shape[0] == len(branches)
-        return torch.cat(given) if split else given[0]
+    def _value(self, model: _Model, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
+        """What becomes of a value, and what stands in its place."""
+        pieces = by_branch(model.branches, x)
+        given = [self._piece(model, branch, site, number, piece, judged) for branch, piece in pieces]
+        fates = {fate for fate, _ in given}
+        worst = next(fate for fate in ("left", "absent", "same", "followed") if fate in fates)
+        if all(new is old for (_, new), (_, old) in zip(given, pieces, strict=True)):
+            return worst, x
+        split = len(model.branches) > 1 and x.ndim > 0 and x.shape[0] == len(model.branches)
+        return worst, torch.cat([new for _, new in given]) if split else given[0][1]
 
-    def _piece(self, backend: Eager, branch: str, site: str, call: int, x: torch.Tensor) -> torch.Tensor:
-        """The followed output of a branch, or the reference's own where there is none like it."""
-        name = name_of(Key(STAGE, 0, branch, site, call))
-        other = self.outputs.get(name)
-        if other is None or other.shape != x.shape or other.is_complex() != x.is_complex():
-            return x
-        other = other.to(device=x.device, dtype=x.dtype)
-        module, _, port = site.partition(":")
-        rule = self._masks[branch] if backend.pairs_rows else backend.rules[branch]
-        parts = rule.parts(module, port, tuple(_real(x).shape))
-        parts = tuple(p for p in parts if p.frame == JOINT) or parts  # of a joint sequence, what is read
+    def _piece(
+        self, model: _Model, branch: str, site: str, number: int, x: torch.Tensor, judged: bool
+    ) -> tuple[Fate, torch.Tensor]:
+        """The same of a branch."""
+        name = name_of(Key(STAGE, 0, branch, site, number))
+        other = self.look.held.get(name)
+        if other is None:
+            return "absent", x
+        layout, (module, _, port) = self._layouts[branch], site.partition(":")
+        placed = layout.placed(module, port, x, other)
         if self.like is None:
-            if not all([self._own(backend, branch, site, call, part, x, other) for part in parts]):
-                return x
-        elif any(_part_name(name, part) in self.like.strange for part in parts):
-            return x
-        else:
-            for part in parts:
-                self.like.sites[_part_name(name, part)].widen(self._rows(backend, branch, module, part, x))
+            key = Key(STAGE, 0, branch, site, number)
+            self.fates[name] = self._fate(layout, key, x, other, placed, judged)
+        fate = (self.like or self).fates.get(name, "left")
+        if fate != "followed" or placed is None:
+            return fate, x
+        for part in layout.parts(module, port, x) if self.like is not None else ():
+            one = self.like.sites.get(_part_name(name, part)) if self.like is not None else None
+            if one is not None:
+                one.widen(layout.rows(module, part, x))
         # What is not finite lies in rows that nothing reads: it would not stay there.
-        return torch.where(torch.isfinite(other), other, x)
+        return fate, placed if is_mask(port, x) else torch.where(torch.isfinite(placed), placed, x)
 
-    def _own(
-        self, backend: Eager, branch: str, site: str, call: int, part: Part, x: torch.Tensor, other: torch.Tensor
-    ) -> bool:
-        """Take in a part of the reference's own output; whether the other's is near it."""
-        name = _part_name(name_of(Key(STAGE, 0, branch, site, call)), part)
-        module = site.partition(":")[0]
-        ours, theirs = (self._rows(backend, branch, module, part, value) for value in (x, other))
-        apart = norms(theirs - ours)
-        norm = float(torch.linalg.vector_norm(ours.double()))
-        site = site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
-        self.sites[name] = _Site(branch, site, call, ours, norm, apart, np.zeros_like(apart))
-        near = bool(np.sqrt((apart**2).sum()) <= CLOSE * norm)
-        if not near:
-            self.strange.add(name)
-        return near
+    def _fate(
+        self, layout: Layout, key: Key, x: torch.Tensor, other: torch.Tensor, placed: torch.Tensor | None, judged: bool
+    ) -> Fate:
+        """Whether the reference's own value gives way; what is judged of it is taken in."""
+        found: dict[str, Apart] = {}
+        if is_mask(key.port, x):
+            masks = layout.masks(x, other)
+            if masks is not None and torch.equal(*masks) and (placed is None or layout.moved):
+                return "same"
+            if masks is not None and not torch.equal(*masks):
+                found[name_of(key)] = Apart.of(key, *(mask.float() for mask in masks))
+        elif placed is not None and (x.is_floating_point() or x.is_complex()):
+            for part in layout.parts(key.module, key.port, x):
+                ours, theirs = (layout.rows(key.module, part, value) for value in (x, placed))
+                site = key.site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
+                found[_part_name(name_of(key), part)] = Apart.of(replace(key, site=site), ours, theirs)
+            if not self.look.far and not all(one.near for one in found.values()):
+                return "left"
+        if judged:
+            self.sites |= found
+        return "followed" if placed is not None and all(one.finite for one in found.values()) else "left"
 
-    def _rows(self, backend: Eager, branch: str, module: str, part: Part, x: torch.Tensor) -> torch.Tensor:
-        """The rows of a part that count, as they are now."""
-        rows = _real(x)
-        rows = rows[:, part.start : part.stop] if part.name else rows
-        frames = backend.frames[branch]
-        if part.frame == JOINT:
-            rows = take(rows, *self._masks[branch].frame(module, part, int(rows.shape[1]), frames, 0))[0]
-        elif part.frame:
-            rows = take(rows, *frames[part.frame])[0]
-        return rows.detach().clone()
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The model that is called, and the branches of the call."""
+
+    backend: Eager
+    branches: tuple[str, ...]
+
+
+def _swapped(value: Any, changed: Mapping[int, torch.Tensor]) -> Any:
+    return mapped(lambda x: changed.get(id(x), x), value)
+
+
+def _module_of(name: str) -> str:
+    return name.rsplit(" ", 2)[1].partition(":")[0]
 
 
 def _part_name(name: str, part: Part) -> str:
     return f"{name} @{part.name}"
-
-
-def _real(x: torch.Tensor) -> torch.Tensor:
-    """A complex tensor's real view, as the tap has it."""
-    if not x.is_complex():
-        return x
-    return torch.view_as_real(x).flatten(-2) if x.ndim else torch.view_as_real(x)
-
-
-def norms(x: torch.Tensor) -> np.ndarray:
-    """The norm of each row bin, float64 [at most `BINS`]: runs of neighbouring rows."""
-    rows = geometry(tuple(x.shape)).rows
-    squares = x.double().square().reshape(max(rows, 1), -1).sum(dim=1) if x.numel() else torch.zeros(1)
-    bins = max(1, min(BINS, x.numel() // PER_BIN, rows))
-    each = -(-squares.numel() // bins)
-    padded = torch.nn.functional.pad(squares, (0, each * bins - squares.numel()))
-    return np.asarray(padded.reshape(bins, each).sum(dim=1).sqrt().cpu().numpy(), np.float64)

@@ -178,8 +178,7 @@ class _Heard:
                 self.tap.masked(path, {port.removeprefix("in."): arrays})
             if self.tap.plan.wants_module(path):
                 self.tap.see(path, call, port, arrays)
-            if port.split(".")[0] == "out":
-                self.tap.hold(path, call, port, arrays)
+            self.tap.hold(path, call, port, arrays)
 
     def within(self, value: Any) -> bool:
         """Whether a module that is given this is called by the call itself, and by no transformation inside it.

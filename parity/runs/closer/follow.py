@@ -15,8 +15,9 @@ import numpy as np
 from parity.compare.births import excuses
 from parity.compare.follow import followed_errors, with_followed
 from parity.compare.local import BORN, Local
-from parity.compare.result import SiteDiff
-from parity.hooks.sites import WHOLE, SitePlan
+from parity.compare.result import Result, SiteDiff
+from parity.compare.sites import Sites
+from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, name_of
 from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import Request, Say
@@ -28,24 +29,68 @@ ALIKE = frozenset({"jit"})
 kernel's softmax, a mesh's sums), and what that rounds to at each module's own code was not measured."""
 
 
-def holding(pair: Ready, plan: SitePlan, request: Request) -> SitePlan:
-    """The candidate's plan, which holds outputs where the reference can follow them: the sides declare no difference
-    that could change values (`ALIKE`), no sites in particular were asked for, and it is the loop that is compared."""
+def can_follow(pair: Ready, request: Request) -> bool:
+    """Whether the reference can follow the candidate: the sides declare no difference that could change values
+    (`ALIKE`), no sites in particular were asked for, and it is the loop that is compared."""
     if request.sites not in ("blocks", "all") or not pair.settings.reference.exact or request.by_itself:
-        return plan
-    return replace(plan, whole=ALIKE.issuperset(d.setting for d in pair.differing))
+        return False
+    return ALIKE.issuperset(d.setting for d in pair.differing)
 
 
-def without_outputs(step: StepRecords) -> tuple[StepRecords, dict[str, Array]]:
-    """A candidate's step without the outputs that were held, and these by `name_of`."""
-    records, outputs = [], {}
+def holding(pair: Ready, plan: SitePlan, request: Request) -> SitePlan:
+    """The candidate's plan, which holds outputs where the reference can follow them."""
+    return replace(plan, whole=OUTPUTS) if can_follow(pair, request) else plan
+
+
+def without_held(step: StepRecords) -> tuple[StepRecords, dict[str, Array]]:
+    """A candidate's step without the values that were held, and these by `name_of`; an empty array of bools for None,
+    of floats for what could not be handed out."""
+    records, held = [], dict[str, Array]()
     for r in step.records:
-        if r.key.port.startswith(f"{WHOLE}."):
-            key = replace(r.key, step=0, site=f"{r.key.module}:{r.key.port.removeprefix(f'{WHOLE}.')}")
-            outputs[name_of(key)] = Array(np.asarray(r.value), r.dtype)
-        else:
+        if not r.key.port.startswith(f"{WHOLE}."):
             records.append(r)
-    return (replace(step, records=tuple(records)) if outputs else step), outputs
+            continue
+        name = name_of(replace(r.key, step=0, site=f"{r.key.module}:{r.key.port.removeprefix(f'{WHOLE}.')}"))
+        if r.kind == "tensor":
+            held[name] = Array(np.asarray(r.value), r.dtype)
+        elif r.kind == "none":
+            held[name] = Array(np.zeros(0, bool), "bool")
+        else:
+            held[name] = held.get(f"{r.key.branch} {r.value}", Array(np.zeros(0, np.float32), "float32"))
+    return (replace(step, records=tuple(records)) if held else step), held
+
+
+def behind(result: Result, pair: Ready, state: State, request: Request, say: Say) -> Result:
+    """A failing result with all that differs by itself in the step of its origin, also behind the first divergence.
+
+    Args:
+        state: what the reference started that step from.
+    """
+    origin = result.origin
+    if origin is None or not can_follow(pair, request) or request.isolate == "modules":
+        return result
+    step = origin.key.step
+    of_step = [d for d in result.sites if d.key.step == step]
+    if not any(d.verdict == "fail" and d.key.stage == origin.key.stage and d.key.module != LOOP for d in of_step):
+        return result
+    say("the reference on the candidate's own values, behind the first divergence")
+    steps = (step, step + 1)
+    everything = Plan(sites=SitePlan("none", (), frozenset(), EVERYTHING))
+    held = without_held(next(pair.sides.candidate.observe(everything, start=state, steps=steps)))[1]
+    plan = Plan(follow=held, far=True, own_order=pair.port, floors=DEFAULT_KINDS)
+    known = followed_errors(next(pair.sides.reference.observe(plan, start=state, steps=steps)))
+    if not any(local.beyond for local in known.values()):
+        return result
+    return replace(result, sites=Sites.of(_settled(result.sites, step, known, pair)))
+
+
+def _settled(sites: Sequence[SiteDiff], step: int, known: Mapping[Key, Local], pair: Ready) -> list[SiteDiff]:
+    """All judged sites, those of a step with what following says of them."""
+    of_step = [d for d in sites if d.key.step == step]
+    judged = with_followed(of_step, known, excuses(pair.differing))
+    first = next((i for i, d in enumerate(sites) if d.key.step == step), 0)
+    rest = [d for d in sites if d.key.step != step]
+    return [*rest[:first], *judged, *rest[first:]]
 
 
 def born(sites: Sequence[SiteDiff]) -> bool:
@@ -79,11 +124,7 @@ class Following:
         plan = Plan(follow=self.outputs, floors=DEFAULT_KINDS)
         steps = (self.step, self.step + 1)
         self.known = followed_errors(next(pair.sides.reference.observe(plan, start=self.state, steps=steps)))
-        of_step = [d for d in sites if d.key.step == self.step]
-        judged = with_followed(of_step, self.known, excuses(pair.differing))
-        first = next((i for i, d in enumerate(sites) if d.key.step == self.step), 0)
-        rest = [d for d in sites if d.key.step != self.step]
-        return [*rest[:first], *judged, *rest[first:]]
+        return _settled(sites, self.step, self.known, pair)
 
     @property
     def failing(self) -> bool:

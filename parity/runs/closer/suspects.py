@@ -31,10 +31,10 @@ from parity.compare.local import (
 from parity.compare.operations import Parting, Reduced, first_parting
 from parity.compare.result import UNKNOWN, Birth, Origin, Result, SiteDiff, SiteVerdict
 from parity.errors import ParityError
-from parity.hooks.sites import ATTENTION, SitePlan, block_of, children_of
+from parity.hooks.sites import SitePlan, block_of, children_of
 from parity.paths.plan import DEFAULT_KINDS, OTHERS, CallRecords, ModuleCall, Plan, State
 from parity.paths.worker.process import RemoteError
-from parity.records import LOOP, Key, StepRecords
+from parity.records import ATTENTION, LOOP, Key, StepRecords
 from parity.runs.request import Say
 from parity.runs.sides import Ready
 from parity.runs.sink import Sink

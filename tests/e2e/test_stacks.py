@@ -1,0 +1,79 @@
+"""Several faults at once: one run lists each module that differs by itself, in order, and none that only hands on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parity.compare.independent import differences
+from parity.compare.result import Result
+from parity.paths.live import InProcess
+from tests.support import nnx_port, ports
+
+Change = tuple[str, str]
+
+IN_TORCH: dict[str, Change] = {
+    "patch": ("self.patch(hidden_states", "self.patch(1.01 * hidden_states"),
+    "text": ("torch.nn.Linear(12, width)", "torch.nn.Sequential(torch.nn.Linear(12, width), torch.nn.GELU())"),
+    "norm": ("torch.nn.LayerNorm(width)", "torch.nn.LayerNorm(width, eps=1e-2)"),
+    "attention": ("F.scaled_dot_product_attention(q, k", "F.scaled_dot_product_attention(q * 1.1, k"),
+    "mask": ("x = block(x, keep)", "x = block(x, None)"),
+    "another mask": ("x = block(x, keep)", "x = block(x, keep.new_ones(keep.shape))"),
+    "nan": ("k, v = (t.unflatten", "k, v = (t.log().unflatten"),
+    "called twice": ("self.qkv(self.norm(x))", "self.qkv(self.norm(self.norm(x)))"),
+    "residual": ("return x + self.proj", "return 1.02 * x + self.proj"),
+    "out": ("self.out(x[:, :image])", "1.05 * self.out(x[:, :image])"),
+}  # fmt: skip
+"""Faults of the model of `nnx_port`."""
+
+LISTED = {
+    "patch": "patch's input",
+    "text": "text",
+    "mask": "blocks.*'s input keep",
+    "another mask": "blocks.*'s input keep",
+    "norm": "blocks.*.norm",
+    "attention": "blocks.*.proj's input",
+    "nan": "blocks.0.proj's input",
+    "called twice": "blocks.*.qkv's input",
+    "residual": "blocks.*",
+    "out": "the model's output",
+}
+"""Where each is, in the order in which they act."""
+
+IN_FLAX: dict[str, Change] = {
+    "patch": ("x = self.patch(", "x = 1.01 * self.patch("),
+    "norm": ("epsilon=1e-5", "epsilon=1e-2"),
+    "attention": ("dot_product_attention(q, k", "dot_product_attention(q * 1.1, k"),
+    "out": ("return self.out(", "return 1.05 * self.out("),
+}
+STACKS = [
+    "norm", "mask", "text+nan", "patch+text+norm+attention+out", "text+mask+norm+residual",
+    "norm+attention+another mask", "text+called twice+out",
+]  # fmt: skip
+
+
+def stack(folder: Path, faults: str, runs: str) -> Result:
+    """The model of `nnx_port` against itself with these faults, run as torch, torchax or Flax."""
+    text, known = (nnx_port.PORT, IN_FLAX) if runs == "flax" else (nnx_port.REFERENCE, IN_TORCH)
+    for name in faults.split("+"):
+        before, after = known[name]
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    reference, port = nnx_port.write(folder, text.replace("inputs=given", f'runs="{runs}"'))
+    candidate = port if runs == "flax" else port.replace(":build", ":reference")
+    return ports.compare(reference, candidate, "attention.mask=exact", openers=InProcess())
+
+
+@pytest.mark.parametrize(
+    ("faults", "runs"), [(faults, "torch") for faults in STACKS] + [(STACKS[3], "torchax"), (STACKS[4], "torchax")]
+)
+def test_every_module_with_a_fault_is_listed_in_order(faults: str, runs: str, tmp_path: Path) -> None:
+    found = differences(stack(tmp_path, faults, runs))
+    listed = [name for name in LISTED if name in faults.split("+")]
+    assert [d.place for d in found] == [LISTED[name] for name in listed]
+
+
+def test_every_faulty_module_of_a_flax_port_is_listed(tmp_path: Path) -> None:
+    found = differences(stack(tmp_path, "patch+norm+attention+out", "flax"))
+    assert [d.place for d in found] == ["blocks.0's input x", "blocks.*.norm", "blocks.*.proj", "the model's output"]
