@@ -14,7 +14,19 @@ import pytest
 import parity
 
 ROOT = Path(parity.__file__).parent
-SHARED = {"records", "sketch", "floors", "settings", "errors", "cache", "reached", "redact", "files", "signals"}
+SHARED = {
+    "records",
+    "sketch",
+    "floors",
+    "settings",
+    "errors",
+    "cache",
+    "reached",
+    "redact",
+    "files",
+    "signals",
+    "transforms",
+}
 """Modules that every layer may import."""
 
 BELOW: dict[str, set[str]] = {
@@ -29,6 +41,7 @@ BELOW: dict[str, set[str]] = {
     "records": set(),
     "sketch": {"records"},
     "floors": {"records", "sketch"},
+    "transforms": set(),
     "golden": SHARED,
     "compare": SHARED | {"golden"},
     "hooks": SHARED | {"golden"},

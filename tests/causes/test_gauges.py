@@ -14,9 +14,9 @@ from parity.causes.gauges import working_dtype
 from parity.causes.witnesses.dtype import dtype
 from parity.causes.witnesses.schedule import schedule
 from parity.causes.witnesses.values import values, values_reordered
-from parity.compare.detect.held import bfloat16
 from parity.compare.result import Cause, Distance, StepDiff
 from parity.records import Key, Record, StepRecords
+from parity.transforms import bfloat16
 from tests.support.made import ORIGIN, evidence, tensor
 
 X = np.random.default_rng(0).standard_normal((1, 96, 64))

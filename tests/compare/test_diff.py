@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.detect.held import bfloat16
 from parity.compare.diff import Auto, diff
 from parity.compare.judge import Judge
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.records import PORT, Provenance, Record, StepRecords
+from parity.transforms import bfloat16
 from tests.support.made import CANDIDATE, REFERENCE, Walk, noise, none, pair, renamed, tensor, walk, walk_of, write
 
 FAR = 1e4

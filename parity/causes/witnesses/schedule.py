@@ -1,7 +1,7 @@
 """The schedule: what the loop's own numbers say at every step. numpy only.
 
 Timesteps, sigmas and their differences dt are recorded whole. Where they differ: at which steps, by how much, and what
-was done to them (`parity.compare.detect.transforms`).
+was done to them (`parity.transforms`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import ROUNDING
-from parity.compare.detect.transforms import done
 from parity.compare.result import NAN, Cause, Witness
+from parity.transforms import done
 
 ANOTHER = "is another"
 SET = frozenset({"shift", "schedule_dtype", "timesteps", "scheduler.step_index"})

@@ -1,7 +1,7 @@
 """What the values show where the two part, and elsewhere: made otherwise, another's, in another order, None.
 
 Small tensors are their own sketches, and the loop's values are held whole: every transform is tried on them
-(`parity.compare.detect.transforms`). Of other tensors the moments show another order, and the sketch a gain.
+(`parity.transforms`). Of other tensors the moments show another order, and the sketch a gain.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import apart, measured, reordering
-from parity.compare.detect.held import EXACT
-from parity.compare.detect.transforms import LEFT, WITHIN, Done, done
 from parity.compare.metrics import one_shape
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.compare.unlike import keys_through
 from parity.records import PORT, Key, Record
 from parity.sketch import TOTAL, Geometry
+from parity.transforms import EXACT, LEFT, WITHIN, Done, done
 
 MOST = 1 << 24
 """Elements of a value that transforms are tried on."""

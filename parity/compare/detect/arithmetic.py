@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from parity.compare.detect.held import Seen, Values, apart, bfloat16
+from parity.compare.detect.held import Seen, Values, apart
 from parity.records import LOOP
+from parity.transforms import bfloat16
 
 ROUNDING = 1e-6
 """Relative difference of two schedules in float32 that is rounding."""

@@ -23,14 +23,14 @@ import numpy as np
 from parity.compare.detect.arithmetic import rounded_otherwise
 from parity.compare.detect.guidance import guidance
 from parity.compare.detect.handed import GIVEN, judged_by_own
-from parity.compare.detect.held import EXACT, EXPLAINED, SAME, Both, Seen, Values, apart, bfloat16, differ, held, named
+from parity.compare.detect.held import EXPLAINED, SAME, Both, Seen, Values, apart, differ, held, named
 from parity.compare.detect.noise import noise
 from parity.compare.detect.order import reordered
 from parity.compare.detect.stages import LATENTS, continued, remembered, stepped
-from parity.compare.detect.transforms import done
 from parity.compare.result import Cause
 from parity.records import LOOP, Key, Record, StepRecords
 from parity.sketch import Geometry, distance, norm
+from parity.transforms import EXACT, bfloat16, done
 
 CLOSER = 0.1
 """Share of the difference of two schedules that may be left where another shift counts as its cause."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.compare.detect.held import EXACT, SAME, Seen, Values, apart, named
+from parity.compare.detect.held import SAME, Seen, Values, apart, named
 from parity.compare.result import Cause
 from parity.records import LOOP
+from parity.transforms import EXACT
 
 _GUIDED = f"{LOOP}:noise_pred"
 

@@ -11,8 +11,6 @@ import numpy as np
 from parity.compare.result import NAN, Cause, Witness
 from parity.records import LOOP, StepRecords
 
-EXACT = 2e-3
-"""Relative residual up to which a hypothesis explains a value: bfloat16 rounds to 4e-3 at most, 2e-3 on average."""
 EXPLAINED = 0.1
 """Share of a difference that a hypothesis with many parameters may leave unexplained."""
 SAME = 1e-4
@@ -89,10 +87,3 @@ def named(
 
     evidence = (Witness("measured", value, text),)
     return Cause(text, setting, shown(reference), shown(candidate), NAN, evidence, fix=fix, at=at)
-
-
-def bfloat16(x: np.ndarray) -> np.ndarray:
-    """Values rounded to bfloat16, to nearest and ties to even, as float64."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-    return rounded.astype(np.uint32).view(np.float32).astype(np.float64)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parity.compare.detect.held import EXACT, SAME, Seen, apart, bfloat16, differ, named
+from parity.compare.detect.held import SAME, Seen, apart, differ, named
 from parity.compare.result import Cause
 from parity.records import LOOP
+from parity.transforms import EXACT, bfloat16
 
 _START = f"{LOOP}:latents.before"
 

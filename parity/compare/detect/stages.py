@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parity.compare.detect.held import SAME, Seen, Values, apart, bfloat16, differ, named
+from parity.compare.detect.held import SAME, Seen, Values, apart, differ, named
 from parity.compare.result import Cause
 from parity.records import LOOP
+from parity.transforms import bfloat16
 
 LATENTS = f"{LOOP}:latents.after"
 HISTORY = f"{LOOP}:history"

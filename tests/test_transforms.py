@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.compare.detect.held import bfloat16
-from parity.compare.detect.transforms import TRANSFORMS, Made, Transform, done
+from parity.transforms import TRANSFORMS, Made, Transform, bfloat16, done
 
 X = 300 * np.random.default_rng(0).standard_normal((4, 6, 6))
 OTHER = np.random.default_rng(1).standard_normal(X.shape)
