@@ -19,9 +19,13 @@ from parity.records import LOOP, Key, StepRecords
 
 
 def followed_errors(step: StepRecords) -> dict[Key, Local]:
-    """The local errors of a followed step, in execution order; its records hold norms of differences by row bin."""
+    """The local errors of a followed step, in execution order; its records hold norms of differences by row bin, or
+    behind them a text that says how."""
     found: dict[Key, Local] = {}
     for record in step.records:
+        if record.kind == "scalar":
+            found[record.key] = replace(found[record.key], note=str(record.value))
+            continue
         floor, moments = step.floors[record.key], record.moments
         apart = np.asarray(record.value, np.float64)
         scale = moments.l2 if moments is not None and moments.l2 > 0 else 1.0

@@ -54,18 +54,18 @@ def differences(result: Result) -> tuple[Difference, ...]:
     weights = [c for c in result.preflight if c.computed]
     found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in weights}
     for d in among(result.sites, verdicts=NOT_COMPARED, which=_is_argument):
-        found.setdefault(_code(d.key.site), Difference(_place(d.key.site), causes=[f"{d.note}: not compared"]))
+        found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
     for d in among(result.sites, verdicts=FAILED, births=INTRODUCED):
         if weights and d.key.module not in _AROUND:
             continue  # a module that has other weights differs by them
-        one = found.setdefault(_code(d.key.site), Difference(_place(d.key.site)))
-        one.also(_place(d.key.site))
+        one = found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site)))
+        one.also(place_of(d.key.site))
         if d.key.branch and d.key.branch not in one.branches:
             one.branches.append(d.key.branch)
     for cause in result.causes:
         if cause.at and not cause.harmless:
-            found.setdefault(_code(cause.at), Difference(_place(cause.at))).causes.append(cause.cause)
-    behind = {_place(site): i + 1 for i, site in enumerate(_RELATIONS)}
+            found.setdefault(code_of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
+    behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
 
 
@@ -75,12 +75,12 @@ def _is_argument(d: Place | SiteDiff) -> bool:
     )
 
 
-def _code(site: str) -> str:
+def code_of(site: str) -> str:
     """Whose code makes a value: of a module's input its caller's, of an output its own, in whichever block. The model's
     own code does many things, of which each input that it makes is one."""
     module, _, port = site.partition(":")
     if module in _AROUND:
-        return _place(site)
+        return place_of(site)
     if port.startswith("in."):
         module = _caller(module) or f"{module}'s {port.split('.')[1]}"
     return _any_block(module.removesuffix(f".{ATTENTION}"))
@@ -96,7 +96,7 @@ def _any_block(place: str) -> str:
     return re.sub(r"(?<=\.)(\d+|\*)(?=\W|$)", "*", place)
 
 
-def _place(site: str) -> str:
+def place_of(site: str) -> str:
     module, _, port = site.partition(":")
     port = port.partition("@")[0]
     if module == SCHEDULE:

@@ -55,7 +55,7 @@ class Local:
 
     Attributes:
         distance: of the candidate's output from the truth's, fed the same inputs. beyond: whether above its floor in
-            L2 or in a row bin. note: what cannot be measured, such as another shape.
+            L2 or in a row bin. note: what cannot be measured, such as another shape, or what was done to it.
     """
 
     distance: Distance

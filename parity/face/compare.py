@@ -122,6 +122,8 @@ class _Kept(NoSink):
         """A failing comparison with what the values show where it begins."""
         if found.verdict != "fail" or found.origin is None:
             return found
+        if any(cause.at == found.origin.key.site for cause in found.causes):
+            return found
         return replace(found, causes=(*found.causes, *shown_by(found.origin.key, self.ours, self.theirs)))
 
 

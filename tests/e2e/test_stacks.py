@@ -77,3 +77,12 @@ def test_every_module_with_a_fault_is_listed_in_order(faults: str, runs: str, tm
 def test_every_faulty_module_of_a_flax_port_is_listed(tmp_path: Path) -> None:
     found = differences(stack(tmp_path, "patch+norm+attention+out", "flax"))
     assert [d.place for d in found] == ["blocks.0's input x", "blocks.*.norm", "blocks.*.proj", "the model's output"]
+
+
+def test_each_says_what_was_done_to_its_values_where_that_is_known(tmp_path: Path) -> None:
+    found = differences(stack(tmp_path, "patch+mask+norm+out", "torch"))
+    assert [cause for d in found for cause in d.causes] == [
+        "patch's input: the candidate's is the reference's times 1.01",
+        "blocks.0's input keep: the candidate's lets 64 keys through, the reference's 53",
+        "the model's output: the candidate's is the reference's times 1.05",
+    ]

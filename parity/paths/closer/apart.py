@@ -9,6 +9,7 @@ import torch
 
 from parity.records import Floor, Key, Moments, Record
 from parity.sketch import geometry
+from parity.transforms import done
 
 CLOSE = 1e-2
 """Relative distance up to which an output is taken for the reference's: sites that agree are nearer than 1e-3."""
@@ -25,23 +26,26 @@ class Apart:
     """One value, or a part of its rows, that the runs which measure floors are held against.
 
     Attributes:
-        key: of step 0. own: the reference's rows that count. norm: of them. bins: norms of the difference, by row bin.
-        most: the largest difference of a run that rounds otherwise, by row bin; whole: its norm.
+        key: of step 0. own, other: the reference's rows that count, and the candidate's. norm: of the reference's.
+        bins: norms of the difference, by row bin. most: the largest of a run that rounds otherwise, by row bin; whole:
+            its norm. said: what was done, where `words` need not look for it.
     """
 
     key: Key
     own: torch.Tensor
+    other: torch.Tensor
     norm: float
     bins: np.ndarray
     most: np.ndarray
     whole: float = 0.0
+    said: str = ""
 
     @classmethod
     def of(cls, key: Key, ours: torch.Tensor, theirs: torch.Tensor) -> Apart:
         """Of rows of the same shape. What is not finite on one side is infinitely far."""
         bins = norms(torch.where(ours.isnan() & theirs.isnan() | (ours == theirs), 0.0, theirs - ours))
         bins[np.isnan(bins)] = np.inf
-        return cls(key, ours, float(torch.linalg.vector_norm(ours.double())), bins, np.zeros_like(bins))
+        return cls(key, ours, theirs, float(torch.linalg.vector_norm(ours.double())), bins, np.zeros_like(bins))
 
     def widen(self, other: torch.Tensor) -> None:
         """Take in the same rows as a run has them that rounds otherwise."""
@@ -58,6 +62,15 @@ class Apart:
     def near(self) -> bool:
         """Whether it can be the same quantity in the same layout."""
         return bool(np.sqrt((self.bins**2).sum()) <= CLOSE * self.norm)
+
+    @property
+    def words(self) -> str:
+        """What was done to the reference's values to give the candidate's; empty where nobody knows, or where rounding
+        alone may have done it."""
+        if self.said or not self.finite or float(np.sqrt((self.bins**2).sum())) <= self.floor.l2:
+            return self.said
+        found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)))
+        return "" if found is None else str(found)
 
     @property
     def record(self) -> Record:

@@ -20,6 +20,7 @@ that no valid token reads never count. Cost: five runs of the reference's step, 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,7 @@ from parity.paths.floors import Variant
 from parity.paths.loaded import STAGE, Eager
 from parity.paths.loop import Loop, denoise
 from parity.paths.plan import name_of
-from parity.records import Key, StepRecords
+from parity.records import Key, Record, StepRecords
 
 Fate = Literal["followed", "same", "absent", "left"]
 """What becomes of a value: it gives way, it need not, the candidate does not hand it out, or it cannot give way."""
@@ -54,7 +55,8 @@ def follow(begin: Callable[[], Loop], variants: Sequence[Variant], step: int, lo
 
     Returns:
         For each value that is judged, in execution order, a record with the reference's own moments, whose value is
-        not the output but the norm of what the candidate's is apart, by row bin; floors likewise.
+        not the output but the norm of what the candidate's is apart, by row bin; floors likewise. Behind it a text of
+        the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
     """
     own = _Run(look)
     own.walk(begin(), step)
@@ -65,11 +67,15 @@ def follow(begin: Callable[[], Loop], variants: Sequence[Variant], step: int, lo
         run = _Run(own.look, own)
         with variant.around(step):
             run.walk(variant.loop, step)
-    records, floors = [], {}
+    records, floors, named = [], {}, set[str]()
     for one in own.sites.values():
         record = replace(one.record, key=replace(one.key, step=step))
         records.append(record)
         floors[record.key] = one.floor
+        kind = re.sub(r"\.\d+", "", one.key.site)
+        if kind not in named and (words := one.words):
+            named.add(kind)
+            records.append(Record(record.key, "scalar", dtype="str", value=words))
     return StepRecords(step, tuple(records), floors)
 
 
@@ -256,7 +262,9 @@ class _Run:
             if masks is not None and torch.equal(*masks) and (placed is None or layout.moved):
                 return "same"
             if masks is not None and not torch.equal(*masks):
-                found[name_of(key)] = Apart.of(key, *(mask.float() for mask in masks))
+                apart, counts = Apart.of(key, *(mask.float() for mask in masks)), [int(mask.sum()) for mask in masks]
+                apart.said = f"the candidate's lets {counts[1]} keys through, the reference's {counts[0]}"
+                found[name_of(key)] = apart
         elif placed is not None and (x.is_floating_point() or x.is_complex()):
             for part in layout.parts(key.module, key.port, x):
                 ours, theirs = (layout.rows(key.module, part, value) for value in (x, placed))

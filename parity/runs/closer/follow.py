@@ -7,15 +7,16 @@ reference's first step; nothing is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from parity.compare.births import excuses
 from parity.compare.follow import followed_errors, with_followed
+from parity.compare.independent import code_of, place_of
 from parity.compare.local import BORN, Local
-from parity.compare.result import Result, SiteDiff
+from parity.compare.result import Cause, Result, SiteDiff, Witness
 from parity.compare.sites import Sites
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, name_of
@@ -81,7 +82,19 @@ def behind(result: Result, pair: Ready, state: State, request: Request, say: Say
     known = followed_errors(next(pair.sides.reference.observe(plan, start=state, steps=steps)))
     if not any(local.beyond for local in known.values()):
         return result
-    return replace(result, sites=Sites.of(_settled(result.sites, step, known, pair)))
+    result = replace(result, sites=Sites.of(_settled(result.sites, step, known, pair)))
+    return replace(result, causes=(*result.causes, *_named(result, known)))
+
+
+def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
+    """What was done to the values that differ by themselves, where that is known: once for each difference."""
+    said = {code_of(cause.at) for cause in result.causes if cause.at}
+    for key, local in known.items():
+        if local.beyond and local.note and code_of(key.site) not in said:
+            said.add(code_of(key.site))
+            far = f"made of the candidate's own values before it; relative L2 {local.distance.rel_l2:.2e}"
+            evidence = Witness("measured", local.distance.rel_l2, far)
+            yield Cause(f"{place_of(key.site)}: {local.note}", "", "", "", evidence=(evidence,), at=key.site)
 
 
 def _settled(sites: Sequence[SiteDiff], step: int, known: Mapping[Key, Local], pair: Ready) -> list[SiteDiff]:
