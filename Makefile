@@ -103,6 +103,12 @@ mutants: install
 	$(BIN)/python benchmarks/mutants.py
 	rm .mutants.json
 
+# `make stacks RESTART=1` forgets the rows of a stopped run.
+stacks: install
+	$(if $(RESTART),rm -f .stacks.json)
+	$(BIN)/python benchmarks/stacks.py
+	rm .stacks.json
+
 ablations: install
 	$(BIN)/python benchmarks/ablations.py
 	rm .ablations.json

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.births import BIN_LIMIT, L2_LIMIT, Excuse, above, excused, is_mask_given
+from parity.compare.births import BIN_LIMIT, L2_LIMIT, ONE_SIDED, Excuse, above, excused, is_mask_given
 from parity.compare.local import BORN, Local
 from parity.compare.metrics import ratio
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
@@ -59,6 +59,7 @@ def with_followed(
             )
     beyond = [key for key, local in found.items() if local.beyond]
     within = {module for key in beyond for module in above(key.module)}
+    outer = {key.module for key in beyond if not key.is_input}
     judged: list[SiteDiff] = []
     for d in sites:
         judged += behind.get(d.key, ())
@@ -70,15 +71,21 @@ def with_followed(
             d = replace(d, local=mine.distance, birth=_birth(d.key), verdict=_verdict(d.key, mine, excuses))
         elif mine is not None and d.birth in BORN:
             d = replace(d, local=mine.distance, birth="propagated")
-        elif _accounted_for(d, within):
+        elif _accounted_for(d, within, outer):
             d = replace(d, birth="propagated")
         judged.append(d)
     return tuple(judged)
 
 
-def _accounted_for(d: SiteDiff, within: Collection[str]) -> bool:
+def _accounted_for(d: SiteDiff, within: Collection[str], outer: Collection[str]) -> bool:
     """Whether what was found by following explains a birth of the free run that it did not look at; in whichever
-    branch, whose code is the same."""
+    branch, whose code is the same.
+
+    Args:
+        within: modules in which something was found. outer: those whose own code was.
+    """
+    if d.note == ONE_SIDED and any(module in outer for module in above(d.key.module)):
+        return True  # whose code does not call it
     if d.birth == "module":
         return d.key.module in within
     return d.birth == "input" and bool(within) and bool(d.key.module) and not is_mask_given(d)

@@ -6,6 +6,7 @@ side is loaded when it is first asked for something, and lets go of its weights 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from parity.models.spec import Case
 from parity.paths.closer.follow import Look, follow
 from parity.paths.closer.local import Rows, local_calls
 from parity.paths.closer.modules import Modules, cannot_call, local_modules, operations_of
+from parity.paths.closer.stepwise import stepwise
 from parity.paths.ends import ends, leave
 from parity.paths.facts import gather
 from parity.paths.families import base_of, candidate_of, reference_of, with_names
@@ -53,6 +55,21 @@ from parity.records import Facts, StepRecords
 from parity.settings import LAYOUT, Backend, Settings
 
 BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}
+
+
+@contextlib.contextmanager
+def _as_it_is(step: int) -> Iterator[None]:
+    yield
+
+
+@contextlib.contextmanager
+def _stepwise(step: int) -> Iterator[None]:
+    with stepwise():
+        yield
+
+
+_AS_GIVEN = {"as given": _as_it_is, "operation by operation": _stepwise}
+"""How a reference in 16 bits follows, beside the truth."""
 
 
 @dataclass
@@ -217,7 +234,13 @@ class LiveSide:
         variants = self._floors(plan.floors, step, state) if plan.floors else []
         held = {name: nest(x) for name, x in plan.follow.items()}
         look = Look(held, plan.far, plan.own_order)
-        yield follow(lambda: self._at(step, state), variants, step, look)
+        truth = next((v for v in variants if v.is_truth), None)
+        if truth is None:
+            yield follow(lambda: self._at(step, state), variants, step, look)
+            return
+        others = [v for v in variants if v is not truth]
+        as_given = [Variant(name, self._at(step, state), around) for name, around in _AS_GIVEN.items()]
+        yield follow(lambda: self._again(truth, step, state), [*as_given, *others], step, look)
 
     def _at(self, step: int, state: State | None) -> Loop:
         if state is None and self._first is not None:
@@ -235,13 +258,14 @@ class LiveSide:
             self._variants[kinds] = make_variants(self.loaded, kinds)
             if state is None:
                 return self._variants[kinds]
-        again = []
-        for variant in self._variants[kinds]:
-            loop = prepare(variant.loop.side.with_fresh_sampler())
-            if state is not None:
-                loop.continue_from(step, state, variant.around)
-            again.append(replace(variant, loop=loop))
-        return again
+        return [replace(v, loop=self._again(v, step, state)) for v in self._variants[kinds]]
+
+    def _again(self, variant: Variant, step: int, state: State | None) -> Loop:
+        """A variant's loop before a step."""
+        loop = prepare(variant.loop.side.with_fresh_sampler())
+        if state is not None:
+            loop.continue_from(step, state, variant.around)
+        return loop
 
     # --- one module
 

@@ -114,7 +114,9 @@ class _Judged:
         """Where all agreed: the reference on the candidate's own values; modules that are in doubt and were not seen
         so, on the reference's."""
         if self.following is not None and self.local is None and not born(self.collected.sites):
-            self.collected.sites = Sites.of(self.following.settle(self.pair, self.collected.sites, self.say))
+            self.collected.sites = Sites.of(
+                self.following.settle(self.pair, self.pair.sides.reference, self.collected.sites, self.say)
+            )
             if self.following.failing:
                 self.failing = self.following.state
             self.again = self.again and self.again.without(self.following.modules)

@@ -14,10 +14,12 @@ from parity.compare.collected import Collected
 from parity.compare.conclude import conclude
 from parity.compare.judge import Judge
 from parity.compare.result import Failed, Result, SiteDiff
+from parity.compare.sites import Sites
 from parity.floors import Floors
 from parity.paths.plan import DEFAULT_KINDS, Changes, Plan
 from parity.paths.side import Pair, Side
 from parity.records import StepRecords
+from parity.runs.closer.follow import Following, born, holding, without_held
 from parity.runs.closer.suspects import LocalPass
 from parity.runs.closer.unobserved import unobserved
 from parity.runs.logic import Truth, grid_of, reached
@@ -62,13 +64,16 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         until_end(side.observe(whole if i == 0 else Plan(sites=plan, ends=True), start=start), ends[i])
         for i, side in enumerate(references)
     ]
-    candidate = until_end(pair.sides.candidate.observe(whole, start=start), ends[2])
+    theirs_plan = replace(whole, sites=holding(pair, plan, request) if local is None else plan)
+    candidate = until_end(pair.sides.candidate.observe(theirs_plan, start=start), ends[2])
+    following: Following | None = None
     for true in truth.steps:
         say("reference in its working dtype", true.step, request.steps)
         given = [next(run) for run in runs]
         judged = _three_ways(true, given)
         say(request.candidate_at(true.step), true.step, request.steps)
-        theirs = next(candidate)
+        theirs, outputs = without_held(next(candidate))
+        following = following or Following.of(given[0], outputs)
         sink.step(StepRecords(true.step, given[0].records, judged.floors), theirs)
         sites: Sequence[SiteDiff] = judge.step(judged, theirs)
         if local is not None:
@@ -77,6 +82,8 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         begun = begun or judged
     for run in (*runs, candidate):
         exhaust(run)
+    if following is not None and not born(collected.sites):
+        collected.sites = Sites.of(following.settle(pair, references[-1], collected.sites, say))
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": ends[1].own})
     if request.by_itself:
         beside = {**truth.ends.beside, **({} if extra is None else ends[1].beside), **beside}
@@ -95,6 +102,8 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         grid=grid_of(pair),
         seen=judge.seen if pair.port else None,
     )
+    if following is not None and following.failing and result.origin is not None:
+        result = replace(result, why=replace(result.why, fed="candidate"))
     if local is not None and result.verdict == "fail":
         result = local.descend(result)
     if begun is not None:

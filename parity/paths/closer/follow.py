@@ -48,10 +48,10 @@ _After = Callable[[torch.nn.Module, Any, Any], Any]
 
 
 def follow(begin: Callable[[], Loop], variants: Sequence[Variant], step: int, look: Look) -> StepRecords:
-    """One step of a loaded reference that follows these values, with floors.
+    """One step of a reference that follows these values, with floors.
 
     Args:
-        begin: a loop before the step. variants: the runs that round otherwise, before it too.
+        begin: a loop of the truth before the step. variants: the runs that round otherwise, before it too.
 
     Returns:
         For each value that is judged, in execution order, a record with the reference's own moments, whose value is

@@ -20,20 +20,22 @@ from parity.compare.result import Cause, Result, SiteDiff, Witness
 from parity.compare.sites import Sites
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, name_of
+from parity.paths.side import Side
 from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.stream import state_of
 
-ALIKE = frozenset({"jit"})
-"""Settings that may differ where the reference follows. Others change values or the order of tokens by design (another
-kernel's softmax, a mesh's sums), and what that rounds to at each module's own code was not measured."""
+ALIKE = frozenset({"jit", "dtype", "matmul_precision"})
+"""Settings that may differ where the reference follows: of dtypes it has floors. Others change values or the order of
+tokens by design (another kernel's softmax, a mesh's sums), and what that rounds to at each module's own code was not
+measured."""
 
 
 def can_follow(pair: Ready, request: Request) -> bool:
     """Whether the reference can follow the candidate: the sides declare no difference that could change values
     (`ALIKE`), no sites in particular were asked for, and it is the loop that is compared."""
-    if request.sites not in ("blocks", "all") or not pair.settings.reference.exact or request.by_itself:
+    if request.sites not in ("blocks", "all") or request.by_itself:
         return False
     return ALIKE.issuperset(d.setting for d in pair.differing)
 
@@ -131,12 +133,16 @@ class Following:
         """None where nothing was held."""
         return cls(reference.step, state_of(reference, "before"), outputs) if outputs else None
 
-    def settle(self, pair: Ready, sites: Sequence[SiteDiff], say: Say) -> list[SiteDiff]:
-        """All judged sites, none of them beyond its limits, with those that differ by themselves."""
+    def settle(self, pair: Ready, side: Side, sites: Sequence[SiteDiff], say: Say) -> list[SiteDiff]:
+        """All judged sites, none of them beyond its limits, with those that differ by themselves.
+
+        Args:
+            side: the reference, or the one in the candidate's working dtype.
+        """
         say("the reference on the candidate's own values")
         plan = Plan(follow=self.outputs, floors=DEFAULT_KINDS)
         steps = (self.step, self.step + 1)
-        self.known = followed_errors(next(pair.sides.reference.observe(plan, start=self.state, steps=steps)))
+        self.known = followed_errors(next(side.observe(plan, start=self.state, steps=steps)))
         return _settled(sites, self.step, self.known, pair)
 
     @property
