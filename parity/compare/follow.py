@@ -74,7 +74,7 @@ def with_followed(
         elif _accounted_for(d, within, outer):
             d = replace(d, birth="propagated")
         judged.append(d)
-    return tuple(judged)
+    return (*judged, *waiting)
 
 
 def _accounted_for(d: SiteDiff, within: Collection[str], outer: Collection[str]) -> bool:

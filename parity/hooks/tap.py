@@ -267,6 +267,19 @@ class Tap:
         return memo.done
 
 
+def counted_on(entry: Entry, before: Mapping[str, int]) -> Entry:
+    """An entry of a later program of the same run.
+
+    Args:
+        before: how often each module was called in those before it.
+    """
+    module, _, port = entry.site.partition(":")
+    if port.startswith(f"{WHOLE}.") and isinstance(entry.scalar, str) and entry.scalar:
+        where, _, call = entry.scalar.rpartition(" ")
+        entry = replace(entry, scalar=f"{where} {int(call) + before.get(where.partition(':')[0], 0)}")
+    return replace(entry, call=entry.call + before.get(module, 0))
+
+
 def by_branch(branches: Sequence[str], x: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """A batched tensor's branches by name; a tensor without the batch axis belongs to each of them."""
     n = len(branches)

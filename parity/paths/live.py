@@ -6,7 +6,7 @@ side is loaded when it is first asked for something, and lets go of its weights 
 
 from __future__ import annotations
 
-import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from parity.hooks.reduce.transfer import to_numpy
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.paths.closer.follow import Look, follow
+from parity.paths.closer.follow import Look, follow, in_loop
 from parity.paths.closer.local import Rows, local_calls
 from parity.paths.closer.modules import Modules, cannot_call, local_modules, operations_of
 from parity.paths.closer.stepwise import stepwise
@@ -55,21 +55,6 @@ from parity.records import Facts, StepRecords
 from parity.settings import LAYOUT, Backend, Settings
 
 BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}
-
-
-@contextlib.contextmanager
-def _as_it_is(step: int) -> Iterator[None]:
-    yield
-
-
-@contextlib.contextmanager
-def _stepwise(step: int) -> Iterator[None]:
-    with stepwise():
-        yield
-
-
-_AS_GIVEN = {"as given": _as_it_is, "operation by operation": _stepwise}
-"""How a reference in 16 bits follows, beside the truth."""
 
 
 @dataclass
@@ -231,16 +216,18 @@ class LiveSide:
             yield ends({"": loop, **{v.name: v.loop for v in variants}})
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
-        variants = self._floors(plan.floors, step, state) if plan.floors else []
+        variants = self._made(plan.floors) if plan.floors else []
         held = {name: nest(x) for name, x in plan.follow.items()}
         look = Look(held, plan.far, plan.own_order)
         truth = next((v for v in variants if v.is_truth), None)
+        own = functools.partial(self._at, step, state)
+        walks = [in_loop(functools.partial(self._again, v, step, state), step, v.around(step)) for v in variants]
         if truth is None:
-            yield follow(lambda: self._at(step, state), variants, step, look)
+            yield follow(in_loop(own, step), walks, look, LOOP_STAGE, step)
             return
-        others = [v for v in variants if v is not truth]
-        as_given = [Variant(name, self._at(step, state), around) for name, around in _AS_GIVEN.items()]
-        yield follow(lambda: self._again(truth, step, state), [*as_given, *others], step, look)
+        first = walks.pop(variants.index(truth))
+        as_given = [in_loop(own, step), in_loop(own, step, stepwise())]
+        yield follow(first, [*as_given, *walks], look, LOOP_STAGE, step)
 
     def _at(self, step: int, state: State | None) -> Loop:
         if state is None and self._first is not None:
@@ -254,11 +241,14 @@ class LiveSide:
         return loop
 
     def _floors(self, kinds: tuple[str, ...], step: int, state: State | None) -> list[Variant]:
+        if kinds not in self._variants and state is None:
+            return self._made(kinds)
+        return [replace(v, loop=self._again(v, step, state)) for v in self._made(kinds)]
+
+    def _made(self, kinds: tuple[str, ...]) -> list[Variant]:
         if kinds not in self._variants:
             self._variants[kinds] = make_variants(self.loaded, kinds)
-            if state is None:
-                return self._variants[kinds]
-        return [replace(v, loop=self._again(v, step, state)) for v in self._variants[kinds]]
+        return self._variants[kinds]
 
     def _again(self, variant: Variant, step: int, state: State | None) -> Loop:
         """A variant's loop before a step."""

@@ -59,7 +59,7 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
     states: dict[int, State] = {}
     ours = Plan(sites=plan, floors=DEFAULT_KINDS, forced=forced or request.by_itself, ends=True, leave=leave)
     first = until_end(pair.sides.reference.observe(ours), truth.ends)
-    theirs = Plan(sites=holding(pair, plan, request), ends=True, leave=leave)
+    theirs = Plan(sites=holding(plan, request), ends=True, leave=leave)
     second = until_end(pair.sides.candidate.observe(theirs, start=states.get if forced else None), ends)
     for reference in counted(first, "reference and its floors", request.steps, say):
         states[reference.step] = state_of(reference, "before")

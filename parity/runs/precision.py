@@ -64,7 +64,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         until_end(side.observe(whole if i == 0 else Plan(sites=plan, ends=True), start=start), ends[i])
         for i, side in enumerate(references)
     ]
-    theirs_plan = replace(whole, sites=holding(pair, plan, request) if local is None else plan)
+    theirs_plan = replace(whole, sites=holding(plan, request) if local is None else plan)
     candidate = until_end(pair.sides.candidate.observe(theirs_plan, start=start), ends[2])
     following: Following | None = None
     for true in truth.steps:

@@ -20,6 +20,7 @@ that no valid token reads never count. Cost: five runs of the reference's step, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,9 +34,8 @@ from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import callable_modules, leaves, mapped, named_arguments
 from parity.paths.closer.apart import Apart
-from parity.paths.closer.layout import Layout, is_mask
-from parity.paths.floors import Variant
-from parity.paths.loaded import STAGE, Eager
+from parity.paths.closer.layout import Layout, Watched, is_mask
+from parity.paths.loaded import STAGE
 from parity.paths.loop import Loop, denoise
 from parity.paths.plan import name_of
 from parity.records import Key, Record, StepRecords
@@ -43,15 +43,43 @@ from parity.records import Key, Record, StepRecords
 Fate = Literal["followed", "same", "absent", "left"]
 """What becomes of a value: it gives way, it need not, the candidate does not hand it out, or it cannot give way."""
 
+Listen = Callable[[Watched, tuple[str, ...]], contextlib.AbstractContextManager[None]]
+"""The model and the branches of a call of it -> the context in which it is made."""
+
+Walk = Callable[[Listen], None]
+"""Takes the step, with each call of its model in that context."""
+
+
+def in_loop(
+    begin: Callable[[], Loop], step: int, around: contextlib.AbstractContextManager[object] | None = None
+) -> Walk:
+    """A step of the denoising loop.
+
+    Args:
+        begin: a loop before it. around: context of its calls.
+    """
+
+    def walk(listen: Listen) -> None:
+        loop = begin()
+        backend = loop.side.backend.eager
+        if backend is None:
+            raise UsageError(f"a reference on '{loop.side.backend.name}' cannot follow a candidate: it needs torch")
+        with around or contextlib.nullcontext(), backend.listening(functools.partial(listen, backend)):
+            for _ in denoise(loop, None, first=step, stop=step + 1):
+                pass
+
+    return walk
+
+
 _Before = Callable[[torch.nn.Module, Any, Any], tuple[Any, Any] | None]
 _After = Callable[[torch.nn.Module, Any, Any], Any]
 
 
-def follow(begin: Callable[[], Loop], variants: Sequence[Variant], step: int, look: Look) -> StepRecords:
+def follow(truth: Walk, variants: Sequence[Walk], look: Look, stage: str, step: int) -> StepRecords:
     """One step of a reference that follows these values, with floors.
 
     Args:
-        begin: a loop of the truth before the step. variants: the runs that round otherwise, before it too.
+        truth: what is followed by; it may be walked twice. variants: those that round otherwise. stage, step: of it.
 
     Returns:
         For each value that is judged, in execution order, a record with the reference's own moments, whose value is
@@ -59,17 +87,15 @@ def follow(begin: Callable[[], Loop], variants: Sequence[Variant], step: int, lo
         the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
     """
     own = _Run(look)
-    own.walk(begin(), step)
+    truth(own.listen)
     if other := own.miscounted:
         own = _Run(replace(look, held={name: x for name, x in look.held.items() if _module_of(name) not in other}))
-        own.walk(begin(), step)
+        truth(own.listen)
     for variant in variants:
-        run = _Run(own.look, own)
-        with variant.around(step):
-            run.walk(variant.loop, step)
+        variant(_Run(own.look, own).listen)
     records, floors, named = [], {}, set[str]()
     for one in own.sites.values():
-        record = replace(one.record, key=replace(one.key, step=step))
+        record = replace(one.record, key=replace(one.key, stage=stage, step=step))
         records.append(record)
         floors[record.key] = one.floor
         kind = re.sub(r"\.\d+", "", one.key.site)
@@ -121,18 +147,9 @@ class _Run:
     _layouts: dict[str, Layout] = field(default_factory=dict)
     _open: list[_Call] = field(default_factory=list)
 
-    def walk(self, loop: Loop, step: int) -> None:
-        """Take the step."""
-        backend = loop.side.backend.eager
-        if backend is None:
-            raise UsageError(f"a reference on '{loop.side.backend.name}' cannot follow a candidate: it needs torch")
-
-        def listen(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
-            return self._hooked(_Model(backend, branches))
-
-        with backend.listening(listen):
-            for _ in denoise(loop, None, first=step, stop=step + 1):
-                pass
+    def listen(self, model: Watched, branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
+        """See `Walk`."""
+        return self._hooked(_Model(model, branches))
 
     @property
     def miscounted(self) -> set[str]:
@@ -148,7 +165,7 @@ class _Run:
     def _hooked(self, model: _Model) -> Iterator[None]:
         calls: Counter[str] = Counter()
         handles = []
-        self._layouts = {branch: Layout(model.backend, branch, self.look.own_order) for branch in model.branches}
+        self._layouts = {branch: Layout(model.watched, branch, self.look.own_order) for branch in model.branches}
         self._open = []
 
         def before(path: str) -> _Before:
@@ -164,7 +181,7 @@ class _Run:
             return lambda module, args, output: self._made(model, path, output)
 
         try:
-            for path, module in callable_modules(model.backend.model).items():
+            for path, module in callable_modules(model.watched.model).items():
                 handles.append(module.register_forward_pre_hook(before(path), with_kwargs=True))
                 handles.append(module.register_forward_hook(after(path), always_call=True))
             yield
@@ -281,7 +298,7 @@ class _Run:
 class _Model:
     """The model that is called, and the branches of the call."""
 
-    backend: Eager
+    watched: Watched
     branches: tuple[str, ...]
 
 

@@ -6,13 +6,30 @@ which of its rows count: the first of these is the first of the reference's, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 import torch
 
 from parity.hooks.masks import Masks, all_through, valid_rows
-from parity.hooks.rows import JOINT, Part, take
-from parity.paths.loaded import Eager
+from parity.hooks.rows import JOINT, NoRows, PairedRule, Part, RowRule, take
+
+
+class Watched(Protocol):
+    """A model of the reference's, in torch, and how its rows lie; see `parity.paths.loaded.Eager`."""
+
+    @property
+    def model(self) -> torch.nn.Module: ...
+
+    @property
+    def rules(self) -> Mapping[str, RowRule]: ...
+
+    @property
+    def pairs_rows(self) -> bool: ...
+
+    @property
+    def frames(self) -> Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]: ...
 
 
 def is_mask(port: str, x: torch.Tensor) -> bool:
@@ -30,11 +47,11 @@ class Layout:
     """Of one branch of one call.
 
     Attributes:
-        backend: the reference's. own_order: whether the candidate's masks may say that its rows stand elsewhere.
+        model: the reference's. own_order: whether the candidate's masks may say that its rows stand elsewhere.
         moved: whether they do. _ours, _theirs: the masks so far.
     """
 
-    backend: Eager
+    model: Watched
     branch: str
     own_order: bool
     moved: bool = False
@@ -42,7 +59,7 @@ class Layout:
     _theirs: Masks = field(init=False)
 
     def __post_init__(self) -> None:
-        rule = self.backend.rules[self.branch]
+        rule = cast(PairedRule, self.model.rules[self.branch]) if self.model.pairs_rows else NoRows()
         self._ours, self._theirs = Masks(rule), Masks(rule)
 
     def see(self, module: str, port: str, x: torch.Tensor, other: torch.Tensor | None) -> None:
@@ -92,7 +109,7 @@ class Layout:
 
     def parts(self, module: str, port: str, x: torch.Tensor) -> tuple[Part, ...]:
         """How the rows of a value of the reference's divide."""
-        rule = self._ours if self.backend.pairs_rows else self.backend.rules[self.branch]
+        rule = self._ours if self.model.pairs_rows else self.model.rules[self.branch]
         parts = rule.parts(module, port, tuple(real(x).shape))
         return tuple(p for p in parts if p.frame == JOINT) or parts  # of a joint sequence, what is read
 
@@ -100,7 +117,7 @@ class Layout:
         """The rows of a part that count, as they are now."""
         rows = real(x)
         rows = rows[:, part.start : part.stop] if part.name else rows
-        frames = self.backend.frames[self.branch]
+        frames = self.model.frames[self.branch]
         if part.frame == JOINT:
             rows = take(rows, *self._ours.frame(module, part, int(rows.shape[1]), frames, 0))[0]
         elif part.frame:

@@ -30,7 +30,7 @@ from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan, matches
-from parity.hooks.tap import Entry, Tap
+from parity.hooks.tap import Entry, Tap, counted_on
 from parity.paths.closer.local import Rows
 from parity.paths.closer.modules import Modules, operation_records
 from parity.paths.jax.elementary import elementary
@@ -195,9 +195,7 @@ class _Outer:
 
     def add(self, rest: Rest, reduced: Any) -> None:
         """The records of one call of the trunk, their call numbers after those of the calls before."""
-        entries = tuple(
-            replace(e, branch=self.branch, call=e.call + self.calls[e.site.partition(":")[0]]) for e in rest.entries
-        )
+        entries = tuple(replace(counted_on(e, self.calls), branch=self.branch) for e in rest.entries)
         self.records += jax_records(entries, reduced, STEP, self.stage.name)
         self.calls.update(rest.calls)
 

@@ -9,6 +9,7 @@ inputs (`BESIDE`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -24,8 +25,11 @@ from parity.golden.versions import versions
 from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan
 from parity.models.patches import DTYPES
+from parity.paths.closer.follow import Look, Walk, follow
 from parity.paths.closer.local import Rows
 from parity.paths.closer.modules import Modules
+from parity.paths.closer.stepwise import stepwise
+from parity.paths.floors import SEEDS
 from parity.paths.plan import (
     BESIDE,
     ENDS,
@@ -177,7 +181,7 @@ class StageSide:
     ) -> Iterator[StepRecords]:
         if plan.calls:
             return one_at_a_time(lambda put: self._hand_over(plan, put))
-        return self._observed(plan)
+        return self._follow(plan) if plan.follow else self._observed(plan)
 
     def _observed(self, plan: Plan) -> Iterator[StepRecords]:
         inputs = self.known.inputs
@@ -194,6 +198,21 @@ class StageSide:
                 # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
                 runs[f"{BESIDE}{name}"] = run_branches(self.loaded().run, self._beside(name), plan.sites)
             yield StepRecords(ENDS, tuple(r for name, seen in runs.items() for r in self._ends(name, seen)))
+
+    def _follow(self, plan: Plan) -> Iterator[StepRecords]:
+        self.loaded()
+        truth, inputs = self._torch, self.known.inputs
+        if truth is None:
+            raise UsageError(f"the reference follows a candidate, not the {self.role}")
+        walks: list[Walk] = []
+        if self.settings.working_bits < BITS["float32"]:
+            walks += [truth.walk(inputs, contextlib.nullcontext), truth.walk(inputs, stepwise)]
+            truth = TorchStage(self.known.stage, self.settings.neutral)
+        double = TorchStage(truth.stage, truth.settings, dtype=torch.float64)
+        walks.append(double.walk(inputs, contextlib.nullcontext))
+        walks += [truth.walk(inputs, functools.partial(truth.rounded, seed)) for seed in range(SEEDS)]
+        look = Look({name: nest(x) for name, x in plan.follow.items()}, plan.far, plan.own_order)
+        yield follow(truth.walk(inputs, contextlib.nullcontext), walks, look, self.known.stage.name, STAGES_STEP)
 
     def _floors(self, plan: Plan, own: tuple[Record, ...]) -> tuple[dict[str, Branches], dict[Key, Floor]]:
         """The runs that floors are measured from, and the floors of this side's records.

@@ -25,6 +25,7 @@ from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
 from parity.models.patches import device_named
+from parity.paths.closer.follow import Listen, Walk
 from parity.paths.closer.local import Dtypes, Rows, Take, truth_of
 from parity.paths.closer.modules import Modules, reference_operations
 from parity.paths.floors import SEEDS
@@ -167,10 +168,7 @@ class TorchStage:
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         given = {k: self._placed(x) for k, x in inputs.items()}
-        frames = {
-            name: (torch.from_numpy(f.index).to(self.device), torch.from_numpy(f.weight).to(self.device))
-            for name, f in self.stage.frames(inputs).items()
-        }
+        frames = self._frames(inputs)
         tap = None if plan is None else Tap(plan, TorchReducer(), self.stage.rule, (branch,), {branch: frames})
         with torch_scope(self.reached), contextlib.nullcontext() if tap is None else attached(self.root, tap):
             out = self.root(**given)
@@ -192,12 +190,36 @@ class TorchStage:
             module = self.root.get_submodule(call.module)
             return reference_operations(module, call, step, self.settings, self.stage.name)
 
-    def calls(self, inputs: Inputs, branch: str, targets: Iterable[str], dtypes: Dtypes, take: Take) -> None:
-        """Run it and hand over each call of the targets, with the floors of what it gave."""
-        frames = {
+    def rounded(self, seed: int) -> contextlib.AbstractContextManager[None]:
+        """Within it, it rounds otherwise."""
+        return perturbed(self.root, 1_000_003 * (seed + 1), self.settings.text("tpu"))
+
+    def walk(
+        self, inputs: Mapping[str, Inputs], around: Callable[[], contextlib.AbstractContextManager[object]]
+    ) -> Walk:
+        """A run of each branch's inputs, for `parity.paths.closer.follow`.
+
+        Args:
+            around: context of a run.
+        """
+
+        def walk(listen: Listen) -> None:
+            for branch, given in inputs.items():
+                model = Following(self.root, {branch: self.stage.rule}, {branch: self._frames(given)})
+                with around(), listen(model, (branch,)):
+                    self.run(given, None, branch)
+
+        return walk
+
+    def _frames(self, inputs: Inputs) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        return {
             name: (torch.from_numpy(f.index).to(self.device), torch.from_numpy(f.weight).to(self.device))
             for name, f in self.stage.frames(inputs).items()
         }
+
+    def calls(self, inputs: Inputs, branch: str, targets: Iterable[str], dtypes: Dtypes, take: Take) -> None:
+        """Run it and hand over each call of the targets, with the floors of what it gave."""
+        frames = self._frames(inputs)
         rows = _Placed({branch: self.stage.rule}, {branch: frames}, self.device)
 
         def handle(call: Call) -> None:
@@ -211,6 +233,16 @@ class TorchStage:
     def _placed(self, x: torch.Tensor) -> torch.Tensor:
         x = x.to(self.device)
         return x.to(self.wide) if self.wide is not None and x.is_floating_point() else x
+
+
+@dataclass(frozen=True)
+class Following:
+    """See `parity.paths.closer.layout.Watched`."""
+
+    model: torch.nn.Module
+    rules: Mapping[str, RowRule]
+    frames: Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]
+    pairs_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -232,12 +264,12 @@ def stage_variants(truth: TorchStage) -> Iterator[Variant]:
     """The runs that the floors of a stage in float32 are measured from, each loaded when it is its turn."""
     yield Variant("float64", TorchStage(truth.stage, truth.settings, dtype=torch.float64).run)
     for seed in range(SEEDS):
-        yield Variant(f"rounding {seed}", _perturbed(truth, 1_000_003 * (seed + 1)))
+        yield Variant(f"rounding {seed}", _perturbed(truth, seed))
 
 
 def _perturbed(truth: TorchStage, seed: int) -> Run:
     def run(inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
-        with perturbed(truth.root, seed, truth.settings.text("tpu")):
+        with truth.rounded(seed):
             return truth.run(inputs, plan, branch)
 
     return run

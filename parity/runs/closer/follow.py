@@ -25,24 +25,13 @@ from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.stream import state_of
-
-ALIKE = frozenset({"jit", "dtype", "matmul_precision"})
-"""Settings that may differ where the reference follows: of dtypes it has floors. Others change values or the order of
-tokens by design (another kernel's softmax, a mesh's sums), and what that rounds to at each module's own code was not
-measured."""
+from parity.settings import LAYOUT
 
 
-def can_follow(pair: Ready, request: Request) -> bool:
-    """Whether the reference can follow the candidate: the sides declare no difference that could change values
-    (`ALIKE`), no sites in particular were asked for, and it is the loop that is compared."""
-    if request.sites not in ("blocks", "all") or request.by_itself:
-        return False
-    return ALIKE.issuperset(d.setting for d in pair.differing)
-
-
-def holding(pair: Ready, plan: SitePlan, request: Request) -> SitePlan:
-    """The candidate's plan, which holds outputs where the reference can follow them."""
-    return replace(plan, whole=OUTPUTS) if can_follow(pair, request) else plan
+def holding(plan: SitePlan, request: Request) -> SitePlan:
+    """The candidate's plan, which holds outputs for the reference to follow, unless sites in particular were asked
+    for."""
+    return replace(plan, whole=OUTPUTS) if request.sites in ("blocks", "all") else plan
 
 
 def without_held(step: StepRecords) -> tuple[StepRecords, dict[str, Array]]:
@@ -70,7 +59,7 @@ def behind(result: Result, pair: Ready, state: State, request: Request, say: Say
         state: what the reference started that step from.
     """
     origin = result.origin
-    if origin is None or not can_follow(pair, request) or request.isolate == "modules":
+    if origin is None or request.sites not in ("blocks", "all") or request.isolate == "modules":
         return result
     step = origin.key.step
     of_step = [d for d in result.sites if d.key.step == step]
@@ -80,7 +69,8 @@ def behind(result: Result, pair: Ready, state: State, request: Request, say: Say
     steps = (step, step + 1)
     everything = Plan(sites=SitePlan("none", (), frozenset(), EVERYTHING))
     held = without_held(next(pair.sides.candidate.observe(everything, start=state, steps=steps)))[1]
-    plan = Plan(follow=held, far=True, own_order=pair.port, floors=DEFAULT_KINDS)
+    own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
+    plan = Plan(follow=held, far=True, own_order=own_order, floors=DEFAULT_KINDS)
     known = followed_errors(next(pair.sides.reference.observe(plan, start=state, steps=steps)))
     if not any(local.beyond for local in known.values()):
         return result
