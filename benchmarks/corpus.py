@@ -61,7 +61,7 @@ def _variants(dtype: str, variants: Iterable[Any]) -> Iterator[tuple[str, Make]]
     """Of the fault bench; the reference is measured once for each number of steps."""
     from known_reference import Known
 
-    known = functools.cache(lambda steps: Known(dtype, steps, isolate="none"))
+    known = functools.cache(lambda steps: Known(dtype, steps))
 
     def make(variant: Any, where: Path) -> None:
         bench = known(variant.steps)

@@ -46,8 +46,7 @@ HEAD = """# Fault bench
 
 `make fault-bench` runs it on the tiny HunyuanVideo-1.5 and renders this page from
 `benchmarks/results/fault-bench.json`. float32 is the logic check as `parity run` does it. bfloat16, precision
-alone, is what `parity run --checks precision --isolate modules` does with bfloat16 on both sides, but that every
-module, not only the blocks, is run alone on the reference's inputs and judged by its local floor. By default a
+alone, is what `parity run --checks precision` does with bfloat16 on both sides. By default a
 bfloat16 pair goes through the logic check first: the row of both checks counts what either finds. An alarm is any
 verdict but a pass. The faults and the rules that find them have one author, and the set is exhausted: it shows what
 was lost, not how good the verdict is (`mutants`, history).
@@ -64,7 +63,7 @@ def markdown(kept: Mapping[str, Any]) -> str:
         out.append(f"| {fault.name} | {fault.group} | `{fault.at or '(model)'}` | {' | '.join(cells)} |")
     out += [
         "",
-        "| innocent variant | float32: alarms, largest ratio | bfloat16, with modules run alone |",
+        "| innocent variant | float32: alarms, largest ratio | bfloat16, precision alone |",
         "|---|---|---|",
     ]
     for innocent in INNOCENTS:

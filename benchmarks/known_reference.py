@@ -52,8 +52,7 @@ class Known:
     """A reference with its floors, measured once and judged against many times.
 
     Args:
-        sites: observed; in bfloat16 every module is also run alone on the reference's inputs. model: name or folder.
-        isolate: in place of `none` in float32 and `modules` in bfloat16. port: `FILE:FUNCTION` of the candidate.
+        sites: observed. model: name or folder. isolate: see `Request`. port: `FILE:FUNCTION` of the candidate.
     """
 
     def __init__(
@@ -62,9 +61,9 @@ class Known:
         steps: int,
         seed: int = 0,
         *,
-        sites: str | None = None,
+        sites: str = "blocks",
         model: str = DEFAULT_MODEL,
-        isolate: str | None = None,
+        isolate: str = "none",
         port: str | None = None,
     ) -> None:
         exact, chosen = dtype == "float32", [f"dtype={dtype}"]
@@ -80,8 +79,8 @@ class Known:
             candidate,
             steps,
             seed,
-            sites=sites or ("blocks" if exact else "all"),
-            isolate=isolate or ("none" if exact else "modules"),
+            sites=sites,
+            isolate=isolate,
             checks="both" if exact else "precision",
             ports=ports,
         )

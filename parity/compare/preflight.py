@@ -60,6 +60,12 @@ def preflight(reference: Facts, candidate: Facts, differing: Iterable[str]) -> t
     )
 
 
+MANY = 1024
+"""Values of a parameter from which rounding moves so many that all counters of its fingerprint show it."""
+
+FEW_LIMIT = 1e-4
+"""Relative L2 up to which a few values may differ: those next to zero that float16 cannot hold are far below."""
+
 WEIGHTS = "weights"
 """Name of the check of parameters."""
 
@@ -106,7 +112,8 @@ def compare_weights(
         return Check(WEIGHTS, "explained", f"{len(a)} parameters equal, under other names")
     alone = [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
     if other and not (one_sided and not mapped):
-        judged = _judged_weights({n: prints[n] for n in other}, shapes, len(a), own)
+        sizes = {n: a[n][0] for n in other}
+        judged = _judged_weights({n: prints[n] for n in other}, sizes, shapes, len(a), own)
         if judged is not None:
             return replace(judged, detail="; ".join([judged.detail, *alone]))
     parts = [f"{len(other)} of {len(a)} parameters differ in value: {few(other)}"] if other else []
@@ -119,18 +126,26 @@ def compare_weights(
 
 
 def _judged_weights(
-    other: Mapping[str, tuple[WeightPrint, WeightPrint]], shapes: Collection[str], count: int, own: bool
+    other: Mapping[str, tuple[WeightPrint, WeightPrint]],
+    sizes: Mapping[str, tuple[int, ...]],
+    shapes: Collection[str],
+    count: int,
+    own: bool,
 ) -> Check | None:
     """What the numbers of parameters say that are not equal to the bit; None where they are not known of all.
 
     Args:
-        shapes: those of another shape. count: of all parameters. own: see `compare_weights`.
+        sizes: the reference's shapes. shapes: those of another shape. count: of all parameters. own: see
+            `compare_weights`.
     """
     apart = {n: x.apart(y) for n, (x, y) in other.items()}
     if any(math.isnan(far) for far in apart.values()):
         return None
     laid_out = {n for n, (x, y) in other.items() if (n in shapes or apart[n] > ROUNDING_LIMIT) and x.same_values(y)}
-    wrong = [n for n in other if apart[n] > ROUNDING_LIMIT and not (own and n in laid_out)]
+    few_values = {
+        n for n, (x, y) in other.items() if x.in_few(y) and apart[n] > FEW_LIMIT and math.prod(sizes[n]) >= MANY
+    }
+    wrong = [n for n in other if (apart[n] > ROUNDING_LIMIT or n in few_values) and not (own and n in laid_out)]
     said = f"{len(other)} of {count} parameters"
     if not wrong and laid_out:
         return Check(WEIGHTS, "explained", f"{said} hold the reference's values in another layout: {few(laid_out)}")
@@ -145,7 +160,7 @@ def _judged_weights(
     elif scaled:
         how = f"are the reference's times {', '.join(dict.fromkeys(f'{gain:.4g}' for gain in gains.values()))}"
     else:
-        how = f"have other values, '{worst}' by {apart[worst]:.1%}"
+        how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
     detail = f"{len(wrong)} of {count} parameters {how}: {few(wrong)}"
     if own and scaled:  # a port may have folded a scale into its weights: the sites decide
         return Check(WEIGHTS, "explained", detail)

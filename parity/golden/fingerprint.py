@@ -99,6 +99,13 @@ class WeightPrint:
         far = float(np.linalg.norm(other.counters - self.counters))
         return far / size if size else (0.0 if not far else math.inf)
 
+    def in_few(self, other: WeightPrint) -> bool:
+        """Whether the two differ in a few values alone: rounding moves many, which every counter shows."""
+        if not self.numbers.size or not other.numbers.size:
+            return False
+        same = self.counters == other.counters
+        return bool(same.any() and not same.all())
+
     def gain(self, other: WeightPrint) -> float:
         """The factor by which all of the other's values are this one's; NaN for none."""
         if not self.numbers.size or not other.numbers.size or not self.counters.any():

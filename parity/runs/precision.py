@@ -16,10 +16,10 @@ from parity.compare.judge import Judge
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.compare.sites import Sites
 from parity.floors import Floors
-from parity.paths.plan import DEFAULT_KINDS, Changes, Plan
+from parity.paths.plan import DEFAULT_KINDS, Changes, Plan, State
 from parity.paths.side import Pair, Side
 from parity.records import StepRecords
-from parity.runs.closer.follow import Following, born, holding, without_held
+from parity.runs.closer.follow import Following, behind, born, holding, placed, without_held
 from parity.runs.closer.suspects import LocalPass
 from parity.runs.closer.unobserved import unobserved
 from parity.runs.logic import Truth, grid_of, reached
@@ -67,6 +67,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     theirs_plan = replace(whole, sites=holding(plan, request) if local is None else plan)
     candidate = until_end(pair.sides.candidate.observe(theirs_plan, start=start), ends[2])
     following: Following | None = None
+    states: dict[int, State] = {}
     for true in truth.steps:
         say("reference in its working dtype", true.step, request.steps)
         given = [next(run) for run in runs]
@@ -74,6 +75,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         say(request.candidate_at(true.step), true.step, request.steps)
         theirs, outputs = without_held(next(candidate))
         following = following or Following.of(given[0], outputs)
+        states[true.step] = state_of(given[0], "before")
         sink.step(StepRecords(true.step, given[0].records, judged.floors), theirs)
         sites: Sequence[SiteDiff] = judge.step(judged, theirs)
         if local is not None:
@@ -88,8 +90,6 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     if request.by_itself:
         beside = {**truth.ends.beside, **({} if extra is None else ends[1].beside), **beside}
     sink.finish(Pair(ends[0].joined(beside), ends[2]))
-    if extra is not None and coarse is None:
-        extra.close()
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
     checks = (*pair.checks, reached(pair))
     failing: Failed = "precision"
@@ -104,6 +104,11 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     )
     if following is not None and following.failing and result.origin is not None:
         result = replace(result, why=replace(result.why, fed="candidate"))
+    elif result.verdict == "fail" and result.origin is not None and local is None:
+        state = states[result.origin.key.step]
+        result = placed(behind(result, pair, state, request, say, references[-1]))
+    if extra is not None and coarse is None:
+        extra.close()
     if local is not None and result.verdict == "fail":
         result = local.descend(result)
     if begun is not None:

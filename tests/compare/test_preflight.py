@@ -188,6 +188,7 @@ def test_a_reference_that_cannot_be_walked_fails_too() -> None:
 
 
 A, B = np.random.default_rng(5).standard_normal((2, 40, 40)).astype(np.float32)
+ONE = np.eye(1, 1600, 127, dtype=np.float32).reshape(40, 40)
 
 
 def held(a: np.ndarray, b: np.ndarray) -> Weights:
@@ -201,6 +202,8 @@ def held(a: np.ndarray, b: np.ndarray) -> Weights:
         (held(A * np.float32(1 + 1e-6), B), False, "explained", "1 of 2 parameters are nearly equal, 9.6e-07"),
         (held(8 * A, 8 * B), False, "fail", "2 of 2 parameters are the reference's times 8: 'a.weight', 'b.weight'"),
         (held(A + B, B), True, "fail", "1 of 2 parameters have other values, 'a.weight' by"),
+        (held(A + 0.2 * ONE, B), True, "fail", "'a.weight' by 0.5% in a few places"),
+        (held(A + 1e-3 * ONE, B), False, "explained", "nearly equal"),
         (held(A.T, B), False, "fail", "1 of 2 parameters hold the reference's values in another order: 'a.weight'"),
         (held(A.T, B), True, "explained", "hold the reference's values in another layout: 'a.weight'"),
         (held(A[:, None], B), True, "explained", "in another layout"),

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare.births import excuses
+from parity.compare.conclude import divergence
 from parity.compare.follow import followed_errors, with_followed
 from parity.compare.independent import code_of, place_of
 from parity.compare.local import BORN, Local
-from parity.compare.result import Cause, Result, SiteDiff, Witness
-from parity.compare.sites import Sites
+from parity.compare.result import Cause, Origin, Result, SiteDiff, Witness
+from parity.compare.sites import FAILED, INTRODUCED, Sites, Which, among
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, name_of
 from parity.paths.side import Side
@@ -52,11 +53,11 @@ def without_held(step: StepRecords) -> tuple[StepRecords, dict[str, Array]]:
     return (replace(step, records=tuple(records)) if held else step), held
 
 
-def behind(result: Result, pair: Ready, state: State, request: Request, say: Say) -> Result:
+def behind(result: Result, pair: Ready, state: State, request: Request, say: Say, side: Side | None = None) -> Result:
     """A failing result with all that differs by itself in the step of its origin, also behind the first divergence.
 
     Args:
-        state: what the reference started that step from.
+        state: what the reference started that step from. side: see `Following.settle`; by default the reference.
     """
     origin = result.origin
     if origin is None or request.sites not in ("blocks", "all") or request.isolate == "modules":
@@ -71,11 +72,30 @@ def behind(result: Result, pair: Ready, state: State, request: Request, say: Say
     held = without_held(next(pair.sides.candidate.observe(everything, start=state, steps=steps)))[1]
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
     plan = Plan(follow=held, far=True, own_order=own_order, floors=DEFAULT_KINDS)
-    known = followed_errors(next(pair.sides.reference.observe(plan, start=state, steps=steps)))
+    known = followed_errors(next((side or pair.sides.reference).observe(plan, start=state, steps=steps)))
     if not any(local.beyond for local in known.values()):
         return result
     result = replace(result, sites=Sites.of(_settled(result.sites, step, known, pair)))
     return replace(result, causes=(*result.causes, *_named(result, known)))
+
+
+def placed(result: Result) -> Result:
+    """A result whose origin following has shown to be propagated, with the first divergence that stands."""
+    origin = result.origin
+    if origin is None or not any(
+        d.birth == "propagated" for d in among(result.sites, step=origin.key.step, which=_at(origin.key))
+    ):
+        return result
+    born = among(result.sites, step=origin.key.step, verdicts=FAILED, births=INTRODUCED)
+    first = next((d for d in born if d.key.module != LOOP and d.birth is not None), None)
+    if first is None or first.birth is None:
+        return result
+    why = divergence(first, first.birth, outputs_match=result.why.outputs_match, sites=result.sites)
+    return replace(result, origin=Origin(first.key, first.birth), why=replace(why, fed="candidate"))
+
+
+def _at(key: Key) -> Which:
+    return lambda d: replace(d.key, step=key.step) == key
 
 
 def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
