@@ -4,9 +4,9 @@
 
 Every fault of `fault_catalogue` is run on tiny-hunyuan-video-1.5 through the tool's own checks, in float32 (the
 logic check, as `parity run` does it) and in bfloat16 (the precision check alone, as `--checks precision` does it, so
-that what the logic check would find anyway does not count), and every innocent variant with five seeds in both. The reference and its floors are measured once
-for each dtype, number of steps and seed. Rows are kept in the state file as they come, so that a stopped run goes on.
-Half a minute a row. A whole run is kept in `benchmarks/results` and rendered.
+that what the logic check would find anyway does not count), and every innocent variant with five seeds in both. The
+reference and its floors are measured once for each dtype, number of steps and seed. Rows are kept in the state file as
+they come, so that a stopped run goes on. Half a minute a row. A whole run is kept in `benchmarks/results` and rendered.
 """
 
 from __future__ import annotations

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parity.compare.independent import differences
 from parity.compare.result import Result
 from parity.paths.live import InProcess
-from tests.support import nnx_port, ports
+from parity.runs.compare import run
+from parity.runs.load import load_ports
+from parity.runs.request import Request
+from tests.support import nnx_port
+from tests.support.lab import quiet
 
 Change = tuple[str, str]
 
@@ -53,16 +58,22 @@ STACKS = [
 ]  # fmt: skip
 
 
-def stack(folder: Path, faults: str, runs: str) -> Result:
-    """The model of `nnx_port` against itself with these faults, run as torch, torchax or Flax."""
+def stack(folder: Path, faults: str, runs: str, *settings: str, **options: Any) -> Result:
+    """The model of `nnx_port` against itself with these faults, run as torch, torchax or Flax.
+
+    Args:
+        settings: of both sides. options: of `Request`.
+    """
     text, known = (nnx_port.PORT, IN_FLAX) if runs == "flax" else (nnx_port.REFERENCE, IN_TORCH)
-    for name in faults.split("+"):
+    for name in filter(None, faults.split("+")):
         before, after = known[name]
         assert text.count(before) == 1
         text = text.replace(before, after)
     reference, port = nnx_port.write(folder, text.replace("inputs=given", f'runs="{runs}"'))
     candidate = port if runs == "flax" else port.replace(":build", ":reference")
-    return ports.compare(reference, candidate, "attention.mask=exact", openers=InProcess())
+    loaded = load_ports(reference, candidate, None, openers := InProcess())
+    ours, theirs = loaded.settings(list(settings), ["attention.mask=exact", *settings])
+    return run(Request("model", ours, theirs, ports=loaded, **options), quiet, openers=openers)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +83,19 @@ def test_every_module_with_a_fault_is_listed_in_order(faults: str, runs: str, tm
     found = differences(stack(tmp_path, faults, runs))
     listed = [name for name in LISTED if name in faults.split("+")]
     assert [d.place for d in found] == [LISTED[name] for name in listed]
+
+
+def test_every_faulty_module_is_listed_by_the_precision_check(tmp_path: Path) -> None:
+    result = stack(tmp_path, "text+norm+residual+out", "torchax", "dtype=bfloat16", checks="precision")
+    assert (result.verdict, result.failed) == ("fail", "precision")
+    assert [d.place for d in differences(result)] == ["text", "blocks.*.norm", "blocks.*", "the model's output"]
+
+
+def test_the_precision_check_agrees_where_nothing_is_wrong_and_places_a_fault_inside_a_block(tmp_path: Path) -> None:
+    assert stack(tmp_path, "", "torchax", "dtype=bfloat16", checks="precision").verdict == "pass"
+    result = stack(tmp_path, "norm", "torchax", "dtype=bfloat16", checks="precision")
+    assert result.origin is not None
+    assert result.origin.key.site == "blocks.0.norm:out"
 
 
 def test_every_faulty_module_of_a_flax_port_is_listed(tmp_path: Path) -> None:

@@ -107,6 +107,15 @@ def test_a_wrong_weight_has_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts.result.stages[0].by_itself.ratio > 3
 
 
+def test_a_small_error_behind_a_wider_floor_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "text_encoder.block.1.layer.0.SelfAttention.q"
+    params = loaded_stage("candidate", COG, "text", "text_encoder").params  # type: ignore[attr-defined]
+    monkeypatch.setitem(params, f"{module}.weight", params[f"{module}.weight"] * (1 + 4e-6))
+    texts = judge(COG)
+    assert origin(texts.result) == ("cond", f"{module}:out", "module")
+    assert texts.result.stages[0].by_itself.ratio < 3, "the free run's floor hides it"
+
+
 def file_of(name: str, path: Path, change: object = None) -> Path:
     """A port's stage-1 file of the reference's own embeddings, changed."""
     case, _ = made(name)

@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from parity.hooks.reduce import on_jax as reduce_jax
 from parity.hooks.reduce.batch_jax import BatchingReducer, Slot, gather
 from parity.hooks.reduce.transfer import to_records, widen16
+from parity.hooks.sites import WHOLE
 from parity.hooks.tap import Entry, Reduced, Tap
 from parity.records import Record
 
@@ -43,8 +44,10 @@ def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str 
     if not entries:
         return []
     slots: list[Slot | None] = [e.reduced.stats for e in entries if e.reduced is not None]
-    # What is held as it is stays on the device after the first step, the one in which it is looked at.
-    wanted = [v if slot is not None or step == 0 else None for slot, v in zip(slots, reduced[1], strict=True)]
+    # Outputs that are held as they are stay on the device after the first step, the one in which they are looked at;
+    # inputs are held in a step alone that is.
+    looked_at = step <= 0 or any(f":{WHOLE}.in." in e.site for e in entries)
+    wanted = [v if slot is not None or looked_at else None for slot, v in zip(slots, reduced[1], strict=True)]
     groups, values = jax.device_get(whole((reduced[0], wanted)))
     numbers = [None if slot is None else reduce_jax.to_host(gather(groups, slot)) for slot in slots]
     held = [None if v is None else widen16(np.asarray(v)) for v in values]
