@@ -150,7 +150,8 @@ class Births:
 
 def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:
     """Whether it is an attention call of a module that is given another mask, which is no input of the call."""
-    return key.module.endswith(ATTENTION) and any((key.branch, module) in masked for module in above(key.module))
+    attention = key.module.rpartition(".")[2] == ATTENTION
+    return attention and any((key.branch, module) in masked for module in above(key.module))
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Local errors of a step in which the reference followed the candidate, and the divergences that they decide.
 
-At each output the reference computed its own from the candidate's values before it, so that nothing is inherited: what
-differs there is the module's own code, or its parent's between the values that are named. numpy only.
+At each value the reference computed its own from the candidate's values before it, so that nothing is inherited: what
+differs at an output is the module's own code, at an input its caller's. Where inputs are not handed out, an output may
+be its caller's code as well. numpy only.
 """
 
 from __future__ import annotations

@@ -97,6 +97,7 @@ def _any_block(place: str) -> str:
 
 
 def place_of(site: str) -> str:
+    """A site in the words of a list of differences."""
     module, _, port = site.partition(":")
     port = port.partition("@")[0]
     if module == SCHEDULE:

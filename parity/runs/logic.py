@@ -73,7 +73,9 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
     result = _require_common(_with_attention(result, pair, ends), pair, ends, chosen=request.sites != "none")
     result = judged.closer(result, request, ends.names)
     failing = judged.failing if result.verdict == "fail" else None
-    return (result if failing is None else behind(result, pair, failing, request, say)), truth
+    if failing is not None:
+        result = behind(result, pair, pair.sides.reference, failing, request, say)
+    return result, truth
 
 
 @dataclass
@@ -113,7 +115,7 @@ class _Judged:
     def look_again(self) -> None:
         """Where all agreed: the reference on the candidate's own values; modules that are in doubt and were not seen
         so, on the reference's."""
-        if self.following is not None and self.local is None and not born(self.collected.sites):
+        if self.following is not None and not born(self.collected.sites):
             self.collected.sites = Sites.of(
                 self.following.settle(self.pair, self.pair.sides.reference, self.collected.sites, self.say)
             )

@@ -64,7 +64,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         until_end(side.observe(whole if i == 0 else Plan(sites=plan, ends=True), start=start), ends[i])
         for i, side in enumerate(references)
     ]
-    theirs_plan = replace(whole, sites=holding(plan, request) if local is None else plan)
+    theirs_plan = replace(whole, sites=holding(plan, request))
     candidate = until_end(pair.sides.candidate.observe(theirs_plan, start=start), ends[2])
     following: Following | None = None
     states: dict[int, State] = {}
@@ -104,9 +104,9 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     )
     if following is not None and following.failing and result.origin is not None:
         result = replace(result, why=replace(result.why, fed="candidate"))
-    elif result.verdict == "fail" and result.origin is not None and local is None:
+    elif result.verdict == "fail" and result.origin is not None:
         state = states[result.origin.key.step]
-        result = placed(behind(result, pair, state, request, say, references[-1]))
+        result = placed(behind(result, pair, references[-1], state, request, say))
     if extra is not None and coarse is None:
         extra.close()
     if local is not None and result.verdict == "fail":

@@ -17,6 +17,7 @@ from parity.hooks.sites import plan_sites
 from parity.models.registry import family_of
 from parity.models.spec import Case
 from parity.models.text import Encoder, TextStage
+from parity.paths.jax.stage import TorchaxStage
 from parity.paths.plan import Given
 from parity.paths.worker.trees import nest
 from parity.runs.request import Request
@@ -96,10 +97,16 @@ def test_observing_changes_no_bit(part: str) -> None:
         assert (seen.outputs[output] == plain.outputs[output]).all()
 
 
+def scale_weight(monkeypatch: pytest.MonkeyPatch, module: str, by: float) -> None:
+    """Multiply a weight of the candidate's encoder."""
+    candidate = loaded_stage("candidate", COG, "text", "text_encoder")
+    assert isinstance(candidate, TorchaxStage)
+    monkeypatch.setitem(candidate.params, f"{module}.weight", candidate.params[f"{module}.weight"] * by)
+
+
 def test_a_wrong_weight_has_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "text_encoder.block.1.layer.1.DenseReluDense.wi_0"
-    params = loaded_stage("candidate", COG, "text", "text_encoder").params  # type: ignore[attr-defined]
-    monkeypatch.setitem(params, f"{module}.weight", params[f"{module}.weight"] * 1.001)
+    scale_weight(monkeypatch, module, 1.001)
     texts = judge(COG)
     assert (texts.result.verdict, texts.result.failed) == ("fail", "logic")
     assert origin(texts.result) == ("cond", f"{module}:out", "module")
@@ -109,8 +116,7 @@ def test_a_wrong_weight_has_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_small_error_behind_a_wider_floor_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "text_encoder.block.1.layer.0.SelfAttention.q"
-    params = loaded_stage("candidate", COG, "text", "text_encoder").params  # type: ignore[attr-defined]
-    monkeypatch.setitem(params, f"{module}.weight", params[f"{module}.weight"] * (1 + 4e-6))
+    scale_weight(monkeypatch, module, 1 + 4e-6)
     texts = judge(COG)
     assert origin(texts.result) == ("cond", f"{module}:out", "module")
     assert texts.result.stages[0].by_itself.ratio < 3, "the free run's floor hides it"

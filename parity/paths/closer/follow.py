@@ -262,9 +262,9 @@ class _Run:
         fate = (self.like or self).fates.get(name, "left")
         if fate != "followed" or placed is None:
             return fate, x
-        for part in layout.parts(module, port, x) if self.like is not None else ():
-            one = self.like.sites.get(_part_name(name, part)) if self.like is not None else None
-            if one is not None:
+        judged_before = {} if self.like is None else self.like.sites
+        for part in layout.parts(module, port, x) if judged_before else ():
+            if one := judged_before.get(_part_name(name, part)):
                 one.widen(layout.rows(module, part, x))
         # What is not finite lies in rows that nothing reads: it would not stay there.
         return fate, placed if is_mask(port, x) else torch.where(torch.isfinite(placed), placed, x)

@@ -205,7 +205,7 @@ class TorchStage:
 
         def walk(listen: Listen) -> None:
             for branch, given in inputs.items():
-                model = Following(self.root, {branch: self.stage.rule}, {branch: self._frames(given)})
+                model = WatchedStage(self.root, {branch: self.stage.rule}, {branch: self._frames(given)})
                 with around(), listen(model, (branch,)):
                     self.run(given, None, branch)
 
@@ -236,7 +236,7 @@ class TorchStage:
 
 
 @dataclass(frozen=True)
-class Following:
+class WatchedStage:
     """See `parity.paths.closer.layout.Watched`."""
 
     model: torch.nn.Module

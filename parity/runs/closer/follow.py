@@ -1,8 +1,9 @@
-"""The look that follows an agreeing check: the reference on the candidate's own values, module by module.
+"""The look that ends a check: the reference on the candidate's own values, module by module.
 
-The floors of the free run hold what one ulp of an elementary function grows to behind it; these do not
-(`parity.paths.closer.follow`), and nothing of the candidate is called: it works for ports. Cost: five runs of the
-reference's first step; nothing is compiled.
+Where all agreed it finds what is within the floors of the free run, which hold what one ulp of an elementary function
+grows to; where something failed, what lies behind it (`parity.paths.closer.follow`). No module of the candidate is
+called: it works for ports. Cost: five runs of a step of the reference, seven in 16 bits; where something failed, a run
+of the candidate's too, which is compiled for it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from parity.compare.follow import followed_errors, with_followed
 from parity.compare.independent import code_of, place_of
 from parity.compare.local import BORN, Local
 from parity.compare.result import Cause, Origin, Result, SiteDiff, Witness
-from parity.compare.sites import FAILED, INTRODUCED, Sites, Which, among
+from parity.compare.sites import FAILED, Sites, among
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, name_of
 from parity.paths.side import Side
@@ -29,10 +30,14 @@ from parity.runs.stream import state_of
 from parity.settings import LAYOUT
 
 
+def follows(request: Request) -> bool:
+    """Whether the reference follows: no sites in particular were asked for, and no module is run alone."""
+    return request.sites in ("blocks", "all") and request.isolate != "modules"
+
+
 def holding(plan: SitePlan, request: Request) -> SitePlan:
-    """The candidate's plan, which holds outputs for the reference to follow, unless sites in particular were asked
-    for."""
-    return replace(plan, whole=OUTPUTS) if request.sites in ("blocks", "all") else plan
+    """The candidate's plan, which holds outputs where the reference follows them."""
+    return replace(plan, whole=OUTPUTS) if follows(request) else plan
 
 
 def without_held(step: StepRecords) -> tuple[StepRecords, dict[str, Array]]:
@@ -53,14 +58,14 @@ def without_held(step: StepRecords) -> tuple[StepRecords, dict[str, Array]]:
     return (replace(step, records=tuple(records)) if held else step), held
 
 
-def behind(result: Result, pair: Ready, state: State, request: Request, say: Say, side: Side | None = None) -> Result:
+def behind(result: Result, pair: Ready, side: Side, state: State, request: Request, say: Say) -> Result:
     """A failing result with all that differs by itself in the step of its origin, also behind the first divergence.
 
     Args:
-        state: what the reference started that step from. side: see `Following.settle`; by default the reference.
+        side: see `Following.settle`. state: what the reference started that step from.
     """
     origin = result.origin
-    if origin is None or request.sites not in ("blocks", "all") or request.isolate == "modules":
+    if origin is None or not follows(request):
         return result
     step = origin.key.step
     of_step = [d for d in result.sites if d.key.step == step]
@@ -72,7 +77,7 @@ def behind(result: Result, pair: Ready, state: State, request: Request, say: Say
     held = without_held(next(pair.sides.candidate.observe(everything, start=state, steps=steps)))[1]
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
     plan = Plan(follow=held, far=True, own_order=own_order, floors=DEFAULT_KINDS)
-    known = followed_errors(next((side or pair.sides.reference).observe(plan, start=state, steps=steps)))
+    known = followed_errors(next(side.observe(plan, start=state, steps=steps)))
     if not any(local.beyond for local in known.values()):
         return result
     result = replace(result, sites=Sites.of(_settled(result.sites, step, known, pair)))
@@ -82,20 +87,15 @@ def behind(result: Result, pair: Ready, state: State, request: Request, say: Say
 def placed(result: Result) -> Result:
     """A result whose origin following has shown to be propagated, with the first divergence that stands."""
     origin = result.origin
-    if origin is None or not any(
-        d.birth == "propagated" for d in among(result.sites, step=origin.key.step, which=_at(origin.key))
-    ):
+    if origin is None:
         return result
-    born = among(result.sites, step=origin.key.step, verdicts=FAILED, births=INTRODUCED)
-    first = next((d for d in born if d.key.module != LOOP and d.birth is not None), None)
-    if first is None or first.birth is None:
+    failing = [d for d in among(result.sites, verdicts=FAILED, step=origin.key.step) if d.key.module != LOOP]
+    first = next((d for d in failing if d.birth in BORN), None)
+    stands = not any(d.key == origin.key and d.birth == "propagated" for d in failing)
+    if first is None or first.birth is None or stands:
         return result
     why = divergence(first, first.birth, outputs_match=result.why.outputs_match, sites=result.sites)
     return replace(result, origin=Origin(first.key, first.birth), why=replace(why, fed="candidate"))
-
-
-def _at(key: Key) -> Which:
-    return lambda d: replace(d.key, step=key.step) == key
 
 
 def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
