@@ -8,7 +8,7 @@
 #   make fault-bench  every fault and innocent variant (hours). This and those below write benchmarks/results/NAME.json and
 #                 NAME.md, and go on where they stopped
 #   make history oracle  faults from the history of public repositories (a quarter of an hour)
-#   make mutants  faults that nobody chose (minutes)
+#   make mutants stacks  faults that nobody chose, and four at once (minutes)
 #   make families diffusers' transformers that parity has no line for, each as it is (an hour or two)
 #   make gpu      whether the reference works on a GPU (minutes on one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
@@ -30,7 +30,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
 .PHONY: install run test test-all lint older bench fault-bench history oracle mutants ablations sensitivity pitfalls
-.PHONY: families gpu goldens pictures docs fuzz kills
+.PHONY: stacks families gpu goldens pictures docs fuzz kills
 
 install: $(STAMP)
 
