@@ -52,7 +52,7 @@ class Known:
     """A reference with its floors, measured once and judged against many times.
 
     Args:
-        sites: observed. model: name or folder. isolate: see `Request`. port: `FILE:FUNCTION` of the candidate.
+        sites: observed. model: name or folder. port: `FILE:FUNCTION` of the candidate.
     """
 
     def __init__(
@@ -63,12 +63,11 @@ class Known:
         *,
         sites: str = "blocks",
         model: str = DEFAULT_MODEL,
-        isolate: str = "none",
         port: str | None = None,
     ) -> None:
         exact, chosen = dtype == "float32", [f"dtype={dtype}"]
         self._openers = _Openers()
-        self.openers = Remembering(self._openers, calls=True)
+        self.openers = Remembering(self._openers)
         candidate, ports = parse("torchax", chosen), NO_PORTS
         if port is not None:
             own = self._openers.port("--port", port, DEFAULT_TIMEOUT)
@@ -80,7 +79,6 @@ class Known:
             steps,
             seed,
             sites=sites,
-            isolate=isolate,
             checks="both" if exact else "precision",
             ports=ports,
         )

@@ -4,9 +4,10 @@
 
 One weight of the candidate is moved by relative Gaussian noise after its checkpoint was compared, as a kernel or a
 layout that handles it wrongly would: preflight sees nothing, the arithmetic of one module differs. Sizes are spaced
-evenly on a logarithmic scale. The local error is that of the module that owns the weight, run alone on the reference's
-own inputs, relative to its output and in multiples of its local floor; whether the run finds it is `parity run`'s own
-verdict in float32. `port` is the reference's class as a port in torch.
+evenly on a logarithmic scale. The local error is that of the module that owns the weight, relative to its output and in
+multiples of its local floor, measured on the reference's own path: what it gives with that weight, followed by itself
+without. Whether the run finds it is `parity run`'s own verdict in float32. `port` is the reference's class as a port in
+torch.
 
 One line a fault; the page has, for each model and candidate, the largest local error that was missed (every larger one
 was found) and the smallest that was found. In-process, the reference measured once, so that a fault costs seconds; rows
@@ -41,12 +42,13 @@ import stamp
 from known_reference import Known
 from tiny_families import CONFIGS, make
 
-from parity.compare.local import local_errors
+from parity.compare.follow import followed_errors
+from parity.hooks.sites import OUTPUTS, SitePlan
 from parity.paths.jax.candidate import to_jax
 from parity.paths.live import LiveSide
 from parity.paths.loaded import Loaded
-from parity.paths.plan import CallRecords, Plan, State
-from parity.records import StepRecords
+from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State
+from parity.runs.closer.follow import without_held
 from parity.runs.sides import reference_spec
 from parity.runs.stream import state_of
 
@@ -63,7 +65,7 @@ HEAD = """# The smallest error that is found
 `make sensitivity` moves one weight of the candidate by random noise after its checkpoint was compared, so that the
 arithmetic of one module is wrong at its use and nothing before a forward shows it, runs `parity run`'s own comparison
 in float32 with default options, and lists whether it failed. An error's size is that of the module that owns the
-weight, run alone on the reference's inputs, in multiples of its local floor (2e-7 to 5e-7 of its output). Sizes are
+weight, on the values that it is given, in multiples of its local floor (2e-7 to 5e-7 of its output). Sizes are
 spaced evenly on a logarithmic scale from 1e-7 to 1e-2 of the weight, one weight drawn for each. Limits are 3 floors:
 errors below that are rounding by definition, and those just above it are found or not as the draw has it.
 """
@@ -93,35 +95,40 @@ class Bench:
         self.reference = LiveSide(self.known.openers.inner.host, reference_spec(self.known.request))  # type: ignore[attr-defined]
         self.module = self.reference.loaded.backend.module()
         self.state: State = state_of(next(self.reference.observe(Plan())), "before")
-        self._calls: dict[str, list[CallRecords]] = {}
 
     def drawn(self) -> list[str]:
         """A weight for each size, of those whose owner is called."""
-        names = [name for name, _ in self.module.named_parameters() if self.calls(_owner(name))]
+        called = {name.split()[1].partition(":")[0] for name in self.held()}
+        names = [name for name, _ in self.module.named_parameters() if _owner(name) in called]
         draw = torch.Generator().manual_seed(0)
         return [names[int(torch.randint(len(names), (), generator=draw))] for _ in SIZES]
 
-    def calls(self, module: str) -> list[CallRecords]:
-        """The reference's calls of a module, with what they give and their local floors."""
-        if module not in self._calls:
-            plan = Plan(calls=(module,))
-            found = self.reference.observe(plan, start=self.state, steps=(0, 1)) if module else ()
-            self._calls[module] = [c for c in found if isinstance(c, CallRecords)]
-        return self._calls[module]
+    def held(self) -> dict[str, Array]:
+        """What the reference's modules give, with its weights as they are now."""
+        plan = Plan(sites=SitePlan("none", (), frozenset(), OUTPUTS))
+        return without_held(next(self.reference.observe(plan, start=self.state, steps=(0, 1))))[1]
+
+    def error(self, module: str, held: dict[str, Array]) -> tuple[float, float]:
+        """The largest of a module's outputs against what the reference makes of the values before it: relative L2, and
+        in local floors."""
+        plan = Plan(follow=held, far=True, floors=DEFAULT_KINDS)
+        found = followed_errors(next(self.reference.observe(plan, start=self.state, steps=(0, 1))))
+        own = (local.distance for key, local in found.items() if key.module == module)
+        return max(((d.rel_l2, d.ratio) for d in own), key=lambda pair: pair[1], default=(0.0, 0.0))
 
     def row(self, weight: str, number: int) -> stamp.Row:
         """Make one weight wrong, run, and put it back.
 
         Returns:
-            the weight; the noise's size relative to it; the largest error of its module's output, run alone: relative
-            L2, and in local floors; whether the run failed, and its origin.
+            the weight; the noise's size relative to it; the largest error of its module's output (`error`); whether the
+            run failed, and its origin.
         """
         parameter = self.module.get_parameter(weight)
         noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
         delta = SIZES[number] * noise * parameter.data.square().mean().sqrt()
         with moved(parameter, delta):
-            errors = [_error(c, self.reference.call(c.call, Plan())) for c in self.calls(_owner(weight))]
-        error, floors = max(errors, key=lambda pair: pair[1], default=(0.0, 0.0))
+            held = self.held()
+        error, floors = self.error(_owner(weight), held)
         with wrong(self.side, weight, delta):
             result = self.known.judge(self.side)
         row = {"model": self.model, "candidate": self.kind, "weight": weight, "size": SIZES[number], "error": error}
@@ -131,12 +138,6 @@ class Bench:
 
 def _owner(weight: str) -> str:
     return weight.rpartition(".")[0]
-
-
-def _error(truth: CallRecords, given: StepRecords) -> tuple[float, float]:
-    local = local_errors(truth, given.records).values()
-    worst = max(local, key=lambda x: x.distance.ratio, default=None)
-    return (0.0, 0.0) if worst is None else (worst.distance.rel_l2, worst.distance.ratio)
 
 
 @contextlib.contextmanager

@@ -250,7 +250,6 @@ class Facts:
         provenance: of its records. grid: frames, height and width of the image tokens; None where they have no order.
         dtype: it works in. checks: (name, verdict, detail) of what is to be known of its inputs or its port.
         input_dtypes: of `inputs` and `tensors`. tensors: a reference port's own inputs by argument, widened.
-        cannot_call: why its modules cannot be called one at a time; empty where they can.
         lacks: setting -> why it has no meaning for this model.
         compiled: whether a compiler makes one program of its calls, which is another where they are observed.
         trunk: the child of its module that holds the blocks; empty where the module itself does.
@@ -271,7 +270,6 @@ class Facts:
     checks: tuple[tuple[str, str, str], ...] = ()
     input_dtypes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
-    cannot_call: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
     compiled: bool = False
     trunk: str = ""

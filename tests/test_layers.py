@@ -152,7 +152,7 @@ PARENT = (
     "parity", "parity.cli", "parity.golden", "parity.compare", "parity.report.comparison", "parity.commands.run",
     "parity.commands.explain", "parity.commands.diff",
     "parity.runs.compare",
-    "parity.face.verbs", "parity.runs.closer.suspects",
+    "parity.face.verbs", "parity.runs.closer.follow",
     "parity.runs.memo", "parity.runs.sides", "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan",
     "parity.paths.side", "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.recording.record",
     "parity.tpu.compiler",

@@ -35,8 +35,7 @@ def run(
         str,
         one_of(
             ISOLATIONS,
-            "steps: start each step from the reference's latents; modules: also run each block on the reference's "
-            "inputs.",
+            "steps: start each step from the reference's latents.",
             "Comparison",
         ),
     ] = "none",

@@ -276,7 +276,7 @@ def divergence(
         element=element,
         part=peak(at) if within_norm and math.isnan(element) else NAN,
         note=at.note,
-        fed="reference" if local else "own",
+        fed="candidate" if local else "own",
         outputs_match=outputs_match,
     )
 

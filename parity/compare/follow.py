@@ -8,15 +8,51 @@ be its caller's code as well. numpy only.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.births import BIN_LIMIT, L2_LIMIT, ONE_SIDED, Excuse, above, excused, is_mask_given
-from parity.compare.local import BORN, Local
+from parity.compare.births import (
+    BIN_LIMIT,
+    L2_LIMIT,
+    ONE_SIDED,
+    Excuse,
+    above,
+    call_of,
+    excused,
+    input_severities,
+    is_mask_given,
+    severity,
+)
 from parity.compare.metrics import ratio
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
 from parity.records import LOOP, Key, StepRecords
+
+BORN: tuple[Birth, ...] = ("input", "module")
+
+DOUBT = 1.0
+"""Severity from which a site of an agreeing run is suspect: above its floor. Of innocent pairs in float32 hardly a site
+is (benchmarks/results/fault-bench.md: the largest ratio of all variants is 1.04)."""
+
+GROWTH = 3.0
+"""How much above its inputs: a block that only hands on what it was given has a ratio like theirs."""
+
+MOST = 4
+"""Modules in doubt that are looked at: those in which the others' doubts began, as a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """The local error at one value.
+
+    Attributes:
+        distance: of the candidate's value from the reference's, made of the same values. beyond: whether above its
+            floor in L2 or in a row bin. note: what was done to it, where that is known.
+    """
+
+    distance: Distance
+    beyond: bool
+    note: str = ""
 
 
 def followed_errors(step: StepRecords) -> dict[Key, Local]:
@@ -100,3 +136,35 @@ def _verdict(key: Key, local: Local, excuses: Sequence[Excuse]) -> SiteVerdict:
     """An output inside a module that a declared difference changes is explained with it."""
     places = [key, *(replace(key, site=f"{module}:out") for module in above(key.module) if module)]
     return "harmless" if any(excused(place, local.distance.rel_l2, excuses) for place in places) else "fail"
+
+
+def doubtful(sites: Sequence[SiteDiff], modules: Collection[str]) -> tuple[str, ...]:
+    """The modules whose own error should be measured; in execution order.
+
+    Args:
+        sites: of one step, judged, none of them beyond its limits. modules: by path, without the top one.
+    """
+    inputs = input_severities(sites)
+    seen: dict[str, float] = {}
+    found: list[str] = []
+    for d in sites:
+        if d.key.is_apart or d.key.module == LOOP or d.verdict != "pass":
+            continue
+        mine = severity(d)
+        before = max(seen.get(d.key.branch, 0.0), seen.get("", 0.0))
+        given = before if d.key.is_input else inputs.get(call_of(d.key), before)
+        seen[d.key.branch] = max(before, mine)
+        if mine <= DOUBT or mine <= GROWTH * given:
+            continue
+        inner = d.key.module.rpartition(".")[0] if d.key.is_input else d.key.module
+        module = _nearest(inner, modules)
+        if module and module not in found:
+            found.append(module)
+    return tuple(found[:MOST])
+
+
+def _nearest(module: str, modules: Collection[str]) -> str:
+    """This module or the nearest above it; an attention call's is the module that makes it."""
+    while module and module not in modules:
+        module = module.rpartition(".")[0]
+    return module

@@ -1,6 +1,6 @@
 """Why a comparison came to its verdict: as data, and the one place where that becomes a sentence.
 
-Problem. A sentence that was composed early can only be cut apart later, where more is known: a second look that
+Problem. A sentence that was composed early can only be cut apart later, where more is known: a closer look that
 places the divergence closer, a second check, a second stage.
 
 How. `Reason` holds what is known, `dataclasses.replace` refines it, and `sentence` words it. Nothing else in parity
@@ -19,7 +19,7 @@ NAN = float("nan")
 
 Birth = Literal["input", "module", "propagated"]
 Kind = Literal["agrees", "preflight", "first_divergence", "output", "inconclusive"]
-Fed = Literal["own", "reference", "candidate"]
+Fed = Literal["own", "candidate"]
 Problem = Literal[
     "other",
     "no_tensor",
@@ -104,8 +104,7 @@ class Reason:
         element, part: ratio to its floor of the largest element, or of the worst row bin, where that is beyond its
             limit and the norm is not; NaN elsewhere.
         note: what stands in place of a number, such as `None against a tensor`.
-        fed: whose inputs the module was run on: its own side's, or alone on the reference's or on recorded ones, or the
-            reference's module on the candidate's; in which cases `distance` is its local error.
+        fed: whose values it was made of: each side's own, or on both sides the candidate's; then `distance` is local.
         output: the worst output; None where it is not shown. outputs_match: whether noise_pred and latents match
             though a site does not.
         sites, steps: how many were decided.
@@ -179,7 +178,6 @@ def _preflight(reason: Reason) -> str:
 def _first_divergence(reason: Reason) -> str:
     inputs = {
         "own": "inputs match",
-        "reference": "on the reference's inputs",
         "candidate": "on the candidate's own values before it",
     }
     unpaired = f" but for {_not_compared(reason)}" if reason.not_compared else ""

@@ -72,7 +72,7 @@ class SiteDiff:
         linf_ratio: the largest absolute difference over its floor; NaN unless values and their floor are held.
         bins: ratio to the floor of each row bin, largest first index kept by position; empty where there are none.
         frame, rows: the (rows, channels) that were compared, and the name of the row frame they were taken in.
-        local: how far the module's own output is, fed the reference's input; NaN where it was not measured.
+        local: how far it is from what the reference makes of the candidate's values; NaN where it was not measured.
         birth: how the divergence starts here; None where it does not start here.
         verdict: `pass`; `fail`; `harmless` (a declared setting explains it and the outputs stay within their floors);
             `ignored` (padded rows, which never decide); `not compared` (inside a port, where it does not line up on
@@ -265,7 +265,7 @@ class Result:
         differing_settings, preflight, steps, sites, origin, causes: as in the JSON document; lists in execution order.
         checks: logic and precision, those that were run; `steps`, `sites` and `origin` are of the last of them.
         stages: those outside the loop that were run. frames: decoded by the VAE stage.
-        closer: sites inside the block where the divergence is born, observed in a second look; empty without one.
+        closer: sites inside the block where the divergence is born, observed in a closer look; empty without one.
     """
 
     verdict: Verdict

@@ -54,7 +54,6 @@ def compare(
     layout: Layout | None = None,
     sites: str = "blocks",
     values: tuple[str, ...] = (),
-    isolate: Literal["none", "modules"] = "none",
     checks: Rounds | None = None,
     reference_settings: Settings | None = None,
     candidate_settings: Settings | None = None,
@@ -75,7 +74,6 @@ def compare(
         sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept.
         checks: `logic`, `precision` or `both`; by default both, but precision alone where the candidate's weights
             are already rounded to fewer bits than the reference's, so that no cast brings their float32 values back.
-        isolate: `modules` also calls each of the candidate's modules alone, on the reference's inputs.
         reference_settings, candidate_settings: such as `{"dtype": "bfloat16"}`; by default each side's dtype is that
             of its weights.
 
@@ -95,7 +93,6 @@ def compare(
         *settings,
         sites=sites,
         values=tuple(values),
-        isolate=isolate,
         ports=ports,
         checks=checks or ("precision" if coarser else "both"),
     )

@@ -40,7 +40,7 @@ def run(
     sites: str = "blocks",
     values: Sequence[str] = (),
     checks: Literal["logic", "precision", "both"] = "both",
-    isolate: Literal["none", "steps", "modules"] = "none",
+    isolate: Literal["none", "steps"] = "none",
     stages: Sequence[str] | None = None,
     out: Where | None = None,
 ) -> Result:

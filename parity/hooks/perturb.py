@@ -40,8 +40,8 @@ from torch.utils._pytree import tree_leaves
 
 from parity.hooks.elementary import reach
 from parity.hooks.modules import device_of
-from parity.hooks.rerun import widest
 from parity.hooks.torchtools import Intercept, callable_modules, mapped
+from parity.hooks.widest import widest
 from parity.settings.chips import CHIPS, NO_CHIP, Bounds
 
 SUM = 0.45 * 2.0**-24 / math.sqrt(2.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from parity.errors import UsageError
@@ -18,8 +18,30 @@ from parity.records import ATTENTION
 WHOLE = "whole"
 """Start of the port of a value that is held as it is, all rows in the side's own order: `whole.out`."""
 
-OUTPUTS, EVERYTHING = frozenset({"out"}), frozenset({"in", "out"})
-"""What is held of each module."""
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Which values are held as they are.
+
+    Attributes:
+        ports: `in`, `out` or both. modules: whose; empty for all.
+        each, most: bytes of one value and of all of one call of the model: by default, on a model of production size,
+            time embeddings and what follows from them, on a small one everything.
+    """
+
+    ports: frozenset[str]
+    modules: frozenset[str] = frozenset()
+    each: int = 1 << 23
+    most: int = 1 << 28
+
+    def of(self, module: str) -> bool | None:
+        """Whether a module's are held; None where its module is asked for as a whole."""
+        if not self.modules or module in self.modules:
+            return True
+        return None if any(module.startswith(f"{whole}.") for whole in self.modules) else False
+
+
+OUTPUTS, EVERYTHING = Held(frozenset({"out"})), Held(frozenset({"in", "out"}))
 
 _INDEX = re.compile(r"\d+")
 
@@ -50,14 +72,14 @@ class SitePlan:
         choice: `blocks`, `all`, `none` or a glob over `module` or `module:port`.
         values: globs of the sites whose values are kept whole; empty for none.
         modules: the chosen modules; the top module is `""`.
-        whole: which values of all modules, chosen or not, are held as they are, within `parity.hooks.tap.MOST`: for a
-            reference that is to follow them (`parity.paths.closer.follow`); empty for none.
+        whole: which values, of chosen modules or not, are held as they are, for a reference that is to follow them
+            (`parity.paths.closer.follow`); None for none.
     """
 
     choice: str
     values: tuple[str, ...]
     modules: frozenset[str]
-    whole: frozenset[str] = frozenset()
+    whole: Held | None = None
 
     @property
     def must_fire(self) -> frozenset[str]:
@@ -167,9 +189,3 @@ def _expand(glob: str, paths: list[str]) -> list[str]:
         hint = f"; near: {', '.join(near)}" if near else ""
         raise UsageError(f"no module matches the site '{glob}'{hint}")
     return found
-
-
-def children_of(parent: str, modules: Sequence[str]) -> tuple[str, ...]:
-    """The callable modules directly below one, those inside its lists too; below the top one for `""`."""
-    inside = [m for m in modules if m and (not parent or m.startswith(parent + "."))]
-    return tuple(m for m in inside if not any(m != n and m.startswith(n + ".") for n in inside))

@@ -28,11 +28,6 @@ from parity.hooks.torchtools import leaves, parts_of
 from parity.records import PADDING, Kind, Scalar
 from parity.sketch import geometry
 
-EACH, MOST = 1 << 23, 1 << 28
-"""Bytes of one value that is held as it is, and of all of one call of the model: on a model of production size time
-embeddings and what follows from them, on a small one everything."""
-
-
 EVERY = slice(None)
 """All rows of a tensor."""
 
@@ -169,9 +164,11 @@ class Tap:
     def hold(self, module: str, call: int, port: str, value: Any) -> None:
         """Hold the tensors of an input or output as they are, branch by branch, where the plan wants that.
 
-        For one that is held already stands where that is, for one for which there is no room an empty text.
+        For one that is held already stands where that is, for one that is not wanted or for which there is no room an
+        empty text.
         """
-        if port.split(".")[0] not in self.plan.whole:
+        wanted = self.plan.whole
+        if wanted is None or port.split(".")[0] not in wanted.ports or (chosen := wanted.of(module)) is None:
             return
         for name, x in leaves(value, self.ports(module, port)):
             site = f"{module}:{WHOLE}.{name}"
@@ -180,7 +177,7 @@ class Tap:
                 continue
             memo = self._memo(x)
             size = x.numel() * x.element_size()
-            room = size <= EACH and self._held + size <= MOST
+            room = chosen and size <= wanted.each and self._held + size <= wanted.most
             if WHOLE in memo or not room:
                 first = memo.get(WHOLE, "")
                 self.entries += [Entry(b, site, call, "scalar", dtype="str", scalar=first) for b in self.branches]

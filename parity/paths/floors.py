@@ -24,8 +24,8 @@ import torch
 
 from parity.floors import Floors
 from parity.hooks.perturb import perturbed
-from parity.hooks.rerun import widest
 from parity.hooks.sites import SitePlan
+from parity.hooks.widest import widest
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Forced, Loop, denoise, prepare
 from parity.paths.plan import DEFAULT_KINDS

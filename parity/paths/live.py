@@ -7,41 +7,25 @@ side is loaded when it is first asked for something, and lets go of its weights 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from parity.errors import UsageError
-from parity.hooks.calls import Call
-from parity.hooks.modules import device_of
 from parity.hooks.reduce.transfer import to_numpy
 from parity.models.family import Family
-from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.closer.follow import Look, follow, in_loop
-from parity.paths.closer.local import Rows, local_calls
-from parity.paths.closer.modules import Modules, cannot_call, local_modules, operations_of
 from parity.paths.closer.stepwise import stepwise
 from parity.paths.ends import ends, leave
 from parity.paths.facts import gather
 from parity.paths.families import base_of, candidate_of, reference_of, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.inputs import Encoded, Inputs, draw_noise, require_fit, require_place
-from parity.paths.loaded import Loaded, frames_of, rules_of
+from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, denoise, prepare, state_of
-from parity.paths.plan import (
-    LOOP_STAGE,
-    Array,
-    CallRecords,
-    Changes,
-    Forced,
-    ModuleCall,
-    Plan,
-    Spec,
-    State,
-)
+from parity.paths.plan import LOOP_STAGE, Array, Changes, Forced, Plan, Spec, State
 from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import Entry
 from parity.paths.port.replaced import checks as own_checks
@@ -49,10 +33,9 @@ from parity.paths.port.settings import typed
 from parity.paths.provenance import provenance
 from parity.paths.shared import Shared
 from parity.paths.stages.side import Runners, StageSide
-from parity.paths.worker.handing import one_at_a_time
-from parity.paths.worker.trees import nest, plain
+from parity.paths.worker.trees import tensor
 from parity.records import Facts, StepRecords
-from parity.settings import LAYOUT, Backend, Settings
+from parity.settings import Backend, Settings
 
 BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}
 
@@ -98,7 +81,6 @@ class LiveSide:
         self._loaded = loaded
         self._first: Loop | None = None
         self._variants: dict[tuple[str, ...], list[Variant]] = {}
-        self._modules: dict[object, Modules] = {}
 
     # --- what it runs
 
@@ -116,7 +98,7 @@ class LiveSide:
         inputs = None if source.inputs is None else Path(source.inputs)
         base: Family
         if spec.tensors is not None:
-            base, case = from_tensors(source.model, {name: nest(x) for name, x in spec.tensors.items()})
+            base, case = from_tensors(source.model, {name: tensor(x) for name, x in spec.tensors.items()})
         else:
             base, case = base_of(source.model, settings, port if source.alone else None, source.prompt, inputs)
         own = None if spec.option == "--reference-port" and spec.role == "candidate" else port
@@ -138,9 +120,9 @@ class LiveSide:
         encoded = None
         if spec.tokens:
             beside = {name: _by_branch(family, given) for name, given in spec.beside.items()}
-            encoded = Encoded(conditions, beside, {name: nest(x) for name, x in spec.tokens.items()})
+            encoded = Encoded(conditions, beside, {name: tensor(x) for name, x in spec.tokens.items()})
         noise = draw_noise(case.latent_shape, source.seed)
-        start = None if spec.noise is None else nest(spec.noise)
+        start = None if spec.noise is None else tensor(spec.noise)
         if start is not None:
             require_fit(family, case, conditions, start)
         return Inputs(conditions, noise, source.steps, source.seed, encoded, start)
@@ -162,7 +144,6 @@ class LiveSide:
             checks=checks,
             input_dtypes={name: str(dtype).removeprefix("torch.") for name, dtype in dtypes.items()},
             tensors={name: to_numpy(x) for name, x in tensors.items()},
-            cannot_call=cannot_call(loaded),
             lacks=dict(family.without(loaded.case.config)),
             compiled=loaded.backend.eager is None and bool(loaded.settings["jit"]),
         )
@@ -180,11 +161,6 @@ class LiveSide:
     def observe(
         self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
     ) -> Iterator[StepRecords]:
-        if plan.calls:
-            assert steps is not None
-            assert start is not None
-            assert not callable(start)
-            return one_at_a_time(lambda put: self._hand_over(plan, start, steps[0], put))
         if plan.follow:
             assert steps is not None
             assert not callable(start)
@@ -217,7 +193,7 @@ class LiveSide:
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
         variants = self._made(plan.floors) if plan.floors else []
-        held = {name: nest(x) for name, x in plan.follow.items()}
+        held = {name: tensor(x) for name, x in plan.follow.items()}
         look = Look(held, plan.far, plan.own_order)
         truth = next((v for v in variants if v.is_truth), None)
         own = functools.partial(self._at, step, state)
@@ -257,52 +233,6 @@ class LiveSide:
             loop.continue_from(step, state, variant.around)
         return loop
 
-    # --- one module
-
-    def _hand_over(self, plan: Plan, state: State, step: int, put: Callable[[StepRecords], None]) -> None:
-        """The calls of some modules in one step, each with what it gave and the floors of that."""
-        rows = {name: self.spec.settings[name] for name in LAYOUT if name in self.spec.settings}
-
-        def take(call: Call, truth: StepRecords) -> None:
-            sent = ModuleCall(
-                module=call.module,
-                step=step,
-                number=call.number,
-                branches=call.branches,
-                args=tuple(plain(x) for x in call.args),
-                kwargs={name: plain(x) for name, x in call.kwargs.items()},
-                rows=rows,
-            )
-            put(CallRecords(truth.step, truth.records, truth.floors, call=sent))
-
-        dtypes = {site: DTYPES[name] for site, name in plan.dtypes.items() if name in DTYPES}
-        local_calls(self.loaded, step, state, plan.calls, take, dtypes)
-
-    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
-        eager = self.loaded.backend.eager
-        device = torch.device("jax") if eager is None else device_of(eager.model)
-        args = tuple(nest(x, device) for x in call.args)
-        kwargs = {name: nest(x, device) for name, x in call.kwargs.items()}
-        again = Call(call.module, call.number, call.branches, args, kwargs, None)
-        if plan.operations:
-            return operations_of(self.loaded, again, call.step)
-        key = tuple(call.rows.items())
-        if key not in self._modules:
-            self._modules[key] = local_modules(self.loaded, self._rows(call.rows))
-        modules = self._modules[key]
-        if not modules.has(call.module):
-            raise UsageError(f"the {self.role} has no module '{call.module}'")
-        return StepRecords(call.step, tuple(modules.records(again, call.step, plan.eager)))
-
-    def _rows(self, order: Mapping[str, str]) -> Rows | None:
-        """Row rules and frames of another order of tokens than this side's; None for its own."""
-        if not order or all(self.spec.settings.get(name) == value for name, value in order.items()):
-            return None
-        loaded = self.loaded
-        settings = loaded.settings.with_(order)
-        context = (loaded.family, loaded.case, settings, loaded.inputs)
-        return Rows(rules_of(*context), frames_of(*context, torch.from_numpy))
-
     # --- others like it
 
     def patched(self, changes: Changes) -> LiveSide:
@@ -310,7 +240,7 @@ class LiveSide:
 
     def close(self) -> None:
         self._loaded = self._first = None
-        self._variants, self._modules = {}, {}
+        self._variants = {}
 
 
 def _by_branch(family: Family, inputs: Mapping[str, Array]) -> dict[str, dict[str, torch.Tensor]]:
@@ -318,5 +248,5 @@ def _by_branch(family: Family, inputs: Mapping[str, Array]) -> dict[str, dict[st
     found: dict[str, dict[str, torch.Tensor]] = {branch: {} for group in family.batches for branch in group}
     for name, x in inputs.items():
         branch, _, keyword = name.partition(".")
-        found.setdefault(branch, {})[keyword] = nest(x)
+        found.setdefault(branch, {})[keyword] = tensor(x)
     return found

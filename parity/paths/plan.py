@@ -1,7 +1,6 @@
 """What is asked of a side, as plain data: it crosses a process border, so nothing here is torch's or jax's.
 
-`Spec` says what a side is, `Plan` what is observed of it, `ModuleCall` which call of one module is to be made,
-`Changes` in what another side of the same process differs.
+`Spec` says what a side is, `Plan` what is observed of it, `Changes` in what another side of the same process differs.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from parity.hooks.sites import SitePlan
-from parity.records import Key, Scalar, StepRecords
+from parity.records import Key
 
 LOOP_STAGE = "transformer"
 """The stage that the denoising loop runs."""
@@ -43,9 +42,6 @@ class Array:
     values: np.ndarray
     dtype: str
 
-
-Tree = Array | Scalar | None | tuple["Tree", ...] | list["Tree"] | dict[str, "Tree"]
-"""An argument or an output: tensors and scalars in any nest of tuples, lists and dicts."""
 
 Given = Mapping[str, Array]
 """Explicit inputs by name: `cond.encoder_hidden_states`."""
@@ -123,31 +119,22 @@ class Plan:
         sites: of the transformer; None for the loop's own values alone.
         floors: kinds of floors that are measured beside (a reference alone); empty for none.
         forced: whether the runs that measure floors start each step from this side's own latents.
-        calls: modules whose calls are handed over one at a time, with their local floors, in place of the steps.
-        dtypes: input site -> dtype in which the calls' inputs are handed over, where the other side works in another.
         ends: whether the final latents follow the last step, as records of step `ENDS`: those of this side, and of the
             runs that measured its floors under their names as branches.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
             other's, in its step and in those that measure its floors, and what is handed out is how far each was from
             it (`parity.paths.closer.follow`), in place of the step. far, own_order: see `Look` there.
-        operations: whether a call is observed operation by operation, at `MODULE:op.NUMBER.NAME`; a reference adds what
-            they give in float64 and perturbed, as the branches of `OTHERS`.
-        eager: whether a module's call is made operation by operation, where this side would compile it.
     """
 
     sites: SitePlan | None = None
     floors: tuple[str, ...] = ()
     forced: bool = False
-    calls: tuple[str, ...] = ()
-    dtypes: Mapping[str, str] = field(default_factory=dict)
     ends: bool = False
     leave: str | None = None
     follow: Given = field(default_factory=dict)
     far: bool = False
     own_order: bool = False
-    operations: bool = False
-    eager: bool = False
 
 
 STAGES_STEP = -1
@@ -169,35 +156,6 @@ BESIDE = "beside "
 NAMES, RAN = "names", "ran"
 """The loop's ports that follow the final latents: the modules that a side named, comma-separated; and which function
 computed each attention call, `SITE=FUNCTION` line by line."""
-
-OTHERS = ("float64", "moved")
-"""The runs of a call that bound what rounding does to its operations."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleCall:
-    """One call of one module.
-
-    Attributes:
-        module: its path in the reference's names. step: of the loop. number: how many times it had been called before.
-        branches: the guidance branches in the batch, in order. args, kwargs: as it was given them.
-        rows: settings of the order in which token rows stand, as text; empty for that of the side that is called.
-    """
-
-    module: str
-    step: int
-    number: int
-    branches: tuple[str, ...]
-    args: tuple[Tree, ...] = ()
-    kwargs: Mapping[str, Tree] = field(default_factory=dict)
-    rows: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class CallRecords(StepRecords):
-    """The records of one module's outputs, with their local floors, and the call that gave them."""
-
-    call: ModuleCall = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from parity.paths.plan import Changes, Forced, ModuleCall, Plan, State
+from parity.paths.plan import Changes, Forced, Plan, State
 from parity.records import Facts, StepRecords
 
 T = TypeVar("T")
@@ -45,14 +45,6 @@ class Side(Protocol):
 
         Raises:
             UsageError: the side's own code failed. InconclusiveError: a chosen site never fired.
-        """
-        ...
-
-    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
-        """What one of its modules gives for a call, observed at its outputs.
-
-        Raises:
-            UsageError: the module cannot be called so.
         """
         ...
 

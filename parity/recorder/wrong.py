@@ -24,7 +24,6 @@ from parity.hooks.calls import Call, prediction_of
 from parity.hooks.faults.attention import AttentionFault, Faulty, Lengths, looking
 from parity.hooks.faults.decoder import FAULTS, faulty
 from parity.hooks.reduce.transfer import torch_records
-from parity.hooks.rerun import rerun
 from parity.hooks.tap import Tap
 from parity.recorder.again import Again
 from parity.records import Record
@@ -104,14 +103,14 @@ class Wrong:
         """
         if self._faults is None:
             with torch.no_grad(), looking(self._lengths):
-                rerun(copied(model), call, None)
+                copied(model)(*call.args, **call.kwargs)
             self._faults = tuple(self._lengths.faults())
             if not self._lengths.keys:
                 self.tell("causes: this transformer calls no attention function of torch's: no fault of it is kept")
         for fault in self._faults if self._lengths.keys else ():
             names, seen, again = frozenset(fault.names), tap(), copied(model)
             with torch.no_grad(), Faulty(fault, self._lengths) as mode, attached(again, seen):
-                made = prediction_of(rerun(again, call, None))
+                made = prediction_of(again(*call.args, **call.kwargs))
             if mode.changed:
                 self.keep(STEP, names, torch_records(seen.entries, "transformer", STEP))
                 yield names, made

@@ -54,7 +54,7 @@ class Comparison:
         outside = {s.stage for s in result.stages}
         loop = among(result.sites, step=step, which=lambda s: s.key.stage not in outside)
         origin = None if result.origin is None or result.origin.key.stage in outside else result.origin
-        # A second look names modules where the first names blocks.
+        # A closer look names modules where the first names blocks.
         propagated = count(result.sites, FAILED, frozenset({"propagated"}))
         return _filled(
             preflight(result),

@@ -14,7 +14,7 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("introduced at the input", "the input differs although its producer agrees: layout, order, a mask, None"),
     ("introduced in the module", "its inputs agree and its output differs"),
     ("propagated", "a difference that comes from one before it"),
-    ("local", "a module fed the reference's own inputs, so that nothing is propagated"),
+    ("local", "against what the reference makes of the candidate's own values, so that nothing is propagated"),
     ("harmless", "a declared setting explains the difference, and noise_pred and latents stay within their floors"),
     ("ignored", "padding rows that no valid token attends to; they never fail a run"),
     ("not compared", "inside a port, tensors that do not line up on both sides; what follows from them decides"),

@@ -22,7 +22,6 @@ from types import MappingProxyType
 from parity.compare.preflight import WEIGHTS, failed
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Checked, Result
-from parity.errors import UsageError
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers, Workers
 from parity.runs.closer.unobserved import unobserved
@@ -104,8 +103,6 @@ def _compared(
         problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
         if problem is not None and not past_preflight:
             return Result("fail", "preflight", _of_check(problem), request.model, differing, checks), problem
-        if request.isolate == "modules" and pair.facts.candidate.cannot_call:
-            raise UsageError(pair.facts.candidate.cannot_call)
         pair.plan(request)  # refuses before anything runs
         if exact == request:
             result, truth = logic(pair, request, sink, say)

@@ -24,8 +24,8 @@ from parity.paths.plan import DEFAULT_KINDS, Plan, State
 from parity.paths.side import Pair
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
-from parity.runs.closer.follow import Following, behind, born, holding, without_held
-from parity.runs.closer.suspects import LocalPass, SecondLook, descend, operations
+from parity.runs.closer.descend import descend
+from parity.runs.closer.follow import Following, behind, holding, without_held
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.sink import Sink
@@ -89,42 +89,27 @@ class _Judged:
     say: Say
     collected: Collected = field(default_factory=Collected)
     failing: State | None = None
-    again: SecondLook | None = None
-    following: Following | None = None
 
     def __post_init__(self) -> None:
         self.judge = Judge(excuses(self.pair.differing), port=self.pair.port)
-        alone = self.request.isolate == "modules"
-        self.local = LocalPass(self.pair, self.plan, self.say) if alone else None
+        self.following = Following(self.pair)
 
     def add(self, reference: StepRecords, candidate: StepRecords) -> None:
         """Judge one step of both sides."""
         candidate, outputs = without_held(candidate)
-        self.following = self.following or Following.of(reference, outputs)
         self.sink.step(reference, candidate)
         sites: Sequence[SiteDiff] = self.judge.step(reference, candidate)
-        before = state_of(reference, "before")
-        if self.local is not None:
-            sites = self.local.step(reference.step, before, sites, candidate)
         if self.failing is None and any(d.verdict == "fail" for d in sites):
-            self.failing = before
-        if self.failing is None and self.again is None and self.local is None:
-            self.again = SecondLook.of(self.pair, reference, candidate, sites)
+            self.failing = state_of(reference, "before")
+        self.following.add(reference, outputs, sites)
         self.collected.add(reference, candidate, sites)
 
     def look_again(self) -> None:
-        """Where all agreed: the reference on the candidate's own values; modules that are in doubt and were not seen
-        so, on the reference's."""
-        if self.following is not None and not born(self.collected.sites):
-            self.collected.sites = Sites.of(
-                self.following.settle(self.pair, self.pair.sides.reference, self.collected.sites, self.say)
-            )
-            if self.following.failing:
-                self.failing = self.following.state
-            self.again = self.again and self.again.without(self.following.modules)
-        if self.again is not None and self.failing is None:
-            self.local, self.failing = LocalPass(self.pair, self.plan, self.say), self.again.state
-            self.collected.sites = Sites.of(self.again.settle(self.collected.sites, self.local))
+        """Where all agreed: the reference on the candidate's own values."""
+        sites = self.following.settle(self.pair.sides.reference, self.collected.sites, self.say)
+        self.collected.sites = Sites.of(sites)
+        if self.following.failed is not None:
+            self.failing = self.following.failed.state
 
     def conclude(self, model: str, differing: Sequence[object]) -> Result:
         """The verdict of the check."""
@@ -147,19 +132,13 @@ class _Judged:
         Args:
             named: the modules that the candidate named; they are looked at where none of the chosen ones met its.
         """
-        followed = self.following is not None and self.following.failing
-        if followed and result.origin is not None:
-            result = replace(result, why=replace(result.why, fed="candidate"))
+        if self.following.failed is not None:  # it is placed as closely as modules can
+            return result
         if self.failing is None or request.sites != "blocks" or result.verdict != "fail":
             return result
-        if followed:  # it is placed as closely as modules can
-            return operations(result, self.pair, self.failing, self.say) if not self.pair.port else result
         in_blocks = any(d.key.module in self.plan.modules and _module_met(d) for d in result.sites)
         unseen = frozenset[str]() if in_blocks else frozenset(named).intersection(self.pair.modules) - self.plan.modules
-        result = descend(result, self.pair, self.failing, self.say, self.sink, unseen)
-        if self.local is not None:
-            result = self.local.descend(result)
-        return operations(result, self.pair, self.failing, self.say) if not self.pair.port else result
+        return descend(result, self.pair, self.failing, self.say, self.sink, unseen)
 
 
 def reached(pair: Ready) -> Check:

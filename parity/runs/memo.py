@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from parity.golden.fingerprint import fingerprint
-from parity.paths.plan import Changes, Forced, Given, ModuleCall, Plan, Role, Spec, State
+from parity.paths.plan import Changes, Forced, Given, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
 from parity.paths.side import Side
 from parity.paths.worker.openers import Opener, Openers
@@ -23,13 +23,12 @@ class Memo:
     """A side that remembers its whole runs; everything else is asked of the side itself.
 
     Attributes:
-        side: that runs. others: opens what `patched` makes of it. calls: whether its modules' calls are kept too.
+        side: that runs. others: opens what `patched` makes of it.
     """
 
     side: Side
     others: Callable[[Spec], Side]
     spec: Spec
-    calls: bool = False
     runs: dict[object, list[StepRecords]] = field(default_factory=dict)
 
     @property
@@ -51,16 +50,10 @@ class Memo:
 
     def _key(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int] | None) -> object | None:
         """By what a run is found again; None for one that is not remembered."""
-        if callable(start) or plan.leave is not None or (plan.calls and not self.calls):
-            return None
-        if steps is not None and not plan.calls:
+        if callable(start) or plan.leave is not None or steps is not None:
             return None
         state = None if start is None else tuple((name, fingerprint(x)) for name, x in start.items())
-        dtypes = tuple(plan.dtypes.items())
-        return (plan.sites, plan.floors, plan.forced, plan.ends, plan.calls, dtypes, state, steps)
-
-    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
-        return self.side.call(call, plan)
+        return (plan.sites, plan.floors, plan.forced, plan.ends, state)
 
     def patched(self, changes: Changes) -> Side:
         return self.others(changes.of(self.spec))
@@ -75,12 +68,10 @@ class Remembering:
 
     Attributes:
         inner: who opens. keeps: which sides are remembered; by default every reference.
-        calls: whether their modules' calls are kept too, with all activations: for small models.
     """
 
     inner: Openers
     keeps: Callable[[Spec], bool] = lambda spec: spec.role == "reference"
-    calls: bool = False
     sides: dict[object, Memo] = field(default_factory=dict)
 
     def of(self, role: Role) -> Opener:
@@ -92,7 +83,7 @@ class Remembering:
             return opener.open(spec)
         key = (spec.role, spec.source, spec.port, tuple(spec.settings.items()), _prints(spec.inputs))
         if key not in self.sides:
-            self.sides[key] = Memo(opener.open(spec), lambda other: self.open(opener, other), spec, self.calls)
+            self.sides[key] = Memo(opener.open(spec), lambda other: self.open(opener, other), spec)
         return self.sides[key]
 
 

@@ -19,8 +19,7 @@ from parity.floors import Floors
 from parity.paths.plan import DEFAULT_KINDS, Changes, Plan, State
 from parity.paths.side import Pair, Side
 from parity.records import StepRecords
-from parity.runs.closer.follow import Following, behind, born, holding, placed, without_held
-from parity.runs.closer.suspects import LocalPass
+from parity.runs.closer.follow import Following, behind, holding, placed, without_held
 from parity.runs.closer.unobserved import unobserved
 from parity.runs.logic import Truth, grid_of, reached
 from parity.runs.request import Request, Say
@@ -53,7 +52,6 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     plan = pair.plan(request)
     judge = Judge(excuses(pair.differing), port=pair.port)
     collected, ends = Collected(), [Ends() for _ in range(3)]
-    local = LocalPass(pair, plan, say) if request.isolate == "modules" else None
     starts = {step.step: state_of(step, "before") for step in truth.steps}
     start = starts.get if request.isolate == "steps" else None
     extra = coarse or _coarse(pair)
@@ -66,7 +64,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     ]
     theirs_plan = replace(whole, sites=holding(plan, request))
     candidate = until_end(pair.sides.candidate.observe(theirs_plan, start=start), ends[2])
-    following: Following | None = None
+    following = Following(pair)
     states: dict[int, State] = {}
     for true in truth.steps:
         say("reference in its working dtype", true.step, request.steps)
@@ -74,18 +72,15 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         judged = _three_ways(true, given)
         say(request.candidate_at(true.step), true.step, request.steps)
         theirs, outputs = without_held(next(candidate))
-        following = following or Following.of(given[0], outputs)
         states[true.step] = state_of(given[0], "before")
         sink.step(StepRecords(true.step, given[0].records, judged.floors), theirs)
         sites: Sequence[SiteDiff] = judge.step(judged, theirs)
-        if local is not None:
-            sites = local.step(true.step, state_of(given[0], "before"), sites, theirs)
+        following.add(given[0], outputs, sites)
         collected.add(judged, theirs, sites)
         begun = begun or judged
     for run in (*runs, candidate):
         exhaust(run)
-    if following is not None and not born(collected.sites):
-        collected.sites = Sites.of(following.settle(pair, references[-1], collected.sites, say))
+    collected.sites = Sites.of(following.settle(references[-1], collected.sites, say))
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": ends[1].own})
     if request.by_itself:
         beside = {**truth.ends.beside, **({} if extra is None else ends[1].beside), **beside}
@@ -102,15 +97,11 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         grid=grid_of(pair),
         seen=judge.seen if pair.port else None,
     )
-    if following is not None and following.failing and result.origin is not None:
-        result = replace(result, why=replace(result.why, fed="candidate"))
-    elif result.verdict == "fail" and result.origin is not None:
+    if following.failed is None and result.verdict == "fail" and result.origin is not None:
         state = states[result.origin.key.step]
         result = placed(behind(result, pair, references[-1], state, request, say))
     if extra is not None and coarse is None:
         extra.close()
-    if local is not None and result.verdict == "fail":
-        result = local.descend(result)
     if begun is not None:
         result = unobserved(result, pair, begun, request, say, failing)
     return replace(result, differing_settings=pair.differing)

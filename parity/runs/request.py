@@ -62,7 +62,7 @@ class Request:
         steps: denoising steps. seed: of the initial noise. stage1: a port's embeddings in place of the prompt.
         sites: `blocks`, `all` or a glob. values: globs of sites whose values are kept.
         checks: `logic`, `precision` or `both`.
-        isolate: `none`, `steps` or `modules`. prompt: in place of the model's own, None to keep it.
+        isolate: `none` or `steps`. prompt: in place of the model's own, None to keep it.
         inputs: tensors by argument name, for a transformer that no family knows. ports: in place of parity's paths.
         stages: parts of the generation (`parity.runs.stages.run`); `compare` runs one. part: which encoder of the text
             stage it is. stage2: a port's latents, for the VAE alone.

@@ -51,7 +51,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sites: str
     values: tuple[str, ...]
     checks: Annotated[str, msgspec.Meta(pattern="^(both|logic|precision)$")]
-    isolate: Annotated[str, msgspec.Meta(pattern="^(none|steps|modules)$")]
+    isolate: Annotated[str, msgspec.Meta(pattern="^(none|steps)$")]
 
     @classmethod
     def of(cls, request: Request) -> RunSpec:

@@ -1,4 +1,4 @@
-"""What is said of a result besides its verdict: findings, config values, reasons, the first operation, pictures."""
+"""What is said of a result besides its verdict: findings, config values, reasons, pictures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pytest
 from parity.compare.detect.configs import MOST, config_cause
 from parity.compare.detect.findings import Grid, findings
 from parity.compare.detect.frames import frame_errors, frames_of, pictures, psnr, spread, ssim
-from parity.compare.operations import Reduced, first_parting
 from parity.compare.reason import Reason, sentence
 from parity.compare.result import Distance, Origin, SettingDifference, SiteDiff
 from parity.records import Key
-from parity.sketch import geometry, sketch
+from parity.sketch import geometry
 
 NEAR, FAR = Distance(1e-7, 1e-6, 0.1), Distance(1e-2, 1e-6, 1e4)
 RNG = np.random.default_rng(0)
@@ -117,33 +116,6 @@ def test_a_reason_claims_only_what_was_compared(changes: dict[str, Any], words: 
     found = sentence(replace(PARTS, **changes))
     assert words in found
     assert ("inputs match" in found) is not bool(changes)
-
-
-# --- the first operation that differs --------------------------------------------------------------------------
-
-NAMES = ("linear", "gelu", "mul", "linear")
-
-
-def run(offsets: tuple[float, ...] = (0, 0, 0, 0), names: tuple[str, ...] = NAMES) -> list[Reduced]:
-    xs = [np.random.default_rng(i).standard_normal((4, 128)) * (1 + offsets[i]) for i in range(len(names))]
-    return [Reduced(name, x.shape, sketch(x.astype(np.float32))) for name, x in zip(names, xs, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("variants", "candidate", "expected"),
-    [
-        ([run()], run(), None),
-        ([], run((1e-7,) * 4), None),
-        ([run()], run((0, 0, 1e-3, 1e-3)), (2, "mul", "")),
-        ([run((0, 1e-3, 0, 0))], run((0, 2e-3, 0, 0)), None),  # a variant moves it as far: rounding
-        ([run()], run()[:1] + run()[2:], (1, "gelu", "nothing")),
-    ],
-)
-def test_the_first_operation_that_differs_is_found(
-    variants: list[list[Reduced]], candidate: list[Reduced], expected: tuple[int, str, str] | None
-) -> None:
-    found = first_parting(run(), variants, candidate)
-    assert (None if found is None else (found.index, found.name, found.other.split(" ")[0])) == expected
 
 
 # --- pictures --------------------------------------------------------------------------------------------------

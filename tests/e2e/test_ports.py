@@ -197,27 +197,7 @@ def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(predicted(Plan(sites=plan)), predicted(Plan()))
 
 
-# --- modules run alone, recordings, explanations, searches
-
-
-def test_modules_of_a_torch_port_are_run_on_the_references_inputs(tmp_path: Path) -> None:
-    text = edited(
-        TORCH,
-        ("FACTOR", "1.01"),
-        ("RUNS", "torch"),
-        ("    other.net", "    other.net.blocks[0].mod.weight.data *= 1.01\n    other.net"),
-    )
-    result = compare(*write(tmp_path, text), isolate="modules", sites="all")
-    local = {d.key.site: d.local for d in result.sites if d.local is not None and d.local.ratio == d.local.ratio}
-    beyond = {site for site, error in local.items() if error.ratio > 3}
-    assert beyond == {"blocks.0:out", "blocks.1:out", "blocks.0.mod:out", "blocks.1.proj:out"}, "each by its own error"
-    assert "out:out" in local, "an inherited error is no local one"
-    assert origin(result)[1] == "blocks.0.mod:out"
-
-
-def test_modules_of_a_jax_port_cannot_be_run_alone(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"port.py:build is a port in JAX: its names are of values, not of modules"):
-        compare(*write(tmp_path), isolate="modules")
+# --- recordings, explanations, searches
 
 
 def test_goldens_of_ports_are_diffed(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def refused(*words: object) -> str:
         (("--reference", "nonsense=1"), "unknown setting 'nonsense'"),
         (("--candidate", "attention.kernel=flex"), "it takes: sdpa"),
         (("--checks", "three"), "--checks takes both, logic, precision"),
-        (("--isolate", "block"), "--isolate takes none, steps, modules"),
+        (("--isolate", "block"), "--isolate takes none, steps"),
         (("--model", "no-such-model"), "unknown model 'no-such-model'"),
         (("--steps", "0"), "--steps must be at least 1, found 0"),
         (("--seed", "-1"), "--seed"),

@@ -1,50 +1,14 @@
-"""Module calls handed over with their inputs, run again in another dtype, and seen of objects that have no hooks."""
+"""Modules in a wider dtype than they were made for, and calls of objects that have no hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from parity.hooks.calls import Call, calls_of
 from parity.hooks.objects import objects_of, watched
-from parity.hooks.rerun import rerun
-
-
-class Inner(torch.nn.Module):
-    def forward(self, x: torch.Tensor, *, scale: torch.Tensor, rest: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
-        out = x * scale
-        x.zero_()  # modules may write to what they are given
-        return out
-
-
-class Outer(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Inner()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first = self.inner(x.clone(), scale=torch.tensor(2.0))
-        return self.inner(first, scale=torch.tensor(3.0), rest=(x, x + 1))
-
-
-def collected(model: torch.nn.Module, handle: Callable[[Call], object] = lambda call: None) -> list[Call]:
-    found: list[Call] = []
-    with calls_of(model, ["inner"], ("cond",), lambda call: (found.append(call), handle(call))[0]):
-        model(torch.ones(2, 3))
-    return found
-
-
-def test_each_call_has_its_inputs_from_before_the_module_wrote_to_them() -> None:
-    first, second = collected(Outer())
-    assert [(c.module, c.number, c.branches) for c in (first, second)] == [("inner", i, ("cond",)) for i in (0, 1)]
-    found = (first.args[0], second.args[0], second.kwargs["rest"][1], second.output)
-    assert [bool((x == value).all()) for x, value in zip(found, (1, 2, 2, 6), strict=True)] == [True] * 4
-
-
-# --- again in another dtype ------------------------------------------------------------------------------------
+from parity.hooks.widest import widest
 
 
 class Sinusoids(torch.nn.Module):
@@ -60,10 +24,11 @@ class Sinusoids(torch.nn.Module):
         return torch.matmul(self.conv(x.float()[None].mT)[0], scores)
 
 
-def test_a_module_is_run_again_in_float64() -> None:
+def test_a_module_runs_in_float64_whatever_it_makes_in_float32() -> None:
     module, x = Sinusoids(), torch.linspace(0.1, 1, 8).reshape(2, 4)
-    call = Call("module", 0, ("cond",), (x,), {}, None)
-    wide, narrow = rerun(module, call, torch.float64), rerun(module, call, None)
+    weights = {name: w.double() for name, w in module.named_parameters()}
+    with widest():
+        wide, narrow = torch.func.functional_call(module, weights, (x.double(),)), module(x)
     assert (wide.dtype, narrow.dtype) == (torch.float64, torch.float32)
     assert torch.allclose(wide.float(), narrow, atol=1e-6)
     assert not torch.equal(wide, narrow.double())  # computed in float64, not only returned so

@@ -10,12 +10,12 @@ from torchax import interop
 from parity.hooks.reduce.batch_jax import BatchingReducer
 from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.rows import NoRows
-from parity.hooks.sites import EVERYTHING, OUTPUTS, SitePlan
+from parity.hooks.sites import EVERYTHING, OUTPUTS, Held, SitePlan
 from parity.hooks.tap import Tap
 from parity.records import Record
 
 
-def held(whole: frozenset[str], step: int) -> dict[str, Record]:
+def held(whole: Held, step: int) -> dict[str, Record]:
     """What a module that hands on its input, beside another output, leaves at a step."""
     reducer = BatchingReducer()
     tap = Tap(SitePlan("none", (), frozenset(), whole), reducer, NoRows(), ("",), {"": {}})
@@ -40,3 +40,14 @@ def test_inputs_are_held_in_a_step_that_is_looked_at_and_a_tensor_once() -> None
     assert [(r.value == x).all() for r, x in ((found["whole.in.x"], 2.0), (found["whole.out.0"], 3.0))] == [True, True]
     assert found["whole.in.mask"].kind == "none"
     assert found["whole.out.1"].value == "block:in.x 0", "named, not held twice"
+
+
+OTHER = Held(frozenset({"in", "out"}), frozenset({"other"}))
+SMALL, FEW = Held(frozenset({"out"}), each=64), Held(frozenset({"out"}), most=200)
+
+
+@pytest.mark.parametrize("whole", [OTHER, SMALL, FEW])
+def test_what_is_not_asked_for_or_has_no_room_is_said_to_be_missing(whole: Held) -> None:
+    found = held(whole, 3 if "in" in whole.ports else 0)
+    missing = {port for port, r in found.items() if isinstance(r.value, str)}
+    assert missing == found.keys() - {"whole.in.mask"} - ({"whole.out.0"} if whole is FEW else set())

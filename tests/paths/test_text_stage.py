@@ -19,7 +19,7 @@ from parity.models.spec import Case
 from parity.models.text import Encoder, TextStage
 from parity.paths.jax.stage import TorchaxStage
 from parity.paths.plan import Given
-from parity.paths.worker.trees import nest
+from parity.paths.worker.trees import tensor
 from parity.runs.request import Request
 from parity.runs.stages.text import Texts, compare_text
 from parity.settings import parse
@@ -52,7 +52,7 @@ def judge(name: str, request: Request | None = None, sites: str = "blocks") -> T
 def tensors(given: Given) -> Iterator[tuple[str, str, torch.Tensor]]:
     for key, x in given.items():
         branch, _, name = key.partition(".")
-        yield branch, name, nest(x)
+        yield branch, name, tensor(x)
 
 
 def origin(result: Result) -> tuple[str, str, str]:

@@ -5,8 +5,6 @@ Small latents: a decode takes a tenth of a second, and each program is compiled 
 
 from __future__ import annotations
 
-import dataclasses
-
 import diffusers
 import numpy as np
 import pytest
@@ -53,12 +51,10 @@ def decode(
     reference: tuple[str, ...] = (),
     candidate: tuple[str, ...] = (),
     sites: str = "blocks",
-    isolate: str = "none",
 ) -> Result:
     """One logic check, on the decoders that are loaded already: of latents, or of what two loops came to."""
     loaded_stage("reference", name, "vae", "", *reference), loaded_stage("candidate", name, "vae", "", *candidate)
     request = Request(name, parse("torch", reference), parse("torchax", candidate), stages=("vae",), sites=sites)
-    request = dataclasses.replace(request, isolate=isolate)
     loops = start if isinstance(start, Pair) else None
     given = None if isinstance(start, Pair) else {VAE_INPUT: held(start)}
     return decode_round(request, "logic", loops, given, OPENERS, lambda *_: None, NoSink())
@@ -116,7 +112,7 @@ def test_a_fault_inside_the_decoder_has_an_origin(monkeypatch: pytest.MonkeyPatc
     assert (result.verdict, result.failed) == ("fail", "logic")
     assert result.origin is not None
     assert (result.origin.key.stage, result.origin.birth) == ("vae", "module")
-    assert result.origin.key.module.startswith(module)  # the second look, inside the block
+    assert result.origin.key.module.startswith(module)  # inside the block
     assert module in result.reason
     assert result.frames[-1].by_itself.distance.ratio > 3
 

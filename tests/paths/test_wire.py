@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.paths.plan import Array, CallRecords, ModuleCall, Plan
+from parity.hooks.sites import Held, SitePlan
+from parity.paths.plan import Array, Plan
 from parity.paths.worker import wire
 from parity.records import Floor, Key, Moments, Record, StepRecords
 
@@ -55,23 +56,19 @@ def test_numbers_that_json_has_no_word_for_arrive() -> None:
     assert inf == -math.inf
 
 
-def test_records_and_calls_arrive_whole() -> None:
+def test_records_and_requests_arrive_whole() -> None:
     key = Key("transformer", 3, "cond", "blocks.0:out", 1)
     moments = Moments(6, 1, 0, -1.0, 2.0, 0.5, 3.0)
     record = Record(key, "tensor", (2, 3), "bfloat16", "text", (2, 3), moments, np.ones(4, np.float32), np.eye(3))
     none = Record(Key("transformer", 3, "", "loop:x"), "none")
-    args = (Array(np.ones(2), "float16"), None)
-    call = ModuleCall(module="blocks.0", step=3, number=1, branches=("cond",), args=args)
-    step = CallRecords(3, (record, none), {key: Floor(0.25, np.ones(2, np.float32))}, call=call)
-    arrived = sent(step)
-    assert isinstance(arrived, CallRecords)
+    arrived = sent(StepRecords(3, (record, none), {key: Floor(0.25, np.ones(2, np.float32))}))
     first = arrived.records[0]
     assert (first.key, first.moments, first.rows) == (key, moments, "text")
     np.testing.assert_array_equal(first.value, np.eye(3))
     assert math.isnan(arrived.floors[key].linf)
-    assert arrived.call.args[1] is None
-    assert arrived.call.branches == ("cond",)
-    assert sent(Plan(floors=("fp64",), ends=True)) == Plan(floors=("fp64",), ends=True)
+    plan = Plan(sites=SitePlan("none", (), frozenset(), Held(frozenset({"in"}), most=5)), floors=("fp64",), ends=True)
+    assert sent(plan) == plan
+    assert sent(Plan(follow={"a": Array(np.ones(2), "float16")})).follow["a"].dtype == "float16"
     assert sent(StepRecords(0, ())) == StepRecords(0, ())
 
 

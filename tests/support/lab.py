@@ -55,7 +55,7 @@ class Lab:
 
     def __init__(self, model: str | Path) -> None:
         self.model, self._sides = str(model), Faulty()
-        self._openers = Remembering(self._sides, calls=True)
+        self._openers = Remembering(self._sides)
 
     def judge(self, *candidate: str, reference: Sequence[str] = (), fault: Fault = nothing, **options: Any) -> Result:
         """The result of `parity run` with these candidate settings; `options`: of `Request`."""

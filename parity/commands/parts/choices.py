@@ -16,7 +16,7 @@ from parity.models.registry import tiny_names
 from parity.report import formats
 from parity.settings import SETTINGS
 
-ISOLATIONS = ("none", "steps", "modules")
+ISOLATIONS = ("none", "steps")
 STAGES = ("text", "transformer", "vae")
 CHECKS = ("both", "logic", "precision")
 SIDES = ("reference", "candidate")

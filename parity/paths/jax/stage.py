@@ -23,7 +23,6 @@ from torchax import interop
 
 from parity.errors import InconclusiveError
 from parity.hooks.attach import attached
-from parity.hooks.calls import Call
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer import widen16
@@ -31,10 +30,7 @@ from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap, counted_on
-from parity.paths.closer.local import Rows
-from parity.paths.closer.modules import Modules, operation_records
 from parity.paths.jax.elementary import elementary
-from parity.paths.jax.local import LocalModules
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
 from parity.paths.jax.program import Programs, Shell, apart, holding
@@ -43,7 +39,7 @@ from parity.paths.jax.tracing import to_jax
 from parity.paths.jax.views import readable_views
 from parity.paths.stages.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
-from parity.records import Record, StepRecords
+from parity.records import Record
 from parity.settings import Settings
 
 
@@ -98,13 +94,6 @@ class TorchaxStage:
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         return ((name, widen16(np.asarray(x))) for name, x in self.params.items())
-
-    def alone(self, rows: Rows) -> Modules:
-        return LocalModules(self, rows=rows, stage=self.stage.name)
-
-    def operations(self, call: Call, step: int) -> StepRecords:
-        found = LocalModules(self, stage=self.stage.name).operations(call)
-        return operation_records(call, step, {"": found}, self.stage.name)
 
     def put(self, x: np.ndarray) -> jax.Array:
         return self.devices.put(jnp.asarray(x), self.devices.replicated)

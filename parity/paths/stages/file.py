@@ -11,8 +11,6 @@ from parity.hooks.sites import SitePlan
 from parity.paths.stages.stage import Inputs, Seen, Stage
 from parity.paths.stages.whole import Whole
 
-FILE = "the candidate's embeddings are a file, which has no modules; leave --isolate out"
-
 
 class HeldStage(Whole):
     """Gives back what it holds, whatever it is given.
@@ -22,7 +20,7 @@ class HeldStage(Whole):
     """
 
     def __init__(self, stage: Stage, held: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        super().__init__(stage, FILE)
+        super().__init__(stage)
         self.held = held
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:

@@ -29,7 +29,7 @@ from parity.models.vae_config import vae_config
 from parity.paths.inputs import Conditions
 from parity.paths.plan import VAE_INPUT, VAE_STAGE, Source, Spec
 from parity.paths.stages.stage import Inputs, Load, Outputs, Stage
-from parity.paths.worker.trees import nest
+from parity.paths.worker.trees import tensor
 from parity.reached import Reached
 from parity.settings import parse
 
@@ -112,7 +112,7 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
 def _vae(spec: Spec, case: Case, family: Family) -> Known:
     stage = vae_stage(case)
     if spec.inputs:
-        latents: torch.Tensor = nest(spec.inputs[VAE_INPUT])
+        latents: torch.Tensor = tensor(spec.inputs[VAE_INPUT])
     else:
         assert spec.source.stage2 is not None
         latents = _stage2(case, Path(spec.source.stage2))

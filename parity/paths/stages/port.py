@@ -24,7 +24,6 @@ from parity.paths.stages.whole import Whole
 from parity.port import Port
 from parity.settings import SETTINGS, Settings
 
-OWN = "the candidate's VAE is its port's own function, which has no modules; leave --isolate out"
 _RANK = 5
 """Of latents and frames, [B, C, T, H, W]."""
 
@@ -37,7 +36,7 @@ class PortDecoder(Whole):
     """
 
     def __init__(self, stage: Stage, entry: Entry, port: Port) -> None:
-        super().__init__(stage, OWN)
+        super().__init__(stage)
         self.entry, self.port = entry, port
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:

@@ -22,35 +22,18 @@ from parity.errors import UsageError
 from parity.floors import Floors
 from parity.golden.fingerprint import weight_print
 from parity.golden.versions import versions
-from parity.hooks.calls import Call
 from parity.hooks.sites import SitePlan
-from parity.models.patches import DTYPES
 from parity.paths.closer.follow import Look, Walk, follow
-from parity.paths.closer.local import Rows
-from parity.paths.closer.modules import Modules
 from parity.paths.closer.stepwise import stepwise
 from parity.paths.floors import SEEDS
-from parity.paths.plan import (
-    BESIDE,
-    ENDS,
-    STAGES_STEP,
-    VAE_STAGE,
-    CallRecords,
-    Changes,
-    Forced,
-    ModuleCall,
-    Plan,
-    Spec,
-    State,
-)
+from parity.paths.plan import BESIDE, ENDS, STAGES_STEP, VAE_STAGE, Changes, Forced, Plan, Spec, State
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
-from parity.paths.stages.file import FILE, HeldStage
+from parity.paths.stages.file import HeldStage
 from parity.paths.stages.known import Known, known
-from parity.paths.stages.port import OWN, PortDecoder, decoder_of
+from parity.paths.stages.port import PortDecoder, decoder_of
 from parity.paths.stages.stage import Inputs, Run, Runner, Seen, TorchStage, stage_variants
-from parity.paths.worker.handing import one_at_a_time
-from parity.paths.worker.trees import array, nest, plain
+from parity.paths.worker.trees import array, tensor
 from parity.records import LOOP, Facts, Floor, Key, Provenance, Record, StepRecords
 from parity.settings import BITS, Settings
 
@@ -85,7 +68,6 @@ class StageSide:
         self._known: Known | None = None
         self._held: Runner | None = None
         self._torch: TorchStage | None = None
-        self._alone: Modules | None = None
 
     @property
     def known(self) -> Known:
@@ -171,7 +153,6 @@ class StageSide:
             provenance=origin,
             dtype=settings.text("dtype"),
             input_dtypes={name: x.dtype for name, x in plain.items()},
-            cannot_call=FILE if at.held is not None else "" if self._own is None else OWN,
             own=self._own is not None,
             trunk=at.stage.trunk,
         )
@@ -179,8 +160,6 @@ class StageSide:
     def observe(
         self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
     ) -> Iterator[StepRecords]:
-        if plan.calls:
-            return one_at_a_time(lambda put: self._hand_over(plan, put))
         return self._follow(plan) if plan.follow else self._observed(plan)
 
     def _observed(self, plan: Plan) -> Iterator[StepRecords]:
@@ -211,7 +190,7 @@ class StageSide:
         double = TorchStage(truth.stage, truth.settings, dtype=torch.float64)
         walks.append(double.walk(inputs, contextlib.nullcontext))
         walks += [truth.walk(inputs, functools.partial(truth.rounded, seed)) for seed in range(SEEDS)]
-        look = Look({name: nest(x) for name, x in plan.follow.items()}, plan.far, plan.own_order)
+        look = Look({name: tensor(x) for name, x in plan.follow.items()}, plan.far, plan.own_order)
         yield follow(truth.walk(inputs, contextlib.nullcontext), walks, look, self.known.stage.name, STAGES_STEP)
 
     def _floors(self, plan: Plan, own: tuple[Record, ...]) -> tuple[dict[str, Branches], dict[Key, Floor]]:
@@ -247,7 +226,7 @@ class StageSide:
         made: dict[str, dict[str, object]] = {}
         for key, x in self.spec.beside[name].items():
             branch, _, keyword = key.partition(".")
-            made.setdefault(branch, {})[keyword] = nest(x)
+            made.setdefault(branch, {})[keyword] = tensor(x)
         return made  # type: ignore[return-value]
 
     def _ends(self, run: str, seen: Branches) -> Iterator[Record]:
@@ -257,52 +236,11 @@ class StageSide:
                 key = Key(self.spec.source.stage, ENDS, run, f"{LOOP}:{branch}.{name}")
                 yield Record(key, "tensor", x.shape, str(x.dtype), value=np.asarray(x))
 
-    def _hand_over(self, plan: Plan, put: Callable[[StepRecords], None]) -> None:
-        """The calls of some modules, each with what it gave and the floors of that."""
-        dtypes = {site: DTYPES[name] for site, name in plan.dtypes.items() if name in DTYPES}
-
-        def take(call: Call, truth: StepRecords) -> None:
-            sent = ModuleCall(
-                module=call.module,
-                step=STAGES_STEP,
-                number=call.number,
-                branches=call.branches,
-                args=tuple(plain(x) for x in call.args),
-                kwargs={name: plain(x) for name, x in call.kwargs.items()},
-            )
-            put(CallRecords(truth.step, truth.records, truth.floors, call=sent))
-
-        self.loaded()
-        if self._torch is None:
-            raise UsageError(f"modules' calls are handed over by the reference, not by the {self.role}")
-        for branch, inputs in self.known.inputs.items():
-            self._torch.calls(inputs, branch, plan.calls, dtypes, take)
-
-    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
-        args, kwargs = tuple(nest(x) for x in call.args), {name: nest(x) for name, x in call.kwargs.items()}
-        again = Call(call.module, call.number, call.branches, args, kwargs, None)
-        if plan.operations:
-            return self.loaded().operations(again, call.step)
-        if self._alone is None:
-            self._alone = self.loaded().alone(self._rows())
-        if not self._alone.has(call.module):
-            raise UsageError(f"the {self.role} has no module '{call.module}'")
-        return StepRecords(call.step, tuple(self._alone.records(again, call.step, plan.eager)))
-
-    def _rows(self) -> Rows:
-        """How the rows of its calls stand, on the CPU."""
-        stage = self.known.stage
-        frames = {
-            branch: {n: (torch.from_numpy(f.index), torch.from_numpy(f.weight)) for n, f in stage.frames(x).items()}
-            for branch, x in self.known.inputs.items()
-        }
-        return Rows({branch: stage.rule for branch in frames}, frames)
-
     def patched(self, changes: Changes) -> StageSide:
         return StageSide(changes.of(self.spec), self._runners, self._entry)
 
     def close(self) -> None:
-        self._held = self._known = self._torch = self._alone = None
+        self._held = self._known = self._torch = None
 
 
 def _variants(truth: TorchStage, kinds: tuple[str, ...]) -> Iterator[tuple[str, Run]]:

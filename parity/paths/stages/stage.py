@@ -8,16 +8,14 @@ working dtypes where they are coarser than float32. Records carry the stage's na
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from parity.errors import UsageError
 from parity.hooks.attach import attached
-from parity.hooks.calls import Call, calls_of, retyped
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.perturb import perturbed
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
@@ -26,13 +24,11 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
 from parity.models.patches import device_named
 from parity.paths.closer.follow import Listen, Walk
-from parity.paths.closer.local import Dtypes, Rows, Take, truth_of
-from parity.paths.closer.modules import Modules, reference_operations
 from parity.paths.floors import SEEDS
 from parity.paths.plan import STAGES_STEP
 from parity.paths.reference import torch_scope
 from parity.reached import Reached
-from parity.records import LOOP, Key, Record, StepRecords
+from parity.records import LOOP, Key, Record
 from parity.settings import Settings
 from parity.sketch import shown_record, value_record
 
@@ -131,18 +127,6 @@ class Runner(Protocol):
         """
         ...
 
-    def alone(self, rows: Rows) -> Modules:
-        """Its modules, to be called one at a time.
-
-        Args:
-            rows: how the rows of the calls stand.
-        """
-        ...
-
-    def operations(self, call: Call, step: int) -> StepRecords:
-        """The operations of a module for a call; see `parity.paths.closer.modules.operations_of`."""
-        ...
-
 
 class Run(Protocol):
     """`Runner.run`."""
@@ -182,14 +166,6 @@ class TorchStage:
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         return ((name, to_numpy(x)) for name, x in named_tensors(self.root))
 
-    def alone(self, rows: Rows) -> Modules:
-        raise UsageError("modules of the reference are called where it runs, not one at a time")
-
-    def operations(self, call: Call, step: int) -> StepRecords:
-        with torch_scope(self.reached):
-            module = self.root.get_submodule(call.module)
-            return reference_operations(module, call, step, self.settings, self.stage.name)
-
     def rounded(self, seed: int) -> contextlib.AbstractContextManager[None]:
         """Within it, it rounds otherwise."""
         return perturbed(self.root, 1_000_003 * (seed + 1), self.settings.text("tpu"))
@@ -217,19 +193,6 @@ class TorchStage:
             for name, f in self.stage.frames(inputs).items()
         }
 
-    def calls(self, inputs: Inputs, branch: str, targets: Iterable[str], dtypes: Dtypes, take: Take) -> None:
-        """Run it and hand over each call of the targets, with the floors of what it gave."""
-        frames = self._frames(inputs)
-        rows = _Placed({branch: self.stage.rule}, {branch: frames}, self.device)
-
-        def handle(call: Call) -> None:
-            module = self.root.get_submodule(call.module)
-            theirs = retyped(module, call, dtypes) if dtypes else call
-            take(theirs, truth_of(rows, module, call, theirs, STEP, self.settings, self.stage.name))
-
-        with calls_of(self.root, targets, (branch,), handle):
-            self.run(inputs, None, branch)
-
     def _placed(self, x: torch.Tensor) -> torch.Tensor:
         x = x.to(self.device)
         return x.to(self.wide) if self.wide is not None and x.is_floating_point() else x
@@ -243,13 +206,6 @@ class WatchedStage:
     rules: Mapping[str, RowRule]
     frames: Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]
     pairs_rows: bool = False
-
-
-@dataclass(frozen=True)
-class _Placed(Rows):
-    """Rows where the stage runs."""
-
-    device: torch.device
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from typing import IO, Any, Protocol
 
 import parity
 from parity.errors import InconclusiveError, ParityError, UsageError
-from parity.paths.plan import Changes, Forced, ModuleCall, Plan, Role, Spec, State
+from parity.paths.plan import Changes, Forced, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
 from parity.paths.worker import wire
 from parity.records import Facts, StepRecords
@@ -342,11 +342,6 @@ class ProcessSide:
             forced=forced is not None,
         )
         return _Stream(self.worker, stream, forced, 0 if steps is None else steps[0])
-
-    def call(self, call: ModuleCall, plan: Plan) -> StepRecords:
-        self.worker.reply(self._opened)
-        found: StepRecords = self.worker.ask("call", side=self._number, call=call, plan=plan)
-        return found
 
     def patched(self, changes: Changes) -> ProcessSide:
         return self.worker.open(changes.of(self.spec))

@@ -26,7 +26,7 @@ from parity.paths.worker.extras import end_with_parent, quieten, require_extras
 
 if TYPE_CHECKING:
     from parity.paths.live import Host, LiveSide
-    from parity.paths.plan import ModuleCall, Plan, Spec, State
+    from parity.paths.plan import Plan, Spec, State
     from parity.paths.stages.side import StageSide
     from parity.records import StepRecords
 
@@ -76,9 +76,6 @@ class Server:
         found: Any = self.streams.pop(stream, None)
         if found is not None and hasattr(found, "close"):
             found.close()
-
-    def call(self, side: int, call: ModuleCall, plan: Plan) -> object:
-        return self.sides[side].call(call, plan)
 
     def close(self, side: int) -> None:
         self.sides.pop(side).close()
@@ -134,8 +131,7 @@ def answer(role: str, read: int, write: int) -> NoReturn:
 
 def _answer(server: Server, request: dict[str, Any]) -> dict[str, Any]:
     methods: dict[str, Callable[..., object]] = {
-        name: getattr(server, name)
-        for name in ("ready", "port", "open", "facts", "observe", "next", "drop", "call", "close")
+        name: getattr(server, name) for name in ("ready", "port", "open", "facts", "observe", "next", "drop", "close")
     }
     try:
         return {"ok": methods[request["do"]](**request["args"])}

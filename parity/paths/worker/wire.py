@@ -17,16 +17,16 @@ from typing import Any, BinaryIO
 import numpy as np
 import safetensors.numpy
 
-from parity.hooks.sites import SitePlan
-from parity.paths.plan import Array, CallRecords, Changes, ModuleCall, Plan, Source, Spec
+from parity.hooks.sites import Held, SitePlan
+from parity.paths.plan import Array, Changes, Plan, Source, Spec
 from parity.paths.port.settings import PortInfo
 from parity.records import Facts, Floor, Key, Moments, Provenance, Record, Schedule, StepRecords
 
 TYPES: Mapping[str, type[Any]] = {
     t.__name__: t
     for t in (
-        Key, Moments, Record, Floor, StepRecords, Provenance, Facts, Schedule, PortInfo, CallRecords,
-        SitePlan, Array, Changes, ModuleCall, Plan, Source, Spec,
+        Key, Moments, Record, Floor, StepRecords, Provenance, Facts, Schedule, PortInfo,
+        Held, SitePlan, Array, Changes, Plan, Source, Spec,
     )
 }  # fmt: skip
 """The dataclasses that travel."""

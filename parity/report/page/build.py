@@ -135,7 +135,7 @@ def _view(shown: Shown) -> dict[str, Any]:
     result = shown.document
     sites = [*result["sites"], *result["closer"]]
     table = Table.of(sites)
-    # A second look names modules where the first names blocks, as in a terminal.
+    # A closer look names modules where the first names blocks, as in a terminal.
     failing = [site for site in result["closer"] or result["sites"] if site["verdict"] == "fail"]
     own = [site for site in failing if site["introduced"] is not None]
     introduced = own or failing

@@ -2,12 +2,16 @@
 
 Where all agreed it finds what is within the floors of the free run, which hold what one ulp of an elementary function
 grows to; where something failed, what lies behind it (`parity.paths.closer.follow`). No module of the candidate is
-called: it works for ports. Cost: five runs of a step of the reference, seven in 16 bits; where something failed, a run
-of the candidate's too, which is compiled for it.
+called: it works for ports. On a model of production size most values are too large to be held beside all others: then
+the modules in doubt, or where something failed some blocks after the others, are held in a pass of their own.
+
+Cost: five runs of a step of the reference, seven in 16 bits; where something failed, and for each pass, a run of the
+candidate's too, which is compiled for it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,12 +19,11 @@ import numpy as np
 
 from parity.compare.births import excuses
 from parity.compare.conclude import divergence
-from parity.compare.follow import followed_errors, with_followed
+from parity.compare.follow import BORN, Local, doubtful, followed_errors, with_followed
 from parity.compare.independent import code_of, place_of
-from parity.compare.local import BORN, Local
 from parity.compare.result import Cause, Origin, Result, SiteDiff, Witness
 from parity.compare.sites import FAILED, Sites, among
-from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, SitePlan
+from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, name_of
 from parity.paths.side import Side
 from parity.records import LOOP, Key, StepRecords
@@ -29,10 +32,13 @@ from parity.runs.sides import Ready
 from parity.runs.stream import state_of
 from parity.settings import LAYOUT
 
+ROOM, PASSES = 1 << 32, 4
+"""Bytes that the candidate holds in a pass of some modules alone, and passes at most: each is a compilation."""
+
 
 def follows(request: Request) -> bool:
-    """Whether the reference follows: no sites in particular were asked for, and no module is run alone."""
-    return request.sites in ("blocks", "all") and request.isolate != "modules"
+    """Whether the reference follows: no sites in particular were asked for."""
+    return request.sites in ("blocks", "all")
 
 
 def holding(plan: SitePlan, request: Request) -> SitePlan:
@@ -58,6 +64,25 @@ def without_held(step: StepRecords) -> tuple[StepRecords, dict[str, Array]]:
     return (replace(step, records=tuple(records)) if held else step), held
 
 
+@dataclass(frozen=True, slots=True)
+class At:
+    """A step, and what the reference started it from."""
+
+    step: int
+    state: State
+
+    def held(self, pair: Ready, what: Held) -> dict[str, Array]:
+        """What the candidate hands out of the step."""
+        plan = Plan(sites=SitePlan("none", (), frozenset(), what))
+        steps = pair.sides.candidate.observe(plan, start=self.state, steps=(self.step, self.step + 1))
+        return without_held(next(steps))[1]
+
+    def followed(self, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool) -> dict[Key, Local]:
+        """The local errors of a reference that follows these values; see `parity.paths.closer.follow.Look`."""
+        plan = Plan(follow=held, far=far, own_order=own_order, floors=DEFAULT_KINDS)
+        return followed_errors(next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1))))
+
+
 def behind(result: Result, pair: Ready, side: Side, state: State, request: Request, say: Say) -> Result:
     """A failing result with all that differs by itself in the step of its origin, also behind the first divergence.
 
@@ -67,21 +92,55 @@ def behind(result: Result, pair: Ready, side: Side, state: State, request: Reque
     origin = result.origin
     if origin is None or not follows(request):
         return result
-    step = origin.key.step
-    of_step = [d for d in result.sites if d.key.step == step]
+    at = At(origin.key.step, state)
+    of_step = [d for d in result.sites if d.key.step == at.step]
     if not any(d.verdict == "fail" and d.key.stage == origin.key.stage and d.key.module != LOOP for d in of_step):
         return result
     say("the reference on the candidate's own values, behind the first divergence")
-    steps = (step, step + 1)
-    everything = Plan(sites=SitePlan("none", (), frozenset(), EVERYTHING))
-    held = without_held(next(pair.sides.candidate.observe(everything, start=state, steps=steps)))[1]
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
-    plan = Plan(follow=held, far=True, own_order=own_order, floors=DEFAULT_KINDS)
-    known = followed_errors(next(side.observe(plan, start=state, steps=steps)))
+    held = at.held(pair, EVERYTHING)
+    known = at.followed(side, held, far=True, own_order=own_order)
+    passes = _passes(of_step, held, pair.modules)
+    for modules in passes[:PASSES]:
+        say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
+        some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
+        known |= at.followed(side, at.held(pair, some), far=True, own_order=own_order)
+    rest = [module for modules in passes[PASSES:] for module in modules]
+    if rest:
+        more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
+        result = result.noted(f"too large to be looked at by themselves: {rest[0]}{more}")
     if not any(local.beyond for local in known.values()):
         return result
-    result = replace(result, sites=Sites.of(_settled(result.sites, step, known, pair)))
+    result = replace(result, sites=Sites.of(_settled(result.sites, at.step, known, pair)))
     return replace(result, causes=(*result.causes, *_named(result, known)))
+
+
+def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Sequence[str]) -> list[list[str]]:
+    """The modules beyond their limits of which something could not be held beside all others, as many at a time as fit.
+
+    Args:
+        sites: of a step, in execution order. modules: that can be held.
+    """
+    large = {name.split()[1].partition(":")[0] for name, x in held.items() if _is_missing(x)}
+    failing = {d.key.module for d in sites if d.verdict == "fail"} & large & set(modules)
+    sizes: dict[str, int] = {}
+    for d in sites:
+        if d.key.module in failing and not d.key.is_apart:
+            sizes[d.key.module] = sizes.get(d.key.module, 0) + 4 * math.prod(d.shapes[0] if d.shapes else ())
+    passes: list[list[str]] = []
+    room = 0
+    for module, size in sizes.items():
+        if not passes or size > room:
+            passes.append([])
+            room = ROOM
+        passes[-1].append(module)
+        room -= size
+    return passes
+
+
+def _is_missing(x: Array) -> bool:
+    """Whether a value could not be handed out, or its module was not asked for."""
+    return x.values.size == 0 and x.values.dtype != bool
 
 
 def placed(result: Result) -> Result:
@@ -95,7 +154,7 @@ def placed(result: Result) -> Result:
     if first is None or first.birth is None or stands:
         return result
     why = divergence(first, first.birth, outputs_match=result.why.outputs_match, sites=result.sites)
-    return replace(result, origin=Origin(first.key, first.birth), why=replace(why, fed="candidate"))
+    return replace(result, origin=Origin(first.key, first.birth), why=why)
 
 
 def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
@@ -126,41 +185,53 @@ def born(sites: Sequence[SiteDiff]) -> bool:
 
 @dataclass
 class Following:
-    """What the first step left to follow.
+    """What a run leaves to follow where all of it agreed: the candidate's outputs of the first step, and the first step
+    whose sites leave doubt about modules that are not among them.
 
     Attributes:
-        step: its index. state: what the reference started it from. outputs: the candidate's.
-        known: the local errors, once it was followed.
+        pair: whose run. at, outputs: the first step. doubt, doubtful: the other, and the modules in execution order.
+        failed: the step in which an output differs by itself, once it was looked for; None for none.
     """
 
-    step: int
-    state: State
-    outputs: Mapping[str, Array]
-    known: Mapping[Key, Local] = field(default_factory=dict)
+    pair: Ready
+    at: At | None = None
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+    doubt: At | None = None
+    doubtful: tuple[str, ...] = ()
+    failed: At | None = None
 
-    @classmethod
-    def of(cls, reference: StepRecords, outputs: Mapping[str, Array]) -> Following | None:
-        """None where nothing was held."""
-        return cls(reference.step, state_of(reference, "before"), outputs) if outputs else None
+    def add(self, reference: StepRecords, outputs: Mapping[str, Array], sites: Sequence[SiteDiff]) -> None:
+        """Take in a judged step; `outputs`: the candidate's that were held."""
+        at = At(reference.step, state_of(reference, "before"))
+        if self.at is None and outputs:
+            self.at, self.outputs = at, outputs
+        # A feature cache calls other modules by design.
+        cached = any(d.setting == "cache" for d in self.pair.differing)
+        if self.at is None or self.doubt is not None or cached or born(sites):
+            return
+        held = {name.split()[1].partition(":")[0] for name, x in outputs.items() if not _is_missing(x)}
+        modules = tuple(m for m in doubtful(sites, self.pair.modules) if self.at != at or m not in held)
+        if modules:
+            self.doubt, self.doubtful = at, modules
 
-    def settle(self, pair: Ready, side: Side, sites: Sequence[SiteDiff], say: Say) -> list[SiteDiff]:
-        """All judged sites, none of them beyond its limits, with those that differ by themselves.
+    def settle(self, side: Side, sites: Sequence[SiteDiff], say: Say) -> Sequence[SiteDiff]:
+        """All judged sites, with those that differ by themselves where none was beyond its limits.
 
         Args:
             side: the reference, or the one in the candidate's working dtype.
         """
+        if self.at is None or born(sites):
+            return sites
         say("the reference on the candidate's own values")
-        plan = Plan(follow=self.outputs, floors=DEFAULT_KINDS)
-        steps = (self.step, self.step + 1)
-        self.known = followed_errors(next(side.observe(plan, start=self.state, steps=steps)))
-        return _settled(sites, self.step, self.known, pair)
+        sites = self._look(side, self.at, self.outputs, sites)
+        if self.failed is None and self.doubt is not None:
+            say(f"the reference on the candidate's own values, {', '.join(self.doubtful)}")
+            some = Held(EVERYTHING.ports, frozenset(self.doubtful), ROOM, ROOM)
+            sites = self._look(side, self.doubt, self.doubt.held(self.pair, some), sites)
+        return sites
 
-    @property
-    def failing(self) -> bool:
-        """Whether any output differs by itself."""
-        return any(local.beyond for local in self.known.values())
-
-    @property
-    def modules(self) -> set[str]:
-        """The modules that were followed."""
-        return {key.module for key in self.known}
+    def _look(self, side: Side, at: At, held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
+        known = at.followed(side, held, far=False, own_order=False)
+        if any(local.beyond for local in known.values()):
+            self.failed = at
+        return Sites.of(_settled(sites, at.step, known, self.pair))

@@ -108,7 +108,7 @@ def compare_text(
             checks=one,
             stages=(TEXT,),
             part=encoder.part,
-            isolate="modules" if request.isolate == "modules" and file is None else "none",
+            isolate="none",
             stage2=None,
         )
         results[encoder.part], came[encoder.part] = compare_stage(alone, openers, say, {})

@@ -50,8 +50,8 @@ def decode_round(
     sides = (s.neutral if neutral else s for s in (request.reference, request.candidate))
     # One text encoder's dtype is none of the decoder's.
     ours, theirs = (s.with_({"text.byt5_dtype": "same"}) for s in sides)
-    isolate = "modules" if request.isolate == "modules" else "none"  # there is one step: nothing to be forced
-    alone = dataclasses.replace(request, reference=ours, candidate=theirs, checks=name, stage1=None, isolate=isolate)
+    # There is one step: nothing to be forced.
+    alone = dataclasses.replace(request, reference=ours, candidate=theirs, checks=name, stage1=None, isolate="none")
     config = vae_config(resolve_model(request.model))
     own = None if loops is None else Pair(_of_loop(loops.reference), _of_chain(loops))
     if own is None and start is not None:

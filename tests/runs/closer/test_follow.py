@@ -1,9 +1,9 @@
-"""Closer looks: the reference on the candidate's own values, a module compiled alone, a run with nothing observed."""
+"""Closer looks: the reference on the candidate's own values, and a run with nothing observed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.local import Local
-from parity.compare.result import Distance, Result, SiteDiff
-from parity.hooks.sites import SitePlan
+from parity.compare.result import Result
 from parity.paths.live import InProcess
-from parity.paths.plan import CallRecords, ModuleCall, Plan
+from parity.paths.plan import Plan
 from parity.paths.side import Pair
-from parity.records import Key, StepRecords
-from parity.runs.closer.suspects import LocalPass
+from parity.records import StepRecords
+from parity.runs.closer import follow
 from parity.runs.closer.unobserved import NOTE, unobserved
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.support import ports
-from tests.support.made import FLOOR, because, floor_of, moved, noise, step, tensor
+from tests.support.made import because, moved, noise, step, tensor
 from tests.support.tiny_dit import PORT, write
 
 WAVY = """
@@ -49,6 +47,7 @@ WAVE = PORT.replace(
     'tap("time", linear(w, "time", inputs["timestep"][:, None]))',
     'tap("wave", jnp.sin(4000.0 * tap("time", linear(w, "time", inputs["timestep"][:, None]))))',
 )
+QKV = 'linear(w, name + ".qkv", h)'
 PROJ = 'tap(name + ".proj", linear(w, name + ".proj", h))'
 
 
@@ -64,48 +63,37 @@ def test_a_small_error_behind_a_wide_floor_is_found_where_it_is(tmp_path: Path) 
     assert "on the candidate's own values before it, output differs by" in result.reason
 
 
-# --- The second look
-
-OUT = Key("transformer", 0, "cond", "blocks.1:out")
-HERE = noise(1)
+# --- Values that are too large to be held beside all others
 
 
-@dataclass
-class Alone:
-    """A pair of one module. Compiled alone it is far off; run eagerly it is as near as `eagerly` says."""
-
-    eagerly: float
-    asked: list[bool] = field(default_factory=list)
-
-    def look(self, seen: SiteDiff) -> Local:
-        made = tensor("blocks.1:out", HERE)
-        truth = CallRecords(
-            0, (made,), {OUT: floor_of(made)}, call=ModuleCall(module="blocks.1", step=0, number=0, branches=("cond",))
-        )
-
-        def call(again: ModuleCall, plan: Plan) -> StepRecords:
-            self.asked.append(plan.eager)
-            x = moved(HERE, self.eagerly if plan.eager else 30.0)
-            return StepRecords(0, (tensor("blocks.1:out", x.astype(np.float32)),))
-
-        pair: Any = SimpleNamespace(
-            facts=Pair(*[SimpleNamespace(provenance=SimpleNamespace(modules={"blocks.1": ""}))] * 2),
-            sides=Pair(SimpleNamespace(observe=lambda *a, **k: iter([truth])), SimpleNamespace(call=call)),
-        )
-        passed = LocalPass(pair, SitePlan("none", (), frozenset()), lambda *_: None)
-        return passed.look(0, {}, ("blocks.1",), {}, [seen])[OUT]
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a model of production size a block's values are as these are then: too large to be held beside all others."""
+    for name in ("OUTPUTS", "EVERYTHING"):
+        monkeypatch.setattr(follow, name, replace(getattr(follow, name), each=512))
 
 
-def test_a_program_compiled_alone_is_not_believed_against_the_run_and_the_module_run_eagerly() -> None:
-    near, far = (SiteDiff(OUT, Distance(x * FLOOR, FLOOR, x)) for x in (1.0, 29.0))
-    only_compiled = Alone(eagerly=1.0)
-    assert not only_compiled.look(near).beyond
-    assert only_compiled.asked == [False, True]
-    in_its_code = Alone(eagerly=30.0)
-    assert in_its_code.look(near).beyond
-    in_the_run = Alone(eagerly=1.0)
-    assert in_the_run.look(far).beyond, "where the run is as far, it is the run's own"
-    assert in_the_run.asked == [False]
+def introduced(result: Result) -> list[str]:
+    return [d.key.site for d in result.sites if d.verdict == "fail" and d.birth in ("input", "module")]
+
+
+@pytest.mark.usefixtures("small")
+def test_blocks_behind_the_first_divergence_are_held_in_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = write(tmp_path, PORT.replace(QKV, f"{QKV} * 1.01"))
+    result = ports.compare(*texts, openers=InProcess())
+    assert introduced(result) == ["blocks.0:out", "blocks.1:out"]
+    monkeypatch.setattr(follow, "ROOM", 4096)  # one block at a time
+    monkeypatch.setattr(follow, "PASSES", 1)
+    result = ports.compare(*texts, openers=InProcess())
+    assert introduced(result) == ["blocks.0:out"]
+    assert result.notes[-1].text == "too large to be looked at by themselves: blocks.1"
+
+
+@pytest.mark.usefixtures("small")
+def test_modules_in_doubt_are_held_in_a_pass_of_their_own(tmp_path: Path) -> None:
+    texts = write(tmp_path, PORT.replace(PROJ, PROJ.replace(", h)", ", h * (1 + 8e-6))")))
+    result = ports.compare(*texts, openers=InProcess())
+    assert (result.verdict, introduced(result)) == ("fail", ["blocks.0:out", "blocks.1:out"])
 
 
 # --- A compiled port that agrees while it is observed is run once with nothing observed

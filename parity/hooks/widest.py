@@ -1,15 +1,13 @@
-"""Running a module again on the inputs of one of its calls, as it is or in another dtype."""
+"""A model in a wider dtype than it was made for, where torch refuses what it does in one."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from parity.hooks.calls import Call
 from parity.hooks.torchtools import Intercept, mapped
 
 
@@ -42,25 +40,3 @@ def widest() -> Intercept:
 
 def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: x.to(dtype) if x.is_floating_point() else x
-
-
-def rerun(module: torch.nn.Module, call: Call, dtype: torch.dtype | None, *, inputs: bool = True) -> Any:
-    """Run a module again on a call's inputs, its weights and (`inputs`) its inputs in another dtype; None: as it is."""
-    if dtype is None:
-        return module(*call.args, **call.kwargs)
-
-    cast = _to(dtype)
-    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    tensors.update(module.named_buffers(remove_duplicate=False))
-    once = {id(x): cast(x.detach()) for x in tensors.values()}  # tied weights stay one
-    weights = {name: once[id(x)] for name, x in tensors.items()}
-    if not inputs:
-        return torch.func.functional_call(module, weights, call.args, dict(call.kwargs))
-
-    def named(x: Any) -> Any:
-        """A dtype that the module is asked to work in, as some time embeddings are."""
-        return dtype if isinstance(x, torch.dtype) and x.is_floating_point else x
-
-    args, kwargs = mapped(cast, call.args, named), mapped(cast, dict(call.kwargs), named)
-    with widest() if dtype is torch.float64 else contextlib.nullcontext():
-        return torch.func.functional_call(module, weights, args, kwargs)

@@ -1,0 +1,76 @@
+"""A followed step decides births, together with the numbers of the free run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from parity.compare.births import Excuse
+from parity.compare.follow import Local, doubtful, followed_errors, with_followed
+from parity.compare.result import Distance, SiteDiff
+from parity.records import Floor, Key, Moments, Record, StepRecords
+
+
+def at(name: str, call: int = 0, branch: str = "cond") -> Key:
+    return Key("transformer", 0, branch, name, call)
+
+
+KEY = at("m:out")
+NEAR, FAR = Local(Distance(1e-7, 1e-7, 1.0), False), Local(Distance(1e-3, 1e-7, 1e4), True)
+
+
+@pytest.mark.parametrize(
+    ("apart", "is_beyond", "ratio"), [([1, 1], False, 1.414), ([3, 3], True, 4.243), ([0, 0, 0, 2.6], True, 2.6)]
+)
+def test_followed_difference_is_judged_whole_and_by_rows(apart: list[float], is_beyond: bool, ratio: float) -> None:
+    moments = Moments(4, 0, 0, 0.0, 0.0, 0.0, 100.0)
+    record = Record(KEY, "tensor", (4,), "float32", moments=moments, value=np.asarray(apart, np.float32))
+    bins = np.full(len(apart), 1.0 / np.sqrt(len(apart)), np.float32)
+    (found,) = followed_errors(StepRecords(0, (record,), {KEY: Floor(1.0, bins)})).values()
+    assert found.beyond is is_beyond
+    assert (found.distance.ratio, found.distance.floor) == pytest.approx((ratio, 0.01), rel=1e-3)
+
+
+def judged(*sites: str) -> list[SiteDiff]:
+    return [SiteDiff(at(s), Distance(1e-6, 1e-5, 0.1)) for s in (*sites, "loop:noise_pred")]
+
+
+def test_followed_sites_are_put_where_they_were_computed() -> None:
+    found = {at("b.0.q:out"): NEAR, at("b.0.k:out"): FAR, at("b.0:out"): NEAR, at("b.1:out"): FAR}
+    sites = with_followed(judged("b.0:in.x", "b.0:out", "b.1:out"), found)
+    assert [(d.key.site, d.birth) for d in sites if d.verdict == "fail"] == [
+        ("b.0.k:out", "module"),
+        ("b.1:out", "module"),
+    ]
+    assert [d.key.site for d in sites] == ["b.0:in.x", "b.0.k:out", "b.0:out", "b.1:out", "loop:noise_pred"]
+    last = with_followed(judged("b.0:out"), {at("b.0:out"): NEAR, at("norm:out"): FAR})
+    assert [d.key.site for d in last] == ["b.0:out", "norm:out", "loop:noise_pred"]
+    grown = SiteDiff(at("b.0:out"), Distance(1e-4, 1e-5, 10.0), birth="propagated", verdict="fail")
+    assert [d.birth for d in with_followed([grown], {grown.key: FAR})] == ["module"]
+    excused = with_followed(
+        judged("b.0:out"), {at("b.0.norm.linear:out"): FAR, at("b.0:out"): NEAR}, (Excuse("*norm*"),)
+    )
+    assert [d.verdict for d in excused] == ["harmless", "pass", "pass"]
+
+
+# --- modules that deserve a closer look ------------------------------------------------------------------------
+
+MODULES = ("a", "a.attn", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "modules"),
+    [
+        ({"a:in.x": 0.1, "a:out": 1.1}, ["a"]),
+        ({"a:in.x": 0.5, "a:out": 1.4}, []),  # what is handed on leaves no doubt
+        ({"a:out": 2.0, "b:in.x": 2.0, "b:out": 2.2, "c:out": 2.2}, ["a"]),
+        ({"a.attn.attention:in.query": 2.0}, ["a.attn"]),  # an input is made by the module around it
+        ({"b:in.x": 2.0}, []),  # by the top module's own code, which is no module to be held
+    ],
+)
+def test_modules_above_their_floors_and_inputs_are_doubtful(ratios: dict[str, float], modules: list[str]) -> None:
+    sites = [SiteDiff(at(name), Distance(r * 1e-6, 1e-6, r)) for name, r in ratios.items()]
+    assert list(doubtful(sites, MODULES)) == modules
+    assert doubtful([dataclasses.replace(d, verdict="harmless") for d in sites], MODULES) == ()
