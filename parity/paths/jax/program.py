@@ -70,25 +70,23 @@ class Programs(Generic[K]):
 
     Attributes:
         jit: whether calls are compiled; false: each is made as it is. made: how many programs were compiled.
-        kept: by key and the signature of the arguments that follow the weights, the oldest first.
+        kept: by key and the signature of the arguments that follow the weights.
     """
 
     def __init__(
         self,
         jit: bool,
         compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-        most: int | None = None,
         packed: Callable[[K], bool] = lambda key: False,
     ) -> None:
         """
         Args:
             compiling: the context to lower and compile in, which words what goes wrong there.
-            most: programs that are kept; None for all. Beyond it the oldest is forgotten.
             packed: whether the program of a key is an observed one for a TPU; see `PACKED`.
         """
         self.jit, self.made = jit, 0
         self.kept: dict[tuple[K, tuple[object, ...]], Program[object]] = {}
-        self._compiling, self._most, self._packed = compiling, most, packed
+        self._compiling, self._packed = compiling, packed
 
     def run(
         self, key: K, call: Callable[[Weights, *Args], tuple[Out, Rest]], weights: Weights, *arguments: *Args
@@ -102,8 +100,6 @@ class Programs(Generic[K]):
             return call(weights, *arguments)
         at = (key, signature_of(arguments))
         if at not in self.kept:
-            if self._most is not None and len(self.kept) >= self._most:
-                del self.kept[next(iter(self.kept))]
             self.kept[at] = cast(Program[object], self._compiled(key, call, weights, *arguments))
             self.made += 1
         program = self.kept[at]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,6 @@ from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import jax_records, split
-from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap, counted_on
 from parity.paths.jax.elementary import elementary
@@ -70,12 +69,10 @@ class TorchaxStage:
         self.reached = Reached(settings, stage.place or stage.name)
         self.jit, self.precision = bool(settings["jit"]), settings.text("matmul_precision")
         self.chip = settings.text("tpu")
-        self.root = self.model = stage.load(settings, self.reached, traced=True)
+        self.root = stage.load(settings, self.reached, traced=True)
         self.modules = module_tree(self.root)
         self.params = {name: self.devices.place(name, to_jax(x)) for name, x in named_tensors(self.root)}
         self.programs: Programs[tuple[SitePlan | None, tuple[str, str]]] = Programs(self.jit)
-        self.rules: Mapping[str, RowRule] = {}
-        self.frames: Mapping[str, Mapping[str, tuple[Any, Any]]] = {}
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         given = {k: self.tensor(x) for k, x in inputs.items()}
