@@ -55,13 +55,15 @@ def differences(result: Result) -> tuple[Difference, ...]:
     found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in weights}
     for d in among(result.sites, verdicts=NOT_COMPARED, which=_is_argument):
         found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
-    for d in among(result.sites, verdicts=FAILED, births=INTRODUCED):
-        if weights and d.key.module not in _AROUND:
+    # The first divergence is often known closer than the sites are, which were judged before it was looked for.
+    first = [result.origin.key] if result.origin is not None and result.origin.birth in INTRODUCED else []
+    for key in (*first, *(d.key for d in among(result.sites, verdicts=FAILED, births=INTRODUCED))):
+        if weights and key.module not in _AROUND:
             continue  # a module that has other weights differs by them
-        one = found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site)))
-        one.also(place_of(d.key.site))
-        if d.key.branch and d.key.branch not in one.branches:
-            one.branches.append(d.key.branch)
+        one = found.setdefault(code_of(key.site), Difference(place_of(key.site)))
+        one.also(place_of(key.site))
+        if key.branch and key.branch not in one.branches:
+            one.branches.append(key.branch)
     for cause in result.causes:
         if cause.at and not cause.harmless:
             found.setdefault(code_of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)

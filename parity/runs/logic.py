@@ -70,6 +70,7 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
     judged.look_again()
     sink.finish(Pair(truth.ends, ends))
     result = judged.conclude(request.model, pair.differing)
+    result = result.noted(judged.following.lost) if judged.following.lost else result
     result = _require_common(_with_attention(result, pair, ends), pair, ends, chosen=request.sites != "none")
     result = judged.closer(result, request, ends.names)
     failing = judged.failing if result.verdict == "fail" else None

@@ -23,9 +23,11 @@ from parity.compare.follow import BORN, Local, doubtful, followed_errors, with_f
 from parity.compare.independent import code_of, place_of
 from parity.compare.result import Cause, Origin, Result, SiteDiff, Witness
 from parity.compare.sites import FAILED, Sites, among
+from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, name_of
 from parity.paths.side import Side
+from parity.paths.worker.process import RemoteError
 from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
@@ -98,13 +100,18 @@ def behind(result: Result, pair: Ready, side: Side, state: State, request: Reque
         return result
     say("the reference on the candidate's own values, behind the first divergence")
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
-    held = at.held(pair, EVERYTHING)
-    known = at.followed(side, held, far=True, own_order=own_order)
-    passes = _passes(of_step, held, pair.modules)
-    for modules in passes[:PASSES]:
-        say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
-        some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
-        known |= at.followed(side, at.held(pair, some), far=True, own_order=own_order)
+    known: dict[Key, Local] = {}
+    passes: list[list[str]] = []
+    try:
+        held = at.held(pair, EVERYTHING)
+        known |= at.followed(side, held, far=True, own_order=own_order)
+        passes = _passes(of_step, held, pair.modules)
+        for modules in passes[:PASSES]:
+            say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
+            some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
+            known |= at.followed(side, at.held(pair, some), far=True, own_order=own_order)
+    except LOST as error:
+        result = result.noted(_lost(error))
     rest = [module for modules in passes[PASSES:] for module in modules]
     if rest:
         more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
@@ -113,6 +120,14 @@ def behind(result: Result, pair: Ready, side: Side, state: State, request: Reque
         return result
     result = replace(result, sites=Sites.of(_settled(result.sites, at.step, known, pair)))
     return replace(result, causes=(*result.causes, *_named(result, known)))
+
+
+LOST = (ParityError, RemoteError)
+"""What a side may raise whose own code is given what it was not written for."""
+
+
+def _lost(error: Exception) -> str:
+    return f"the reference could not be run on the candidate's own values: {str(error).splitlines()[0]}"
 
 
 def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Sequence[str]) -> list[list[str]]:
@@ -191,6 +206,7 @@ class Following:
     Attributes:
         pair: whose run. at, outputs: the first step. doubt, doubtful: the other, and the modules in execution order.
         failed: the step in which an output differs by itself, once it was looked for; None for none.
+        lost: why it could not be looked for; empty where it was.
     """
 
     pair: Ready
@@ -199,6 +215,7 @@ class Following:
     doubt: At | None = None
     doubtful: tuple[str, ...] = ()
     failed: At | None = None
+    lost: str = ""
 
     def add(self, reference: StepRecords, outputs: Mapping[str, Array], sites: Sequence[SiteDiff]) -> None:
         """Take in a judged step; `outputs`: the candidate's that were held."""
@@ -223,11 +240,14 @@ class Following:
         if self.at is None or born(sites):
             return sites
         say("the reference on the candidate's own values")
-        sites = self._look(side, self.at, self.outputs, sites)
-        if self.failed is None and self.doubt is not None:
-            say(f"the reference on the candidate's own values, {', '.join(self.doubtful)}")
-            some = Held(EVERYTHING.ports, frozenset(self.doubtful), ROOM, ROOM)
-            sites = self._look(side, self.doubt, self.doubt.held(self.pair, some), sites)
+        try:
+            sites = self._look(side, self.at, self.outputs, sites)
+            if self.failed is None and self.doubt is not None:
+                say(f"the reference on the candidate's own values, {', '.join(self.doubtful)}")
+                some = Held(EVERYTHING.ports, frozenset(self.doubtful), ROOM, ROOM)
+                sites = self._look(side, self.doubt, self.doubt.held(self.pair, some), sites)
+        except LOST as error:
+            self.lost = _lost(error)
         return sites
 
     def _look(self, side: Side, at: At, held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:

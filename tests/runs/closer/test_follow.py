@@ -63,6 +63,16 @@ def test_a_small_error_behind_a_wide_floor_is_found_where_it_is(tmp_path: Path) 
     assert "on the candidate's own values before it, output differs by" in result.reason
 
 
+def test_a_reference_that_refuses_the_candidates_values_costs_no_verdict(tmp_path: Path) -> None:
+    made = 'inputs["hidden_states"]  #'
+    texts = write(tmp_path, PORT.replace(made, f"1e4 * {made}"))
+    model, first = tmp_path / "model.py", "        shift, scale, gate"
+    model.write_text(model.read_text().replace(first, f"        assert x.abs().max() < 100\n{first}"))
+    result = ports.compare(*texts, openers=InProcess())
+    assert (result.verdict, result.origin and result.origin.key.site) == ("fail", "embed:out")
+    assert "the reference could not be run on the candidate's own values: " in result.notes[-1].text
+
+
 # --- Values that are too large to be held beside all others
 
 
