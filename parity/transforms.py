@@ -7,6 +7,7 @@ it takes. numpy only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,10 @@ WITHIN = 1e-6
 """Relative difference up to which a value is the one that it was rounded to: that of float32."""
 LEFT = 0.05
 """A transform explains a difference where it leaves at most this share of it."""
+SAME = 1e-4
+"""Absolute difference of the ends of two schedules that are the same."""
+FEW = 8
+"""Elements of a channel below which a scale and an offset explain anything."""
 
 
 def bfloat16(x: np.ndarray) -> np.ndarray:
@@ -103,7 +108,12 @@ def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
     """Transforms that hold up to rounding."""
     if _kept_in_bfloat16(x, y):
         yield "computed in bfloat16"
-    yield from (words for words, made in _laid_out(x, y) if _explains(made, x, y))
+    if x.ndim == 1 and (factor := _shift(x, y)):
+        yield f"shifted once more, by {factor:.4g}: sigma' = s sigma / (1 + (s - 1) sigma)"
+    if x.ndim == 1 and x.size > 2:  # what comes in at the end is the other's own
+        late = ("a step ahead", np.append(x[1:], y[-1])), ("a step late", np.append(y[0], x[:-1]))
+        yield from (words for words, made in late if _explains(made, x, y))
+    yield from (words for words, made in laid_out(x) if _explains(made, x, y))
     if x.size > 1 and x.any():
         gain = float(np.vdot(x, y) / np.vdot(x, x))
         if _explains(gain * x, x, y):
@@ -112,6 +122,8 @@ def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         slope, offset = np.polyfit(x.ravel(), y.ravel(), 1)
         if _explains(slope * x + offset, x, y):
             yield f"plus {offset:.5g}" if abs(slope - 1) <= EXACT else f"times {slope:.5g} plus {offset:.5g}"
+    if x.ndim > 3 and _by_channel(x, y):
+        yield "with another scale and offset in each channel"
     if x.size > 3 and _alike(np.sort(x, None), np.sort(y, None)):
         yield "in another order"
 
@@ -126,18 +138,61 @@ def _kept_in_bfloat16(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(narrow and (np.abs(y - x) <= ULPS * 2.0**-8 * np.abs(x)).all())
 
 
-def _laid_out(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    if x.ndim == 1 and x.size > 2:  # what comes in at the end is the candidate's own
-        yield "a step ahead", np.append(x[1:], y[-1])
-        yield "a step late", np.append(y[0], x[:-1])
+def _shift(x: np.ndarray, y: np.ndarray) -> float:
+    """The factor by which a schedule's sigmas are shifted once more; 0 where they are not."""
+    inside = (x > 0) & (x < 1) & (y > 0) & (y < 1)
+    if (
+        x.size < 3 or not inside.any() or not np.allclose(x[~inside], y[~inside], atol=SAME)
+    ):  # a shift leaves its ends as they are
+        return 0.0
+    factors = y[inside] * (1 - x[inside]) / (x[inside] * (1 - y[inside]))
+    factor = float(factors.mean())
+    return factor if factor > 1 + EXACT and np.ptp(factors) <= EXACT * factor else 0.0
+
+
+def _by_channel(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether each channel [B, C, ...] of `y` is a scale and an offset of `x`'s."""
+    if x[0, 0].size < FEW:
+        return False
+    a, b = (np.moveaxis(z, 1, 0).reshape(z.shape[1], -1) for z in (x, y))
+    a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
+    square = (a * a).sum(axis=1)
+    if not (square > 0).all():
+        return False
+    left = float(np.linalg.norm(b - a * ((a * b).sum(axis=1) / square)[:, None]))
+    return left <= EXACT * float(np.linalg.norm(b)) and left <= LEFT * float(np.linalg.norm(y - x))
+
+
+def laid_out(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """The values in other orders, with what each is."""
     for axis in range(x.ndim):
         along = f" along axis {axis}" if x.ndim > 1 else ""
-        if x.shape[axis] > 2:
+        if x.shape[axis] > (1 if x.ndim > 1 else 2):
             yield f"from last to first{along}", np.flip(x, axis)
         if x.shape[axis] > 3 and x.shape[axis] % 2 == 0:
             yield f"with its halves{along} swapped", np.roll(x, x.shape[axis] // 2, axis)
     if x.ndim > 1 and x.shape[-1] == x.shape[-2]:
         yield "transposed", x.swapaxes(-1, -2)
+    if x.ndim == 5 and not (x.shape[3] % PATCH or x.shape[4] % PATCH):
+        yield from _unpatchified(x)
+
+
+PATCH = 2
+
+
+def _unpatchified(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """The pictures [B, C, T, H, W] of who reads a patch's values, C x p x p or p x p x C, as if in another order."""
+    batch, channels, frames, height, width = x.shape
+    patches = x.reshape(batch, channels, frames, height // PATCH, PATCH, width // PATCH, PATCH)
+    taken = patches.transpose(0, 2, 3, 5, 1, 4, 6)  # [B, T, H / p, W / p, C, p, p]
+    sizes = {"channels": channels, "row": PATCH, "column": PATCH}
+    right = tuple(sizes)
+    for laid, read in itertools.permutations(itertools.permutations(right), 2):
+        flat = taken.transpose(0, 1, 2, 3, *(4 + right.index(name) for name in laid)).reshape(*taken.shape[:4], -1)
+        again = flat.reshape(*taken.shape[:4], *(sizes[name] for name in read))
+        back = again.transpose(0, 1, 2, 3, *(4 + read.index(name) for name in right))
+        put = back.transpose(0, 4, 1, 2, 5, 3, 6).reshape(x.shape)
+        yield f"with a patch's {' x '.join(laid)} taken for {' x '.join(read)}", put
 
 
 def _zero_rows(x: np.ndarray, y: np.ndarray) -> str:

@@ -28,7 +28,7 @@ from parity.compare.collected import Collected
 from parity.compare.comparable import Side, common_steps, comparable, settings_differences
 from parity.compare.conclude import conclude, recorded_stages, widest_of
 from parity.compare.detect.configs import config_cause
-from parity.compare.detect.glue import Glue
+from parity.compare.detect.detectors import Detectors
 from parity.compare.detect.phantoms import count_phantoms, phantom_cause
 from parity.compare.judge import Judge
 from parity.compare.pairs.branches import Branches
@@ -211,10 +211,10 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     port = b.backend == PORT
     renamer = Renamer(rename)
     judge = Judge(excuses(differing), port=port, mapped=renamer.mapped if rename else None)
-    glue, branches = Glue((a.settings, b.settings)), Branches.of(a, b)
-    collected = judge_streams(_steps(sides, renamer, branches, say, strict=not (rename or port)), judge, glue)
+    detectors, branches = Detectors((a.settings, b.settings)), Branches.of(a, b)
+    collected = judge_streams(_steps(sides, renamer, branches, say, strict=not (rename or port)), judge, detectors)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
-    told = [*notes, *map(Note, (*renamer.unused(), *held, *glue.notes, *filter(None, [branches.note])))]
+    told = [*notes, *map(Note, (*renamer.unused(), *held, *detectors.notes, *filter(None, [branches.note])))]
     result = conclude(
         collected,
         model=a.model,
@@ -236,7 +236,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     if result.verdict != "fail" or result.origin is None:
         return replace(result, stages=recorded_stages(result))
     phantoms, hint = _phantoms(sides, renamer, result)
-    causes = (*phantoms, *glue.found)
+    causes = (*phantoms, *detectors.found)
     if not causes:
         causes = tuple(config_cause(differing, result.origin))
     return replace(result, stages=recorded_stages(result), causes=causes, notes=(*result.notes, *hint))
@@ -261,23 +261,23 @@ def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> tuple[tuple[Cau
 
 
 def judge_streams(
-    steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge, glue: Glue | None = None
+    steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge, detectors: Detectors | None = None
 ) -> Collected:
     """Judge two streams of records step by step.
 
     Args:
-        glue: looks for causes around the model, from the first step that differs on.
+        detectors: looks for causes around the model, from the first step that differs on.
         steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
     """
     collected, lean = Collected(), (Lean(), Lean())
     for reference, candidate in steps:
-        if glue is not None:
-            reference = glue.by_own(reference, candidate)
+        if detectors is not None:
+            reference = detectors.by_own(reference, candidate)
         judged = judge.step(reference, candidate)
         reference, candidate = lean[0].of(reference), lean[1].of(candidate)
         collected.add(reference, candidate, judged)
-        if glue is not None:
-            glue.add(reference, candidate, differs=bool((judged.verdicts == VERDICTS.index("fail")).any()))
+        if detectors is not None:
+            detectors.add(reference, candidate, differs=bool((judged.verdicts == VERDICTS.index("fail")).any()))
         del reference, candidate  # before the next is waited for: both sides' next are read already
     return collected
 

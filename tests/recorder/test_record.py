@@ -74,14 +74,19 @@ def test_recording_holds_what_the_script_computed(reference: Path, parts: Parts)
     assert (told.settings["scheduler.shift"], told.settings["vae.scaling_factor"]) == ("5.0", "0.48")
 
 
+def another_draw(x: torch.Tensor) -> torch.Tensor:
+    return torch.randn(x.shape, generator=torch.Generator().manual_seed(9))
+
+
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "shift applied twice": ({"shifted_again": 3.0}, "schedule:", "the schedule is shifted once more, by 3:"),
+    "shift applied twice": ({"shifted_again": 3.0}, "schedule:", "shifted once more, by 3:"),
     "guidance lost": ({"scale": 1.0}, "loop:noise_pred", "the guidance scale is 1, not 6 (none is applied)"),
     "another scale": ({"scale": 4.0}, "loop:noise_pred", "the guidance scale is 4, not 6"),
     "rescale ignored": ({"rescale": 0.8}, "loop:noise_pred", "rescaled by 1 on the reference, by 0.8 on the candidate"),
     "prompts swapped": ({"swapped": True}, "loop:noise_pred", "the branches or the prompts are swapped"),
     "noise in bfloat16": ({"noise": lambda x: x.bfloat16().float()}, "loop:latents.before", "rounded to bfloat16"),
-    "other noise": ({"noise": lambda x: x.flip(-1)}, "loop:latents.before", "the initial noise is another"),
+    "other noise": ({"noise": another_draw}, "loop:latents.before", "the initial noise is another"),
+    "noise turned round": ({"noise": lambda x: x.flip(-1)}, "loop:latents.before", "from last to first along axis 4"),
     "one step late": ({"late": 1}, "", "the scheduler stands 1 step late: at index 1, not 0"),
     "not divided": ({"divided": False}, "decode:in.z", "the latents are not divided by scaling_factor 0.48"),
     "frames truncated": ({"rounded": False}, "video:out", "truncated to uint8 instead of rounded"),

@@ -17,7 +17,7 @@ from parity.transforms import done
 
 ANOTHER = "is another"
 SET = frozenset({"shift", "schedule_dtype", "timesteps", "scheduler.step_index"})
-"""Of causes that a script's own schedule shows; see `parity.compare.detect.glue`."""
+"""Of causes that a script's own schedule shows; see `parity.compare.detect.values`."""
 
 
 def schedule(evidence: Evidence) -> Iterator[Cause]:

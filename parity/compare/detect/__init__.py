@@ -1,1 +1,1 @@
-"""What records show of a cause by themselves: glue, phantom keys, frames, the shape of an error. Numpy only."""
+"""What records show of a cause by themselves: values, relations, phantom keys, frames. numpy only."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from parity.compare.detect.held import named
+from parity.compare.detect.seen import named
 from parity.compare.result import Cause, Origin, SettingDifference
 from parity.records import LOOP
 

@@ -7,14 +7,16 @@ passes over one frame at a time (SSIM: ten separable filters of 11 taps).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
+from parity.compare.detect.seen import named
 from parity.compare.metrics import ratio
-from parity.compare.result import NAN, Distance, FrameDiff, FrameError, Region
-from parity.sketch import shown
+from parity.compare.result import NAN, Cause, Distance, FrameDiff, FrameError, Region
+from parity.records import Key, Record, StepRecords
+from parity.sketch import Geometry, distance, norm, shown
 
 WINDOW = 11
 SIGMA = 1.5
@@ -125,3 +127,59 @@ def _window(x: np.ndarray) -> np.ndarray:
         size = x.shape[axis] - WINDOW + 1
         x = sum(t * np.take(x, range(i, i + size), axis) for i, t in enumerate(taps))
     return x
+
+
+LEAST_DARKER, MOST_DARKER = 0.35, 0.65
+"""Levels of the mean by which truncated pictures are darker: about half of one where none is cut to black or white."""
+CUT = 0.02
+"""The least where many are cut and the frames as floats agree: only their conversion can make the difference."""
+SAME_FLOATS = 1e-4
+"""Relative distance up to which frames as floats agree: a level is 4e-3."""
+ONE_LEVEL = 0.15
+"""Four standard deviations of a square that is estimated from sketches."""
+
+
+def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
+    """Frames as they leave the generation: by truncation to uint8 half of the pixels, but for those that are cut to
+    black or white, are one level darker than by rounding, and no other differs."""
+    theirs = {r.key: r for r in candidate.records}
+    for ours in reference.records:
+        other = theirs.get(ours.key)
+        if other is None or not _eight_bits(ours) or not _eight_bits(other):
+            continue
+        assert ours.moments is not None
+        assert other.moments is not None
+        darker = ours.moments.mean - other.moments.mean
+        least = _least_darker(reference, theirs)
+        if least <= abs(darker) <= MOST_DARKER and _one_level(ours, other, darker * ours.moments.count):
+            how, ours_, theirs_ = (
+                ("darker", "rounded", "truncated") if darker > 0 else ("brighter", "truncated", "rounded")
+            )
+            text = f"the frames are {abs(darker):.2g} levels {how}: {theirs_} to uint8 instead of {ours_}"
+            yield named(text, "frames", ours_, theirs_, darker, at=ours.key.site)
+
+
+def _least_darker(reference: StepRecords, theirs: Mapping[Key, Record]) -> float:
+    """The least by which truncated pictures are darker: infinite where what the decoder gave differs already."""
+    out = [(r, theirs.get(r.key)) for r in reference.records if r.key.site == "decode:out"]
+    found = [
+        distance(a.sketch, b.sketch, Geometry(*a.frame)) / (norm(a.sketch, Geometry(*a.frame)) or 1.0)
+        for a, b in out
+        if b is not None and a.sketch is not None and b.sketch is not None and a.frame == b.frame
+    ]
+    if not found:
+        return LEAST_DARKER
+    return CUT if max(found) <= SAME_FLOATS else math.inf
+
+
+def _one_level(ours: Record, other: Record, sum_: float) -> bool:
+    """Whether all that differs does so by one level in one direction: the sum of the differences is that of their
+    squares, as far as sketches tell."""
+    if ours.sketch is None or other.sketch is None or ours.frame != other.frame:
+        return False
+    squares = distance(ours.sketch, other.sketch, Geometry(*ours.frame)) ** 2
+    return abs(abs(sum_) - squares) <= ONE_LEVEL * squares
+
+
+def _eight_bits(record: Record) -> bool:
+    return record.dtype == "uint8" and record.moments is not None

@@ -1,4 +1,4 @@
-"""The loop's own values as the detectors take them: both sides' at one step, in float64, and how far two are apart."""
+"""What a detector is shown: the loop's own values of both sides at one step, held whole, in float64."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 from parity.compare.result import NAN, Cause, Witness
 from parity.records import LOOP, StepRecords
 
-EXPLAINED = 0.1
-"""Share of a difference that a hypothesis with many parameters may leave unexplained."""
 SAME = 1e-4
 """Relative difference up to which values of the loop count as equal here; the judge has said whether they are."""
+GIVEN = "decode:in.z"
+LATENTS = f"{LOOP}:latents.after"
+PREDICTED = f"{LOOP}:noise_pred"
 
 Values = Mapping[tuple[str, str], np.ndarray]
 """(branch, site) -> a value that is held whole, in float64."""
@@ -25,7 +26,7 @@ Both = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a detector is shown.
+    """One step of both sides.
 
     Attributes:
         ours, theirs: values of the reference and the candidate. settings: of both sides, configs among them.
@@ -43,6 +44,14 @@ class Seen:
         a, b = self.ours.get((branch, site)), self.theirs.get((branch, site))
         return None if a is None or b is None or a.shape != b.shape else (a, b)
 
+    def numbers(self, name: str) -> tuple[float, float] | None:
+        """Both sides' number of the loop, where both hold one and they are not the same."""
+        pair = self.pair(f"{LOOP}:{name}")
+        if pair is None or any(x.size != 1 or not np.isfinite(x).all() for x in pair):
+            return None
+        a, b = (float(x.item()) for x in pair)
+        return (a, b) if a != b else None
+
 
 def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
     """A step's values that are held whole."""
@@ -52,6 +61,12 @@ def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
         for r in step.records
         if isinstance(r.value, np.ndarray) and r.key.site.startswith(wanted) and r.key.call == 0
     }
+
+
+def latents_of(values: tuple[Values, Values]) -> Both | None:
+    """What both sides' latents come to in a step."""
+    a, b = (side.get(("", LATENTS)) for side in values)
+    return None if a is None or b is None else (a, b)
 
 
 def differ(pair: Both | None) -> bool:
@@ -68,9 +83,9 @@ def apart(a: np.ndarray, b: np.ndarray) -> float:
 def named(
     text: str,
     setting: str,
-    reference: float | str,
-    candidate: float | str,
-    value: float,
+    reference: float | str = "",
+    candidate: float | str = "",
+    value: float = 1.0,
     *,
     fix: str = "",
     at: str = "",

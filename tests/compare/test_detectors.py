@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.detect.arithmetic import rounded_otherwise
-from parity.compare.detect.glue import Glue, bfloat16
-from parity.compare.detect.held import Seen, Values
+from parity.compare.detect.detectors import Detectors
+from parity.compare.detect.relations import rounded_otherwise
+from parity.compare.detect.seen import Seen, Values
 from parity.compare.diff import judge_streams
 from parity.compare.judge import Judge
 from parity.compare.result import Cause
 from parity.records import AFTER, LOOP, Floor, Key, StepRecords
 from parity.sketch import value_record
+from parity.transforms import bfloat16
 
 SITES = {
     "cond": ("cond", f"{LOOP}:noise_pred"),
@@ -46,10 +47,10 @@ def step(at: int = 0, **values: Any) -> StepRecords:
 
 
 def found(*steps: tuple[StepRecords, StepRecords], settings: tuple[dict[str, str], ...] = ({}, {})) -> list[Cause]:
-    glue = Glue(settings)  # type: ignore[arg-type]
+    detectors = Detectors(settings)  # type: ignore[arg-type]
     for i, (ours, theirs) in enumerate(steps):
-        glue.add(ours, theirs, differs=i == len(steps) - 1)
-    return glue.found
+        detectors.add(ours, theirs, differs=i == len(steps) - 1)
+    return detectors.found
 
 
 def named(ours: StepRecords, theirs: StepRecords, *settings: dict[str, str]) -> list[str]:
@@ -127,13 +128,16 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
         (step(-1, z=LATENTS), step(-1, z=LATENTS + 1.5e-3 * NOISE), (), []),  # near by itself
     ],
 )
-def test_a_mistake_of_the_glue_is_named(
+def test_a_mistake_around_the_model_is_named(
     ours: StepRecords, theirs: StepRecords, settings: tuple[dict[str, str], ...], causes: list[str]
 ) -> None:
     assert named(ours, theirs, *settings) == causes
 
 
-@pytest.mark.parametrize(("factor", "word"), [(3.0, "shifted once more, by 3"), (5 / 7, "its shift is 0.7143 times")])
+@pytest.mark.parametrize(
+    ("factor", "word"),
+    [(3.0, "shifted once more, by 3"), (5 / 7, "the reference's is the candidate's shifted once more, by 1.4:")],
+)
 def test_a_schedule_of_another_shift_is_named_with_its_factor(factor: float, word: str) -> None:
     a = np.array([1.0, 0.9, 0.6, 0.3, 0.0])
     (cause,) = found((step(sigmas=a), step(sigmas=shifted(factor, a))))
@@ -178,16 +182,16 @@ def test_a_side_that_goes_on_from_the_step_before_is_named(ours: np.ndarray, the
         (NOISE, bfloat16(NOISE), ("float32", "bfloat16"), "dtype", "rounded to bfloat16, which it works in"),
         (NOISE, bfloat16(NOISE), ("float32", "float32"), "noise", "rounded to bfloat16"),
         (bfloat16(NOISE), NOISE, ("bfloat16", "float32"), "dtype", "on the reference alone, which it works in"),
-        (NOISE, 2 * NOISE, ("float32", "float32"), "noise", "is 2 times the reference's"),
+        (NOISE, 2 * NOISE, ("float32", "float32"), "noise", "the candidate's is the reference's times 2"),
     ],
 )
 def test_noise_that_a_side_rounds_or_scales_is_named(
     ours: np.ndarray, theirs: np.ndarray, dtypes: tuple[str, str], setting: str, word: str
 ) -> None:
     steps = [step(0, times=np.array([999.0]), before=x) for x in (ours, theirs)]
-    glue = Glue(({"dtype": dtypes[0]}, {"dtype": dtypes[1]}))
-    glue.add(*steps)
-    (cause,) = glue.found
+    detectors = Detectors(({"dtype": dtypes[0]}, {"dtype": dtypes[1]}))
+    detectors.add(*steps)
+    (cause,) = detectors.found
     assert cause.setting == setting
     assert word in cause.cause
 
@@ -318,8 +322,8 @@ def given(latents: np.ndarray, make: Made) -> list[StepRecords]:
     ],
 )
 def test_a_scaling_within_the_floor_of_the_latents_is_found(ours: Made, theirs: Made, verdict: str) -> None:
-    glue = Glue(({"vae.scaling_factor": str(SCALE)},) * 2)
-    collected = judge_streams(zip(given(OURS, ours), given(THEIRS, theirs), strict=True), Judge(), glue)
+    detectors = Detectors(({"vae.scaling_factor": str(SCALE)},) * 2)
+    collected = judge_streams(zip(given(OURS, ours), given(THEIRS, theirs), strict=True), Judge(), detectors)
     assert next(d.verdict for d in collected.sites if d.key.site == "decode:in.z") == verdict
     if ours is divided and theirs is np.asarray:
-        assert ["1.037" in cause.cause for cause in glue.found] == [True]
+        assert ["1.037" in cause.cause for cause in detectors.found] == [True]

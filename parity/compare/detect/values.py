@@ -1,0 +1,208 @@
+"""What values around the model show by themselves: the schedule, the noise, what a step is handed, another order.
+
+Problem. A third of the faults that people report lie in no module: a shift applied twice, noise drawn in bfloat16, a
+scheduler that was not reset. The judge names the first value that differs; what was done to it can be read from the two
+values themselves (`parity.transforms`).
+
+How. The loop's own values are held whole. A detector speaks only where a transform explains the candidate's value; the
+values before it agree, as the judge has found. numpy only.
+
+Cost. A few passes over values of the size of the latents, at the first step that differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from parity.compare.detect.seen import PREDICTED, SAME, Both, Seen, apart, differ, named
+from parity.compare.result import Cause
+from parity.records import LOOP
+from parity.transforms import Done, bfloat16, done, laid_out
+
+CLOSER = 0.1
+"""Share of the difference of two schedules that may be left where another shift counts as its cause."""
+_SIGMAS, _TIMES = "schedule:sigmas", "schedule:timesteps"
+_START = f"{LOOP}:latents.before"
+
+
+def schedule(seen: Seen) -> Iterator[Cause]:
+    """The schedule as it was set: shifted once more, in bfloat16, of another shift."""
+    sigmas, times = seen.pair(_SIGMAS), seen.pair(_TIMES)
+    if sigmas is not None and differ(sigmas):
+        made = done(*sigmas)
+        if made is not None and made.words.startswith("shifted"):
+            yield named(f"the schedule's sigmas: {made}", "shift", at=_SIGMAS)
+        elif how := _narrowed(made):
+            yield named(f"the schedule's sigmas are {how}", "schedule_dtype", "float32", "bfloat16", at=_SIGMAS)
+        else:
+            yield from _shift_of_the_config(*sigmas, seen.settings)
+    if times is not None and differ(times) and (how := _narrowed(done(*times))):
+        steps = np.diff(times[1])
+        repeats, rises = int(np.sum(steps == 0)), int(np.sum(steps > 0))
+        text = f"the schedule's timesteps are {how}: {repeats} of {times[1].size} repeat the one before"
+        text += f", {rises} exceed{'s' * (rises == 1)} it" if rises and (np.diff(times[0]) < 0).all() else ""
+        yield named(text, "timesteps", "float32", "bfloat16", float(repeats), at=_TIMES)
+
+
+def _narrowed(made: Done | None) -> str:
+    """How the candidate's values were brought to bfloat16; empty where they were not."""
+    return made.words if made is not None and not made.inverse and made.words.endswith("bfloat16") else ""
+
+
+def _shift_of_the_config(
+    a: np.ndarray, b: np.ndarray, settings: tuple[Mapping[str, str], Mapping[str, str]]
+) -> Iterator[Cause]:
+    """Two schedulers whose configs differ in their shift, and whose sigmas without it are alike.
+
+    Their last ones differ still: the least sigma is itself shifted, and the others are spaced down to it.
+    """
+    shifts = [_number(side, "scheduler.shift") or _number(side, "scheduler.flow_shift") for side in settings]
+    first, second = shifts
+    if first is None or second is None or first == second or first <= 0 or second <= 0:
+        return
+    plain, other = (x / (s - (s - 1) * x) for x, s in ((a, first), (b, second)))
+    if apart(plain, other) <= CLOSER * apart(a, b):
+        text = f"the schedule's shift is {second:.4g}, not {first:.4g}"
+        yield named(text, "shift", first, second, second, at=_SIGMAS)
+
+
+def _number(settings: Mapping[str, str], name: str) -> float | None:
+    try:
+        return float(settings[name])
+    except (KeyError, ValueError):
+        return None
+
+
+ORDER = "scheduler.solver_order"
+"""What of a scheduler's config says how many predictions it remembers."""
+
+
+def counters(seen: Seen) -> Iterator[Cause]:
+    """Where the scheduler stands, and how many predictions of earlier steps a multistep one enters a step with."""
+    if place := seen.numbers("step_index"):
+        late = int(place[1] - place[0])
+        how = f"{abs(late)} step{'s' if abs(late) > 1 else ''} {'late' if late > 0 else 'early'}"
+        text = f"the scheduler stands {how}: at index {place[1]:.0f}, not {place[0]:.0f} (warm-up calls that share its "
+        yield named(f"{text}state, repeated timesteps)", "scheduler.step_index", *place, late, at=f"{LOOP}:step_index")
+    # A scheduler of another order remembers another number.
+    if (history := seen.numbers("history")) and len({settings.get(ORDER, "") for settings in seen.settings}) == 1:
+        ours, theirs = history
+        text = (
+            f"the scheduler enters step {seen.step} with {theirs:.0f} predictions of earlier steps, with {ours:.0f} on "
+            "the reference: its state was not reset, or was lost, between stages"
+        )
+        yield named(text, "scheduler.history", ours, theirs, theirs, at=f"{LOOP}:history")
+
+
+def start(seen: Seen) -> Iterator[Cause]:
+    """What a step starts from: the initial noise, or what the step before has handed on."""
+    pair = seen.pair(_START)
+    if pair is None or not differ(pair):
+        return
+    if ("", _TIMES) in seen.ours:
+        yield from _noise(seen, *pair)
+    if seen.before is not None and all(x.shape == y.shape for x, y in zip(seen.before, pair, strict=True)):
+        yield from _continued(seen.step, seen.before, pair)
+
+
+def _noise(seen: Seen, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
+    made = done(a, b)
+    if made is not None and made.words == "rounded to bfloat16":
+        # It is drawn in the dtype that the side works in, where that is declared.
+        sides = ("bfloat16", "float32") if made.inverse else ("float32", "bfloat16")
+        declared = tuple(settings.get("dtype", "") for settings in seen.settings) == sides
+        text = f"the initial noise is rounded to bfloat16{' on the reference alone' * made.inverse}"
+        yield named(text + ", which it works in" * declared, "dtype" if declared else "noise", *sides, at=_START)
+    elif made is not None:
+        yield named(f"the initial noise: {made}", "noise", at=_START)
+    elif structure := _structure(a, b):
+        yield named(f"the initial noise has another structure: {structure}", "noise", at=_START)
+    elif abs(float(np.vdot(a, b))) < 0.2 * float(np.vdot(a, a)):
+        text = "the initial noise is another: another seed, generator, device or order of draws"
+        yield named(text, "noise", at=_START)
+
+
+CERTAIN = 5.0
+"""Standard errors by which two correlations differ that no draw makes differ."""
+PERIODS = (1, 2, 4)
+"""Sizes of blocks in which noise may be correlated; 1 is noise whose neighbours are, wherever they lie."""
+
+
+def _structure(a: np.ndarray, b: np.ndarray) -> str:
+    """In words, how neighbours within blocks of the last two axes are correlated, where that differs; else empty."""
+    for period in PERIODS:
+        (ours, count), (theirs, _) = _correlation(a, period), _correlation(b, period)
+        if count and abs(ours - theirs) > CERTAIN * math.sqrt(2.0 / count):
+            size = f"{period} x {period}"
+            where = f"neighbours in blocks of {size}" if period > 1 else "neighbours"
+            return f"{where} are correlated by {theirs:.2g}, by {ours:.2g} on the reference (a patch_size, or a filter)"
+    return ""
+
+
+def _correlation(x: np.ndarray, period: int) -> tuple[float, int]:
+    """Correlation of neighbours that lie in one block, along the last two axes, and how many pairs it is of."""
+    if x.ndim < 4:
+        return 0.0, 0
+    first, second = [], []
+    for axis in (-2, -1):
+        lines = np.moveaxis(x - x.mean(), axis, -1)
+        inside = [i for i in range(lines.shape[-1] - 1) if period == 1 or (i + 1) % period]
+        first.append(lines[..., inside].ravel())
+        second.append(lines[..., [i + 1 for i in inside]].ravel())
+    p, q = np.concatenate(first), np.concatenate(second)
+    size = math.sqrt(float(p @ p) * float(q @ q))
+    return (float(p @ q) / size, p.size) if size > 0 and math.isfinite(size) else (0.0, 0)
+
+
+def _continued(step: int, before: Both, now: Both) -> Iterator[Cause]:
+    """Latents that are carried over on one side, and begun anew or changed between two steps on the other."""
+    ours, theirs = (_carried(x, y) for x, y in zip(before, now, strict=True))
+    if ours == theirs:
+        return
+    one, other = ("the candidate", "the reference") if theirs else ("the reference", "the candidate")
+    text = (
+        f"at step {step} {one} goes on from the latents of the step before, {other} does not: latents of a stage or "
+        "chunk that are drawn, scaled or injected between steps on one side alone (a name that two loops share)"
+    )
+    sides = ("", "carried over") if theirs else ("carried over", "")
+    value = apart(before[0], now[0]) if theirs else apart(before[1], now[1])
+    yield named(text, "loop.latents", *sides, value, at=_START)
+
+
+def _carried(before: np.ndarray, now: np.ndarray) -> bool:
+    """Whether latents are those of the step before, perhaps cast to the dtype that a side works in."""
+    with np.errstate(over="ignore"):
+        casts = (before, bfloat16(before), before.astype(np.float16).astype(np.float64))
+        return any(apart(cast, now) <= SAME for cast in casts)
+
+
+NEAR, NEARER = 0.5, 0.3
+"""Least cosine in the right order, and by how much it is above that of the values as they are."""
+FEW = 256
+"""Elements below which some order is near by chance."""
+
+
+def order(seen: Seen) -> Iterator[Cause]:
+    """A branch's prediction, or the only one, that is the reference's in another order, whatever its inputs are.
+
+    Other inputs leave two predictions less than all in common, so that cosines decide.
+    """
+    for branch in ("cond", "uncond", ""):
+        pair = seen.pair(PREDICTED, branch)
+        if pair is None or pair[0].size < FEW or pair[0].ndim != 5 or not all(np.isfinite(x).all() for x in pair):
+            continue
+        ours, theirs = pair
+        near = {words: _cosine(x, theirs) for words, x in laid_out(ours)}
+        best = max(near, key=lambda words: near[words], default="")
+        if best and near[best] >= NEAR and near[best] >= _cosine(ours, theirs) + NEARER:
+            text = f"the prediction holds the reference's values in another order: {best}"
+            yield named(text, "order", "", best, near[best], fix="undo it where the output is unpatchified", at=":out")
+            return
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(np.vdot(a, b)) / size if size else 0.0
