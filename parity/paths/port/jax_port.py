@@ -103,6 +103,16 @@ class JaxPort(TorchaxBackend):
         def forward(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
         ) -> tuple[Returned, tuple[Entry, ...]]:
+            try:
+                return forwarded(params, arguments, frames, kept)
+            except UsageError as error:
+                if not self.family.refused(error):
+                    raise
+            return forwarded(params, arguments, frames, kept)
+
+        def forwarded(
+            params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
+        ) -> tuple[Returned, tuple[Entry, ...]]:
             if plan is None:
                 with calling(self.model, kept) as cached:
                     return (self._call(params, arguments, None), cached.kept, ()), ()

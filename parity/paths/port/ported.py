@@ -94,6 +94,7 @@ class Ported(Over):
     channels_last: bool = False
     keeps: bool = False
     from_pipeline: Mapping[str, Any] = field(default_factory=dict)
+    _numbers: Mapping[str, Any] = field(default_factory=dict)
     _own: Port | None = None
     _built: Port | None = None
     _ports: weakref.WeakKeyDictionary[Any, Port] = field(default_factory=weakref.WeakKeyDictionary)
@@ -165,9 +166,8 @@ class Ported(Over):
         port, said = built(self.entry, self.role, case, settings, self._mark)
         if port.call is None and port.module is None:
             raise UsageError(f"{self.entry.named} brings a VAE alone: run it with --stages vae")
-        self.from_pipeline = _accepted(port, self.base.pipeline_arguments(case))
-        if port.call is None:
-            self.from_pipeline = {**_accepted(port, self.base.static_arguments(case)), **self.from_pipeline}
+        self._numbers = _accepted(port, self.base.static_arguments(case))
+        self.from_pipeline = {**self._numbers, **_accepted(port, self.base.pipeline_arguments(case))}
         self.keeps = self.declares("cache") and settings.deep_cache is not None
         self._own = port
         self.channels_last = port.layout == "channels_last"
@@ -202,8 +202,26 @@ class Ported(Over):
         self._ports[module] = port
         return module
 
+    def refused(self, error: UsageError) -> bool:
+        """Whether a `call` has no place for the numbers among the arguments, as who passes all of them on to a function
+        that takes fewer, or gives its own beside them: it is not given them again."""
+        cause = error.__cause__
+        named = isinstance(cause, TypeError) and any(f"'{name}'" in str(cause) for name in self._numbers)
+        if named:
+            self.from_pipeline = {k: x for k, x in self.from_pipeline.items() if k not in self._numbers}
+            self._numbers = {}
+        return named
+
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
         """One branch's prediction of a torch module's port."""
+        try:
+            return self._predicted(model, arguments)
+        except UsageError as error:
+            if not self.refused(error):
+                raise
+        return self._predicted(model, arguments)
+
+    def _predicted(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
         port = self._ports[model]
         call = port.call or (lambda inputs: model(**inputs))
         rank = arguments[LATENT].ndim
