@@ -194,7 +194,7 @@ class LiveSide:
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
         variants = self._made(plan.floors) if plan.floors else []
         held = {name: tensor(x) for name, x in plan.follow.items()}
-        look = Look(held, plan.far, plan.own_order, plan.elided)
+        look = Look(held, plan.far, plan.own_order)
         truth = next((v for v in variants if v.is_truth), None)
         own = functools.partial(self._at, step, state)
         walks = [in_loop(functools.partial(self._again, v, step, state), step, v.around(step)) for v in variants]

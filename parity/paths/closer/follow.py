@@ -93,9 +93,6 @@ def follow(truth: Walk, variants: Sequence[Walk], look: Look, stage: str, step: 
         truth(own.listen)
     for variant in variants:
         variant(_Run(own.look, own).listen)
-    if own.look.elided and any(_is_narrow(x) for x in own.look.held.values()):
-        unrounded = {name: _before_rounding(x) for name, x in own.look.held.items()}
-        truth(_Run(replace(own.look, held=unrounded), own).listen)
     records, floors, named = [], {}, set[str]()
     for one in own.sites.values():
         record = replace(one.record, key=replace(one.key, stage=stage, step=step))
@@ -117,28 +114,11 @@ class Look:
             could not be handed out.
         far: whether a value gives way however far it is: something failed, and what comes behind is looked for.
         own_order: whether the candidate's masks may say that its rows stand in another order.
-        elided: whether a compiler may have handed on in float32 what is rounded to 16 bits where it is held (XLA's
-            excess precision): what is behind was then made of a value within half a last bit of it.
     """
 
     held: Mapping[str, torch.Tensor]
     far: bool = False
     own_order: bool = False
-    elided: bool = False
-
-
-def _is_narrow(x: torch.Tensor) -> bool:
-    return x.is_floating_point() and x.dtype.itemsize == 2
-
-
-def _before_rounding(x: torch.Tensor) -> torch.Tensor:
-    """Some value that rounds to this one, where it has 16 bits: float32, uniform within half a last bit."""
-    if not _is_narrow(x):
-        return x
-    wide = x.float()
-    half = torch.ldexp(torch.full_like(wide, torch.finfo(x.dtype).eps / 4), torch.frexp(wide)[1])
-    draw = torch.rand(wide.shape, generator=torch.Generator().manual_seed(wide.numel()))
-    return wide + (2 * draw.to(wide.device) - 1) * half
 
 
 @dataclass

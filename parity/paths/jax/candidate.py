@@ -40,13 +40,13 @@ from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.jax.elementary import elementary
 from parity.paths.jax.lifetimes import bounded
+from parity.paths.jax.mended import mended
 from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
 from parity.paths.jax.program import Programs, holding
 from parity.paths.jax.safe_attention import attention_of, is_torchax_own, use_safe_attention
 from parity.paths.jax.tracing import InsideJitError, TracedTap, inlining, scoped, to_jax
 from parity.paths.jax.unplaced import port_devices
-from parity.paths.jax.views import readable_views
 from parity.paths.loaded import Arguments, Eager, Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
@@ -104,7 +104,7 @@ class TorchaxBackend:
             own.enter_context(elementary(settings.text("tpu"), self.devices))
             if self.safe_attention:  # parity's own candidate: a port runs what it has installed, or not
                 own.enter_context(use_safe_attention(self.env))
-                own.enter_context(readable_views())
+                own.enter_context(mended())
             self.reached.mark("matmul_precision")
             self.reached.mark("tpu")
             yield

@@ -30,12 +30,12 @@ from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap, counted_on
 from parity.paths.jax.elementary import elementary
+from parity.paths.jax.mended import mended
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.precision import products
 from parity.paths.jax.program import Programs, Shell, apart, holding
 from parity.paths.jax.safe_attention import use_safe_attention
 from parity.paths.jax.tracing import to_jax
-from parity.paths.jax.views import readable_views
 from parity.paths.stages.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
 from parity.records import Record
@@ -100,7 +100,7 @@ class TorchaxStage:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        safe, views = use_safe_attention(self.env), readable_views()
+        safe, views = use_safe_attention(self.env), mended()
         chip = elementary(self.chip, self.devices)
         with self.env, torch.no_grad(), products(self.precision), chip, safe, views:
             self.reached.mark("matmul_precision")

@@ -154,7 +154,6 @@ class StageSide:
             dtype=settings.text("dtype"),
             input_dtypes={name: x.dtype for name, x in plain.items()},
             own=self._own is not None,
-            compiled=at.held is None and self._own is None and settings.backend == "torchax" and bool(settings["jit"]),
             trunk=at.stage.trunk,
         )
 
@@ -191,8 +190,7 @@ class StageSide:
         double = TorchStage(truth.stage, truth.settings, dtype=torch.float64)
         walks.append(double.walk(inputs, contextlib.nullcontext))
         walks += [truth.walk(inputs, functools.partial(truth.rounded, seed)) for seed in range(SEEDS)]
-        held = {name: tensor(x) for name, x in plan.follow.items()}
-        look = Look(held, plan.far, plan.own_order, plan.elided)
+        look = Look({name: tensor(x) for name, x in plan.follow.items()}, plan.far, plan.own_order)
         yield follow(truth.walk(inputs, contextlib.nullcontext), walks, look, self.known.stage.name, STAGES_STEP)
 
     def _floors(self, plan: Plan, own: tuple[Record, ...]) -> tuple[dict[str, Branches], dict[Key, Floor]]:

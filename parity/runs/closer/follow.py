@@ -79,11 +79,9 @@ class At:
         steps = pair.sides.candidate.observe(plan, start=self.state, steps=(self.step, self.step + 1))
         return without_held(next(steps))[1]
 
-    def followed(self, pair: Ready, side: Side, held: Mapping[str, Array], *, far: bool = False) -> dict[Key, Local]:
+    def followed(self, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool) -> dict[Key, Local]:
         """The local errors of a reference that follows these values; see `parity.paths.closer.follow.Look`."""
-        own_order = far and (pair.port or any(d.setting in LAYOUT for d in pair.differing))
-        elided = pair.facts.candidate.compiled
-        plan = Plan(follow=held, far=far, own_order=own_order, elided=elided, floors=DEFAULT_KINDS)
+        plan = Plan(follow=held, far=far, own_order=own_order, floors=DEFAULT_KINDS)
         return followed_errors(next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1))))
 
 
@@ -101,16 +99,17 @@ def behind(result: Result, pair: Ready, side: Side, state: State, request: Reque
     if not any(d.verdict == "fail" and d.key.stage == origin.key.stage and d.key.module != LOOP for d in of_step):
         return result
     say("the reference on the candidate's own values, behind the first divergence")
+    own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
     known: dict[Key, Local] = {}
     passes: list[list[str]] = []
     try:
         held = at.held(pair, EVERYTHING)
-        known |= at.followed(pair, side, held, far=True)
+        known |= at.followed(side, held, far=True, own_order=own_order)
         passes = _passes(of_step, held, pair.modules)
         for modules in passes[:PASSES]:
             say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
             some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
-            known |= at.followed(pair, side, at.held(pair, some), far=True)
+            known |= at.followed(side, at.held(pair, some), far=True, own_order=own_order)
     except LOST as error:
         result = result.noted(_lost(error))
     rest = [module for modules in passes[PASSES:] for module in modules]
@@ -252,7 +251,7 @@ class Following:
         return sites
 
     def _look(self, side: Side, at: At, held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
-        known = at.followed(self.pair, side, held)
+        known = at.followed(side, held, far=False, own_order=False)
         if any(local.beyond for local in known.values()):
             self.failed = at
         return Sites.of(_settled(sites, at.step, known, self.pair))
