@@ -333,6 +333,42 @@ def test_inputs_that_do_not_fit_are_refused(
         run(request(folder, inputs=tmp_path / "inputs.safetensors" if tensors else None))
 
 
+LTX = """
+import torch
+from diffusers import LTXVideoTransformer3DModel
+from parity.port import Port
+
+TENSORS = ("hidden_states", "encoder_hidden_states", "timestep", "encoder_attention_mask")
+
+
+def by_name(net, x):
+    return net(*(x[name] for name in TENSORS), num_frames=x["num_frames"], height=x["height"], width=x["width"])
+
+
+def all_of_them(net, x):
+    return net(**x)
+
+
+def its_own_beside(net, x):
+    return net(**x, num_frames=2, height=4, width=6)
+
+
+def build(case):
+    net = LTXVideoTransformer3DModel.from_pretrained(case.folder).eval()
+    return Port(module=net, runs="torch", call=lambda inputs: CALL(net, inputs))
+"""
+
+
+@pytest.mark.parametrize("call", ["by_name", "all_of_them", "its_own_beside"])
+def test_call_of_a_port_is_given_numbers_unless_it_has_its_own(call: str, tmp_path: Path) -> None:
+    from benchmarks.tiny_families import make
+
+    folder = make(tmp_path / "model", "ltx")
+    text = port(tmp_path, LTX.replace("CALL", call))
+    result = compare(None, text, model=str(folder), openers=InProcess())
+    assert result.verdict == "pass", result.reason
+
+
 def test_pipeline_without_its_weights_is_no_config_alone(tmp_path: Path) -> None:
     from benchmarks.tiny_families import make
 

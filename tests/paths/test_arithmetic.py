@@ -11,12 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import torchax
 from jax.experimental import pallas as pl
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
+from torchax import interop
 
 from parity.errors import UsageError
 from parity.paths.closer.stepwise import stepwise
 from parity.paths.jax.elementary import elementary
+from parity.paths.jax.mended import mended
 from parity.paths.jax.mesh import Devices
 from parity.paths.jax.precision import products
 from parity.settings.chips import CHIPS, EPS, LIMITS
@@ -152,3 +155,12 @@ def test_rounds_more_often_and_computes_the_same(name: str) -> None:
         rounded = function(x)
         assert torch.equal(function(x.float()), truth)  # fused, as ever, where nothing is narrow
     assert 1.1 * error(function(x)) < error(rounded) < 1e-2
+
+
+def test_type_as_is_a_cast_that_can_be_undone() -> None:
+    """torchax's own casts in place, and `float` of the result does nothing."""
+    with torchax.default_env(), mended():
+        narrow, wide = (interop.torch_view(jnp.full((2, 3), 1.001, dtype)) for dtype in (jnp.bfloat16, jnp.float32))
+        cast_ = wide.type_as(narrow)
+        assert [x.float().dtype for x in (cast_, wide)] == [torch.float32] * 2
+        assert (cast_.dtype, wide.dtype) == (torch.bfloat16, torch.float32)

@@ -17,9 +17,11 @@ def replacements(model: torch.nn.Module, safe_attention: bool) -> str:
     """What is parity's own in a loaded model, in words; empty for nothing.
 
     Args:
-        safe_attention: whether torchax's attention is replaced by one in which rows without a key give 0.
+        safe_attention: whether torchax's attention is replaced by one in which rows without a key give 0, and what
+            `parity.paths.jax.mended` mends.
     """
-    found = ["torchax's attention (rows without a key give 0, not NaN)"] if safe_attention else []
+    mended = "torchax's attention (rows without a key give 0, not NaN) and `type_as` (a cast, not in place)"
+    found = [mended] if safe_attention else []
     processors, forwards = [], []
     for path, module in model.named_modules():
         if _is_ours(type(getattr(module, "processor", None))):
