@@ -334,8 +334,7 @@ def test_inputs_that_do_not_fit_are_refused(
 
 
 LTX = """
-import torch
-from diffusers import LTXVideoTransformer3DModel
+from parity.models.folder import load_part
 from parity.port import Port
 
 TENSORS = ("hidden_states", "encoder_hidden_states", "timestep", "encoder_attention_mask")
@@ -354,7 +353,7 @@ def its_own_beside(net, x):
 
 
 def build(case):
-    net = LTXVideoTransformer3DModel.from_pretrained(case.folder).eval()
+    net = load_part(case.folder, "transformer").eval()
     return Port(module=net, runs="torch", call=lambda inputs: CALL(net, inputs))
 """
 
