@@ -253,6 +253,7 @@ class Facts:
         lacks: setting -> why it has no meaning for this model.
         compiled: whether a compiler makes one program of its calls, which is another where they are observed.
         trunk: the child of its module that holds the blocks; empty where the module itself does.
+        narrow: share of its weights that lie in parameters which hold numbers of 16 bits alone, whatever their dtype.
     """
 
     weights: Mapping[str, tuple[tuple[int, ...], str]]
@@ -273,3 +274,4 @@ class Facts:
     lacks: Mapping[str, str] = field(default_factory=dict)
     compiled: bool = False
     trunk: str = ""
+    narrow: float = 0.0

@@ -7,6 +7,10 @@ import numpy as np
 from parity.golden.fingerprint import narrow, weight_print
 from parity.paths.loop import Loop
 from parity.records import Facts
+from parity.transforms import bfloat16
+
+SAMPLE = 4096
+"""Values of a parameter that are looked at: of float32 one in 65,536 is a number of bfloat16."""
 
 
 def gather(loop: Loop) -> Facts:
@@ -14,9 +18,12 @@ def gather(loop: Loop) -> Facts:
     side = loop.side
     weights: dict[str, tuple[tuple[int, ...], str]] = {}
     dtypes: dict[str, str] = {}
+    narrow_ones = every = 0
     for name, dtype, values in side.backend.weights():
         weights[name] = (values.shape, weight_print(narrow(values)))
         dtypes[name] = dtype
+        every += values.size
+        narrow_ones += values.size if _is_narrow(values.reshape(-1)[:SAMPLE]) else 0
     with side.backend.scope():
         sample = side.family.rotary_tables(side.backend.module(), loop.latents)
         tables = {name: side.backend.host(x).astype(np.float32) for name, x in sample.items()}
@@ -36,4 +43,13 @@ def gather(loop: Loop) -> Facts:
         own=side.family.is_own,
         encoded=side.inputs.encoded is not None,
         placement=side.backend.placement,
+        narrow=narrow_ones / max(every, 1),
     )
+
+
+def _is_narrow(x: np.ndarray) -> bool:
+    """Whether all values are those of a 16-bit dtype."""
+    if x.dtype.kind != "f":
+        return False
+    with np.errstate(over="ignore"):
+        return np.array_equal(x, bfloat16(x)) or np.array_equal(x, x.astype(np.float16).astype(x.dtype))

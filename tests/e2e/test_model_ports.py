@@ -13,7 +13,7 @@ import torch
 
 from parity.compare.independent import differences
 from parity.compare.result import Result
-from parity.errors import UsageError
+from parity.errors import InconclusiveError, UsageError
 from parity.paths.live import InProcess
 from parity.paths.port.ported import _accepted
 from parity.port import Port
@@ -366,6 +366,41 @@ def test_call_of_a_port_is_given_numbers_unless_it_has_its_own(call: str, tmp_pa
     text = port(tmp_path, LTX.replace("CALL", call))
     result = compare(None, text, model=str(folder), openers=InProcess())
     assert result.verdict == "pass", result.reason
+
+
+NARROW = """
+import torch
+from parity.models.folder import load_part
+from parity.port import Port
+
+SETTINGS = {"dtype": "bfloat16"}
+
+
+def build(case):
+    net = load_part(case.folder, "transformer").eval()
+    for name, weight in net.named_parameters():  # not its rotary tables, nor what its class keeps in float32
+        if not any(kept in name for kept in net._keep_in_fp32_modules):
+            weight.data = weight.data.to(torch.bfloat16)
+    FAULT
+    return Port(module=net, runs="torch")
+"""
+
+
+@pytest.mark.parametrize(("fault", "verdict"), [("", "pass"), ("net.blocks[1].ffn.net[2].weight.data *= 1.5", "fail")])
+def test_port_that_rounds_its_weights_whatever_it_is_asked_for(fault: str, verdict: str, tmp_path: Path) -> None:
+    """As one whose checkpoint was converted to bfloat16: it has no float32 to be checked in."""
+    from benchmarks.tiny_families import make
+
+    folder = make(tmp_path / "model", "wan")
+    sides = {"model": str(folder), "openers": InProcess()}
+    text = port(tmp_path, NARROW.replace("FAULT", fault))
+    result = compare(None, text, **sides)
+    assert result.verdict == verdict, result.reason
+    if verdict == "pass":
+        assert [c.name for c in result.checks] == ["precision"]
+        assert "rounded to 16 bits even where it is asked for float32" in result.notes[-1].text
+        with pytest.raises(InconclusiveError, match="to have it checked in float32 too"):
+            compare(None, text, checks="logic", **sides)
 
 
 def test_pipeline_without_its_weights_is_no_config_alone(tmp_path: Path) -> None:
