@@ -98,7 +98,7 @@ class Bench:
 
     def drawn(self) -> list[str]:
         """A weight for each size, of those whose owner is called."""
-        called = {name.split()[1].partition(":")[0] for name in self.held()}
+        called = {name.rsplit(" ", 2)[1].partition(":")[0] for name in self.held()}
         names = [name for name, _ in self.module.named_parameters() if _owner(name) in called]
         draw = torch.Generator().manual_seed(0)
         return [names[int(torch.randint(len(names), (), generator=draw))] for _ in SIZES]

@@ -5,6 +5,8 @@ Small latents: a decode takes a tenth of a second, and each program is compiled 
 
 from __future__ import annotations
 
+import dataclasses
+
 import diffusers
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from parity.hooks.sites import plan_sites
 from parity.models.folder import load_part
 from parity.paths.plan import VAE_INPUT, Array
 from parity.paths.side import Pair
+from parity.runs.closer import follow
 from parity.runs.request import Request
 from parity.runs.sink import NoSink
 from parity.runs.stages.vae import decode_round
@@ -115,6 +118,19 @@ def test_a_fault_inside_the_decoder_has_an_origin(monkeypatch: pytest.MonkeyPatc
     assert result.origin.key.module.startswith(module)  # inside the block
     assert module in result.reason
     assert result.frames[-1].by_itself.distance.ratio > 3
+
+
+def test_parts_of_a_decoder_that_are_too_large_to_be_held_with_the_others_are_held_in_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follow, "EVERYTHING", dataclasses.replace(follow.EVERYTHING, each=1 << 12))
+    params = loaded_stage("candidate", HUNYUAN, "vae").params  # type: ignore[attr-defined]
+    for block in (1, 2):
+        wrong = next(n for n in params if n.startswith(f"decoder.up_blocks.{block}.resnets.0") and n.endswith("weight"))
+        monkeypatch.setitem(params, wrong, params[wrong] * 1.01)
+    result = decode(HUNYUAN, latents(HUNYUAN))
+    introduced = {d.key.module for d in result.sites if d.verdict == "fail" and d.birth == "module"}
+    assert {"decoder.up_blocks.1", "decoder.up_blocks.2"} <= introduced
 
 
 def test_the_chain_is_judged_by_the_frames_of_each_sides_own_latents() -> None:

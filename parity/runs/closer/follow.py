@@ -127,7 +127,8 @@ LOST = (ParityError, RemoteError)
 
 
 def _lost(error: Exception) -> str:
-    return f"the reference could not be run on the candidate's own values: {str(error).splitlines()[0]}"
+    first = str(error).partition("\n")[0]
+    return f"the reference could not be run on the candidate's own values: {first}"
 
 
 def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Sequence[str]) -> list[list[str]]:
@@ -136,7 +137,7 @@ def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Seque
     Args:
         sites: of a step, in execution order. modules: that can be held.
     """
-    large = {name.split()[1].partition(":")[0] for name, x in held.items() if _is_missing(x)}
+    large = {_module_of(name) for name, x in held.items() if _is_missing(x)}
     failing = {d.key.module for d in sites if d.verdict == "fail"} & large & set(modules)
     sizes: dict[str, int] = {}
     for d in sites:
@@ -151,6 +152,11 @@ def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Seque
         passes[-1].append(module)
         room -= size
     return passes
+
+
+def _module_of(name: str) -> str:
+    """Of a value's name; its branch may be empty."""
+    return name.rsplit(" ", 2)[1].partition(":")[0]
 
 
 def _is_missing(x: Array) -> bool:
@@ -226,7 +232,7 @@ class Following:
         cached = any(d.setting == "cache" for d in self.pair.differing)
         if self.at is None or self.doubt is not None or cached or born(sites):
             return
-        held = {name.split()[1].partition(":")[0] for name, x in outputs.items() if not _is_missing(x)}
+        held = {_module_of(name) for name, x in outputs.items() if not _is_missing(x)}
         modules = tuple(m for m in doubtful(sites, self.pair.modules) if self.at != at or m not in held)
         if modules:
             self.doubt, self.doubtful = at, modules
