@@ -100,9 +100,9 @@ EFFECTS: dict[str, dict[str, Effect]] = {
     },
 }
 
-ELSEWHERE = {"mesh", "scheduler.warmup_steps", "tpu"} | {s.name for s in SETTINGS if s.places == ("vae",)}
-"""The mesh needs eight devices (tests/e2e/test_run.py); warm-up calls have a test of their own below, TPUs in
-test_arithmetic.py; the VAE's are in test_vae_stage.py."""
+ELSEWHERE = {"device", "mesh", "scheduler.warmup_steps", "tpu"} | {s.name for s in SETTINGS if s.places == ("vae",)}
+"""The mesh needs eight devices (tests/e2e/test_run.py), a device another than the CPU (test_devices.py); warm-up calls
+have a test of their own below, TPUs in test_arithmetic.py; the VAE's are in test_vae_stage.py."""
 
 CASES = [(backend, setting) for backend, effects in EFFECTS.items() for setting in effects]
 
