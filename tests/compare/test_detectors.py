@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,9 @@ def step(at: int = 0, **values: Any) -> StepRecords:
     return StepRecords(at, tuple(records))
 
 
-def found(*steps: tuple[StepRecords, StepRecords], settings: tuple[dict[str, str], ...] = ({}, {})) -> list[Cause]:
-    detectors = Detectors(settings)  # type: ignore[arg-type]
+def found(*steps: tuple[StepRecords, StepRecords], settings: Sequence[dict[str, str]] = ({}, {})) -> list[Cause]:
+    first, second = settings
+    detectors = Detectors((first, second))
     for i, (ours, theirs) in enumerate(steps):
         detectors.add(ours, theirs, differs=i == len(steps) - 1)
     return detectors.found

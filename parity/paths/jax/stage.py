@@ -100,9 +100,9 @@ class TorchaxStage:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        safe, views = use_safe_attention(self.env), mended()
+        safe, whole = use_safe_attention(self.env), mended()
         chip = elementary(self.chip, self.devices)
-        with self.env, torch.no_grad(), products(self.precision), chip, safe, views:
+        with self.env, torch.no_grad(), products(self.precision), chip, safe, whole:
             self.reached.mark("matmul_precision")
             self.reached.mark("tpu")
             yield
