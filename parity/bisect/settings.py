@@ -83,7 +83,7 @@ def by_run(request: Request, say: Say) -> Judge:
     from parity.runs.compare import run
     from parity.runs.memo import Remembering
 
-    openers = Remembering(request.ports.openers or Workers())
+    openers = Remembering(request.ports.openers or Workers(torchax=request.candidate.backend == "torchax"))
     outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "inconclusive": "skipped"}
 
     def judge(candidate: Settings) -> tuple[Outcome, str]:

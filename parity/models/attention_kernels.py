@@ -71,8 +71,28 @@ def wide(x: torch.Tensor) -> torch.dtype:
 
 def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, lse: bool) -> Result:
     """scaled_dot_product_attention; a mask of the keys alone is not expanded to L x keys."""
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=None if visible is None else visible.mask())
+    if not _is_fused(q):
+        out = in_chunks(q, k, v, visible)
+    else:
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=None if visible is None else visible.mask())
     return out, _lse(q, k) if lse else None
+
+
+def in_chunks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None) -> torch.Tensor:
+    """Attention of `QUERY_CHUNK` rows after another, where no fused kernel takes the dtype and scores are held."""
+    chunks = ((i, i + QUERY_CHUNK) for i in range(0, q.shape[2], QUERY_CHUNK))
+    outs = (
+        F.scaled_dot_product_attention(
+            q[:, :, start:stop], k, v, attn_mask=None if visible is None else visible.mask(start, stop)
+        )
+        for start, stop in chunks
+    )
+    return torch.cat(list(outs), dim=2)
+
+
+def _is_fused(q: torch.Tensor) -> bool:
+    """Whether a fused kernel takes this dtype: CUDA's, flex_attention's among them, add up in float32."""
+    return not (q.device.type == "cuda" and q.dtype == torch.float64)
 
 
 def _lse(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -87,7 +107,9 @@ def _scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, lse: bool) -> Result:
-    """flex_attention: compiled on CUDA, torch's unfused implementation elsewhere."""
+    """flex_attention: compiled on CUDA, torch's unfused implementation elsewhere, and for float64 on CUDA `sdpa`."""
+    if not _is_fused(q):
+        return sdpa(q, k, v, visible, lse)
     block_mask = None if visible is None else _block_mask(visible, q.device)
     run = _flex_function(q.device.type)
     if lse:

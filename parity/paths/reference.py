@@ -10,6 +10,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.attach import attached
+from parity.hooks.compiled import eagerly, is_compiled
 from parity.hooks.masks import Masks
 from parity.hooks.modules import device_of, module_tree, named_tensors
 from parity.hooks.reduce.on_torch import has_float64
@@ -33,8 +34,8 @@ def _unheard(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[Non
 
 
 class TorchBackend:
-    """Calls a transformer eagerly, with the branches batched as the family's pipeline does; see
-    `parity.paths.loaded.Backend`."""
+    """Calls a transformer as it is, with the branches batched as the family's pipeline does; see
+    `parity.paths.loaded.Backend`. The modules of one under torch.compile are observed in an eager call beside it."""
 
     name = "torch"
     placement = ""
@@ -79,13 +80,14 @@ class TorchBackend:
         for group in self.groups:
             tap = None if plan is None else self.tap(plan, group)
             given = given_at(self.reached.settings, calls.step, calls.features, group)
-            with (
-                contextlib.nullcontext() if tap is None else attached(self.model, tap),
-                self.listen(group),
-                calling(self.model, given) as cached,
-            ):
+            beside = tap is not None and is_compiled(self.model)
+            watched = contextlib.nullcontext() if tap is None or beside else attached(self.model, tap)
+            with watched, self.listen(group), calling(self.model, given) as cached:
                 out = self.predict(self.model, calls.of(group))
             calls.features[group] = cached.kept
+            if tap is not None and beside:  # dynamo would compile what looks on
+                with eagerly(self.model), attached(self.model, tap), calling(self.model, given):
+                    self.predict(self.model, calls.of(group))
             for i, branch in enumerate(group):
                 predictions[branch] = out[i : i + 1]
             if tap is not None and plan is not None:
@@ -133,7 +135,7 @@ class TorchBackend:
 
 @contextlib.contextmanager
 def torch_scope(reached: Reached) -> Iterator[None]:
-    """The context in which the reference computes: no gradients, products as `matmul_precision` says.
+    """The context in which the reference computes: no gradients, products as `matmul_precision` says, never in TF32.
 
     Raises:
         UsageError: it is a candidate's, and is to have a TPU's elementary functions.
@@ -145,13 +147,15 @@ def torch_scope(reached: Reached) -> Iterator[None]:
             "elementary functions are its own: leave it out"
         )
     reached.mark("tpu")  # of a reference it changes the floors
-    before = torch.get_float32_matmul_precision()
+    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False  # on by default, whatever the precision of products
     try:
         with torch.no_grad(), rounded_matmuls(reached):
             yield
     finally:
         torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def load_reference(

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.hooks.methods import replaced
 from parity.hooks.torchtools import mapped
-from parity.recorder.methods import replaced
 
 Guard = Callable[[], contextlib.AbstractContextManager[None]]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from parity.recorder.methods import replaced
+from parity.hooks.methods import replaced
 
 BATCHED = ("uncond", "cond")
 _ORDER = ("cond", "uncond")

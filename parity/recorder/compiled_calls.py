@@ -22,9 +22,9 @@ import torch
 
 from parity.hooks.attach import attached
 from parity.hooks.calls import Call, prediction_of
+from parity.hooks.compiled import ORIGINAL, eagerly, entry_of
+from parity.hooks.methods import replaced
 from parity.hooks.torchtools import mapped
-from parity.recorder.compiled import ORIGINAL, eagerly, entry_of
-from parity.recorder.methods import replaced
 from parity.recorder.torch_calls import Calls
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.methods import watched
 from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
 from parity.recorder.again import Again
 from parity.recorder.branches import Branches
-from parity.recorder.methods import watched
 from parity.recorder.steps import OUTSIDE, STAGE, Steps
 from parity.recorder.torch_calls import Kind
 from parity.recorder.wrong import Wrong, latents_of, unobserved

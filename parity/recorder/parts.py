@@ -11,8 +11,8 @@ import torch
 from parity.errors import UsageError
 from parity.golden.fingerprint import narrow, weight_print
 from parity.golden.versions import versions
+from parity.hooks.compiled import eagerly, plain
 from parity.hooks.modules import module_tree, named_tensors
-from parity.recorder.compiled import eagerly, plain
 from parity.recorder.processes import Process
 from parity.recorder.torch_calls import Kind
 from parity.records import PORT, Provenance

@@ -18,8 +18,8 @@ import torch
 from parity.errors import ParityError, UsageError, summary
 from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
+from parity.hooks import compiled
 from parity.port import Layout
-from parity.recorder import compiled
 from parity.recorder.again import Draws, Memory, calls_of
 from parity.recorder.branches import Branches
 from parity.recorder.compiled_calls import TorchCompiledCalls

@@ -20,8 +20,8 @@ import torch
 
 from parity.floors import STORED, Floors, least
 from parity.golden import Golden, GoldenWriter
+from parity.hooks.compiled import plain
 from parity.hooks.perturb import perturbed
-from parity.recorder.compiled import plain
 from parity.recorder.parts import Parts
 from parity.recorder.steps import OUTSIDE
 from parity.records import LOOP, Floor, Key, Record, StepRecords

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from parity.errors import ParityError, UsageError, line_of, summary
 from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
-from parity.recorder.methods import replaced
+from parity.hooks.methods import replaced
 from parity.recorder.parts import Parts
 from parity.recorder.processes import place
 from parity.recorder.record import Asked, Recorder, Recording, in_torch, refuse_golden, say

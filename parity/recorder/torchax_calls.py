@@ -21,6 +21,7 @@ from torchax import interop
 
 from parity.hooks.attach import attached
 from parity.hooks.calls import prediction_of
+from parity.hooks.methods import replaced
 from parity.hooks.modules import uncached
 from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer import widen16
@@ -28,7 +29,6 @@ from parity.hooks.reduce.transfer_jax import jax_records, split, whole
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reducer, Tap
 from parity.hooks.torchtools import named_arguments
-from parity.recorder.methods import replaced
 from parity.recorder.steps import STAGE
 from parity.recorder.torch_calls import Calls
 from parity.records import Record

@@ -53,7 +53,11 @@ def run(
         UsageError: bad input, or a side failed. InconclusiveError: a chosen site never fired, or a setting was ignored.
     """
     with contextlib.ExitStack() as stack:
-        openers = openers or request.ports.openers or stack.enter_context(Workers())
+        openers = (
+            openers
+            or request.ports.openers
+            or stack.enter_context(Workers(torchax=request.candidate.backend == "torchax"))
+        )
         return compare(request, openers, say, sink or NoSink(), own)
 
 

@@ -12,6 +12,7 @@ from parity.compare.result import Result
 from parity.errors import InconclusiveError, UsageError
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import Plan
+from parity.paths.worker import process
 from parity.paths.worker.openers import Workers
 from parity.runs.load import load_ports
 from parity.runs.request import Request
@@ -195,6 +196,35 @@ def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
                 return next(r.value for r in step.records if r.key.site == "loop:noise_pred" and r.key.branch == "")
 
             np.testing.assert_array_equal(predicted(Plan(sites=plan)), predicted(Plan()))
+
+
+COMPILED = edited(
+    TORCH,
+    ("    other.net.blocks[1].proj.weight.data *= FACTOR\n", "    block = other.net.blocks[1]\n    PATCH\n"),
+    ('runs="RUNS"', 'runs="torch"'),
+)
+RIGHT = 'block.compile(backend="eager")'
+WRONG = "block.compile(backend=lambda gm, given: lambda *a: tuple(1.01 * x for x in gm(*a)))"
+
+
+@pytest.mark.parametrize(
+    ("patch", "verdict", "first"),
+    [
+        (RIGHT, "pass", ""),
+        (f"block.proj.register_forward_hook(lambda m, i, y: 1.01 * y); {RIGHT}", "fail", "blocks.1.proj:out"),
+        (WRONG, "fail", "loop:noise_pred"),
+    ],
+    ids=["right", "its own fault", "the compiler's fault"],
+)  # fmt: skip
+def test_a_torch_port_runs_compiled_and_is_observed_beside(
+    patch: str, verdict: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(
+        process.LAUNCHERS, "candidate"
+    )  # the tests' have imported torchax, beside which nothing compiles
+    result = compare(*write(tmp_path, COMPILED.replace("PATCH", patch)))
+    assert result.verdict == verdict, result.reason
+    assert first == (origin(result)[1] if verdict == "fail" else "")
 
 
 # --- recordings, explanations, searches

@@ -19,7 +19,7 @@ import torchax
 from torchax import interop
 
 from parity.models.attention import AttentionSettings, Mark, attend
-from parity.models.attention_kernels import splash_block
+from parity.models.attention_kernels import Visible, in_chunks, sdpa, splash_block
 from parity.paths.jax.safe_attention import use_safe_attention
 
 B, L, H, D = 3, 37, 2, 16
@@ -207,6 +207,20 @@ def test_long_queries_are_taken_in_chunks(given: Tensors, monkeypatch: pytest.Mo
     monkeypatch.setattr("parity.models.attention_kernels.QUERY_CHUNK", 8)
     found = RUNS["torch sdpa"](given, "zero_kv_rescaled")[SOME]
     assert found == pytest.approx(oracle(given, "zero_kv_rescaled")[SOME], abs=2e-6)
+
+
+@pytest.mark.parametrize("chunk", [8, 64])
+@pytest.mark.parametrize("segments", [False, True], ids=["keys", "segments"])
+def test_attention_in_chunks_is_attention(
+    given: Tensors, chunk: int, segments: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU is given in float64, of which it has no fused kernel."""
+    monkeypatch.setattr("parity.models.attention_kernels.QUERY_CHUNK", chunk)
+    q, k, v = (torch.from_numpy(x).double().transpose(1, 2) for x in (given.query, given.key, given.value))
+    valid = torch.from_numpy(given.valid)
+    visible = Visible(valid, valid, segments)
+    whole, _ = sdpa(q, k, v, visible, lse=False)
+    torch.testing.assert_close(in_chunks(q, k, v, visible), whole, rtol=0, atol=1e-12)
 
 
 # --- blocks, smoothing, the softmax's dtype ------------------------------------------------------------------------

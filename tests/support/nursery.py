@@ -84,7 +84,9 @@ def serve(role: str, descriptor: int) -> NoReturn:
     requests = socket.socket(fileno=descriptor)
     from parity.paths.worker import serve as worker
 
-    worker.load(role)
+    worker.load()
+    if role == "candidate":
+        worker.load_torchax()
     for name in _LAZY:
         importlib.import_module(name)
     while True:

@@ -191,10 +191,18 @@ def make_devices(settings: Settings) -> Devices:
     """The mesh a candidate runs on.
 
     Raises:
-        UsageError: it is larger than the devices there are.
+        UsageError: it is larger than the devices there are, or JAX finds none.
     """
     shape = settings.mesh_shape
-    need, have = shape[0] * shape[1] * shape[2], jax.device_count()
+    try:
+        have = jax.device_count()
+    except (AssertionError, RuntimeError) as error:  # AssertionError: what JAX has for a GPU's platform without a GPU
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        raise UsageError(
+            f"JAX finds no device (JAX_PLATFORMS={platforms}): {str(error) or 'none of that platform is here'}; "
+            "JAX_PLATFORMS=cpu runs the candidate on the CPU"
+        ) from None
+    need = shape[0] * shape[1] * shape[2]
     if need > have:
         platform = jax.default_backend()
         hint = f"; on the CPU, XLA_FLAGS=--xla_force_host_platform_device_count={need} makes {need}"

@@ -23,15 +23,23 @@ class Opener(Protocol):
 
 
 class Workers:
-    """A process for each role, started when it is first asked for, ended with the context."""
+    """A process for each role, started when it is first asked for, ended with the context.
 
-    def __init__(self) -> None:
+    Args:
+        torchax: whether the candidate needs it: it is imported while the reference loads. Nobody else's process has it:
+            beside torchax, torch compiles nothing (dynamo asks the wrong device for its stream).
+    """
+
+    def __init__(self, *, torchax: bool = False) -> None:
+        self.torchax = torchax
         self._started: dict[str, Worker] = {}
 
     def of(self, role: Role) -> Opener:
         """The opener of a role."""
         if role not in self._started:
-            self._started[role] = Worker(role)
+            self._started[role] = worker = Worker(role)
+            if role == "candidate" and self.torchax:
+                worker.send("imports")
         return self._started[role]
 
     def close(self) -> None:

@@ -47,6 +47,9 @@ class Server:
     def ready(self) -> None:
         """Answered once everything that parity needs is imported."""
 
+    def imports(self) -> None:
+        load_torchax()
+
     def port(self, option: str, text: str, timeout: float) -> object:
         return self.host.port(option, text, timeout)
 
@@ -86,8 +89,8 @@ def main() -> None:
     answer(sys.argv[-3], int(sys.argv[-2]), int(sys.argv[-1]))
 
 
-def load(role: str) -> None:
-    """Import what a side of this role needs.
+def load() -> None:
+    """Import what every side needs.
 
     Raises:
         UsageError: something is not installed.
@@ -95,10 +98,13 @@ def load(role: str) -> None:
     quieten()
     require_extras(torchax=False)  # whoever needs it has looked for it
     importlib.import_module("parity.paths.live")
-    if role == "candidate":
-        # Beside another backend of torch's, such as a TPU's own, torchax cannot be imported; who needs it hears of it.
-        with contextlib.suppress(ImportError, RuntimeError):
-            importlib.import_module("parity.paths.jax.candidate")
+
+
+def load_torchax() -> None:
+    """Import what a side in torchax needs."""
+    # Beside another backend of torch's, such as a TPU's own, torchax cannot be imported; who needs it hears of it.
+    with contextlib.suppress(ImportError, RuntimeError):
+        importlib.import_module("parity.paths.jax.candidate")
 
 
 def answer(role: str, read: int, write: int) -> NoReturn:
@@ -111,7 +117,7 @@ def answer(role: str, read: int, write: int) -> NoReturn:
     end_with_parent()
     server, refused = None, ParityError("")
     try:
-        load(role)
+        load()
         from parity.paths.live import Host
 
         server = Server(Host())
@@ -129,10 +135,11 @@ def answer(role: str, read: int, write: int) -> NoReturn:
             leave(0)
 
 
+_METHODS = ("ready", "imports", "port", "open", "facts", "observe", "next", "drop", "close")
+
+
 def _answer(server: Server, request: dict[str, Any]) -> dict[str, Any]:
-    methods: dict[str, Callable[..., object]] = {
-        name: getattr(server, name) for name in ("ready", "port", "open", "facts", "observe", "next", "drop", "close")
-    }
+    methods: dict[str, Callable[..., object]] = {name: getattr(server, name) for name in _METHODS}
     try:
         return {"ok": methods[request["do"]](**request["args"])}
     except BaseException as error:  # whatever it is, it is this side's: the other end says so

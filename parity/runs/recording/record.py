@@ -70,7 +70,13 @@ def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> 
         not reached, or a chosen site never fired.
     """
     with contextlib.ExitStack() as stack:
-        openers = openers or request.run.ports.openers or stack.enter_context(Workers())
+        openers = (
+            openers
+            or request.run.ports.openers
+            or stack.enter_context(
+                Workers(torchax=request.side == "candidate" and request.run.candidate.backend == "torchax")
+            )
+        )
         chain = _chain(request, openers, say)
         own = None if chain is None or "text" not in request.run.stages else chain.encode(say)
         say("encoding the prompt" if own is None and request.run.stage1 is None else f"loading the {request.side}")

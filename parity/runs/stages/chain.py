@@ -41,7 +41,11 @@ def run_chain(request: Request, say: Say, sink: Sink | None = None, openers: Ope
         UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
     """
     with contextlib.ExitStack() as stack:
-        openers = openers or request.ports.openers or stack.enter_context(Workers())
+        openers = (
+            openers
+            or request.ports.openers
+            or stack.enter_context(Workers(torchax=request.candidate.backend == "torchax"))
+        )
         openers.of("reference"), openers.of("candidate")  # they import their libraries meanwhile
         return _run(request, openers, say, sink or NoSink())
 

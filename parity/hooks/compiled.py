@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from parity.recorder.methods import replaced
+from parity.hooks.methods import replaced
 
 ORIGINAL = "_torchdynamo_orig_callable"
 """Attribute of a compiled function: the function."""
