@@ -13,10 +13,13 @@ of memory whatever the strides.
 from __future__ import annotations
 
 import base64
+import collections
 import functools
 import hashlib
 import math
+import os
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,6 +150,25 @@ def weight_print(values: np.ndarray) -> str:
     ends = (low, high) if flat.size else (0.0, 0.0)
     numbers = np.array([math.sqrt(square), mean, *ends, *counters]).astype("<f4")
     return f"{fingerprint(values)}:{base64.b85encode(numbers.tobytes()).decode()}"
+
+
+def weight_prints(parameters: Iterable[tuple[str, np.ndarray]]) -> dict[str, str]:
+    """Name -> `weight_print` of many parameters, in their order.
+
+    Cost: 8 billion numbers are 50 seconds of one processor. As many parameters are read at once as there are
+    processors, at most eight; twice as many are held.
+    """
+    threads = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    found: dict[str, str] = {}
+    waiting: collections.deque[tuple[str, Future[str]]] = collections.deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for name, values in parameters:
+            if len(waiting) == 2 * threads:
+                first, made = waiting.popleft()
+                found[first] = made.result()
+            waiting.append((name, pool.submit(weight_print, values)))
+        found |= {name: made.result() for name, made in waiting}
+    return found
 
 
 def _mixed(i: int) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import numpy as np
 
-from parity.golden.fingerprint import narrow, weight_print
+from parity.golden.fingerprint import narrow, weight_prints
 from parity.paths.loop import Loop
 from parity.records import Facts
 from parity.transforms import bfloat16
@@ -16,14 +19,19 @@ SAMPLE = 4096
 def gather(loop: Loop) -> Facts:
     """Read a prepared side. Cost: one read of the weights, and the rotary tables computed once."""
     side = loop.side
-    weights: dict[str, tuple[tuple[int, ...], str]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     dtypes: dict[str, str] = {}
-    narrow_ones = every = 0
-    for name, dtype, values in side.backend.weights():
-        weights[name] = (values.shape, weight_print(narrow(values)))
-        dtypes[name] = dtype
-        every += values.size
-        narrow_ones += values.size if _is_narrow(values.reshape(-1)[:SAMPLE]) else 0
+    narrow_ones = 0
+
+    def read() -> Iterator[tuple[str, np.ndarray]]:
+        nonlocal narrow_ones
+        for name, dtype, values in side.backend.weights():
+            shapes[name], dtypes[name] = values.shape, dtype
+            narrow_ones += values.size if _is_narrow(values.reshape(-1)[:SAMPLE]) else 0
+            yield name, narrow(values)
+
+    prints = weight_prints(read())
+    every = sum(map(math.prod, shapes.values()))
     with side.backend.scope():
         sample = side.family.rotary_tables(side.backend.module(), loop.latents)
         tables = {name: side.backend.host(x).astype(np.float32) for name, x in sample.items()}
@@ -34,7 +42,7 @@ def gather(loop: Loop) -> Facts:
         for name, x in condition.items()
     }
     return Facts(
-        weights,
+        {name: (shape, prints[name]) for name, shape in shapes.items()},
         dtypes,
         inputs,
         tables,

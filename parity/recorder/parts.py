@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.golden.fingerprint import narrow, weight_print
+from parity.golden.fingerprint import narrow, weight_prints
 from parity.golden.versions import versions
 from parity.hooks.compiled import eagerly, plain
 from parity.hooks.modules import module_tree, named_tensors
@@ -105,7 +105,7 @@ def provenance_of(parts: Parts, kind: Kind, process: Process) -> Provenance:
         before = f"{prefix}." if i else ""
         with eagerly(model):
             if not (process.split or process.together):
-                weights |= {before + name: weight_print(narrow(kind.host(x))) for name, x in named_tensors(model)}
+                weights |= weight_prints((before + n, narrow(kind.host(x))) for n, x in named_tensors(model))
             top = prefix if i else ""
             modules |= {before + name: before + above if above else top for name, above in module_tree(model).items()}
             modules |= {prefix: ""} if i else {}

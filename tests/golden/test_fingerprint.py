@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from parity.golden import fingerprint, fingerprint_bytes
-from parity.golden.fingerprint import WeightPrint, weight_print
+from parity.golden.fingerprint import WeightPrint, weight_print, weight_prints
 
 X = np.float32([1, 2, 3, 4])
 
@@ -94,6 +94,11 @@ def test_how_a_weight_differs_is_seen_without_it(
     assert a.apart(b) == pytest.approx(apart, rel=0.5)
     assert a.gain(b) == pytest.approx(gain, rel=1e-5) if gain is not None else np.isnan(a.gain(b))
     assert a.same_values(b) == same
+
+
+def test_many_weights_have_the_prints_of_each_in_their_order() -> None:
+    many = [(str(i), W[i % 3, i:]) for i in range(99)]
+    assert list(weight_prints(iter(many)).items()) == [(name, weight_print(x)) for name, x in many]
 
 
 @given(text=st.text(max_size=200))

@@ -20,7 +20,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.floors import Floors
-from parity.golden.fingerprint import weight_print
+from parity.golden.fingerprint import weight_prints
 from parity.golden.versions import versions
 from parity.hooks.sites import SitePlan
 from parity.paths.closer.follow import Look, Walk, follow
@@ -128,7 +128,7 @@ class StageSide:
         inputs = {f"{branch}.{name}": x for branch, given in at.inputs.items() for name, x in given.items()}
         plain = {name: array(x) for name, x in inputs.items()}
         weights = (
-            {f"{spec.source.stage}.{name}": weight_print(x) for name, x in self.loaded().weights()}
+            weight_prints((f"{spec.source.stage}.{name}", x) for name, x in self.loaded().weights())
             if spec.named
             else {}
         )
