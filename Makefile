@@ -10,7 +10,7 @@
 #   make history oracle  faults from the history of public repositories (a quarter of an hour)
 #   make mutants stacks  faults that nobody chose, and four at once (minutes)
 #   make families diffusers' transformers that parity has no line for, each as it is (an hour or two)
-#   make gpu      whether the reference works on a GPU (minutes on one)
+#   make gpu      whether parity works on a GPU (minutes on one)
 #   make pictures  docs/pictures: what a terminal and a browser show of a run (minutes; needs chromium with its driver)
 #   make docs     the documents as a site, in build/site (needs the extra docs, which it installs)
 #   make goldens  records the goldens in golden/ anew (to be committed where they changed for a reason)

@@ -79,11 +79,11 @@ def fewest(
 
 def by_run(request: Request, say: Say) -> Judge:
     """Judges by a run as `parity run` makes it; the reference is measured once."""
-    from parity.paths.worker.openers import Workers
     from parity.runs.compare import run
     from parity.runs.memo import Remembering
+    from parity.runs.sides import workers
 
-    openers = Remembering(request.ports.openers or Workers(torchax=request.candidate.backend == "torchax"))
+    openers = Remembering(request.ports.openers or workers(request))
     outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "inconclusive": "skipped"}
 
     def judge(candidate: Settings) -> tuple[Outcome, str]:

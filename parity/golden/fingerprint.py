@@ -158,7 +158,7 @@ def weight_prints(parameters: Iterable[tuple[str, np.ndarray]]) -> dict[str, str
     Cost: 8 billion numbers are 50 seconds of one processor. As many parameters are read at once as there are
     processors, at most eight; twice as many are held.
     """
-    threads = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    threads = min(8, os.cpu_count() or 1)
     found: dict[str, str] = {}
     waiting: collections.deque[tuple[str, Future[str]]] = collections.deque()
     with ThreadPoolExecutor(threads) as pool:

@@ -3,8 +3,9 @@
 All take query [B, heads, L, head dim], key and value [B, heads, keys, head dim], who sees whom, and whether the
 log-sum-exp of the scaled scores [B, heads, L] is wanted.
 
-Cost: `flex` on CUDA is one fused kernel; everywhere else, for the log-sum-exp with sdpa and for the softmax in
-bfloat16, scores are materialised for `QUERY_CHUNK` query rows at a time. Segments with sdpa need a mask of L x keys.
+Cost: `flex` on CUDA is one fused kernel, except in float64; everywhere else, for the log-sum-exp with sdpa and for the
+softmax in bfloat16, scores are materialised for `QUERY_CHUNK` query rows at a time. Segments with sdpa need a mask of
+L x keys.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def wide(x: torch.Tensor) -> torch.dtype:
 
 def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, lse: bool) -> Result:
     """scaled_dot_product_attention; a mask of the keys alone is not expanded to L x keys."""
-    if not _is_fused(q):
+    if _is_unfused(q):
         out = in_chunks(q, k, v, visible)
     else:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=None if visible is None else visible.mask())
@@ -79,20 +80,18 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | N
 
 
 def in_chunks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None) -> torch.Tensor:
-    """Attention of `QUERY_CHUNK` rows after another, where no fused kernel takes the dtype and scores are held."""
-    chunks = ((i, i + QUERY_CHUNK) for i in range(0, q.shape[2], QUERY_CHUNK))
-    outs = (
-        F.scaled_dot_product_attention(
-            q[:, :, start:stop], k, v, attn_mask=None if visible is None else visible.mask(start, stop)
-        )
-        for start, stop in chunks
-    )
-    return torch.cat(list(outs), dim=2)
+    """scaled_dot_product_attention for `QUERY_CHUNK` query rows at a time, so that not all scores are held at once."""
+    outs = []
+    for start in range(0, q.shape[2], QUERY_CHUNK):
+        stop = start + QUERY_CHUNK
+        mask = None if visible is None else visible.mask(start, stop)
+        outs.append(F.scaled_dot_product_attention(q[:, :, start:stop], k, v, attn_mask=mask))
+    return torch.cat(outs, dim=2)
 
 
-def _is_fused(q: torch.Tensor) -> bool:
-    """Whether a fused kernel takes this dtype: CUDA's, flex_attention's among them, add up in float32."""
-    return not (q.device.type == "cuda" and q.dtype == torch.float64)
+def _is_unfused(q: torch.Tensor) -> bool:
+    """Whether CUDA has no fused kernel for this dtype: all of them, flex_attention's too, add up in float32."""
+    return q.device.type == "cuda" and q.dtype == torch.float64
 
 
 def _lse(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -108,7 +107,7 @@ def _scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, lse: bool) -> Result:
     """flex_attention: compiled on CUDA, torch's unfused implementation elsewhere, and for float64 on CUDA `sdpa`."""
-    if not _is_fused(q):
+    if _is_unfused(q):
         return sdpa(q, k, v, visible, lse)
     block_mask = None if visible is None else _block_mask(visible, q.device)
     run = _flex_function(q.device.type)

@@ -35,7 +35,8 @@ def _unheard(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[Non
 
 class TorchBackend:
     """Calls a transformer as it is, with the branches batched as the family's pipeline does; see
-    `parity.paths.loaded.Backend`. The modules of one under torch.compile are observed in an eager call beside it."""
+    `parity.paths.loaded.Backend`. A compiled one is called again without torch.compile, to observe its modules.
+    """
 
     name = "torch"
     placement = ""
@@ -80,12 +81,12 @@ class TorchBackend:
         for group in self.groups:
             tap = None if plan is None else self.tap(plan, group)
             given = given_at(self.reached.settings, calls.step, calls.features, group)
-            beside = tap is not None and is_compiled(self.model)
-            watched = contextlib.nullcontext() if tap is None or beside else attached(self.model, tap)
+            twice = tap is not None and is_compiled(self.model)
+            watched = contextlib.nullcontext() if tap is None or twice else attached(self.model, tap)
             with watched, self.listen(group), calling(self.model, given) as cached:
                 out = self.predict(self.model, calls.of(group))
             calls.features[group] = cached.kept
-            if tap is not None and beside:  # dynamo would compile what looks on
+            if tap is not None and twice:  # dynamo would compile the hooks too
                 with eagerly(self.model), attached(self.model, tap), calling(self.model, given):
                     self.predict(self.model, calls.of(group))
             for i, branch in enumerate(group):

@@ -24,12 +24,12 @@ from parity.compare.reason import Reason
 from parity.compare.result import Check, Checked, Result
 from parity.errors import InconclusiveError
 from parity.paths.side import Pair
-from parity.paths.worker.openers import Openers, Workers
+from parity.paths.worker.openers import Openers
 from parity.runs.closer.unobserved import unobserved
 from parity.runs.logic import REACHED, logic
 from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own, Ready, ready
+from parity.runs.sides import Own, Ready, ready, workers
 from parity.runs.sink import NoSink, Sink
 from parity.settings import BITS
 
@@ -53,11 +53,7 @@ def run(
         UsageError: bad input, or a side failed. InconclusiveError: a chosen site never fired, or a setting was ignored.
     """
     with contextlib.ExitStack() as stack:
-        openers = (
-            openers
-            or request.ports.openers
-            or stack.enter_context(Workers(torchax=request.candidate.backend == "torchax"))
-        )
+        openers = openers or request.ports.openers or stack.enter_context(workers(request))
         return compare(request, openers, say, sink or NoSink(), own)
 
 

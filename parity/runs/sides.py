@@ -17,7 +17,7 @@ from parity.errors import UsageError
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import LOOP_STAGE, Array, Given, Source, Spec
 from parity.paths.side import Pair, Side
-from parity.paths.worker.openers import Openers
+from parity.paths.worker.openers import Openers, Workers
 from parity.records import Facts
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
@@ -74,6 +74,11 @@ class Ready:
 def modules_of(facts: Facts) -> tuple[str, ...]:
     """A side's modules, in the order of its tree, without the top one."""
     return () if facts.provenance is None else tuple(m for m in facts.provenance.modules if m)
+
+
+def workers(request: Request) -> Workers:
+    """A process for each side of a run without ports."""
+    return Workers(torchax=request.candidate.backend == "torchax")
 
 
 @contextmanager

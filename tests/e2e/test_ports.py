@@ -216,12 +216,10 @@ WRONG = "block.compile(backend=lambda gm, given: lambda *a: tuple(1.01 * x for x
     ],
     ids=["right", "its own fault", "the compiler's fault"],
 )  # fmt: skip
-def test_a_torch_port_runs_compiled_and_is_observed_beside(
+def test_a_compiled_torch_port_is_judged_as_it_runs(
     patch: str, verdict: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(
-        process.LAUNCHERS, "candidate"
-    )  # the tests' have imported torchax, beside which nothing compiles
+    monkeypatch.delitem(process.LAUNCHERS, "candidate")  # the tests' processes have imported torchax already
     result = compare(*write(tmp_path, COMPILED.replace("PATCH", patch)))
     assert result.verdict == verdict, result.reason
     assert first == (origin(result)[1] if verdict == "fail" else "")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -11,6 +14,16 @@ from jax.sharding import AxisType, PartitionSpec
 
 from parity.errors import UsageError
 from parity.paths.jax.mesh import AXES, RULES, Devices, use_compilation_cache
+
+
+def test_a_platform_that_is_not_there_is_the_user_s_mistake() -> None:
+    ask = "from parity.paths.jax.mesh import *; from parity.settings import parse; make_devices(parse('torchax', []))"
+    environment = {**os.environ, "JAX_PLATFORMS": "tpu"}
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False, env=environment)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("parity.errors.UsageError: JAX finds no device (JAX_PLATFORMS=tpu)")
+    assert last.endswith("JAX_PLATFORMS=cpu runs the candidate on the CPU")
+
 
 WEIGHTS = {
     "transformer_blocks.0.attn.to_q.weight": (128, 128),

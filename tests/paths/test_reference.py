@@ -19,6 +19,9 @@ from parity.models.spec import GenerationSpec
 from parity.paths.floors import make_variants, with_floors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare, state_of
+from parity.paths.reference import torch_scope
+from parity.reached import Reached
+from parity.settings import parse
 from tests.paths.sides import side, tiny, walk
 
 STEPS = 4
@@ -145,3 +148,11 @@ def test_a_loop_goes_on_from_the_records_of_the_step_before(backend: str) -> Non
     again.continue_from(2, {"latents": state["latents"]})  # the history counts, or nothing above would show it
     other = next(denoise(again, None, first=2))
     assert not np.array_equal(state_of(other, "after")["latents"], state_of(steps[2], "after")["latents"])
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_convolutions_are_never_in_tf32_while_a_side_computes(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before)
+    with torch_scope(Reached(parse("torch", []))):
+        assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32 is before

@@ -95,12 +95,12 @@ def serve(role: str, descriptor: int) -> NoReturn:
             os._exit(0)
         if os.fork() == 0:
             requests.close()
-            _keep(role, json.loads(data), *opened)
+            _keep(json.loads(data), *opened)
         for other in opened:
             os.close(other)
 
 
-def _keep(role: str, request: dict[str, dict[str, str]], read: int, write: int, output: int, tells: int) -> NoReturn:
+def _keep(request: dict[str, dict[str, str]], read: int, write: int, output: int, tells: int) -> NoReturn:
     """Fork the worker, and tell its number and how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
@@ -120,4 +120,4 @@ def _keep(role: str, request: dict[str, dict[str, str]], read: int, write: int, 
         os.dup2(output, printed)
     from parity.paths.worker.serve import answer
 
-    answer(role, read, write)
+    answer(read, write)

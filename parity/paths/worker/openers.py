@@ -26,8 +26,8 @@ class Workers:
     """A process for each role, started when it is first asked for, ended with the context.
 
     Args:
-        torchax: whether the candidate needs it: it is imported while the reference loads. Nobody else's process has it:
-            beside torchax, torch compiles nothing (dynamo asks the wrong device for its stream).
+        torchax: whether the candidate runs in it, so that its process imports it while the reference loads. No other
+            process does: with torchax imported, torch.compile fails (dynamo asks the wrong device for its stream).
     """
 
     def __init__(self, *, torchax: bool = False) -> None:

@@ -96,7 +96,7 @@ class Worker:
         we_hear, child_prints = os.pipe()
         there = (child_reads, child_writes, child_prints)
         launch = LAUNCHERS.get(role)
-        self._process = _start(role, there) if launch is None else launch(*there)
+        self._process = _start(there) if launch is None else launch(*there)
         for descriptor in there:
             os.close(descriptor)
         self._to = os.fdopen(we_write, "wb")
@@ -291,11 +291,11 @@ def _end(process: Process, pipe: IO[bytes]) -> None:
     process.kill()
 
 
-def _start(role: Role, descriptors: tuple[int, int, int]) -> Process:
+def _start(descriptors: tuple[int, int, int]) -> Process:
     """An interpreter of its own."""
     read, write, output = descriptors
     program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
-    command = [sys.executable, "-P", "-c", program, role, str(read), str(write)]
+    command = [sys.executable, "-P", "-c", program, str(read), str(write)]
     return subprocess.Popen(
         command, pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
     )

@@ -86,7 +86,7 @@ class Server:
 
 def main() -> None:
     """Serve until the other end closes the pipe."""
-    answer(sys.argv[-3], int(sys.argv[-2]), int(sys.argv[-1]))
+    answer(int(sys.argv[-2]), int(sys.argv[-1]))
 
 
 def load() -> None:
@@ -107,7 +107,7 @@ def load_torchax() -> None:
         importlib.import_module("parity.paths.jax.candidate")
 
 
-def answer(role: str, read: int, write: int) -> NoReturn:
+def answer(read: int, write: int) -> NoReturn:
     """Answer requests over two descriptors until the other end closes them."""
     requests, replies = os.fdopen(read, "rb"), os.fdopen(write, "wb")
     os.dup2(2, 1)

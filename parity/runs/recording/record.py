@@ -23,11 +23,11 @@ from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, Plan, Role, Spec, State
 from parity.paths.side import Side
-from parity.paths.worker.openers import Openers, Workers
+from parity.paths.worker.openers import Openers
 from parity.records import Facts, StepRecords
 from parity.runs.like import carry
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own, arrays, like_of, reference_spec, source_of
+from parity.runs.sides import Own, arrays, like_of, reference_spec, source_of, workers
 from parity.runs.stream import Ends, exhaust, state_of, until_end
 from parity.settings import DeepCache, Settings
 
@@ -70,13 +70,7 @@ def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> 
         not reached, or a chosen site never fired.
     """
     with contextlib.ExitStack() as stack:
-        openers = (
-            openers
-            or request.run.ports.openers
-            or stack.enter_context(
-                Workers(torchax=request.side == "candidate" and request.run.candidate.backend == "torchax")
-            )
-        )
+        openers = openers or request.run.ports.openers or stack.enter_context(workers(request.run))
         chain = _chain(request, openers, say)
         own = None if chain is None or "text" not in request.run.stages else chain.encode(say)
         say("encoding the prompt" if own is None and request.run.stage1 is None else f"loading the {request.side}")

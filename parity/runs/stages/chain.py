@@ -18,11 +18,11 @@ from parity.compare.result import Result
 from parity.hooks.sites import split_sites
 from parity.paths.plan import VAE_INPUT, Given, Plan, Source
 from parity.paths.side import Pair
-from parity.paths.worker.openers import Openers, Workers
+from parity.paths.worker.openers import Openers
 from parity.records import Facts, StepRecords
 from parity.runs.compare import Encodings, run
 from parity.runs.request import Request, Say
-from parity.runs.sides import reference_spec, source_of
+from parity.runs.sides import reference_spec, source_of, workers
 from parity.runs.sink import NoSink, Sink
 from parity.runs.stages.merged import merged
 from parity.runs.stages.vae import decode_round
@@ -41,11 +41,7 @@ def run_chain(request: Request, say: Say, sink: Sink | None = None, openers: Ope
         UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
     """
     with contextlib.ExitStack() as stack:
-        openers = (
-            openers
-            or request.ports.openers
-            or stack.enter_context(Workers(torchax=request.candidate.backend == "torchax"))
-        )
+        openers = openers or request.ports.openers or stack.enter_context(workers(request))
         openers.of("reference"), openers.of("candidate")  # they import their libraries meanwhile
         return _run(request, openers, say, sink or NoSink())
 
