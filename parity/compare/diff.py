@@ -272,13 +272,14 @@ def judge_streams(
     collected, lean = Collected(), (Lean(), Lean())
     for reference, candidate in steps:
         if detectors is not None:
-            reference = detectors.by_own(reference, candidate)
-        judged = judge.step(reference, candidate)
-        reference, candidate = lean[0].of(reference), lean[1].of(candidate)
-        collected.add(reference, candidate, judged)
+            reference = detectors.by_own_latents(reference, candidate)
+        own = reference if detectors is None else detectors.by_own_branches(reference, candidate)
+        judged = judge.step(own, candidate)
+        own, candidate = lean[0].of(own), lean[1].of(candidate)
+        collected.add(own, candidate, judged)
         if detectors is not None:
             detectors.add(reference, candidate, differs=bool((judged.verdicts == VERDICTS.index("fail")).any()))
-        del reference, candidate  # before the next is waited for: both sides' next are read already
+        del reference, own, candidate  # before the next is waited for: both sides' next are read already
     return collected
 
 

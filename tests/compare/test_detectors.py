@@ -328,3 +328,45 @@ def test_a_scaling_within_the_floor_of_the_latents_is_found(ours: Made, theirs: 
     assert next(d.verdict for d in collected.sites if d.key.site == "decode:in.z") == verdict
     if ours is divided and theirs is np.asarray:
         assert ["1.037" in cause.cause for cause in detectors.found] == [True]
+
+
+Guide = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def by(scale: float, size: float = 1.0) -> Guide:
+    return lambda c, u: size * (u + scale * (c - u))
+
+
+def zero_star(c: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """CFG-Zero*: the uncond branch times a factor that is fitted to the values."""
+    fitted = float(c @ u / (u @ u))
+    return fitted * u + 6.0 * (c - fitted * u)
+
+
+def close(guide: Guide, seed: int) -> StepRecords:
+    """A step whose branches are closer than its floors are wide, each rounded otherwise on the other side."""
+    draw = np.random.default_rng(seed)
+    uncond = X + 1e-2 * draw.normal(size=64)
+    cond = X + 2e-2 * Y + 1e-2 * draw.normal(size=64)
+    made = step(cond=cond, uncond=uncond, guided=guide(cond, uncond))
+    return StepRecords(0, made.records, {r.key: Floor(1.0) for r in made.records})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        (by(6.0), by(5.0), "fail"),
+        (by(6.0), by(1.0), "fail"),
+        *((guide, guide, "pass") for guide in (by(6.0), by(6.0, 0.7), zero_star, lambda c, u: c)),
+        (by(6.0), lambda c, u: c + 5.0 * (c - u), "pass"),
+        (by(6.0), lambda c, u: bfloat16(u + bfloat16(6.0 * bfloat16(c - u))), "pass"),
+        (by(6.0), by(-5.0), "pass"),  # or the branches have each other's names: what is as close tells neither
+    ],
+)
+def test_a_guidance_scale_within_the_floor_of_the_prediction_is_found(ours: Guide, theirs: Guide, verdict: str) -> None:
+    detectors = Detectors()
+    collected = judge_streams([(close(ours, 1), close(theirs, 2))], Judge(), detectors)
+    assert (
+        next(d.verdict for d in collected.sites if d.key == Key("transformer", 0, "", f"{LOOP}:noise_pred")) == verdict
+    )
+    assert [c.setting for c in detectors.found] == ["guidance"] * (verdict == "fail")

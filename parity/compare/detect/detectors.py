@@ -7,11 +7,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from parity.compare.detect.frames import truncated
-from parity.compare.detect.relations import decoded, guidance, judged_by_own, rounded_otherwise, stepped
+from parity.compare.detect.relations import (
+    decoded,
+    guidance,
+    judged_by_own_branches,
+    judged_by_own_latents,
+    rounded_otherwise,
+    stepped,
+)
 from parity.compare.detect.seen import GIVEN, Both, Seen, held, latents_of
 from parity.compare.detect.values import counters, order, schedule, start
 from parity.compare.result import Cause
 from parity.records import StepRecords
+
+OWN_LATENTS = f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents"
+OWN_BRANCHES = "noise_pred is compared with what the reference's guidance makes of the candidate's branches"
 
 Detector = Callable[[Seen], Iterator[Cause]]
 _DETECTORS: tuple[Detector, ...] = (schedule, counters, start, order, guidance, stepped, decoded)
@@ -31,11 +41,19 @@ class Detectors:
     notes: list[str] = field(default_factory=list)
     _before: Both | None = None
 
-    def by_own(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
-        """The reference of what came after the loop, as it is to be judged; see `judged_by_own`."""
-        instead = judged_by_own(reference, candidate, self._before)
+    def by_own_latents(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
+        """The reference of what came after the loop, as it is to be judged; see `judged_by_own_latents`."""
+        instead = judged_by_own_latents(reference, candidate, self._before)
         if instead is not reference:
-            self.notes.append(f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents")
+            self.notes.append(OWN_LATENTS)
+        return instead
+
+    def by_own_branches(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
+        """The reference of a step, as it is to be judged; see `judged_by_own_branches`. `add` reads the recorded one:
+        the branches it holds are the reference's."""
+        instead = judged_by_own_branches(reference, candidate)
+        if instead is not reference and OWN_BRANCHES not in self.notes:
+            self.notes.append(OWN_BRANCHES)
         return instead
 
     def add(self, reference: StepRecords, candidate: StepRecords, *, differs: bool = True) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare.births import L2_LIMIT
-from parity.compare.detect.seen import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, differ, named
+from parity.compare.detect.seen import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, differ, held, named
 from parity.compare.result import Cause
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.settings import BITS
@@ -42,6 +42,10 @@ class Combined:
     scale: float
     size: float
     unsure: float
+
+    def near(self, other: Combined) -> float:
+        """How far apart two scales are at most that may be one."""
+        return EXACT * max(1.0, abs(self.scale)) + self.unsure + other.unsure
 
 
 def combined(values: Values) -> Combined | None:
@@ -67,6 +71,34 @@ def _like(x: np.ndarray, guided: np.ndarray | None) -> np.ndarray:
     return x[:, : guided.shape[1]] if guided is not None and more else x
 
 
+def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> StepRecords:
+    """The reference, with what its guidance would make of the candidate's branches in place of its noise_pred, where
+    both sides guide by a scale alone, and not by the same: between branches that are close, no floor shows it.
+
+    A factor over both branches is left alone: guidance_rescale and CFG-Zero* fit one to the values themselves.
+    """
+    record = next((r for r in reference.records if (r.key.branch, r.key.site, r.key.call) == ("", PREDICTED, 0)), None)
+    floor = None if record is None else reference.floors.get(record.key)
+    if record is None or floor is None:
+        return reference
+    ours, theirs = held(reference), held(candidate)
+    first, second = combined(ours), combined(theirs)
+    if first is None or second is None or max(abs(first.size - 1), abs(second.size - 1)) > EXACT:
+        return reference
+    near = first.near(second)
+    if min(abs(second.scale - first.scale), abs(second.scale - (1 - first.scale))) <= near:
+        return reference  # 1 - scale: branches of such closeness may only be called by each other's names
+    guided, cond, uncond = (theirs[branch, PREDICTED] for branch in ("", "cond", "uncond"))
+    cond, uncond = _like(cond, guided), _like(uncond, guided)
+    if ours["", PREDICTED].shape != guided.shape or np.linalg.norm(guided - ours["", PREDICTED]) > L2_LIMIT * floor.l2:
+        return reference  # it shows without this
+    made = uncond + first.scale * (cond - uncond)
+    instead = value_record(record.key, made.astype(np.float32), record.dtype)
+    own = Floor(near * float(np.linalg.norm(cond - uncond)) / L2_LIMIT)
+    records = [instead if r is record else r for r in reference.records]
+    return replace(reference, records=records, floors={**reference.floors, record.key: own})
+
+
 def guidance(seen: Seen) -> Iterator[Cause]:
     """Branches that are swapped or lost, steps that guidance zeroes, another scale, sign or factor."""
     first, second = combined(seen.ours), combined(seen.theirs)
@@ -86,7 +118,7 @@ def guidance(seen: Seen) -> Iterator[Cause]:
 
 def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
     scale, other = first.scale, second.scale
-    near = EXACT * max(1.0, abs(scale)) + first.unsure + second.unsure
+    near = first.near(second)
     text, setting, sides = "", "guidance", (scale, other)
     if abs(other - (1 - scale)) <= near and abs(scale - 0.5) > near:
         swap = "the branches or the prompts are swapped"
@@ -226,7 +258,7 @@ def _of_config(factor: float, seen: Seen) -> str:
     return ""
 
 
-def judged_by_own(reference: StepRecords, candidate: StepRecords, latents: Both | None) -> StepRecords:
+def judged_by_own_latents(reference: StepRecords, candidate: StepRecords, latents: Both | None) -> StepRecords:
     """The reference, with what it would decode of the candidate's latents in place of what it decoded, where the
     candidate's differs from that beyond rounding: no rounding of the loop comes in.
 
