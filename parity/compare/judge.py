@@ -169,7 +169,7 @@ class _Step:
 
     def _bear(self, loop: Sequence[SiteDiff]) -> None:
         """Verdicts and births of what is beyond its floor."""
-        self._acquit()
+        self._read()
         self._tell_apart()
         rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
         unknown, far = np.isnan(ratios), self._far()
@@ -198,17 +198,17 @@ class _Step:
         rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
         return np.where(np.isnan(ratios), rel != 0.0, (ratios > L2_LIMIT) | (self.peaks > LINF_LIMIT))
 
-    def _acquit(self) -> None:
-        """What differs in what nobody reads alone gets the figures of what is read: rows that no query reads, frames
-        beyond what a picture shows."""
+    def _read(self) -> None:
+        """What is read alone decides: not rows that no query reads, nor frames beyond what a picture shows. In a norm
+        over both, many that nobody reads hide the few that are read."""
         if not self.meeting.read.size:
             return
-        far = self._far()
-        for i, j in self.meeting.read.tolist():
+        far, known = self._far(), ~np.isnan(self.made.numbers[:, 2])
+        for i, j in self.meeting.read[known[self.meeting.read[:, 1]]].tolist():
             if far[i] and not far[j]:
-                for column in (self.made.numbers, self.made.bins, self.peaks):
-                    column[i] = column[j]
                 self.made.notes[i] = unread(self.meeting.places[i].key)
+            for column in (self.made.numbers, self.made.bins, self.peaks):
+                column[i] = column[j]
 
     def _tell_apart(self) -> None:
         """A pair under two names can only agree: what differs may be two things, and so may an output of which the

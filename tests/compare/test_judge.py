@@ -306,13 +306,22 @@ def test_joint_sequence_that_differs_in_unread_rows_agrees(read: np.ndarray | No
     walk = Walk()
     for site in ("a:in.x", "a:out", "b:in.x"):
         walk.site(site, 0.5 if site == "a:in.x" else FAR)
-        walk.pair(tensor(f"{site}@{READ}", X), None if read is None else tensor(f"{site}@{READ}", read))
+        rows = moved(X, 0.5) if site == "a:in.x" and read is not None else read
+        walk.pair(tensor(f"{site}@{READ}", X), None if rows is None else tensor(f"{site}@{READ}", rows))
     diffs = walk.judge()
     assert births(diffs) == expected
     out = diffs["cond/a:out"]
     assert (out.note == UNREAD) is (not expected)
     assert out.distance.ratio == pytest.approx(0.5, rel=0.2) if not expected else out.distance.ratio > 1e4
     assert diffs[f"cond/a:out@{READ}"].verdict == "ignored"
+
+
+def test_rows_that_are_read_are_not_hidden_by_many_that_are_not() -> None:
+    walk = Walk()
+    for site in ("a:in.x", "a:out"):
+        walk.site(site, 0.5)
+        walk.pair(tensor(f"{site}@{READ}", X), tensor(f"{site}@{READ}", moved(X, 0.5 if site == "a:in.x" else FAR)))
+    assert births(walk.judge()) == {"a:out": "module"}
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def _at(held: Mapping[Key, int], record: Record | None) -> int:
 
 
 def _read(places: Places) -> list[tuple[int, int]]:
-    at = {p.key: i for i, p in enumerate(places) if p.key.is_read}
+    at = {p.key: i for i, p in enumerate(places) if p.key.is_read and all(p.dtypes)}
     whole = ((i, at.get(read_key(p.key))) for i, p in enumerate(places)) if at else ()
     return [(i, j) for i, j in whole if j is not None]
 
