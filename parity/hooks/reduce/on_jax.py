@@ -34,13 +34,6 @@ from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry
 FEW_ROWS = 8
 """Rows of a slot up to which they are added one by one."""
 
-FEW_SLICES = 11
-"""Slices of one sum that XLA's CPU still fuses with what they are slices of; with 16 it fuses the other way, and takes
-four times as long (jaxlib 0.10.2)."""
-MOST_SLICES = 128
-"""Slices of one sketch beyond which tracing and compiling them costs more than they save."""
-SHORT = 2 * TOTAL
-"""Counters of a bin before it is folded up to which all bins are laid out at once."""
 FEW, SMALL = 4, 1 << 14
 """Members of a stack, and elements of each, below which all are sketched at once."""
 _TINY = 1e-30
@@ -166,46 +159,19 @@ def _sketcher(g: Geometry) -> Callable[[jax.Array], jax.Array]:
 
 def _sketch(x: jax.Array, g: Geometry) -> jax.Array:
     """The sketch of an array [..., rows, channels] that is too large to be its own: float32 [EXACT]."""
+    slots = _laid_signs(g) * _slots(x, g)
     stride = g.slots_per_bin * g.width
-    default = functools.partial(_counted, g=g, fold=_folded)
-    if stride <= SHORT:
-        on_cpu = functools.partial(_counted_in_one, g=g)
-    elif stride <= MOST_SLICES * TOTAL:
-        on_cpu = functools.partial(_counted, g=g, fold=_folded_by_slices)
-    else:
-        on_cpu = default
-    return lax.platform_dependent(_laid_signs(g) * _slots(x, g), cpu=on_cpu, default=default)
-
-
-def _counted(slots: jax.Array, g: Geometry, fold: Callable[[jax.Array, int], jax.Array]) -> jax.Array:
-    """The counters, float32 [EXACT], of signed slots [slots, channels]: bin by bin, which then make up the total."""
-    stride = g.slots_per_bin * g.width
-    slots = jnp.pad(slots, ((0, g.bins * g.slots_per_bin - g.slots), (0, 0)))
-    folded = fold(slots.reshape(g.bins, g.slots_per_bin, g.channels), g.width)
+    slots = jnp.pad(slots, ((0, g.bins * g.slots_per_bin - g.slots), (0, g.width - g.channels)))
+    # XLA on a CPU makes fast loops of the product with its layout and of the sums, and a slow one of all that together.
+    laid = lax.optimization_barrier(slots).reshape(g.bins, stride)
+    whole = stride // TOTAL * TOTAL
+    folded = jnp.pad(laid[:, whole:], ((0, 0), (0, TOTAL - (stride - whole))))
+    folded = folded + laid[:, :whole].reshape(g.bins, -1, TOTAL).sum(1) if whole else folded
     bins = jnp.pad(folded.reshape(g.bins, -1, PER_BIN).sum(1), ((0, BINS - g.bins), (0, 0)))
     # Bin b starts at counter b * stride: rows longer by that remainder put each sum where its counter is, mod TOTAL.
     skewed = jnp.pad(folded, ((0, 0), (0, stride % TOTAL))).reshape(-1)
     total = jnp.pad(skewed, (0, -skewed.size % TOTAL)).reshape(-1, TOTAL).sum(0)
     return jnp.concatenate([total, bins.reshape(-1)])
-
-
-def _counted_in_one(slots: jax.Array, g: Geometry) -> jax.Array:
-    """The same where a bin is shorter than what it is folded to: all slots are laid out once.
-
-    The barriers are for XLA on a CPU: it makes fast loops of the product, of the copy that lays it out, and of slices
-    added up, and a slow one of all that together.
-    """
-    stride = g.slots_per_bin * g.width
-    times = -(-g.bins * stride // TOTAL)
-    room = max(g.bins * g.slots_per_bin, -(-times * TOTAL // g.width))
-    laid = jnp.pad(lax.optimization_barrier(slots), ((0, room - g.slots), (0, g.width - g.channels)))
-    laid = lax.optimization_barrier(laid).reshape(-1)
-    total = laid[: times * TOTAL].reshape(times, TOTAL).sum(0)
-    each = -(-stride // (FEW_SLICES * PER_BIN)) * PER_BIN
-    bins = jnp.pad(laid[: g.bins * stride].reshape(g.bins, stride), ((0, 0), (0, FEW_SLICES * each - stride)))
-    bins = sum((bins[:, i * each : (i + 1) * each] for i in range(1, FEW_SLICES)), bins[:, :each])
-    bins = lax.optimization_barrier(bins).reshape(g.bins, -1, PER_BIN).sum(1)
-    return jnp.concatenate([total, jnp.pad(bins, ((0, BINS - g.bins), (0, 0))).reshape(-1)])
 
 
 def _slots(x: jax.Array, g: Geometry) -> jax.Array:
@@ -246,25 +212,3 @@ def signs(index: jax.Array, salt: int) -> jax.Array:
     h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
     # The last step of the hash, h ^ (h >> 16), leaves the top bit, the only one used, as it is.
     return 1.0 - 2.0 * (h >> 31).astype(jnp.float32)
-
-
-def _folded(slots: jax.Array, width: int) -> jax.Array:
-    """Each bin's slots laid `width` apart and added up modulo TOTAL: [bins, slots, channels] to [bins, TOTAL]."""
-    bins, count, channels = slots.shape
-    laid = jnp.pad(slots, ((0, 0), (0, 0), (0, width - channels))).reshape(bins, count * width)
-    return jnp.pad(laid, ((0, 0), (0, -laid.shape[1] % TOTAL))).reshape(bins, -1, TOTAL).sum(1)
-
-
-def _folded_by_slices(slots: jax.Array, width: int) -> jax.Array:
-    """The same for XLA on a CPU, which makes one fast loop of a few slices added up, and a slow one of the sum or of
-    more slices: so a few slots at a time, each group turned to where its first slot begins."""
-    group = max(1, FEW_SLICES * TOTAL // width)
-    parts = []
-    for first in range(0, slots.shape[1], group):
-        part = slots[:, first : first + group]
-        bins, count, channels = part.shape
-        laid = jnp.pad(part, ((0, 0), (0, 0), (0, width - channels))).reshape(bins, count * width)
-        laid = jnp.pad(laid, ((0, 0), (0, -laid.shape[1] % TOTAL)))
-        summed = sum((laid[:, at : at + TOTAL] for at in range(TOTAL, laid.shape[1], TOTAL)), laid[:, :TOTAL])
-        parts.append(jnp.roll(summed, first * width % TOTAL, axis=1))
-    return sum(parts[1:], parts[0])

@@ -3,12 +3,12 @@
 Problem. Observing a run means reducing the input and output of every module. Done as one would write it down, each
 sketch needs sign and index tables as large as the tensor, and each moment one more pass over it.
 
-How. The tensor is walked in runs of whole row bins, so that casts, copies of odd strides and signed values need scratch
-of one run only, which is kept. Within a run, the rows of a slot are multiplied by their signs and added up ([slots,
-channels] is left); that, times the sign tile, is laid out with the sketch's stride between slots, so that every counter
-becomes a plain sum over a reshape: each bin folds to 1,536 sums, from which come both its own counters and, skewed by
-where the bin starts, those of the whole tensor. Only elementwise products and sums are used: a matrix product would
-round its operands under `torch.set_float32_matmul_precision` or TF32.
+How. The tensor is walked in runs of rows, so that casts and signed values need scratch of one run only, which is kept:
+the rows of a slot are multiplied by their signs and added up. What is left, [<= 2048 slots, channels] times the sign
+tile, is laid out with the sketch's stride between slots, so that every counter becomes a plain sum over a reshape: each
+bin folds to 1,536 sums, from which come both its own counters and, skewed by where the bin starts, those of the whole
+tensor. Only elementwise products and sums are used: a matrix product would round its operands under
+`torch.set_float32_matmul_precision` or TF32.
 
 Cost. On a CPU four to eight norms of the tensor in float32, and up to four times 16 MB of scratch a thread. On CUDA
 some forty kernels, no host sync, scratch of a few times the tensor or of 2^26 elements, whichever is less, and one
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from parity.records import Moments
 from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, tile_signs
@@ -145,116 +146,52 @@ def _real(x: torch.Tensor) -> torch.Tensor:
 
 def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor | list[float]]]:
     """The sketch of a tensor too large to be its own, float32 [EXACT], and the moments of each run."""
-    device = x.device
+    rows, run = x.reshape(g.rows, g.channels), g.rows_per_slot
     on_cpu = min(_CPU_RUN * torch.get_num_threads(), _CPU_RUN_MOST)
-    target = on_cpu if device.type == "cpu" else _CUDA_RUN
-    bins_per_run = min(g.bins, max(1, target // (g.rows_per_bin * g.channels)))
-    slots_per_run = bins_per_run * g.slots_per_bin
-    # A single bin of a huge tensor exceeds the target: its rows are then summed in pieces of whole slots.
-    slots_per_piece = min(slots_per_run, max(1, target // (g.rows_per_slot * g.channels)))
-    stride = g.slots_per_bin * g.width
-    skew = stride % TOTAL
-    # Bin b starts at counter b * skew: with rows this long, position in the flat buffer is the counter, mod TOTAL.
-    folded = _scratch("folded", (_up(g.bins * (TOTAL + skew), TOTAL),), dtype, device).zero_()
-    bins = folded[: g.bins * (TOTAL + skew)].view(g.bins, TOTAL + skew)[:, :TOTAL]
-    laid = _scratch("laid", (slots_per_run, g.width), dtype, device)
-    laid[:, g.channels :].zero_()
-    rows = _rows(x)
+    least = math.lcm(TILE, g.slots_per_bin)  # slots from one place that begins a bin and the sign tile to the next
+    each = least * max(1, (on_cpu if x.device.type == "cpu" else _CUDA_RUN) // (least * run * g.channels))
     moments: list[torch.Tensor | list[float]] = []
-    for start in range(0, g.slots, slots_per_run):
-        stop = min(start + slots_per_run, g.slots)
-        for first in range(start, stop, slots_per_piece):
-            last = min(first + slots_per_piece, stop)
-            begin, end = first * g.rows_per_slot, min(last * g.rows_per_slot, g.rows)
-            values = _load(x, rows, begin, end, dtype)
-            moments.append(_moments(values))
-            slots = _sum_slots(values, _row_signs(begin, end, device, dtype), g.rows_per_slot)
-            _lay(slots, laid[first - start : last - start, : g.channels], first, g, dtype)
-        if stop - start < slots_per_run:
-            laid[stop - start :].zero_()
-        _fold(laid.view(bins_per_run, stride), bins[start // g.slots_per_bin :][:bins_per_run])
-    total = folded.view(-1, TOTAL).sum(0)
-    counters = torch.zeros((BINS, PER_BIN), dtype=dtype, device=device)
-    torch.sum(bins.unflatten(1, (-1, PER_BIN)), 1, out=counters[: g.bins])
-    return torch.cat([total, counters.view(-1)]).to(torch.float32), moments
+    folded = []
+    for first in range(0, g.slots, each):
+        start, stop = first * run, min((first + each) * run, g.rows)
+        values = rows[start:stop]
+        if values.dtype is not dtype or not values.is_contiguous():
+            values = _scratch("values", values.shape, dtype, x.device).copy_(values)
+        moments.append(_moments(values))
+        folded.append(_folded(values, _row_signs(start, stop, x.device, dtype), g))
+    bins = torch.cat(folded)
+    # Bin b starts at counter b * stride: rows longer by that remainder put each sum where its counter is, mod TOTAL.
+    skewed = pad(bins, (0, g.slots_per_bin * g.width % TOTAL)).view(-1)
+    total = pad(skewed, (0, -skewed.numel() % TOTAL)).view(-1, TOTAL).sum(0)
+    bins = pad(bins.view(g.bins, -1, PER_BIN).sum(1), (0, 0, 0, BINS - g.bins))
+    return torch.cat([total, bins.view(-1)]).to(torch.float32), moments
 
 
-def _rows(x: torch.Tensor) -> torch.Tensor | None:
-    """The [rows, channels] view of `x`, or None where its strides allow none."""
-    try:
-        return x.view(-1, x.shape[-1] if x.ndim else 1)
-    except RuntimeError:
-        return None
-
-
-def _load(x: torch.Tensor, rows: torch.Tensor | None, start: int, stop: int, dtype: torch.dtype) -> torch.Tensor:
-    """Rows [start, stop) of `x` as a contiguous [rows, channels] of `dtype`: a view of `x` where it already is one."""
-    if rows is not None and rows.dtype is dtype and rows.is_contiguous():
-        return rows[start:stop]
-    values = _scratch("values", (stop - start, x.shape[-1]), dtype, x.device)
-    if rows is None:
-        _copy_rows(values, x, start, stop)
-    else:
-        values.copy_(rows[start:stop])
-    return values
-
-
-def _copy_rows(out: torch.Tensor, x: torch.Tensor, start: int, stop: int) -> None:
-    """Copy rows [start, stop) of `x`, whose rows are no view, as one copy for each box that they are made of."""
-    if x.ndim == 2:
-        out.copy_(x[start:stop])
-        return
-    size = math.prod(x.shape[1:-1])
-    at = start
-    while at < stop:
-        index, within = divmod(at, size)
-        whole = (stop - at) // size if within == 0 else 0
-        n = whole * size if whole else min(size - within, stop - at)
-        target = out[at - start : at - start + n]
-        if whole:
-            box = x[index : index + whole]
-            target.view(box.shape).copy_(box)
-        else:
-            _copy_rows(target, x[index], within, within + n)
-        at += n
-
-
-def _sum_slots(values: torch.Tensor, signs: torch.Tensor, rows_per_slot: int) -> torch.Tensor:
-    """Signed rows [rows, channels] added up by slot: [slots, channels]; the last slot may be short of rows."""
-    n, channels = values.shape
-    signed = torch.mul(values, signs[:, None], out=_scratch("signed", (n, channels), values.dtype, values.device))
-    if rows_per_slot == 1:
-        return signed
-    full, rest = divmod(n, rows_per_slot)
-    slots = _scratch("slots", (full + (rest > 0), channels), values.dtype, values.device)
-    torch.sum(signed[: n - rest].view(full, rows_per_slot, channels), 1, out=slots[:full])
+def _folded(values: torch.Tensor, signs: torch.Tensor, g: Geometry) -> torch.Tensor:
+    """What rows [rows, channels] that begin a bin give: each bin's signed slots, a `width` apart, modulo TOTAL."""
+    run, dtype, device = g.rows_per_slot, values.dtype, values.device
+    full, rest = divmod(len(values), run)
+    count = full + (rest > 0)
+    bins = -(-count // g.slots_per_bin)
+    slots = _scratch("slots", (_up(bins * g.slots_per_bin, TILE), g.channels), dtype, device)
+    signed = slots[:full] if run == 1 else _scratch("signed", values.shape, dtype, device)
+    torch.mul(values, signs[:, None], out=signed)
+    if run > 1:
+        torch.sum(signed[: full * run].view(full, run, g.channels), 1, out=slots[:full])
     if rest:
-        torch.sum(signed[n - rest :], 0, out=slots[full])
-    return slots
-
-
-def _lay(slots: torch.Tensor, out: torch.Tensor, first: int, g: Geometry, dtype: torch.dtype) -> None:
-    """Write slots [n, channels], the first of them number `first`, times the sign tile to `out` of the same shape."""
-    tile = _tile(g.channels, min(g.slots, TILE), slots.device, dtype)
-    phase = first % TILE
-    n = slots.shape[0]
-    body = n - n % TILE
-    if body:
-        tiled = slots[:body].view(-1, TILE, g.channels)
-        torch.mul(tiled, tile[phase : phase + TILE], out=out[:body].unflatten(0, (-1, TILE)))
-    if body < n:
-        torch.mul(slots[body:], tile[phase : phase + n - body], out=out[body:])
-
-
-def _fold(laid: torch.Tensor, out: torch.Tensor) -> None:
-    """Add up each bin's positions modulo TOTAL: [bins, stride] to `out` [bins or fewer, TOTAL], which holds zeros."""
-    laid = laid[: out.shape[0]]
-    whole = laid.shape[1] // TOTAL
-    rest = laid.shape[1] - whole * TOTAL
-    if whole:
-        torch.sum(laid[:, : whole * TOTAL].unflatten(1, (whole, TOTAL)), 1, out=out)
-    if rest:
-        out[:, :rest] += laid[:, whole * TOTAL :]
+        torch.sum(signed[full * run :], 0, out=slots[full])
+    tile = _tile(g.channels, min(g.slots, TILE), device, dtype)
+    laid = _scratch("laid", (len(slots), g.width), dtype, device)
+    laid[:, g.channels :].zero_()
+    tiled, places = (x.view(-1, TILE, x.shape[1])[:, : len(tile), : g.channels] for x in (slots, laid))
+    torch.mul(tiled, tile, out=places)
+    laid[count:].zero_()
+    stride = g.slots_per_bin * g.width
+    runs = laid.view(-1)[: bins * stride].view(bins, stride)
+    whole = stride // TOTAL * TOTAL
+    folded = runs[:, :whole].reshape(bins, -1, TOTAL).sum(1) if whole else runs.new_zeros(bins, TOTAL)
+    folded[:, : stride - whole] += runs[:, whole:]
+    return folded
 
 
 def _moments(values: torch.Tensor) -> torch.Tensor | list[float]:
@@ -385,6 +322,4 @@ def _hash_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype)
 
 @functools.lru_cache(maxsize=64)
 def _tile(channels: int, rows: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """The sign tile; all 32 rows of it twice over, so that from any slot on the next 32 rows are one slice."""
-    tile = torch.from_numpy(tile_signs(channels, rows)).to(device, dtype)
-    return torch.cat([tile, tile]) if rows == TILE else tile
+    return torch.from_numpy(tile_signs(channels, rows)).to(device, dtype)
