@@ -101,8 +101,9 @@ def diff(
     the golden's. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
     if is_port(candidate):
-        with errors_at(candidate), ported.recorded(candidate, reference) as recorded:
+        with errors_at(candidate), ported.recorded(candidate, reference) as (recorded, idle):
             result, proposed = compared(reference, recorded, renames, output, steps)
+            result = result.resting_on(idle)
             if result.verdict != "pass":
                 failed = f" ({result.failed})" if result.failed else ""
                 annotate(candidate, f"parity: {result.verdict}{failed}", f"{result.reason} (golden: {reference})")

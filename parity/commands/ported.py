@@ -52,8 +52,9 @@ class Ported(Observed):
         return [word for option, value in given if value is not None for word in (option, value)]
 
     @contextlib.contextmanager
-    def recorded(self, port: str, golden: str) -> Iterator[str]:
-        """The folder of the port's golden; without `--out` it is there until the block ends.
+    def recorded(self, port: str, golden: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The folder of the port's golden, without `--out` there until the block ends; and why a comparison would not
+        rest on what the port installed.
 
         Raises:
             ParityError: the port cannot be recorded as the golden was.
@@ -66,8 +67,8 @@ class Ported(Observed):
             kept = self.out
             if kept is None:
                 kept = str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")), "candidate"))
-            recorded(kept, start, sides, "candidate", self, overwrite=self.overwrite)
-            yield kept
+            made = recorded(kept, start, sides, "candidate", self, overwrite=self.overwrite)
+            yield kept, made.idle
 
     def _generation(self, golden: str) -> Generation:
         """What the golden's run generated, from what it carries unless it is of a port that has its own inputs.

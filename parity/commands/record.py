@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -17,6 +17,9 @@ from parity.paths.plan import Role
 from parity.redact import typed_command
 from parity.report.cells import counted
 from parity.report.output import tell
+
+if TYPE_CHECKING:
+    from parity.runs.recording.record import Recorded
 
 
 @command
@@ -74,8 +77,10 @@ def record(
         raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
     if "text" in start.stages and start.given.any:
         raise UsageError("with text among the --stages the prompt is encoded here: leave --inputs or text out")
-    written = recorded(where, start, sides, side, observed, floors=floors, resume=resume, overwrite=overwrite)
-    tell(f"{counted(written, 'step')} written to {where}")
+    made = recorded(where, start, sides, side, observed, floors=floors, resume=resume, overwrite=overwrite)
+    for sentence in made.idle:
+        tell(f"a comparison would say nothing about the port: {sentence}")
+    tell(f"{counted(made.steps, 'step')} written to {where}")
 
 
 def recorded(
@@ -88,8 +93,8 @@ def recorded(
     floors: str = "default",
     resume: bool = False,
     overwrite: bool = False,
-) -> int:
-    """Record one side; returns the number of steps written now.
+) -> Recorded:
+    """Record one side.
 
     Args:
         where: folder or URL of the golden. The others are those of `parity record`.

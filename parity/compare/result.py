@@ -302,6 +302,17 @@ class Result:
         """
         return replace(self, notes=(*self.notes, *map(Note, texts)))
 
+    def resting_on(self, idle: Sequence[str]) -> Result:
+        """The result, inconclusive where it passed although what a port installed did not run.
+
+        Args:
+            idle: why, a sentence each.
+        """
+        if not idle or self.verdict != "pass":
+            return self.noted(*idle)
+        why = Reason(kind="inconclusive", detail=f"a pass would say nothing about the port: {'; '.join(idle)}")
+        return replace(self, verdict="inconclusive", why=why)
+
     @property
     def has_causes_to_find(self) -> bool:
         """Whether it differs where `parity explain` looks for causes: at a first divergence, or in a stage that ran.

@@ -7,7 +7,7 @@ verdict on the port rests on that kernel having run: so it is seen where it runs
 from __future__ import annotations
 
 import functools
-import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -28,16 +28,30 @@ def described(function: Callable[..., Any]) -> str:
     found: Any = function
     while isinstance(found, functools.partial):
         found = found.func
-    found = inspect.unwrap(found)
+    while hasattr(found, "__wrapped__") and _is_librarys(found):
+        found = found.__wrapped__
     found = getattr(found, "__func__", found)
     code = getattr(found, "__code__", None)
-    module = str(getattr(found, "__module__", None) or type(found).__module__)
-    package = module.partition(".")[0]
-    if package in _LIBRARIES or package == "builtins" or code is None:
-        owner = "torch" if package == "builtins" else package
-        return f"{owner}'s own" if owner != "parity" else "parity's own"
-    name = str(found.__qualname__).rpartition("<locals>.")[2]
+    if code is None or _is_librarys(found):
+        owner = _package(found)
+        return "torch's own" if owner == "builtins" else f"{owner}'s own"
+    name = str(code.co_qualname).rpartition("<locals>.")[2]
     return f"{PORTS} {name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+def _package(function: Any) -> str:
+    return str(getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
+
+
+def _is_librarys(function: Any) -> bool:
+    """Whether a function's code lies in the library that it says it is of: `functools.wraps` has a wrapper say that it
+    is of what it wraps."""
+    code, package = getattr(function, "__code__", None), _package(function)
+    if code is None:
+        return package in _LIBRARIES or package == "builtins"
+    owners = [sys.modules.get(name) for name in {package, "parity"} & set(_LIBRARIES)]
+    folders = [Path(m.__file__).parent for m in owners if m is not None and m.__file__]
+    return any(Path(code.co_filename).is_relative_to(folder) for folder in folders)
 
 
 class Seen:

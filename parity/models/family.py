@@ -66,6 +66,11 @@ class Family(Protocol):
         return False
 
     @property
+    def idle(self) -> tuple[str, ...]:
+        """Why a pass would not rest on what its code installed in the place of others', one sentence each."""
+        return ()
+
+    @property
     def pairs_rows(self) -> bool:
         """Whether the masks that its code is given say which rows count, and not the family alone."""
         return self.runs_as_it_is

@@ -9,14 +9,14 @@ from parity.hooks.reduce.transfer import to_numpy
 from parity.models.stage2 import write_stage2
 from parity.paths.loaded import STAGE
 from parity.paths.loop import Loop
-from parity.paths.plan import ENDS, NAMES, RAN
+from parity.paths.plan import ENDS, IDLE, NAMES, RAN
 from parity.records import LOOP, Key, Record, StepRecords
 from parity.sketch import value_record
 
 
 def ends(runs: Mapping[str, Loop]) -> StepRecords:
-    """The final latents [B, C, T, H, W] as the VAE takes them, by run (`""`: the side's own), the modules named, and
-    what computed the attention."""
+    """The final latents [B, C, T, H, W] as the VAE takes them, by run (`""`: the side's own); the modules named, what
+    computed the attention, and what a port installed in vain."""
     own = runs[""].side
     seen = own.backend.seen  # what a port named so far: some names show only when it is called
     named = sorted(own.modules if seen is None else seen)
@@ -26,10 +26,10 @@ def ends(runs: Mapping[str, Loop]) -> StepRecords:
         x = side.family.stage2(side.case, side.backend.to_torch(at.latents))
         return value_record(Key(STAGE, ENDS, name, f"{LOOP}:latents"), to_numpy(x), str(x.dtype).removeprefix("torch."))
 
-    names = Record(Key(STAGE, ENDS, "", f"{LOOP}:{NAMES}"), "scalar", value=",".join(named))
-    lines = "\n".join(f"{site}={function}" for site, function in own.backend.ran.items())
-    attention = Record(Key(STAGE, ENDS, "", f"{LOOP}:{RAN}"), "scalar", value=lines)
-    return StepRecords(ENDS, (*(record(name, at) for name, at in runs.items()), names, attention))
+    ran = "\n".join(f"{site}={function}" for site, function in own.backend.ran.items())
+    texts = {NAMES: ",".join(named), RAN: ran, IDLE: "\n".join(own.family.idle)}
+    said = (Record(Key(STAGE, ENDS, "", f"{LOOP}:{port}"), "scalar", value=text) for port, text in texts.items())
+    return StepRecords(ENDS, (*(record(name, at) for name, at in runs.items()), *said))
 
 
 def leave(folder: Path, loop: Loop) -> None:

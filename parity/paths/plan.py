@@ -153,9 +153,9 @@ BESIDE = "beside "
 """Before the name of a run: what a stage outside the loop makes of that run's inputs (`Spec.beside`)."""
 
 
-NAMES, RAN = "names", "ran"
-"""The loop's ports that follow the final latents: the modules that a side named, comma-separated; and which function
-computed each attention call, `SITE=FUNCTION` line by line."""
+NAMES, RAN, IDLE = "names", "ran", "idle"
+"""The loop's ports that follow the final latents: the modules that a side named, comma-separated; which function
+computed each attention call, `SITE=FUNCTION` line by line; why a pass would not rest on what a port installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,7 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
     result = judged.conclude(request.model, pair.differing)
     result = result.noted(judged.following.lost) if judged.following.lost else result
     result = _require_common(_with_attention(result, pair, ends), pair, ends, chosen=request.sites != "none")
+    result = result.resting_on(ends.idle)
     result = judged.closer(result, request, ends.names)
     failing = judged.failing if result.verdict == "fail" else None
     if failing is not None:

@@ -98,6 +98,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         seen=judge.seen if pair.port else None,
     )
     result = result.noted(following.lost) if following.lost else result
+    result = result.resting_on(ends[2].idle)
     if following.failed is None and result.verdict == "fail" and result.origin is not None:
         state = states[result.origin.key.step]
         result = placed(behind(result, pair, references[-1], state, request, say))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.paths.plan import ENDS, NAMES, RAN, Array, State
+from parity.paths.plan import ENDS, IDLE, NAMES, RAN, Array, State
 from parity.records import LOOP, StepRecords
 from parity.runs.request import Say
 
@@ -29,11 +29,13 @@ class Ends:
     Attributes:
         runs: what each run came to: `""` is the side's own, others measured its floors.
         names: modules that the side named. ran: attention site -> the function that computed it.
+        idle: why a pass would not rest on what the side's code installed.
     """
 
     runs: dict[str, dict[str, Array]] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     ran: Mapping[str, str] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()
 
     @property
     def own(self) -> Outputs:
@@ -46,7 +48,7 @@ class Ends:
 
     def joined(self, beside: Mapping[str, Outputs]) -> Ends:
         """The same with other runs beside its own."""
-        return Ends({**self.runs, **{name: dict(x) for name, x in beside.items()}}, self.names, self.ran)
+        return replace(self, runs={**self.runs, **{name: dict(x) for name, x in beside.items()}})
 
 
 def until_end(steps: Iterable[StepRecords], ends: Ends) -> Iterator[StepRecords]:
@@ -60,6 +62,8 @@ def until_end(steps: Iterable[StepRecords], ends: Ends) -> Iterator[StepRecords]
                 ends.names = tuple(n for n in str(r.value).split(",") if n)
             elif r.key.port == RAN:
                 ends.ran = dict(line.split("=", 1) for line in str(r.value).splitlines())
+            elif r.key.port == IDLE:
+                ends.idle = tuple(str(r.value).splitlines())
             else:
                 ends.runs.setdefault(r.key.branch, {})[r.key.port] = Array(np.asarray(r.value), r.dtype)
 

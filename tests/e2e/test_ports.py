@@ -225,6 +225,16 @@ def test_a_compiled_torch_port_is_judged_as_it_runs(
     assert first == (origin(result)[1] if verdict == "fail" else "")
 
 
+def test_a_kernel_that_nothing_calls_is_no_pass(tmp_path: Path) -> None:
+    kernel = "\n\nF.glu = lambda x: x  # of a model that has none\n"
+    reference, candidate = write(tmp_path, edited(TORCH, ("FACTOR", "1.0"), ("RUNS", "torch")) + kernel)
+    result = compare(reference, candidate)
+    assert (result.verdict, "torch.nn.functional.glu and was called 0 times" in result.reason) == ("inconclusive", True)
+    cli("record", tmp_path / "golden", "--reference-port", reference, code=0)
+    done = cli("diff", tmp_path / "golden", candidate, "--reference-port", reference, code=125)
+    assert "torch.nn.functional.glu and was called 0 times" in done.out
+
+
 # --- recordings, explanations, searches
 
 

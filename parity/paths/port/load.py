@@ -25,6 +25,7 @@ import torch
 
 from parity.errors import ParityError, PassingError, UsageError, line_of, summary
 from parity.paths.port.beside import Modules, importable
+from parity.paths.port.installed import Installations
 from parity.paths.port.settings import PortInfo
 from parity.paths.port.state import kept
 from parity.port import Case, Layout, Port, Runs
@@ -39,10 +40,12 @@ class Entry(PortInfo):
 
     Attributes:
         function: takes a `parity.port.Case`. modules: those beside its file; None where they are the process's own.
+        installed: what it put in the place of others' functions; None where its process is somebody else's.
     """
 
     function: Callable[[Case], Any]
     modules: Modules | None = field(default=None, compare=False, repr=False)
+    installed: Installations | None = field(default=None, compare=False, repr=False)
 
     @property
     def info(self) -> PortInfo:
@@ -98,6 +101,7 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
         said=tuple(said),
         function=build,
         modules=modules,
+        installed=Installations(file.parent),
     )
 
 
@@ -207,8 +211,8 @@ def build(entry: Entry, case: Case) -> Port:
     """
     where = f"{entry.named}: {entry.function.__name__}(case)"
     with entry.running(), failures(where, entry.path):
-        made = entry.function(case)
-        return checked(made, where)
+        port = checked(entry.function(case), where)
+        return port if entry.installed is None else entry.installed.look(port)
 
 
 def checked(made: Any, where: str) -> Port:

@@ -129,6 +129,10 @@ class Ported(Over):
         return self.renames is not None
 
     @property
+    def idle(self) -> tuple[str, ...]:
+        return () if self.entry.installed is None else self.entry.installed.idle
+
+    @property
     def pairs_rows(self) -> bool:
         return self.runs_as_it_is or self.base.pairs_rows
 

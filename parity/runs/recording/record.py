@@ -59,8 +59,20 @@ class RecordRequest:
         return self.run.reference if self.side == "reference" else self.run.candidate
 
 
-def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> int:
-    """Record one path; returns the number of steps written now.
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a recording came to.
+
+    Attributes:
+        steps: written now. idle: why a comparison would not rest on what a port installed, one sentence each.
+    """
+
+    steps: int
+    idle: tuple[str, ...] = ()
+
+
+def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> Recorded:
+    """Record one path.
 
     Args:
         openers: who loads the side; by default a process of its own.
@@ -105,7 +117,7 @@ def _spec(request: RecordRequest, openers: Openers, own: Own | None) -> Spec:
     return spec if own is None else replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
 
 
-def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | None, say: Say) -> int:
+def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | None, say: Say) -> Recorded:
     assert facts.provenance is not None
     choice = (request.run.sites, request.run.values) if chain is None else chain.choices["transformer"]
     plan = plan_sites(["", *(m for m in facts.provenance.modules if m)], *choice)
@@ -114,7 +126,7 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
     written, carried, ends = 0, False, Ends()
     with GoldenWriter(request.where, provenance, resume=request.resume, overwrite=request.overwrite) as writer:
         if STAGES_STEP in writer.steps_done:
-            return 0  # it is the last to be written
+            return Recorded(0)  # it is the last to be written
         done = len(writer.steps_done)
         for step in _steps(request, side, plan, done, ends, say):
             if step.step == done > 0 and (held := _like(request.settings.deep_cache, done)) is not None:
@@ -131,7 +143,7 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
             chain.decode(ends, say)
         if chain is not None and chain.records:
             writer.write_step(chain.step())
-    return written
+    return Recorded(written, ends.idle)
 
 
 def _require_alike(where: str, held: StepRecords, new: StepRecords) -> None:
@@ -165,7 +177,7 @@ def _steps(
     request: RecordRequest, side: Side, plan: SitePlan, done: int, ends: Ends, say: Say
 ) -> Iterator[StepRecords]:
     """The steps from the first that is needed; with floors that is the first of all."""
-    total, vae = request.run.steps, "vae" in request.run.stages
+    total, vae, port = request.run.steps, "vae" in request.run.stages, request.run.ports.any
     if done >= total and not vae:
         say(f"nothing is left of {total} steps to record")
         return
@@ -173,7 +185,7 @@ def _steps(
     start = _state_after(request.where, first - 1) if first else None
     if request.floors:
         say("preparing the floors")
-    wanted = Plan(sites=plan, floors=request.floors, ends=vae)
+    wanted = Plan(sites=plan, floors=request.floors, ends=vae or port)
     steps = side.observe(wanted, start=start, steps=(first, total))
     for step in until_end(steps, ends):
         say(f"recording the {request.side}", step.step, total)

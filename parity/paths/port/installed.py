@@ -1,0 +1,182 @@
+"""What a port's code put in the place of other people's functions, and whether anything called it.
+
+Problem. A port replaces a function of a library, and nothing calls the replacement: another class than the model's,
+another name, a file imported twice. Or its kernel raises, is caught, and torch's own runs. Both sides then compute with
+the same code and agree, and the pass says nothing about the port.
+
+How. Once a port is built, functions of its own files are found where a library or torchax's operator table has them, or
+one of two copies of a file. Each is wrapped: it counts its calls and sees errors that it caught; so do the forwards and
+attention processors of its own. Not within `torch.compile`: such a port is observed in an eager call.
+
+Cost. A look at the names of all modules that are loaded, some 0.2 seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from parity.hooks.implementations import described
+from parity.port import Port
+
+_ASKED = (StopIteration, LookupError, AttributeError)
+"""Errors by which code asks whether something is there."""
+_INSTALLED = {"site-packages", "dist-packages"}
+
+Held = tuple[ModuleType | type, str, FunctionType]
+"""Who holds a function, by which name, and the function."""
+_RUN = ("forward", "__call__")
+"""What runs of a class."""
+
+
+@dataclass
+class Installed:
+    """A function in somebody else's place.
+
+    Attributes:
+        words: what it is, with its file and line. place: what it replaces; empty for the port's own place. calls: of
+            it.
+    """
+
+    words: str
+    place: str = ""
+    calls: int = 0
+
+
+@dataclass
+class Installations:
+    """Those of a port.
+
+    Attributes:
+        folder: of the port's own files.
+    """
+
+    folder: Path
+    _found: dict[Callable[..., Any], Installed] = field(default_factory=dict)
+    _caught: list[str] = field(default_factory=list)
+    _pending: dict[int, str] = field(default_factory=dict)
+
+    def look(self, port: Port) -> Port:
+        """Find and wrap what is installed now; returns the port, which is seen too."""
+        for place, (holder, name, function) in [*self._in_libraries(), *self._in_copies()]:
+            setattr(holder, name, self._counted(function, place))
+        modules = port.module.modules() if isinstance(port.module, torch.nn.Module) else ()
+        for kind in dict.fromkeys(type(x) for m in modules for x in (m, vars(m).get("processor"))):
+            for holder, name, function in self._of_class(kind):
+                setattr(holder, name, self._counted(function))
+        if "torchax" in sys.modules:
+            table = sys.modules["torchax"].default_env()._ops
+            for operator, entry in list(table.items()):
+                if entry.is_user_defined and self._is_own(entry.func):
+                    table[operator] = replace(entry, func=self._counted(entry.func, f"torchax's {operator}"))
+        in_jax = port.runs == "jax" and port.call is not None and self._is_own(port.call)
+        return replace(port, call=self._counted(port.call)) if in_jax and port.call is not None else port
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Why a pass would not rest on them, one sentence each: nothing called any, or a kernel gave up."""
+        placed = [one for one in self._found.values() if one.place]
+        gave_up = tuple(f"the port's own {text}: have it raise" for text in self._caught)
+        if gave_up or any(one.calls for one in placed):
+            return gave_up
+        advice = "put it where the model looks, or leave it out"
+        return tuple(
+            f"{one.words} stands in the place of {one.place} and was called 0 times: {advice}" for one in placed
+        )
+
+    def _in_libraries(self) -> Iterator[tuple[str, Held]]:
+        seen = set[type]()
+        for module in [m for m in sys.modules.values() if isinstance(m, ModuleType)]:
+            if (
+                _lies_in(self.folder, getattr(module, "__file__", None) or "")
+                or module.__name__.partition(".")[0] == "parity"
+            ):
+                continue
+            for name, x in list(vars(module).items()):
+                # Not `isinstance`, which asks some objects what they are: they warn.
+                if type(x) is FunctionType and self._is_own(x):
+                    yield f"{module.__name__}.{name}", (module, name, x)
+                elif issubclass(type(x), type) and x not in seen:
+                    seen.add(x)
+                    if x.__module__ == module.__name__:
+                        own = [(n, f) for n, f in vars(x).items() if isinstance(f, FunctionType) and self._is_own(f)]
+                        yield from ((f"{module.__name__}.{name}.{n}", (x, n, f)) for n, f in own)
+                    else:
+                        yield from ((f"{module.__name__}.{name}", held) for held in self._of_class(x))
+
+    def _in_copies(self) -> Iterator[tuple[str, Held]]:
+        """Functions of another file in one of two copies of a module, where the other has its own."""
+        copies: dict[str, list[ModuleType]] = {}
+        for module in {id(m): m for m in sys.modules.values() if isinstance(m, ModuleType)}.values():
+            file = getattr(module, "__file__", None) or ""
+            if _lies_in(self.folder, file):
+                copies.setdefault(str(Path(file).resolve()), []).append(module)
+        for file, modules in copies.items():
+            for name in {name for m in modules for name in vars(m)} if len(modules) > 1 else ():
+                held = [(m, x) for m in modules if isinstance(x := vars(m).get(name), FunctionType)]
+                foreign = [(m, x) for m, x in held if str(Path(x.__code__.co_filename).resolve()) != file]
+                if foreign and len(foreign) < len(held):
+                    yield from ((f"{m.__name__}.{name}", (m, name, x)) for m, x in foreign)
+
+    def _of_class(self, kind: type) -> list[Held]:
+        """What runs of a class, where that is the port's own."""
+        held = ((name, vars(kind).get(name)) for name in _RUN)
+        return [(kind, name, f) for name, f in held if isinstance(f, FunctionType) and self._is_own(f)]
+
+    def _is_own(self, function: Callable[..., Any]) -> bool:
+        code = getattr(function, "__code__", None)
+        return code is not None and _lies_in(self.folder, code.co_filename)
+
+    def _counted(self, function: Callable[..., Any], place: str = "") -> Callable[..., Any]:
+        one = self._found.setdefault(function, Installed(described(function), place))
+
+        @functools.wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            one.calls += 1
+            with self._watched():
+                return function(*args, **kwargs)
+
+        return counted
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Within it, an error that arrives in code of the port's own is taken note of; unless somebody looks on."""
+        if sys.gettrace() is not None:
+            yield
+            return
+        sys.settrace(self._seen)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+    def _seen(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """What Python tells of a frame (`sys.settrace`): one that an error reaches and that gives a value caught it."""
+        code = frame.f_code
+        if event == "call" and not _lies_in(self.folder, code.co_filename):
+            return None
+        if event == "exception" and not issubclass(arg[0], _ASKED):
+            at = f"{code.co_qualname} ({Path(code.co_filename).name}:{frame.f_lineno})"
+            self._pending[id(frame)] = f"{at} caught {arg[0].__name__} and went on with something else"
+        elif event == "return":
+            text = self._pending.pop(id(frame), "")
+            if text and arg is not None and text not in self._caught:
+                self._caught.append(text)
+        return self._seen
+
+
+@functools.cache
+def _lies_in(folder: Path, name: str) -> bool:
+    """Whether a file is of the port's own."""
+    file = Path(name)
+    return file.is_relative_to(folder) and _INSTALLED.isdisjoint(file.relative_to(folder).parts)

@@ -1,0 +1,158 @@
+"""Ports whose code is installed and does not run, and others that may look so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers.models import attention_processor
+from torch.nn import functional
+
+from parity.paths.port.load import build, load_entry
+from parity.port import Case
+
+torchax = pytest.importorskip("torchax")
+
+NET = """
+import torch
+from torch.nn import functional as F
+from diffusers.models import attention_processor
+from parity.port import Port
+
+own = F.scaled_dot_product_attention
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.processor = torch.nn.Linear(8, 8), processor()
+
+    def forward(self, x):
+        q = self.lin(prepared(x))[:, None]
+        return self.processor(q) if self.processor else F.scaled_dot_product_attention(q, q, q)
+
+
+def processor():
+    return None
+
+
+def prepared(x):
+    return x
+
+
+def kernel(*given):
+    raise NotImplementedError("no TPU here")
+
+
+def mine(q, *others, **options):
+    return own(q, *others, **options)
+
+
+def falls(q, *others, **options):
+    try:
+        return kernel(q)
+    except Exception:
+        return own(q, *others, **options)
+
+
+def asks(q, *others, **options):
+    try:
+        return q.nothing
+    except AttributeError:
+        return own(q, *others, **options)
+
+
+class Falls:
+    def __call__(self, q):
+        try:
+            return kernel(q)
+        except NotImplementedError:
+            return own(q, q, q)
+
+
+class Norm(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+IMPORTED
+
+
+def build(case):
+    net = Net()
+    BUILT
+    return Port(module=net, runs="torch")
+"""
+FUSED, SDPA = "attention_processor.FusedAttnProcessor2_0", "F.scaled_dot_product_attention"
+COPIES = "import beside\nimport package.beside\n"
+OPERATOR = "import torchax; torchax.default_env().override_op_definition(torch.ops.aten.celu, mine)"
+PREPARED = """
+def prepared(x):
+    try:
+        return kernel(x)
+    except NotImplementedError:
+        return x
+"""
+
+FAKES = {
+    "method of another class": (
+        f"{FUSED}.__call__ = mine",
+        "",
+        "FusedAttnProcessor2_0.__call__ and was called 0 times",
+    ),
+    "another function": ("F.celu = mine", "", "torch.nn.functional.celu and was called 0 times"),
+    "two others": ("F.celu, F.glu = mine, asks", "", "torch.nn.functional.glu and was called 0 times"),
+    "in its function": ("", f"{FUSED}.__call__ = mine", "FusedAttnProcessor2_0.__call__ and was called 0 times"),
+    "class after the model": ("", f"{FUSED} = Norm", "FusedAttnProcessor2_0 and was called 0 times"),
+    "operator of torchax": (OPERATOR, "", "torchax's aten.celu and was called 0 times"),
+    "one file under two names": (f"{COPIES}beside.scale = mine", "", "beside.scale and was called 0 times"),
+    "the other name": (f"{COPIES}package.beside.scale = mine", "", "package.beside.scale and was called 0 times"),
+    "kernel that fell back": (f"{SDPA} = falls", "", "falls (port.py:38) caught NotImplementedError"),
+    "processor that fell back": ("processor = Falls", "", "Falls.__call__ (port.py:53) caught NotImplementedError"),
+    "helper that fell back": (PREPARED, "", "prepared (port.py:66) caught NotImplementedError"),
+    "helper of an installed kernel": (f"{SDPA} = mine\n{PREPARED}", "", "caught NotImplementedError"),
+}
+RIGHT = {
+    "nothing": "",
+    "kernel": f"{SDPA} = mine",
+    "one of two is called": f"{SDPA}, F.celu = mine, asks",
+    "asks whether something is there": f"{SDPA} = asks",
+    "copies that are alike": COPIES,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The port's; what it installs in libraries is taken out again."""
+    fused: Any = attention_processor.FusedAttnProcessor2_0
+    places = [(functional, name) for name in ("scaled_dot_product_attention", "celu", "glu")]
+    for place, name in [*places, (fused, "__call__"), (attention_processor, fused.__name__)]:
+        monkeypatch.setattr(place, name, getattr(place, name))
+    monkeypatch.setattr(torchax.default_env(), "_ops", dict(torchax.default_env()._ops))
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "beside.py").write_text("def scale(x):\n    return x\n")
+    (tmp_path / "beside.py").symlink_to(tmp_path / "package" / "beside.py")
+    return tmp_path
+
+
+def idle(folder: Path, imported: str, built: str = "pass") -> tuple[str, ...]:
+    """What a port says of its installations once it has run."""
+    file = folder / "port.py"
+    file.write_text(NET.replace("IMPORTED", imported).replace("BUILT", built or "pass"))
+    entry = load_entry("--port", f"{file}:build")
+    made = build(entry, Case("candidate", "", folder, {}, None, {}))
+    made.module(torch.ones(1, 4, 8))
+    assert entry.installed is not None
+    return entry.installed.idle
+
+
+@pytest.mark.parametrize(("imported", "built", "words"), FAKES.values(), ids=FAKES)
+def test_what_is_installed_in_vain_is_told(imported: str, built: str, words: str, folder: Path) -> None:
+    assert words in "; ".join(idle(folder, imported, built))
+
+
+@pytest.mark.parametrize("imported", RIGHT.values(), ids=RIGHT)
+def test_what_runs_is_not(imported: str, folder: Path) -> None:
+    assert idle(folder, imported) == ()
