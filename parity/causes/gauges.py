@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from parity.compare.result import Cause, Witness
 from parity.records import LOOP, Moments, Record
 from parity.settings import BITS
 
@@ -21,15 +20,6 @@ AGAINST = 1e-3
 a hundred times, both extremes and the norm together never."""
 LEAST = 1e-6
 """What rounding moves moments by."""
-
-
-def measured(sentence: str, value: float, detail: str, fix: str = "") -> Cause:
-    """A fact that no setting names.
-
-    Args:
-        value: the number that shows it. detail: that number in words. fix: see `Cause`.
-    """
-    return Cause(sentence, "", "", "", math.nan, (Witness("measured", value, detail),), fix=fix)
 
 
 def working_dtype(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[str, str] | None:

@@ -152,7 +152,7 @@ def _judged_weights(
     if not wrong:
         near = f"{said} are nearly equal, {max(apart.values()):.1e} relative apart at most: the sites decide"
         return Check(WEIGHTS, "explained", near)
-    gains = {n: other[n][0].gain(other[n][1]) for n in wrong}
+    differing, gains = len(wrong), {n: other[n][0].gain(other[n][1]) for n in wrong}
     scaled = not any(map(math.isnan, gains.values()))
     worst = max(wrong, key=lambda n: apart[n])
     if set(wrong) <= laid_out:
@@ -161,7 +161,9 @@ def _judged_weights(
         how = f"are the reference's times {', '.join(dict.fromkeys(f'{gain:.4g}' for gain in gains.values()))}"
     else:
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
-    detail = f"{len(wrong)} of {count} parameters {how}: {few(wrong)}"
+        wrong = [n for n in wrong if n != worst]
+    also = f": {few(wrong)}" if wrong else ""
+    detail = f"{differing} of {count} parameters {how}{also}"
     if own and scaled:  # a port may have folded a scale into its weights: the sites decide
         return Check(WEIGHTS, "explained", detail)
     return Check(WEIGHTS, "fail", detail, computed=True)

@@ -164,6 +164,26 @@ class Cause:
         return next((piece.confirm for piece in self.evidence if piece.confirm), "")
 
 
+def measured(
+    text: str,
+    value: float,
+    detail: str = "",
+    *,
+    setting: str = "",
+    reference: str = "",
+    candidate: str = "",
+    fix: str = "",
+    at: str = "",
+) -> Cause:
+    """A cause that a number shows, without a share.
+
+    Args:
+        text: what it is. value: the number. detail: that in words; by default `text`. The others: see `Cause`.
+    """
+    evidence = (Witness("measured", value, detail or text),)
+    return Cause(text, setting, reference, candidate, NAN, evidence, fix=fix, at=at)
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
     """Where in a frame the two sides differ most, relative to the whole frame's rms.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import working_dtype
-from parity.compare.result import Cause, Witness
+from parity.compare.result import Cause, measured
 from parity.settings import BITS
 
 FIX = "run both in one dtype, or expect its rounding"
@@ -35,4 +34,4 @@ def dtype(evidence: Evidence) -> Iterator[Cause]:
     ours, theirs = found
     text = f"most modules compute in {theirs}, the reference's in {ours}"
     detail = f"dtype of the module outputs: {ours} against {theirs}{_overflow(evidence)}"
-    yield Cause(text, "dtype", ours, theirs, math.nan, (Witness("measured", float(BITS[theirs]), detail),), fix=FIX)
+    yield measured(text, float(BITS[theirs]), detail, setting="dtype", reference=ours, candidate=theirs, fix=FIX)

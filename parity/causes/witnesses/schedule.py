@@ -12,7 +12,7 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.causes.gauges import ROUNDING
-from parity.compare.result import NAN, Cause, Witness
+from parity.compare.result import Cause, measured
 from parity.transforms import done
 
 ANOTHER = "is another"
@@ -39,8 +39,9 @@ def schedule(evidence: Evidence) -> Iterator[Cause]:
     fix = "keep the schedule in float32" if setting else "set the scheduler up as the reference does"
     detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}"
     worst = max(_apart(numbers[name]).max() for name in names)
-    shown_by = (Witness("measured", worst, detail),)
-    yield Cause(f"the schedule {kind}", setting, reference, value, NAN, shown_by, fix=fix)
+    yield measured(
+        f"the schedule {kind}", worst, detail, setting=setting, reference=reference, candidate=value, fix=fix
+    )
 
 
 def _apart(x: np.ndarray) -> np.ndarray:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from parity.causes.evidence import Evidence
-from parity.causes.gauges import apart, measured, reordering
+from parity.causes.gauges import apart, reordering
 from parity.compare.metrics import one_shape
 from parity.compare.reason import Note
-from parity.compare.result import Cause
+from parity.compare.result import Cause, measured
 from parity.compare.unlike import keys_through
 from parity.records import PORT, Key, Record
 from parity.sketch import TOTAL, Geometry
@@ -67,7 +67,7 @@ def _tensors(ours: Record, theirs: Record, others: Sequence[Record], counts_keys
         yield _told(key, made, a, b)
     elif order := reordering(ours, theirs):
         text = f"{key.site} holds the same values in another order"
-        yield measured(text, 1.0, order, "undo the layout, reshape or token order")
+        yield measured(text, 1.0, order, fix="undo the layout, reshape or token order")
     elif a is not None and b is not None and a.size == b.size == 1:
         numbers = f"{b.item():.8g} on the candidate, {a.item():.8g} on the reference"
         yield measured(f"{_named(key)} is {numbers}", b.item(), "one number")
@@ -179,7 +179,7 @@ def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     sites = len({key.site for key in found})
     sentence = f"{first.site} holds the same values in another order, although the divergence is not introduced there"
     detail = f"at {sites} sites, branches {branches}, step {first.step}: minimum, maximum, mean and norm agree"
-    yield measured(sentence, float(sites), detail, "undo the layout or token order before it")
+    yield measured(sentence, float(sites), detail, fix="undo the layout or token order before it")
 
 
 def _reordered(pairs: Sequence[tuple[Record, Record]]) -> Iterator[Key]:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from parity.compare.result import NAN, Cause, Witness
+from parity.compare.result import Cause, measured
 
 MOST = 1024
 """Keys at most: the system is of their square."""
@@ -53,7 +53,8 @@ def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | N
         left = _apart(_attention(logits + bias, value)[asks], candidate[asks])
         if left <= most:
             detail = f"attention under it leaves {left:.1e} of the candidate's output at {module}"
-            return Cause(what, setting, "exact" if setting else "", mistaken, NAN, (Witness("measured", left, detail),))
+            exact = "exact" if setting else ""
+            return measured(what, left, detail, setting=setting, reference=exact, candidate=mistaken)
     return None
 
 

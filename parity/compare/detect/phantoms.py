@@ -8,7 +8,6 @@ gives that. numpy, from values that were held whole.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from parity.compare.detect.masks import mask_cause
-from parity.compare.result import Cause, Witness
+from parity.compare.result import Cause, measured
 from parity.records import Record
 from parity.settings import remedy
 
@@ -136,8 +135,7 @@ def phantom_cause(found: Phantoms, module: str) -> Cause:
         f"{found.count:.4f} +- {found.spread:.1g} phantom keys on {found.branch}, {found.meaning()}, at "
         f"{found.share:.1%} of the queries and heads of {module}"
     )
-    evidence = (Witness("measured", found.count, detail),)
-    return Cause(text, "", "", "", math.nan, evidence, fix=remedy("attention.mask"))
+    return measured(text, found.count, detail, fix=remedy("attention.mask"))
 
 
 def _values(records: Sequence[Record], module: str, branch: str) -> Mapping[str, np.ndarray]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from parity.compare.result import NAN, Cause, Witness
+from parity.compare.result import Cause, measured
 from parity.records import LOOP, StepRecords
 
 SAME = 1e-4
@@ -100,5 +100,6 @@ def named(
     def shown(x: float | str) -> str:
         return x if isinstance(x, str) else f"{x:.4g}"
 
-    evidence = (Witness("measured", value, text),)
-    return Cause(text, setting, shown(reference), shown(candidate), NAN, evidence, fix=fix, at=at)
+    return measured(
+        text, value, setting=setting, reference=shown(reference), candidate=shown(candidate), fix=fix, at=at
+    )
