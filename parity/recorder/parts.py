@@ -17,7 +17,7 @@ from parity.recorder.processes import Process
 from parity.recorder.torch_calls import Kind
 from parity.records import PORT, Provenance
 
-TRANSFORMERS = ("transformer", "transformer_2", "unet")
+TRANSFORMERS = ("transformer", "transformer_2", "unet", "prior")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -170,11 +170,14 @@ class Calls:
         return self.wrong is not None and self.steps.number == STEP and not self.prefix
 
     def predictions(self, branches: tuple[str, ...], output: Any) -> list[Record]:
-        """Records of the predictions of the branches in a batch, which is a tensor or a list of them."""
+        """Records of the predictions of the branches in a batch, which is a tensor or a list of them; none of a call
+        that only fills a cache."""
         count, found = len(branches), prediction_of(output)
         listed = output if isinstance(output, list) and len(output) == count > 1 else found
         if isinstance(listed, (list, tuple)):
             each = list(listed) if len(listed) == count else [torch.stack(list(listed))] * count
+        elif not isinstance(found, torch.Tensor):
+            return []
         else:
             split = count > 1 and found.shape[0] == count
             each = [found[i : i + 1] if split else found for i in range(count)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,32 @@ def test_call_to_warm_up_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureF
         call()
     assert "in step 0 a branch was called more than once: the last call of each is recorded" in capsys.readouterr().err
     assert diff(tmp_path / "a", tmp_path / "b").verdict == "pass"
+
+
+class Prior(torch.nn.Module):
+    """One that is called once more behind each step, for its cache alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, *, fill: bool = False) -> tuple[torch.Tensor | None, torch.Tensor]:
+        y = self.lin(x)
+        return (None if fill else y), y
+
+
+def test_call_that_fills_a_cache_predicts_nothing(tmp_path: Path) -> None:
+    pipe = SimpleNamespace(prior=Prior(), scheduler=diffusers.FlowMatchEulerDiscreteScheduler())
+    pipe.scheduler.set_timesteps(2)
+    x = torch.ones(1, 3, 4)
+    with torch.no_grad(), parity.record(tmp_path / "a", pipe, runs=0):
+        for t in pipe.scheduler.timesteps:
+            x = pipe.scheduler.step(pipe.prior(x)[0], t, x)[0]
+            pipe.prior(x, fill=True)
+    golden = Golden.open(tmp_path / "a")
+    assert golden.complete
+    sites = [{r.key.site for r in golden.read_step(step).records} for step in (0, 1)]
+    assert all({"loop:noise_pred", "lin:out"} <= held for held in sites)
 
 
 def test_another_output_type_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
