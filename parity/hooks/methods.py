@@ -1,6 +1,7 @@
 """Watching a method of an object: what goes in and what comes out, without touching either.
 
-The method is replaced on the object, not on its class, by one that calls it; leaving the context takes that away again.
+The method is replaced by one that calls it; leaving the context takes that away again. A method of a class is replaced
+there, for this object alone: on the object it would go along into a copy, and there still be that of the original.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from types import MethodType
 from typing import Any
 
 Before = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
@@ -34,7 +36,17 @@ def watched(owner: Any, name: str, before: Before, after: After) -> Iterator[Non
         after(held, args, kwargs, result)
         return result
 
-    with replaced(owner, name, observed):
+    if not isinstance(own, MethodType) or own.__self__ is not owner or name in vars(owner):
+        with replaced(owner, name, observed):
+            yield
+        return
+    function = own.__func__
+
+    @functools.wraps(function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return observed(*args, **kwargs) if self is owner else function(self, *args, **kwargs)
+
+    with replaced(type(owner), name, method):
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,6 +122,20 @@ def test_call_that_fills_a_cache_predicts_nothing(tmp_path: Path) -> None:
     assert golden.complete
     sites = [{r.key.site for r in golden.read_step(step).records} for step in (0, 1)]
     assert all({"loop:noise_pred", "lin:out"} <= held for held in sites)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_copy_of_a_scheduler_steps_by_itself(copied: Callable[[Any], Any], tmp_path: Path) -> None:
+    scheduler, prior, x = diffusers.FlowMatchEulerDiscreteScheduler(), Prior(), torch.ones(1, 3, 4)
+    scheduler.set_timesteps(2)
+    with torch.no_grad(), parity.record(tmp_path / "a", transformer=prior, scheduler=scheduler, runs=0):
+        own = copied(scheduler)
+        for t in scheduler.timesteps:
+            own.step(x, t, x)  # a frame of its own
+            x = scheduler.step(prior(x)[0], t, x)[0]
+    assert (scheduler.step_index, own.step_index) == (2, 2)
+    assert "step" not in vars(own)
+    assert Golden.open(tmp_path / "a").steps == (0, 1)
 
 
 def test_another_output_type_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
