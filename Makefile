@@ -30,7 +30,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
 .PHONY: install run test test-all lint older bench fault-bench history oracle mutants ablations sensitivity pitfalls
-.PHONY: stacks families gpu goldens pictures docs fuzz kills
+.PHONY: stacks families pipelines gpu goldens pictures docs fuzz kills
 
 install: $(STAMP)
 
@@ -126,6 +126,11 @@ families: install
 	$(if $(RESTART),rm -f .families.json)
 	$(BIN)/python benchmarks/families.py
 	rm .families.json
+
+# Of a clone of diffusers: `make pipelines CHECKOUT=../diffusers`.
+pipelines: install
+	$(BIN)/python benchmarks/pipelines.py $(CHECKOUT)
+	rm .pipelines.json
 
 gpu: install
 	$(BIN)/python benchmarks/gpu.py
