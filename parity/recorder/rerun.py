@@ -109,8 +109,9 @@ def write_floors(where: str, runs: Sequence[str], say: Callable[[str], None]) ->
     for other in others:
         if site := _different(own, other):
             say(
-                f"no floors: the script is not deterministic. {site} differed first when it ran again: seed its "
-                "generators where it begins, inside the loop's body"
+                f"no floors: {site} was another when the script ran again with perturbed rounding: seed its generators "
+                "where it begins, inside the loop's body; where they are, rounding itself is blown up before that, as "
+                "by a norm of a picture of one colour"
             )
             return
     writer = GoldenWriter(where, own.provenance, resume=True)
