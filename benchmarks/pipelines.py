@@ -29,7 +29,7 @@ import numpy as np
 import stamp
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import parity
 from parity.compare.diff import diff
@@ -73,6 +73,7 @@ def _tokenizer(*args: Any, **kwargs: Any) -> Any:
     names = ["<pad>", "</s>", "<unk>", "<s>", *map(chr, range(33, 127))]
     made = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "bos_token": "<s>"}
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=77, **special)
 
