@@ -33,6 +33,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import parity
 from parity.compare.diff import diff
+from parity.errors import ParityError
 from parity.hooks.methods import replaced
 from parity.hooks.torchtools import leaves
 
@@ -103,6 +104,15 @@ def scene(kind: Any) -> stamp.Row:
         plain = _ran(test, pipe)
     except (Exception, SystemExit) as error:
         return {"outcome": NOT_MADE, "reason": f"{type(error).__name__}: {error}"[:LIMIT]}
+    try:
+        return _compared(test, pipe, plain)
+    except ParityError as error:
+        return {"outcome": "refused", "reason": str(error)[:LIMIT]}
+    except Exception as error:  # a defect, shown as such
+        return {"outcome": "crashed", "reason": f"{type(error).__name__}: {error}"[:LIMIT]}
+
+
+def _compared(test: Any, pipe: Any, plain: Any) -> stamp.Row:
     with tempfile.TemporaryDirectory() as folder:
         golden, other = Path(folder) / "golden", Path(folder) / "other"
         for run in parity.record(golden, pipe, runs=1):
