@@ -17,7 +17,8 @@ from parity.recorder.processes import Process
 from parity.recorder.torch_calls import Kind
 from parity.records import PORT, Provenance
 
-TRANSFORMERS = ("transformer", "transformer_2", "unet", "prior")
+TRANSFORMERS, OTHERS = ("transformer", "transformer_2", "unet"), ("prior", "decoder")
+"""What denoises in a pipeline, by its names; and where none of these is there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +134,12 @@ def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
         UsageError: one cannot be observed.
     """
     found = {"transformer": transformer} if transformer is not None else {}
-    for name in TRANSFORMERS if pipe is not None and not found else ():
-        model = getattr(pipe, name, None)
-        if model is not None and not any(model is other for other in found.values()):  # one may stand in two places
-            found[name] = model
+    if pipe is not None and not found:
+        named = {name: getattr(pipe, name, None) for name in (*TRANSFORMERS, *OTHERS)}
+        others = {name: named[name] for name in OTHERS if isinstance(named[name], torch.nn.Module)}
+        held = {name: named[name] for name in TRANSFORMERS if named[name] is not None} or others
+        first = {id(model): name for name, model in reversed(held.items())}  # one may stand in two places
+        found = {name: model for name, model in held.items() if first[id(model)] == name}
     for name, model in found.items():
         if not isinstance(model, torch.nn.Module):
             raise UsageError(f"parity.record: {name} is a {type(model).__name__}; it must be a torch.nn.Module")
