@@ -199,10 +199,13 @@ def _ended(active: _Active, module: torch.nn.Module, path: str) -> Iterator[Remo
 
 
 @contextlib.contextmanager
-def attention_call() -> Iterator[Callable[[Any, Any, Any, Any], None]]:
+def attention_call(kernel: str = "") -> Iterator[Callable[[Any, Any, Any, Any], None]]:
     """For attention written by parity: yields `seen(query, key, value, out)`, each [B, rows, heads, head dim].
 
     While it is open, attention functions called inside are not recorded a second time.
+
+    Args:
+        kernel: that computes it, where parity chooses one.
     """
     active = _ACTIVE.get()
     if active is None:
@@ -211,7 +214,8 @@ def attention_call() -> Iterator[Callable[[Any, Any, Any, Any], None]]:
     before, active.inside = active.inside, (inside := list[str]())
 
     def seen(*tensors: Any) -> None:
-        by = next((function for function in inside if function.startswith(PORTS)), "parity's own")
+        own = f"parity's own ({kernel})" if kernel else "parity's own"
+        by = next((function for function in inside if function.startswith(PORTS)), own)
         _attention_seen(active, tensors, by)
 
     try:

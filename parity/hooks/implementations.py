@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,13 @@ class Seen:
         return {site: "; ".join(functions) for site, functions in sites.items()}
 
 
-def sentences(ran: Ran) -> Iterable[str]:
-    """What ran, one sentence for all the sites at which the same did."""
+def sentence(ran: Ran) -> str:
+    """What ran, and at which sites; empty where nothing did."""
     groups: dict[str, list[str]] = {}
     for site, function in ran.items():
         groups.setdefault(function, []).append(site.removesuffix(".attention"))
-    for function, sites in groups.items():
-        where = sites[0] if len(sites) == 1 else f"{sites[0]} to {sites[-1]} ({len(sites)} modules)"
-        yield f"attention of {where}: {function}" + (" each" if len(sites) > 1 else "")
+    return "; ".join(f"{function}{_at(sites)}" for function, sites in groups.items())
+
+
+def _at(sites: list[str]) -> str:
+    return f" at {sites[0]}" if len(sites) == 1 else f" each at {sites[0]} to {sites[-1]} ({len(sites)} modules)"

@@ -97,7 +97,7 @@ def attend(
         valid row reads, under the others.
     """
     query, key, value = SETTLE.get()(query, key, value)
-    with attention_call() as seen:
+    with attention_call(how.kernel) as seen:
         out = _attend(query, key, value, valid, how, mark)
         seen(query, key, value, out)
     return out

@@ -7,7 +7,7 @@ which the precision check is judged against (8 KB a site and step).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import excuses
@@ -18,7 +18,7 @@ from parity.compare.judge import Judge
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, SiteDiff
 from parity.compare.sites import Sites
-from parity.hooks.implementations import sentences
+from parity.hooks.implementations import sentence
 from parity.hooks.sites import SitePlan
 from parity.paths.plan import DEFAULT_KINDS, Plan, State
 from parity.paths.side import Pair
@@ -71,7 +71,8 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
     sink.finish(Pair(truth.ends, ends))
     result = judged.conclude(request.model, pair.differing)
     result = result.noted(judged.following.lost) if judged.following.lost else result
-    result = _require_common(_with_attention(result, pair, ends), pair, ends, chosen=request.sites != "none")
+    result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
+    result = _require_common(result, pair, ends, chosen=request.sites != "none")
     result = result.resting_on(ends.idle)
     result = judged.closer(result, request, ends.names)
     failing = judged.failing if result.verdict == "fail" else None
@@ -157,12 +158,11 @@ def grid_of(pair: Ready) -> Grid | None:
     return None if pair.grid is None else Grid(*pair.grid)
 
 
-def _with_attention(result: Result, pair: Ready, ends: Ends) -> Result:
-    """A port's result, with which functions computed its attention: what a verdict on it rests on."""
-    if not pair.port:
-        return result
-    said = (f"the candidate's {sentence}" for sentence in sentences(ends.ran))
-    return result.noted(*_unmatched(pair, ends.names), *said)
+def attention(reference: Ends, candidate: Ends) -> Iterator[str]:
+    """What computed the attention of each side: a verdict may be about that."""
+    for side, ends in (("reference", reference), ("candidate", candidate)):
+        if ran := sentence(ends.ran):
+            yield f"attention of the {side}: {ran}"
 
 
 def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[str, ...]:

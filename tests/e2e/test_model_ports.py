@@ -78,7 +78,7 @@ def test_attention_of_a_torchax_port(install: str, factor: str, site: str | None
     result = compare(None, port(tmp_path, text), model=COG)
     verdict, found = origin(result)
     assert (verdict, found and found.partition("@")[0]) == ("pass" if site is None else "fail", site), result.reason
-    (note,) = (n.text for n in result.notes if "attention of" in n.text)
+    (note,) = (n.text for n in result.notes if "attention of the candidate" in n.text)
     assert whose in note
     assert "(4 modules)" in note
     if install == "pass":
