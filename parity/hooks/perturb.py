@@ -197,14 +197,18 @@ class _Run:
         Vectors stay too: a timestep per batch element is handed on exactly by every implementation (preflight
         compares it), and one ulp of 1000 is a phase of 6e-5 in its sinusoids, ten times what libraries differ by.
         So do masks of zeros and ones: they are no results, and what counts them by a cast to integers (the text of
-        HunyuanVideo's Framepack) would count none of those that lie an ulp below one.
+        HunyuanVideo's Framepack) would count none of those that lie an ulp below one. What stands in two places stays
+        one tensor: a caller may write into it (an adapter's features, added to a UNet's skip connection too).
         """
+        once: dict[int, torch.Tensor] = {}
 
         def one(x: torch.Tensor) -> torch.Tensor:
             if not x.is_floating_point() or x.ndim < 2 or _storage(x) in self.given:
                 return x
-            moved = move(x)  # drawn for a mask too: what is drawn for all others stays the same
-            return x if _is_mask(x) else moved
+            if id(x) not in once:
+                moved = move(x)  # drawn for a mask too: what is drawn for all others stays the same
+                once[id(x)] = x if _is_mask(x) else moved
+            return once[id(x)]
 
         return mapped(one, x)
 
