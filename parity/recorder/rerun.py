@@ -24,7 +24,7 @@ from parity.hooks.compiled import plain
 from parity.hooks.perturb import perturbed
 from parity.recorder.parts import Parts
 from parity.recorder.steps import OUTSIDE
-from parity.records import LOOP, Floor, Key, Record, StepRecords
+from parity.records import LOOP, READ, Floor, Key, Record, StepRecords
 from parity.sketch import Geometry, norm
 
 if TYPE_CHECKING:
@@ -159,17 +159,21 @@ def _of_pictures(records: Sequence[Record], floors: dict[Key, Floor]) -> dict[Ke
 
 
 def _different(own: Golden, other: Golden) -> str:
-    """The first of a script's latents and inputs that differs between two runs; empty for none."""
+    """The first of a script's latents and inputs that differs between two runs, in rows that are read; empty for none.
+
+    Of a row that may read nothing an encoder makes what it likes: rounding alone may turn it around.
+    """
     most = DIFFERENT
     for step in sorted(own.steps, key=lambda step: (step == OUTSIDE, step)):
         again = {r.key: r for r in other.read_step(step).records} if step in other.steps else {}
         records = own.read_step(step).records
         most = DIFFERENT_IN_16_BITS if any(r.dtype in STORED for r in records) else most
         for record in records:
-            key = record.key
+            key, read = record.key, replace(record.key, site=f"{record.key.site}@{READ}")
             given = key.site in _HANDED_ON or (key.is_input and not key.module)
-            if given and key in again and _distance(record, again[key]) > most:
-                return f"{key.site} (step {step})" if step != OUTSIDE else key.site
+            if given and read not in again and key in again and _distance(record, again[key]) > most:
+                site = key.site.removesuffix(f"@{READ}")
+                return f"{site} (step {step})" if step != OUTSIDE else site
     return ""
 
 

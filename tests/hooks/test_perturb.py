@@ -93,6 +93,7 @@ def test_an_output_object_moves_as_a_tuple_does() -> None:
     assert isinstance(out, Output)
     assert moved_by_one_ulp(x, out.sample)
     assert moved_by_one_ulp(x, out.more[0])
+    assert out.more[0] is out.sample  # what a caller writes into one, it writes into both
 
 
 def test_what_rounding_does_not_touch_stays() -> None:

@@ -60,6 +60,18 @@ def test_text_without_padding_has_no_records_of_read_rows(reference: Path, tmp_p
     assert read == [True, False]
 
 
+@pytest.mark.parametrize(("first", "floors"), [(10, True), (9, False)])
+def test_padding_that_is_another_in_each_run_takes_no_floors(first: int, floors: bool, tmp_path: Path) -> None:
+    transformer, text = ltx()[0].transformer, TEXT.clone()
+
+    def call() -> None:
+        text[:, first:] += 1.0
+        transformer(drawn(1, 12, 8, seed=3), text, torch.tensor([500.0]), MASK, num_frames=3, height=2, width=2)
+
+    referenced(tmp_path / "gpu", call, transformer=transformer, scheduler=None)
+    assert bool(Golden.open(tmp_path / "gpu").read_step(0).floors) == floors
+
+
 class Block(torch.nn.Module):
     """Attends over image and text at once, by a mask that no module is given."""
 
