@@ -147,7 +147,8 @@ def test_flax_port_is_observed_by_its_own_names(
 
 def test_port_that_agrees_says_what_was_compared(tmp_path: Path) -> None:
     result = compare(*write(tmp_path))
-    (note,) = result.notes
+    note, attention = result.notes
+    assert attention.text == "attention of the reference: torch's own, 1 call each at blocks.0 to blocks.1 (2 modules)"
     assert (result.verdict, note.text.partition(";")[0]) == ("pass", "4 of the reference's 7 modules were compared")
     assert check(result, "candidate port").verdict == "pass"
     assert check(result, "weights").detail == "6 parameters of the same names equal; 24 on one side only"
