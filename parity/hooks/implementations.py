@@ -28,11 +28,11 @@ def described(function: Callable[..., Any]) -> str:
     found: Any = function
     while isinstance(found, functools.partial):
         found = found.func
-    while hasattr(found, "__wrapped__") and _is_librarys(found):
+    while hasattr(found, "__wrapped__") and of_library(found):
         found = found.__wrapped__
     found = getattr(found, "__func__", found)
     code = getattr(found, "__code__", None)
-    if code is None or _is_librarys(found):
+    if code is None or of_library(found):
         owner = _package(found)
         return "torch's own" if owner == "builtins" else f"{owner}'s own"
     name = str(code.co_qualname).rpartition("<locals>.")[2]
@@ -43,7 +43,7 @@ def _package(function: Any) -> str:
     return str(getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
 
 
-def _is_librarys(function: Any) -> bool:
+def of_library(function: Any) -> bool:
     """Whether a function's code lies in the library that it says it is of: `functools.wraps` has a wrapper say that it
     is of what it wraps."""
     code, package = getattr(function, "__code__", None), _package(function)

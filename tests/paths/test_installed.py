@@ -105,6 +105,11 @@ FAKES = {
     "another function": ("F.celu = mine", "", "torch.nn.functional.celu and was called 0 times"),
     "two others": ("F.celu, F.glu = mine, asks", "", "torch.nn.functional.glu and was called 0 times"),
     "in its function": ("", f"{FUSED}.__call__ = mine", "FusedAttnProcessor2_0.__call__ and was called 0 times"),
+    "method of a class that others import": (
+        "attention_processor.Attention.get_attention_scores = mine",
+        "",
+        "was called 0",
+    ),
     "class after the model": ("", f"{FUSED} = Norm", "FusedAttnProcessor2_0 and was called 0 times"),
     "operator of torchax": (OPERATOR, "", "torchax's aten.celu and was called 0 times"),
     "one file under two names": (f"{COPIES}beside.scale = mine", "", "beside.scale and was called 0 times"),
@@ -128,7 +133,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The port's; what it installs in libraries is taken out again."""
     fused: Any = attention_processor.FusedAttnProcessor2_0
     places = [(functional, name) for name in ("scaled_dot_product_attention", "celu", "glu")]
-    for place, name in [*places, (fused, "__call__"), (attention_processor, fused.__name__)]:
+    scores = (attention_processor.Attention, "get_attention_scores")
+    for place, name in [*places, (fused, "__call__"), scores, (attention_processor, fused.__name__)]:
         monkeypatch.setattr(place, name, getattr(place, name))
     monkeypatch.setattr(torchax.default_env(), "_ops", dict(torchax.default_env()._ops))
     (tmp_path / "package").mkdir()
