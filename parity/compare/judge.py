@@ -203,12 +203,14 @@ class _Step:
         over both, many that nobody reads hide the few that are read."""
         if not self.meeting.read.size:
             return
-        far, known = self._far(), ~np.isnan(self.made.numbers[:, 2])
+        rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
+        far, known = self._far(), ~np.isnan(ratios) | (rel == 0.0)
         for i, j in self.meeting.read[known[self.meeting.read[:, 1]]].tolist():
             if far[i] and not far[j]:
                 self.made.notes[i] = unread(self.meeting.places[i].key)
-            for column in (self.made.numbers, self.made.bins, self.peaks):
-                column[i] = column[j]
+            self.made.numbers[i], self.peaks[i] = self.made.numbers[j], self.peaks[j]
+            if not far[j]:  # else they say where in the whole it differs
+                self.made.bins[i] = self.made.bins[j]
 
     def _tell_apart(self) -> None:
         """A pair under two names can only agree: what differs may be two things, and so may an output of which the

@@ -16,9 +16,11 @@ from typing import Any
 Ran = Mapping[str, str]
 """Attention site (`blocks.0.attention`) -> the function that computed it, with its file and line, and how often."""
 
-_LIBRARIES = ("torch", "torchax", "jax", "diffusers", "transformers", "parity")
+LIBRARIES = ("torch", "torchax", "jax", "diffusers", "transformers", "parity")
 
 
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of libraries."""
 PORTS = "the port's own function"
 """How a function of somebody's own code is described."""
 
@@ -28,7 +30,7 @@ def described(function: Callable[..., Any]) -> str:
     found: Any = function
     while isinstance(found, functools.partial):
         found = found.func
-    while hasattr(found, "__wrapped__") and of_library(found):
+    while hasattr(found, "__wrapped__") and (not hasattr(found, "__code__") or _lent(found)):
         found = found.__wrapped__
     found = getattr(found, "__func__", found)
     code = getattr(found, "__code__", None)
@@ -43,14 +45,20 @@ def _package(function: Any) -> str:
     return str(getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
 
 
+def _lent(wrapper: Any) -> bool:
+    """Whether a wrapper's code is some library's: a decorator's, as `torch.no_grad()`, or of what it wraps."""
+    return of_library(wrapper) or not INSTALLED.isdisjoint(Path(wrapper.__code__.co_filename).parts)
+
+
 def of_library(function: Any) -> bool:
     """Whether a function's code lies in the library that it says it is of: `functools.wraps` has a wrapper say that it
     is of what it wraps."""
     code, package = getattr(function, "__code__", None), _package(function)
     if code is None:
-        return package in _LIBRARIES or package == "builtins"
-    owners = [sys.modules.get(name) for name in {package, "parity"} & set(_LIBRARIES)]
-    folders = [Path(m.__file__).parent for m in owners if m is not None and m.__file__]
+        return package in LIBRARIES or package == "builtins"
+    owners = [sys.modules.get(name) for name in {package, "parity"} & set(LIBRARIES)]
+    files = [getattr(owner, "__file__", None) for owner in owners]
+    folders = [Path(file).parent for file in files if file]
     return any(Path(code.co_filename).is_relative_to(folder) for folder in folders)
 
 

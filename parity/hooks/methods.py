@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
@@ -29,6 +30,12 @@ def watched(owner: Any, name: str, before: Before, after: After) -> Iterator[Non
         yield
         return
 
+    bound = isinstance(own, MethodType) and own.__self__ is owner and name not in vars(owner)
+    seen = _SEEN.get((type(owner), name))
+    bound = bound and (seen is None or id(owner) not in seen.live)
+    if bound and seen is not None:
+        own = MethodType(seen.function, owner)
+
     @functools.wraps(own)
     def observed(*args: Any, **kwargs: Any) -> Any:
         held = before(args, kwargs)
@@ -36,18 +43,53 @@ def watched(owner: Any, name: str, before: Before, after: After) -> Iterator[Non
         after(held, args, kwargs, result)
         return result
 
-    if not isinstance(own, MethodType) or own.__self__ is not owner or name in vars(owner):
-        with replaced(owner, name, observed):
-            yield
-        return
-    function = own.__func__
-
-    @functools.wraps(function)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return observed(*args, **kwargs) if self is owner else function(self, *args, **kwargs)
-
-    with replaced(type(owner), name, method):
+    with _dispatched(owner, name, observed) if bound else replaced(owner, name, observed):
         yield
+
+
+@dataclass
+class _Seen:
+    """A class's method of which calls are seen.
+
+    Attributes:
+        function: the method itself. before: what stood on the class; None for nothing. live: by object, where its calls
+            go.
+    """
+
+    function: Callable[..., Any]
+    before: Any
+    live: dict[int, Callable[..., Any]] = field(default_factory=dict)
+
+
+_SEEN: dict[tuple[type, str], _Seen] = {}
+"""By class and name."""
+
+
+@contextlib.contextmanager
+def _dispatched(owner: Any, name: str, observed: Callable[..., Any]) -> Iterator[None]:
+    """Within it, a class's method is `observed` for one object; several may be watched, and end in any order."""
+    kind = type(owner)
+    seen = _SEEN.get((kind, name))
+    if seen is None:
+        seen = _SEEN[kind, name] = _Seen(getattr(kind, name), vars(kind).get(name))
+        function, live = seen.function, seen.live
+
+        @functools.wraps(function)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return live[id(self)](*args, **kwargs) if id(self) in live else function(self, *args, **kwargs)
+
+        setattr(kind, name, method)
+    seen.live[id(owner)] = observed
+    try:
+        yield
+    finally:
+        del seen.live[id(owner)]
+        if not seen.live:
+            del _SEEN[kind, name]
+            if seen.before is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, seen.before)
 
 
 @contextlib.contextmanager

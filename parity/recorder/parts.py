@@ -17,7 +17,7 @@ from parity.recorder.processes import Process
 from parity.recorder.torch_calls import Kind
 from parity.records import PORT, Provenance
 
-TRANSFORMERS, OTHERS = ("transformer", "transformer_2", "unet"), ("prior", "decoder")
+TRANSFORMERS, OTHERS = ("transformer", "transformer_2", "unet"), ("prior",)
 """What denoises in a pipeline, by its names; and where none of these is there."""
 
 

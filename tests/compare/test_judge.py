@@ -316,6 +316,13 @@ def test_joint_sequence_that_differs_in_unread_rows_agrees(read: np.ndarray | No
     assert diffs[f"cond/a:out@{READ}"].verdict == "ignored"
 
 
+def test_rows_that_are_read_and_equal_need_no_floor() -> None:
+    ours, read = tensor("a:out", X), tensor(f"a:out@{READ}", X)
+    theirs = StepRecords(0, (tensor("a:out", moved(X, FAR)), read))
+    found = {d.key.site: d for d in Judge().step(StepRecords(0, (ours, read)), theirs)}
+    assert (found["a:out"].verdict, found["a:out"].note) == ("pass", UNREAD)
+
+
 def test_rows_that_are_read_are_not_hidden_by_many_that_are_not() -> None:
     walk = Walk()
     for site in ("a:in.x", "a:out"):

@@ -51,6 +51,15 @@ def agrees(found: Reduced, exact: np.ndarray, rel: float = 1e-5) -> None:
     assert moments.mean == pytest.approx(float(exact.mean()), abs=rel * norm / math.sqrt(exact.size))
 
 
+def test_an_expanded_tensor_is_read_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rt, "_WHOLE", 0)
+    x = torch.from_numpy(values((2, 1, 1, 96)))
+    wide = x.expand(2, 3, 700, 96)
+    turned = torch.from_numpy(values((2, 3, 300, 40))).transpose(1, 2)
+    for given in (wide, turned):
+        agrees(rt.to_host(rt.reduce(given)), given.contiguous().numpy())
+
+
 # Exact, a short last slot, slots that straddle axes, one row, several runs.
 FEW = [(), (300, 33), (3, 700, 12)]
 MORE = [(1, 12288), (40000, 64)]

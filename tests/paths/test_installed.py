@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import torch
 from diffusers.models import attention_processor
 from torch.nn import functional
 
+from parity.paths.port.beside import importable
+from parity.paths.port.installed import Installations
 from parity.paths.port.load import build, load_entry
-from parity.port import Case
+from parity.port import Case, Port
 
 torchax = pytest.importorskip("torchax")
 
@@ -88,6 +92,7 @@ def build(case):
 FUSED, SDPA = "attention_processor.FusedAttnProcessor2_0", "F.scaled_dot_product_attention"
 COPIES = "import beside\nimport package.beside\n"
 OPERATOR = "import torchax; torchax.default_env().override_op_definition(torch.ops.aten.celu, mine)"
+SCALE = "def scale(x):\n    return x\n"
 PREPARED = """
 def prepared(x):
     try:
@@ -110,6 +115,12 @@ FAKES = {
         "",
         "was called 0",
     ),
+    "decorated": (
+        "F.celu = torch.no_grad()(mine)",
+        "",
+        "own function mine (port.py:32) stands in the place of torch.nn",
+    ),
+    "part of a function": ("import functools\nF.celu = functools.partial(mine)", "", "own function mine (port.py:32)"),
     "class after the model": ("", f"{FUSED} = Norm", "FusedAttnProcessor2_0 and was called 0 times"),
     "operator of torchax": (OPERATOR, "", "torchax's aten.celu and was called 0 times"),
     "one file under two names": (f"{COPIES}beside.scale = mine", "", "beside.scale and was called 0 times"),
@@ -117,6 +128,7 @@ FAKES = {
     "kernel that fell back": (f"{SDPA} = falls", "", "falls (port.py:38) caught NotImplementedError"),
     "processor that fell back": ("processor = Falls", "", "Falls.__call__ (port.py:53) caught NotImplementedError"),
     "helper that fell back": (PREPARED, "", "prepared (port.py:66) caught NotImplementedError"),
+    "forward of a base": ("class Net(Net):\n    pass\n" + PREPARED, "", "prepared (port.py:68) caught"),
     "helper of an installed kernel": (f"{SDPA} = mine\n{PREPARED}", "", "caught NotImplementedError"),
 }
 RIGHT = {
@@ -125,6 +137,13 @@ RIGHT = {
     "one of two is called": f"{SDPA}, F.celu = mine, asks",
     "asks whether something is there": f"{SDPA} = asks",
     "copies that are alike": COPIES,
+    "asks whether a name is a number": """
+def prepared(x):
+    try:
+        return x * int("blocks")
+    except ValueError:
+        return x
+""",
 }
 
 
@@ -138,7 +157,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(place, name, getattr(place, name))
     monkeypatch.setattr(torchax.default_env(), "_ops", dict(torchax.default_env()._ops))
     (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "beside.py").write_text("def scale(x):\n    return x\n")
+    (tmp_path / "package" / "beside.py").write_text(SCALE)
     (tmp_path / "beside.py").symlink_to(tmp_path / "package" / "beside.py")
     return tmp_path
 
@@ -157,6 +176,24 @@ def idle(folder: Path, imported: str, built: str = "pass") -> tuple[str, ...]:
 @pytest.mark.parametrize(("imported", "built", "words"), FAKES.values(), ids=FAKES)
 def test_what_is_installed_in_vain_is_told(imported: str, built: str, words: str, folder: Path) -> None:
     assert words in "; ".join(idle(folder, imported, built))
+
+
+def test_a_package_may_name_what_its_port_has(tmp_path: Path) -> None:
+    for name, text in {"own/__init__.py": "from own.helpers import scale", "own/helpers.py": SCALE}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    installed = Installations(tmp_path)
+    with importable(tmp_path, {}):
+        importlib.import_module("own")
+        installed.look(Port(module=torch.nn.Linear(1, 1), runs="torch"))
+    assert installed.idle == ()
+
+
+@pytest.mark.parametrize("folder", [sys.prefix, sys.base_prefix, "/"])
+def test_python_itself_is_no_port(folder: str) -> None:
+    installed = Installations(Path(folder).resolve().parent)
+    installed.look(Port(module=torch.nn.Linear(1, 1), runs="torch"))
+    assert installed.idle == ()
 
 
 @pytest.mark.parametrize("imported", RIGHT.values(), ids=RIGHT)

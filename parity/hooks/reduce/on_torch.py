@@ -36,6 +36,8 @@ _CPU_RUN_MOST = 1 << 22
 """Elements of a run on a CPU of many threads, so that scratch stays small enough to be kept."""
 _CUDA_RUN = 1 << 26
 """Elements of a run on an accelerator, where launches cost more than bytes."""
+_WHOLE = 1 << 22
+"""Elements up to which a tensor whose rows are no view is copied as a whole, which is faster."""
 _SIGN_ROWS = 1 << 18
 """Row signs kept for each device; those of later rows are computed when they are needed."""
 _SCRATCH_BYTES = 1 << 25
@@ -146,7 +148,7 @@ def _real(x: torch.Tensor) -> torch.Tensor:
 
 def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor | list[float]]]:
     """The sketch of a tensor too large to be its own, float32 [EXACT], and the moments of each run."""
-    rows, run = x.reshape(g.rows, g.channels), g.rows_per_slot
+    run = g.rows_per_slot
     on_cpu = min(_CPU_RUN * torch.get_num_threads(), _CPU_RUN_MOST)
     least = math.lcm(TILE, g.slots_per_bin)  # slots from one place that begins a bin and the sign tile to the next
     each = least * max(1, (on_cpu if x.device.type == "cpu" else _CUDA_RUN) // (least * run * g.channels))
@@ -154,7 +156,7 @@ def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tenso
     folded = []
     for first in range(0, g.slots, each):
         start, stop = first * run, min((first + each) * run, g.rows)
-        values = rows[start:stop]
+        values = _rows(x, start, stop)
         if values.dtype is not dtype or not values.is_contiguous():
             values = _scratch("values", values.shape, dtype, x.device).copy_(values)
         moments.append(_moments(values))
@@ -165,6 +167,22 @@ def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tenso
     total = pad(skewed, (0, -skewed.numel() % TOTAL)).view(-1, TOTAL).sum(0)
     bins = pad(bins.view(g.bins, -1, PER_BIN).sum(1), (0, 0, 0, BINS - g.bins))
     return torch.cat([total, bins.view(-1)]).to(torch.float32), moments
+
+
+def _rows(x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    """Rows [start, stop) of `x`, [rows, channels]; where its strides allow no view of all (an expanded mask), a copy of
+    these alone."""
+    try:
+        return x.view(-1, x.shape[-1])[start:stop]
+    except RuntimeError:
+        if x.numel() <= _WHOLE:
+            return x.reshape(-1, x.shape[-1])[start:stop]
+    at = torch.arange(start, stop, device=x.device)
+    index = []
+    for size in reversed(x.shape[:-1]):
+        index.append(at % size)
+        at = at.div(size, rounding_mode="floor")
+    return x[tuple(reversed(index))]
 
 
 def _folded(values: torch.Tensor, signs: torch.Tensor, g: Geometry) -> torch.Tensor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,15 +25,18 @@ from typing import Any
 
 import torch
 
-from parity.hooks.implementations import described, of_library
+from parity.hooks.implementations import INSTALLED, LIBRARIES, described, of_library
 from parity.port import Port
 
 _ASKED = (StopIteration, LookupError, AttributeError)
 """Errors by which code asks whether something is there."""
-_INSTALLED = {"site-packages", "dist-packages"}
+_PYTHON = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"])}
+"""Where Python itself lies, and what is installed for it."""
 
 Held = tuple[ModuleType | type, str, FunctionType]
 """Who holds a function, by which name, and the function."""
+_FUNCTIONS = ("function", "partial", "PjitFunction")
+"""Kinds of callables: Python's, `functools.partial`, and what `jax.jit` makes."""
 _RUN = ("forward", "__call__")
 """What runs of a class."""
 
@@ -72,7 +76,7 @@ class Installations:
         for kind in dict.fromkeys(type(x) for m in modules for x in (m, vars(m).get("processor"))):
             for holder, name, function in self._of_class(kind):
                 setattr(holder, name, self._counted(function))
-        if "torchax" in sys.modules:
+        if sys.modules.get("torchax") is not None:
             table = sys.modules["torchax"].default_env()._ops
             for operator, entry in list(table.items()):
                 if entry.is_user_defined and self._is_own(entry.func):
@@ -94,11 +98,11 @@ class Installations:
 
     def _in_libraries(self) -> Iterator[tuple[str, Held]]:
         for path, module in list(sys.modules.items()):
-            if not isinstance(module, ModuleType) or _lies_in(self.folder, _file(module)) or _root(path) == "parity":
+            if not isinstance(module, ModuleType) or not _is_library(path, module):
                 continue
             for name, x in list(vars(module).items()):
                 # Not `isinstance`, which asks some objects what they are: they warn.
-                if type(x) is FunctionType and self._is_own(x):
+                if type(x).__name__ in _FUNCTIONS and self._is_own(x):
                     yield f"{path}.{name}", (module, name, x)
                 elif issubclass(type(x), type) and vars(x).get("__module__") == path:
                     own = [(n, f) for n, f in vars(x).items() if isinstance(f, FunctionType) and self._is_own(f)]
@@ -121,13 +125,18 @@ class Installations:
                     yield from ((f"{m.__name__}.{name}", (m, name, x)) for m, x in foreign)
 
     def _of_class(self, kind: type) -> list[Held]:
-        """What runs of a class, where that is the port's own."""
-        held = ((name, vars(kind).get(name)) for name in _RUN)
-        return [(kind, name, f) for name, f in held if isinstance(f, FunctionType) and self._is_own(f)]
+        """What runs of a class, where that is the port's own, or a base's of its own."""
+        held = ((base, name, vars(base).get(name)) for base in kind.__mro__ for name in _RUN)
+        return [(base, name, f) for base, name, f in held if isinstance(f, FunctionType) and self._is_own(f)]
 
-    def _is_own(self, function: Callable[..., Any]) -> bool:
-        code = getattr(function, "__code__", None)
-        return code is not None and _lies_in(self.folder, code.co_filename) and not of_library(function)
+    def _is_own(self, function: Any) -> bool:
+        """Whether it is of the port's files, or a decorated or partial one of them."""
+        while type(function).__name__ in _FUNCTIONS:
+            code = getattr(function, "__code__", None)
+            if code is not None and _lies_in(self.folder, code.co_filename):
+                return not of_library(function)
+            function = function.func if isinstance(function, functools.partial) else vars(function).get("__wrapped__")
+        return False
 
     def _counted(self, function: Callable[..., Any], place: str = "") -> Callable[..., Any]:
         one = self._found.setdefault(function, Installed(described(function), place))
@@ -160,7 +169,10 @@ class Installations:
         if event == "call" and not _lies_in(self.folder, code.co_filename):
             return None
         frame.f_trace_lines = False
-        if event == "exception" and not issubclass(arg[0], _ASKED):
+        # What raises at once where it is asked, as `int(text)` and `list.index`, asks too.
+        asked = issubclass(arg[0], _ASKED) if event == "exception" else False
+        asked |= event == "exception" and issubclass(arg[0], (ValueError, TypeError)) and arg[2].tb_next is None
+        if event == "exception" and not asked:
             at = f"{code.co_qualname} ({Path(code.co_filename).name}:{frame.f_lineno})"
             self._pending[id(frame)] = f"{at} caught {arg[0].__name__} and went on with something else"
         elif event == "return":
@@ -175,12 +187,16 @@ def _file(module: ModuleType) -> str:
     return str(vars(module).get("__file__") or "")
 
 
-def _root(path: str) -> str:
-    return path.partition(".")[0]
+def _is_library(path: str, module: ModuleType) -> bool:
+    """Whether a module is of a library; a port's own package may name what the port has."""
+    root = path.partition(".")[0]
+    return root != "parity" and (root in LIBRARIES or not INSTALLED.isdisjoint(Path(_file(module)).parts))
 
 
 @functools.cache
 def _lies_in(folder: Path, name: str) -> bool:
     """Whether a file is of the port's own."""
     file = Path(name)
-    return file.is_relative_to(folder) and _INSTALLED.isdisjoint(file.relative_to(folder).parts)
+    if not file.is_relative_to(folder) or not INSTALLED.isdisjoint(file.relative_to(folder).parts):
+        return False
+    return not any(file.is_relative_to(path) for path in _PYTHON if not folder.is_relative_to(path))
