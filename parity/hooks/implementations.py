@@ -28,10 +28,13 @@ PORTS = "the port's own function"
 def described(function: Callable[..., Any]) -> str:
     """A function in words: `torchax's own`, or `the port's own function NAME (FILE:LINE)`."""
     found: Any = function
-    while isinstance(found, functools.partial):
-        found = found.func
-    while hasattr(found, "__wrapped__") and (not hasattr(found, "__code__") or _lent(found)):
-        found = found.__wrapped__
+    while True:
+        if isinstance(found, functools.partial):
+            found = found.func
+        elif hasattr(found, "__wrapped__") and (not hasattr(found, "__code__") or _lent(found)):
+            found = found.__wrapped__
+        else:
+            break
     found = getattr(found, "__func__", found)
     code = getattr(found, "__code__", None)
     if code is None or of_library(found):
