@@ -80,7 +80,7 @@ def _tokenizer(*args: Any, **kwargs: Any) -> Any:
 
 
 def scenes(checkout: Path, parts: list[str]) -> Iterator[tuple[str, Any]]:
-    """The tests that make a pipeline, by file and class; None for a file that cannot be imported."""
+    """The tests that make a pipeline, by file and class; what cannot be imported here is left out."""
     for file in sorted((checkout / "tests" / "pipelines").glob("*/test_*.py")):
         name = ".".join(file.relative_to(checkout).with_suffix("").parts)
         if parts and not any(part in name for part in parts):

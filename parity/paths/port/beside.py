@@ -11,10 +11,14 @@ no part of it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+
+from parity.hooks.implementations import INSTALLED
 
 Modules = dict[str, ModuleType]
 """A port's own modules by name; grows with what its code imports."""
@@ -33,18 +37,27 @@ def importable(folder: Path, modules: Modules) -> Iterator[None]:
         with contextlib.suppress(ValueError):
             sys.path.remove(str(folder))
         for name in sys.modules.keys() - known:
-            if name in modules or _lies_in(folder, name):
+            if name in modules or _is_beside(folder, name):
                 modules[name] = sys.modules.pop(name)
         sys.modules.update(others)
 
 
-_INSTALLED = {"site-packages", "dist-packages"}
+_PYTHON = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"])}
+"""Where Python itself lies, and what is installed for it."""
 
 
-def _lies_in(folder: Path, name: str) -> bool:
+def _is_beside(folder: Path, name: str) -> bool:
     """Whether a module is a file of the folder's own: not installed there, and not parity's."""
     origin = getattr(sys.modules[name], "__file__", None)
     if not origin or name.partition(".")[0] == "parity":
         return False
-    file = Path(origin).resolve()
-    return file.is_relative_to(folder) and _INSTALLED.isdisjoint(file.relative_to(folder).parts)
+    return lies_in(folder, str(Path(origin).resolve()))
+
+
+@functools.cache
+def lies_in(folder: Path, name: str) -> bool:
+    """Whether a file is of a port's own: in its folder, and neither installed there nor Python's."""
+    file = Path(name)
+    if not file.is_relative_to(folder) or not INSTALLED.isdisjoint(file.relative_to(folder).parts):
+        return False
+    return not any(file.is_relative_to(path) for path in _PYTHON if not folder.is_relative_to(path))

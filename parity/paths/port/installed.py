@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,14 +25,12 @@ from typing import Any
 import torch
 
 from parity.hooks.implementations import INSTALLED, LIBRARIES, described, of_library
+from parity.paths.port.beside import lies_in
 from parity.port import Port
 
 _ASKED = (StopIteration, LookupError, AttributeError)
 """Errors by which code asks whether something is there."""
-_PYTHON = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"])}
-"""Where Python itself lies, and what is installed for it."""
-
-Held = tuple[ModuleType | type, str, FunctionType]
+Held = tuple[ModuleType | type, str, Callable[..., Any]]
 """Who holds a function, by which name, and the function."""
 _FUNCTIONS = ("function", "partial", "PjitFunction")
 """Kinds of callables: Python's, `functools.partial`, and what `jax.jit` makes."""
@@ -115,7 +112,7 @@ class Installations:
         copies: dict[str, list[ModuleType]] = {}
         for module in {id(m): m for m in sys.modules.values() if isinstance(m, ModuleType)}.values():
             file = _file(module)
-            if _lies_in(self.folder, file):
+            if lies_in(self.folder, file):
                 copies.setdefault(str(Path(file).resolve()), []).append(module)
         for file, modules in copies.items():
             for name in {name for m in modules for name in vars(m)} if len(modules) > 1 else ():
@@ -133,7 +130,7 @@ class Installations:
         """Whether it is of the port's files, or a decorated or partial one of them."""
         while type(function).__name__ in _FUNCTIONS:
             code = getattr(function, "__code__", None)
-            if code is not None and _lies_in(self.folder, code.co_filename):
+            if code is not None and lies_in(self.folder, code.co_filename):
                 return not of_library(function)
             function = function.func if isinstance(function, functools.partial) else vars(function).get("__wrapped__")
         return False
@@ -166,13 +163,10 @@ class Installations:
     def _seen(self, frame: FrameType, event: str, arg: Any) -> Any:
         """What Python tells of a frame (`sys.settrace`): one that an error reaches and that gives a value caught it."""
         code = frame.f_code
-        if event == "call" and not _lies_in(self.folder, code.co_filename):
+        if event == "call" and not lies_in(self.folder, code.co_filename):
             return None
         frame.f_trace_lines = False
-        # What raises at once where it is asked, as `int(text)` and `list.index`, asks too.
-        asked = issubclass(arg[0], _ASKED) if event == "exception" else False
-        asked |= event == "exception" and issubclass(arg[0], (ValueError, TypeError)) and arg[2].tb_next is None
-        if event == "exception" and not asked:
+        if event == "exception" and not _asks(arg[0], at_once=arg[2].tb_next is None):
             at = f"{code.co_qualname} ({Path(code.co_filename).name}:{frame.f_lineno})"
             self._pending[id(frame)] = f"{at} caught {arg[0].__name__} and went on with something else"
         elif event == "return":
@@ -180,6 +174,11 @@ class Installations:
             if text and arg is not None and text not in self._caught:
                 self._caught.append(text)
         return self._seen
+
+
+def _asks(kind: type[BaseException], *, at_once: bool) -> bool:
+    """Whether an error is one by which code asks; so are those of `int(text)` and `list.index`, which raise at once."""
+    return issubclass(kind, _ASKED) or (at_once and issubclass(kind, (ValueError, TypeError)))
 
 
 def _file(module: ModuleType) -> str:
@@ -191,12 +190,3 @@ def _is_library(path: str, module: ModuleType) -> bool:
     """Whether a module is of a library; a port's own package may name what the port has."""
     root = path.partition(".")[0]
     return root != "parity" and (root in LIBRARIES or not INSTALLED.isdisjoint(Path(_file(module)).parts))
-
-
-@functools.cache
-def _lies_in(folder: Path, name: str) -> bool:
-    """Whether a file is of the port's own."""
-    file = Path(name)
-    if not file.is_relative_to(folder) or not INSTALLED.isdisjoint(file.relative_to(folder).parts):
-        return False
-    return not any(file.is_relative_to(path) for path in _PYTHON if not folder.is_relative_to(path))
