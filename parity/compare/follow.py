@@ -26,7 +26,7 @@ from parity.compare.births import (
 )
 from parity.compare.metrics import ratio
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
-from parity.records import LOOP, Key, StepRecords
+from parity.records import ATTENTION, LOOP, Key, StepRecords
 
 BORN: tuple[Birth, ...] = ("input", "module")
 
@@ -133,8 +133,10 @@ def _birth(key: Key) -> Birth:
 
 
 def _verdict(key: Key, local: Local, excuses: Sequence[Excuse]) -> SiteVerdict:
-    """An output inside a module that a declared difference changes is explained with it."""
-    places = [key, *(replace(key, site=f"{module}:out") for module in above(key.module) if module)]
+    """What a module that a declared difference changes hands on is explained with it, and so is what the code around an
+    attention call does, which is no module that is followed."""
+    around = [module for module in above(key.module) if module]
+    places = [key, *(replace(key, site=f"{module}{of}:out") for module in around for of in ("", f".{ATTENTION}"))]
     return "harmless" if any(excused(place, local.distance.rel_l2, excuses) for place in places) else "fail"
 
 

@@ -40,6 +40,8 @@ _EVERYWHERE: tuple[Place, ...] = ("text", "transformer", "vae")
 ROUNDS = 0.1
 """Relative L2 distance by which an operation in bfloat16 moves what is behind it, at most: a softmax, a norm, a table.
 A timestep that is rounded moves its embedding by more."""
+SUMS = 1e-5
+"""The same of a sum in float32 that is made in another way: a mask that is undone behind the softmax."""
 SPLASH = "attention.kernel=splash"
 """What a setting of blocks needs on the candidate."""
 
@@ -88,7 +90,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="attention.mask", meaning="how padded text is kept out of the joint attention",
         kind=one_of("exact", "none", "zero_kv", "zero_kv_rescaled", "segment_ids", "segment_ids_first_row"),
-        default="exact", requires=("attention", "text mask"),
+        default="exact", requires=("attention", "text mask"), expected_at=("*.attention",), expected_within=SUMS,
         advice=Advice(
             "padded text is kept out of the joint attention by '{value}', not by the exact mask",
             "mask the logits (segment ids or an additive mask), or rescale zeroed keys by their log-sum-exp",
