@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.records import LOOP, Floor, Key, Record
-from parity.sketch import Geometry, bin_norms, norm
+from parity.sketch import PER_BIN, Geometry, bin_norms, norm
 
 HALF_ULP = 2.0**-24
 """Relative rounding of storing a float32."""
@@ -41,8 +41,10 @@ def least(record: Record) -> Floor:
         # sigma and dt are differences of numbers of order one: their rounding is not relative to themselves.
         return Floor(SCHEDULE_ROUNDING * (l2 if record.key.port == "timestep" else max(l2, 1.0)))
     g = Geometry(*record.frame)
-    relative = HALF_ULP * (4.0 + math.sqrt(g.rows * g.channels / 2**18))
     largest = 0.0 if record.moments is None else max(abs(record.moments.min), abs(record.moments.max))
+    if _adds_exactly(record.dtype, largest, g):
+        return Floor(0.0, None if record.sketch is None else np.zeros(g.bins, np.float32), linf=0.0)
+    relative = HALF_ULP * (4.0 + math.sqrt(g.rows * g.channels / 2**18))
     stored = STORED.get(record.dtype, 0.0)
     one = stored * (largest if math.isfinite(largest) else 0.0)
     # All of a tensor that nobody computes, as noise, is rounded so where the other side has it in float32.
@@ -54,6 +56,14 @@ def least(record: Record) -> Floor:
         None if bins is None else bins.astype(np.float32),
         linf=largest * max(HALF_ULP, stored) if held else math.nan,
     )
+
+
+def _adds_exactly(dtype: str, largest: float, g: Geometry) -> bool:
+    """Whether a tensor is of whole numbers whose sums a float32 holds, in whatever order they are made: token ids."""
+    if not dtype.startswith(("int", "bool")):
+        return False
+    each = 1.0 if g.exact else g.rows_per_bin * g.channels / PER_BIN
+    return largest * 8 * math.sqrt(max(each, 1.0)) < 2.0**24  # signs are random: eight deviations of a sum
 
 
 class Floors:

@@ -105,7 +105,9 @@ def _keys(record: Record) -> list[np.ndarray]:
     if record.sketch is None:
         return []
     ones, added = _forms(record)
-    return ([record.sketch > 0.0] if ones else []) + ([record.sketch == 0.0] if added else [])
+    s = record.sketch
+    added = added and bool((np.isnan(s) | (s == 0.0) | (s <= FAR)).all())  # a bias of distances is none
+    return ([s > 0.0] if ones else []) + ([s == 0.0] if added else [])
 
 
 def read_key(key: Key) -> Key:

@@ -26,6 +26,7 @@ from parity.paths.port.calling import moved
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import uncompiled
 from parity.port import Case, Layout, Port, Runs, tap
+from parity.settings import BITS
 
 IN = "in."
 """Before a caller's argument names, so that none is taken for the loop's own."""
@@ -58,7 +59,7 @@ class Callee:
         """What it works in: its weights' first floating dtype, else that of its arguments."""
         weights = (x for m in self._held.values() for _, x in named_tensors(m))
         for x in (*weights, *self.tensors.values()):
-            if x.is_floating_point() and x.dtype != torch.float64:
+            if str(x.dtype).removeprefix("torch.") in BITS:
                 return x.dtype
         return torch.float32
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ import torch
 
 from parity.causes.witnesses.values import shown_by
 from parity.compare import result as results
+from parity.compare.reason import Reason
 from parity.face.arguments import split
 from parity.face.callables import Callee, callee
 from parity.face.plain import without_loop
@@ -99,7 +101,7 @@ def compare(
     kept = _Kept()
     with _torchax_off():
         found = runs_compare.compare(request, openers, _quiet, kept, past_preflight=True)
-    return Result.of(without_loop(kept.with_causes(found)))
+    return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))
 
 
 @dataclass
@@ -115,6 +117,19 @@ class _Kept(NoSink):
     def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
         self.ours, self.theirs = (*self.ours, *reference.records), (*self.theirs, *candidate.records)
 
+    def with_outputs(self, found: results.Result) -> results.Result:
+        """A pass that says something about all arrays that the reference returns: one of them may be lost, or empty."""
+        ours, theirs = ({r.key.site: r for r in held if _is_output(r)} for held in (self.ours, self.theirs))
+        if found.verdict != "pass" or not theirs:
+            return found
+        if len(theirs) < len(ours):
+            detail = f"the reference returns {len(ours)} arrays, the candidate {len(theirs)}"
+            return replace(found, verdict="fail", failed="logic", why=Reason(kind="output", detail=detail))
+        if not any(math.prod(record.shape) for record in ours.values()):
+            why = Reason(kind="inconclusive", detail="what the reference returns is empty: nothing was compared")
+            return replace(found, verdict="inconclusive", why=why)
+        return found
+
     def with_causes(self, found: results.Result) -> results.Result:
         """A failing comparison with what the values show where it begins."""
         if found.verdict != "fail" or found.origin is None:
@@ -122,6 +137,11 @@ class _Kept(NoSink):
         if any(cause.at == found.origin.key.site for cause in found.causes):
             return found
         return replace(found, causes=(*found.causes, *shown_by(found.origin.key, self.ours, self.theirs)))
+
+
+def _is_output(record: Record) -> bool:
+    """Whether it is an array that the function returns."""
+    return record.key.module == "" and record.kind == "tensor" and not record.key.is_input
 
 
 def _asserting(compared: Callable[P, Result]) -> Callable[P, Result]:

@@ -48,7 +48,7 @@ def fingerprint(array: np.ndarray, dtype: str = "") -> str:
 
 def narrow(x: np.ndarray) -> np.ndarray:
     """64 bits as 32: JAX has none, and tables that torch makes in float64 are the same there when rounded."""
-    return x.astype({"float64": np.float32, "int64": np.int32}.get(x.dtype.name, x.dtype))
+    return x.astype({"float64": np.float32, "complex128": np.complex64, "int64": np.int32}.get(x.dtype.name, x.dtype))
 
 
 def fingerprint_bytes(dtype: str, shape: tuple[int, ...], chunks: Iterable[Any]) -> str:
@@ -136,6 +136,7 @@ def weight_print(values: np.ndarray) -> str:
     Cost: another pass over the values; 1 MB of memory.
     """
     flat = values.reshape(-1)
+    flat = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
     total, square, low, high = 0.0, 0.0, math.inf, -math.inf
     counters = np.zeros(COUNTERS)
     for i, start in enumerate(range(0, flat.size, _CHUNK)):

@@ -41,14 +41,19 @@ class Masks:
         return self.rule.paired(module, port, shape, known)
 
     def frame(
-        self, module: str, part: Part, rows: int, frames: Mapping[str, tuple[Any, Any]], at: int
+        self, module: str, part: Part, rows: int, frames: Mapping[str, tuple[Any, Any]], at: int, count: int
     ) -> tuple[Any, Any]:
         """Index and weight of a part's rows: what its mask says of so many rows, or those of the rule's own frame.
 
         Args:
-            frames: the branch's, by name. at: the branch's place in the batch.
+            frames: the branch's, by name. at: the branch's place in the batch. count: of the branches in it.
+
+        Returns:
+            Of a joint sequence of several items, each with a mask of its own, the weight is of each item.
         """
         valid = self.of(module, rows, part.start)
+        if valid is not None and part.frame == JOINT and valid.shape[0] not in (1, count):
+            return read_of(valid, None)
         if valid is not None:
             valid = valid[at if at < valid.shape[0] else 0]
         if part.frame == JOINT:
@@ -77,11 +82,11 @@ def read_of(valid: torch.Tensor, padded: torch.Tensor | int | None) -> tuple[tor
     Where the mask leaves out another number of rows than the text has padded, nobody knows what those are: all count.
 
     Args:
-        valid: bool [R], True where a key is read. padded: how many rows of the text are padding; None where the mask
-            is all that is known.
+        valid: bool [R] or [B, R], True where a key is read. padded: how many rows of the text are padding; None where
+            the mask is all that is known.
     """
     weight = (valid if padded is None else valid | ((~valid).sum() != padded)).to(torch.float32)
-    return torch.arange(valid.shape[0], dtype=torch.int32, device=valid.device), weight
+    return torch.arange(valid.shape[-1], dtype=torch.int32, device=valid.device), weight
 
 
 def let_through(mask: Any) -> torch.Tensor | None:

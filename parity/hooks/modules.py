@@ -22,6 +22,16 @@ def device_of(model: torch.nn.Module) -> torch.device:
     return next((x.device for _, x in named_tensors(model)), torch.device("cpu"))
 
 
+def cast(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """A model whose tensors are in a dtype, complex tables among them: torch's own `to` keeps only their real part."""
+    wide = torch.complex128 if dtype is torch.float64 else torch.complex64
+
+    def one(x: torch.Tensor) -> torch.Tensor:
+        return x.to(wide) if x.is_complex() else x.to(dtype) if x.is_floating_point() else x
+
+    return model._apply(one)
+
+
 def module_tree(model: torch.nn.Module) -> dict[str, str]:
     """Path of each callable module -> path of the nearest callable module above it."""
     paths = callable_modules(model)

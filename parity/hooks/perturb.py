@@ -265,7 +265,8 @@ class _Run:
         self.aside.append((module, before, tables))
         module._buffers.update({name: wide for name, (_, wide) in tables.items()})
         for name, parameter in before.items():
-            if parameter is not None and _is(parameter, *HALF, torch.float32, torch.float64):
+            there = parameter is not None and not parameter.is_meta  # or its own hook brings it, and takes it away
+            if parameter is not None and there and _is(parameter, *HALF, torch.float32, torch.float64):
                 moved = self.ulp(self.widened(parameter.data))
                 module._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
 
@@ -274,7 +275,10 @@ class _Run:
         self.calls += 1
         if self.wide and self.calls == 1:
             self.around.enter_context(widest())
-            self.around.enter_context(torch.autocast(device_of(self.model).type, enabled=False))
+            device = device_of(self.model).type  # meta: its weights are elsewhere between two calls
+            there = torch.accelerator.current_accelerator() if device == "meta" else None
+            device = "cpu" if device == "meta" else device
+            self.around.enter_context(torch.autocast(there.type if there else device, enabled=False))
         if own or self.calls == 1:
             self.modes.append(_elementary_functions(self, of_vectors=not own))
             self.modes[-1].__enter__()

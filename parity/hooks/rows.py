@@ -111,7 +111,9 @@ def kept(rows: Any, which: Any) -> Any:
     """Some rows of [B, R, ...] as they are, and zeros for the others: no row is moved, so none leaves its device.
 
     Args:
-        which: bool [R] tensor of the same kind.
+        which: bool [R] tensor of the same kind, or [B, R]; of another number of items, what is of any of them counts.
     """
+    if which.ndim > 1 and which.shape[0] != rows.shape[0]:
+        which = which.any(0)
     zero = rows.new_zeros(()) if hasattr(rows, "new_zeros") else 0
-    return rows.where(which.reshape(1, -1, *([1] * (rows.ndim - 2))), zero)
+    return rows.where(which.reshape(-1, rows.shape[1], *([1] * (rows.ndim - 2))), zero)

@@ -212,7 +212,8 @@ class Tap:
         frames = self.frames[entry.branch]
         if self.masks is None:
             return frames[part.frame]
-        return self.masks.frame(entry.site.partition(":")[0], part, rows, frames, self.branches.index(entry.branch))
+        at, count = self.branches.index(entry.branch), len(self.branches)
+        return self.masks.frame(entry.site.partition(":")[0], part, rows, frames, at, count)
 
     def _part(
         self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any], item: Item | None

@@ -111,14 +111,15 @@ def parts_of(x: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def leaves(x: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """What is in a nest and is none itself, with names such as `out.0.sample`."""
+def leaves(x: Any, name: str = "", around: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """What is in a nest and is none itself, with names such as `out.0.sample`; `around`: the nests that it is in, one
+    of which it may hold again."""
     parts = parts_of(x)
     if parts is None:
         yield name, x
         return
-    for part, item in parts:
-        yield from leaves(item, f"{name}.{part}" if name else part)
+    for part, item in parts if id(x) not in around else ():
+        yield from leaves(item, f"{name}.{part}" if name else part, (*around, id(x)))
 
 
 def _same(x: Any) -> Any:

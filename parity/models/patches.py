@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.modules import named_tensors
+from parity.hooks.modules import cast, named_tensors
 from parity.reached import Reached
 from parity.settings import AUTO, MODEL, Settings
 
@@ -55,7 +55,7 @@ def in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """A model in a working dtype. One that holds 16-bit weights of that dtype stays as its loader left it: which of the
     others are kept in float32 is its own choice."""
     found = {x.dtype for _, x in named_tensors(model) if x.is_floating_point()}
-    return model if found <= {dtype} or (dtype.itemsize == 2 and dtype in found) else model.to(dtype)
+    return model if found <= {dtype} or (dtype.itemsize == 2 and dtype in found) else cast(model, dtype)
 
 
 def setting_dtype(settings: Settings, name: str) -> torch.dtype | None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.hooks.modules import cast
 from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
 from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
@@ -264,7 +265,7 @@ def load_encoder(
     """
     given = encoder.stream.dtype(settings)
     model = load_component(encoder.kind, case.folder, encoder.part, dtype=given).eval().requires_grad_(False)
-    model = model if dtype is None else model.to(dtype)
+    model = model if dtype is None else cast(model, dtype)
     reached.mark("dtype")
     if encoder.byt5:
         reached.mark("text.byt5_dtype")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from parity.hooks.faults.decoder import KNOWN, MODEL, wrong_from_here_on
+from parity.hooks.modules import cast
 from parity.hooks.rows import WHOLE, Part
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
@@ -78,7 +79,7 @@ def load_decoder(
     vae_config(case.folder)
     given = DTYPES[settings.text("dtype")]
     vae: Any = load_part(case.folder, "vae", torch_dtype=given)
-    vae = (vae if dtype is None else vae.to(dtype)).eval().requires_grad_(False)
+    vae = (vae if dtype is None else cast(vae, dtype)).eval().requires_grad_(False)
     reached.mark("dtype")
     if settings["vae.tiling"]:
         vae.enable_tiling()

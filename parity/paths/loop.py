@@ -192,7 +192,8 @@ def _conditions(side: Loaded) -> dict[str, dict[str, torch.Tensor]]:
     dtype = side.backend.dtype
 
     def placed(x: torch.Tensor) -> torch.Tensor:
-        return side.backend.tensor(x.to(dtype) if x.is_floating_point() else x)
+        # A copy: a model may write to what it is given, and the next call is given it too.
+        return side.backend.tensor(x.to(dtype if x.is_floating_point() else x.dtype, copy=True))
 
     return {branch: {k: placed(x) for k, x in given.items()} for branch, given in side.inputs.conditions.items()}
 

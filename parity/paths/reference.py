@@ -12,7 +12,7 @@ from parity.errors import UsageError
 from parity.hooks.attach import attached
 from parity.hooks.compiled import eagerly, is_compiled
 from parity.hooks.masks import Masks
-from parity.hooks.modules import device_of, module_tree, named_tensors
+from parity.hooks.modules import cast, device_of, module_tree, named_tensors
 from parity.hooks.reduce.on_torch import has_float64
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
@@ -179,7 +179,7 @@ def load_reference(
             f"floors are measured in float64, which '{device_of(model).type}' does not have: run the reference on cuda "
             "or cpu (-r device=cpu)"
         )
-    model = (in_dtype(model, given) if dtype is None else model.to(dtype)).eval()
+    model = (in_dtype(model, given) if dtype is None else cast(model, dtype)).eval()
     reached.mark("dtype")
     with torch.no_grad():
         family.adapt(model, case, reached, traced=False, first=inputs.conditions[BRANCHES[0]])

@@ -29,6 +29,9 @@ def _batch(x: Any) -> int:
 class Branches:
     """Names the calls of one transformer.
 
+    A batch of two that nobody explains is taken for both branches, until a second call in the same step shows that it
+    is two videos.
+
     Attributes:
         guided: says whether a batch of several holds both branches; None where nobody knows.
         given: the names that the user gave for the branches of a batch, in order; empty for none.
@@ -38,25 +41,35 @@ class Branches:
         self.guided, self.given = guided, given
         self._context = ""
         self._calls = 0
+        self._guessed = self._apart = False
 
     def step(self) -> int:
         """A step of the scheduler ended: how many calls were made in it."""
         made, self._calls = self._calls, 0
+        self._apart |= made > 1 and self._guessed
+        self._guessed = False
         return made
+
+    def failed(self) -> None:
+        """The last call raised: another may take its place."""
+        self._calls -= 1
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
         """The branches in the batch of a call, in order."""
         batch = next((n for n in map(_batch, (*args, *kwargs.values())) if n), 1)
         self._calls += 1
-        if self.given and len(self.given) > 1:
+        if len(self.given) > 1:
             return self.given
         name = self._context.removeprefix("pred_")
         if name and name != "cond_uncond":
             return (name,)
         guided = self.guided()
-        both = batch == len(BATCHED) if guided is None else guided
+        both = batch == len(BATCHED) and not self._apart if guided is None else guided
         if both and batch % len(BATCHED) == 0 and (name or self._calls == 1):
+            self._guessed |= guided is None and not name
             return BATCHED
+        if self._guessed:  # the first was no batch of both after all: the next steps' are named one by one
+            return (f"call{self._calls}",)
         return (_ORDER[self._calls - 1],) if self._calls <= len(_ORDER) else (f"call{self._calls}",)
 
     @contextlib.contextmanager

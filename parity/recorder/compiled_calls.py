@@ -14,7 +14,7 @@ Cost. A second forward for each call.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from parity.hooks.calls import Call, prediction_of
 from parity.hooks.compiled import ORIGINAL, eagerly, entry_of
 from parity.hooks.methods import replaced
 from parity.hooks.torchtools import mapped
+from parity.recorder.again import Again, Draws, Memory
 from parity.recorder.torch_calls import Calls
 
 
@@ -52,13 +53,19 @@ class TorchCompiledCalls(Calls):
         def observed(*args: Any, **kwargs: Any) -> Any:
             if self.busy or not self.wanted():
                 return own(*args, **kwargs)
-            given: tuple[Any, Any] | None = None
+            again: Again | None = None
             with self.guard():
-                given = mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))
+                before, again = Memory.of([self.model]), Again.of(self.model, args, kwargs)
             out = own(*args, **kwargs)
-            if given is not None:
+            if again is not None:
                 with self.guard():
-                    self._beside(*given, mapped(_kept, prediction_of(out)))  # CUDA graphs write over what they gave
+                    after, draws = Memory.of([self.model]), Draws.now()
+                    before.put()
+                    try:
+                        self._beside(again, mapped(_kept, prediction_of(out)))  # CUDA graphs write over what they gave
+                    finally:
+                        after.put()
+                        draws.put()
             return out
 
         if hasattr(own, ORIGINAL):  # so that `eagerly` finds the function beneath
@@ -68,18 +75,17 @@ class TorchCompiledCalls(Calls):
         with self.branches.listening(self.model), replaced(entry, name, observed):
             yield
 
-    def _beside(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        """Call the module itself on what its program was given, and record that."""
-        branches = self.branches.of(args, kwargs)
-        call = Call("", self.seen, branches, args, kwargs, None)
+    def _beside(self, again: Again, output: Any) -> None:
+        """Call the module itself on what its program was given, as it was then, and record that."""
+        branches = self.branches.of(again.args, again.kwargs)
+        call = Call("", self.seen, branches, again.args, again.kwargs, None)
         self.seen += 1
         self.busy = True
         try:
             with eagerly(self.model):
                 tap = self.tap(branches)
-                again = Call("", call.number, branches, mapped(torch.clone, args), mapped(torch.clone, kwargs), None)
                 with attached(self.model, tap):
-                    self.model(*again.args, **again.kwargs)
+                    again()
                 self._record(call, tap, output)
         finally:
             self.busy = False

@@ -70,6 +70,10 @@ class Loop:
                 return None
             with self.guard():
                 given = {**dict(zip(names, args, strict=False)), **kwargs}
+                if lacks := [name for name in _STEP if name not in given]:
+                    raise UsageError(
+                        f"the scheduler's step was not given {', '.join(lacks)}, by these names or in order"
+                    )
                 kept = {n: given[n].detach().clone() for n in ("model_output", "sample")}  # some schedulers write there
                 return kept, given["timestep"], _remembered(scheduler)
             return None
@@ -201,7 +205,8 @@ class Loop:
                 call = self._named[counted]
                 self._named[counted] += 1
                 key = Key(STAGE, self.steps.number, "", f"{module}:{port or 'out'}", call)
-                value = x if isinstance(x, np.ndarray) else self.kind.host(x)
+                value = np.ascontiguousarray(x if isinstance(x, np.ndarray) else self.kind.host(x))
+                value = value.view(value.real.dtype) if np.iscomplexobj(value) else value
                 self.steps.part.append(replace(value_record(key, value, _dtype(x)), value=None))
 
         with listening(named):

@@ -16,6 +16,7 @@ from parity.hooks.modules import module_tree, named_tensors
 from parity.recorder.processes import Process
 from parity.recorder.torch_calls import Kind
 from parity.records import PORT, Provenance
+from parity.settings import BITS
 
 TRANSFORMERS, OTHERS = ("transformer", "transformer_2", "unet"), ("prior",)
 """What denoises in a pipeline, by its names; and where none of these is there."""
@@ -44,7 +45,7 @@ class Parts:
         Raises:
             UsageError: nothing that can be observed.
         """
-        entries = _transformers(pipe, transformer)
+        entries = {name: _inside(model) for name, model in _transformers(pipe, transformer).items()}
         models = {name: plain(model) for name, model in entries.items()}
         scheduler, vae = scheduler or getattr(pipe, "scheduler", None), plain(vae or getattr(pipe, "vae", None))
         if not models and not hasattr(vae, "decode"):
@@ -105,18 +106,21 @@ def provenance_of(parts: Parts, kind: Kind, process: Process) -> Provenance:
     for i, (prefix, model) in enumerate(models.items()):
         before = f"{prefix}." if i else ""
         with eagerly(model):
-            if not (process.split or process.together):
+            # What is offloaded is nowhere now; a fingerprint of some weights alone would say that others are missing.
+            there = not any(x.is_meta for _, x in named_tensors(model))
+            if there and not (process.split or process.together):
                 weights |= weight_prints((before + n, narrow(kind.host(x))) for n, x in named_tensors(model))
             top = prefix if i else ""
             modules |= {before + name: before + above if above else top for name, above in module_tree(model).items()}
             modules |= {prefix: ""} if i else {}
     tensors = list(next(iter(models.values())).parameters()) if models else []
     dtypes = [str(x.dtype).removeprefix("torch.") for x in tensors]
+    working = [dtype for dtype in dtypes if dtype in BITS]  # weights in 8 bits are stored so, and computed wider
     return Provenance(
         side="candidate",
         backend=PORT,
         model=recorded,
-        settings={"dtype": max(set(dtypes), key=dtypes.count), **configs} if dtypes else configs,
+        settings={"dtype": max(set(working), key=working.count), **configs} if working else configs,
         seed=0,
         steps=int(timesteps.numel()) if isinstance(timesteps, torch.Tensor) else 0,
         weights=weights,
@@ -148,6 +152,11 @@ def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
 
 MOST = 64
 """Length up to which a list in a config is held; a table of weights is none."""
+
+
+def _inside(model: Any) -> Any:
+    """The module that is spread over processes or devices by a wrapper, which calls it."""
+    return model.module if type(model).__name__ in ("DataParallel", "DistributedDataParallel") else model
 
 
 def _plain(value: object) -> bool:

@@ -1,7 +1,7 @@
 """The steps of a recording: what was seen between two steps of the scheduler becomes one part of the golden.
 
-A step ends with `scheduler.step`. Without a scheduler it ends where a branch is called a second time. What happens
-outside the loop (the decoder) is collected for the part that is written last.
+A step ends with `scheduler.step`; without a scheduler all calls are of one step. What happens outside the loop (the
+decoder) is collected for the part that is written last.
 """
 
 from __future__ import annotations

@@ -147,6 +147,7 @@ class Calls:
     def end(self, tap: Tap, output: Any) -> None:
         call, self._call = self._call, None
         if call is None or output is None:
+            self.branches.failed()
             return
         with self.guard():
             self.seen += 1

@@ -58,6 +58,38 @@ def blocks_and_decoder_wrapped(parts: Parts) -> None:
 WAYS = [wrapped, in_place, forward_alone, blocks_in_place, blocks_and_decoder_wrapped]
 
 
+class Remembers(torch.nn.Module):
+    """Draws, and counts its calls."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls + torch.randn_like(x)
+
+
+def test_what_a_compiled_model_draws_and_remembers_is_the_scripts(tmp_path: Path) -> None:
+    def call(compiled: Any, seen: list[torch.Tensor]) -> torch.Tensor:
+        torch.manual_seed(0)
+        x = drawn(1, 4, 8)
+        for _ in range(3):
+            x = compiled(x)
+            seen.append(x)
+        return x
+
+    plain: list[torch.Tensor] = []
+    observed: list[torch.Tensor] = []
+    call(torch.compile(Remembers(), backend=BACKEND), plain)
+    compiled = torch.compile(Remembers(), backend=BACKEND)
+    recorded(tmp_path / "golden", lambda: call(compiled, observed), transformer=compiled)
+    assert all(torch.equal(a, b) for a, b in zip(plain, observed, strict=True))
+    sites = {":out": {}, "loop:noise_pred": {}}
+    for r in Golden.open(tmp_path / "golden").read_step(0).records:
+        if r.key.site in sites and r.moments is not None:
+            sites[r.key.site][r.key.branch] = (r.moments.min, r.moments.max)
+    assert sites[":out"] == sites["loop:noise_pred"]
+
+
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_compiled_transformer_is_recorded(
     way: Callable[[Parts], None], reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

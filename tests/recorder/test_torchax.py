@@ -60,6 +60,17 @@ def ported(env: Any, where: Path, *, compiled: bool, **options: Any) -> None:
     assert np.array_equal(plain, seen), "recording changes no bit"
 
 
+def test_an_observed_program_that_cannot_run_leaves_the_script_s_own(
+    env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exhausted(*given: Any) -> Any:
+        raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    monkeypatch.setattr("parity.recorder.torchax_calls.split", exhausted)  # as where its reductions do not fit
+    ported(env, tmp_path / "tpu", compiled=True)
+    assert "RESOURCE_EXHAUSTED; the script goes on" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("compiled", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_port_agrees_with_the_torch_recording(compiled: bool, env: Any, reference: Path, tmp_path: Path) -> None:
     ported(env, tmp_path / "tpu", compiled=compiled, like=reference)

@@ -85,6 +85,7 @@ def _reduce(x: torch.Tensor) -> Reduced:
     if x.layout is not torch.strided or x.is_quantized or x.is_meta or x.is_nested:
         raise TypeError(f"cannot reduce a tensor of layout {x.layout}, dtype {x.dtype} on {x.device}: pass a dense one")
     x = _real(x.detach())
+    x = x.float() if x.is_floating_point() and x.itemsize == 1 else x  # nothing can be computed in 8 bits
     shape = tuple(x.shape)
     g = geometry(shape)
     wide = x.dtype is torch.float64 or not x.dtype.is_floating_point

@@ -31,9 +31,9 @@ def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Recor
 
 
 def to_numpy(x: torch.Tensor) -> np.ndarray:
-    """A torch tensor's values on the host; the 16-bit floats that numpy lacks or computes badly in as float32."""
+    """A torch tensor's values on the host; floats of 16 bits and fewer, which numpy lacks or sums badly, widened."""
     x = whole_of(x).detach()
-    if x.dtype in (torch.bfloat16, torch.float16):
+    if x.is_floating_point() and x.itemsize < 4:
         x = x.to(torch.float32)
     return x.cpu().numpy()
 

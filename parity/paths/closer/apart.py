@@ -43,13 +43,14 @@ class Apart:
     @classmethod
     def of(cls, key: Key, ours: torch.Tensor, theirs: torch.Tensor) -> Apart:
         """Of rows of the same shape. What is not finite on one side is infinitely far."""
-        bins = norms(torch.where(ours.isnan() & theirs.isnan() | (ours == theirs), 0.0, theirs - ours))
+        bins = norms(_between(ours, theirs))
         bins[np.isnan(bins)] = np.inf
-        return cls(key, ours, theirs, float(torch.linalg.vector_norm(ours.double())), bins, np.zeros_like(bins))
+        whole = float(np.sqrt((norms(_finite(ours)) ** 2).sum()))
+        return cls(key, ours, theirs, whole, bins, np.zeros_like(bins))
 
     def widen(self, other: torch.Tensor) -> None:
         """Take in the same rows as a run has them that rounds otherwise."""
-        bins = norms(other - self.own)
+        bins = norms(_between(self.own, other))
         if np.isfinite(bins).all():
             self.most = np.maximum(self.most, bins)
             self.whole = max(self.whole, float(np.sqrt((bins**2).sum())))
@@ -83,10 +84,20 @@ class Apart:
     def floor(self) -> Floor:
         """No bin is taken to be more exact than the whole (`parity.floors.level`)."""
         whole = max(self.whole, LEAST * self.norm)
-        own = norms(self.own)
+        own = norms(_finite(self.own))
         share = own / self.norm if self.norm > 0 else np.ones_like(own)
         least = whole * np.maximum(share, 1.0 / np.sqrt(own.size))
         return Floor(whole, np.maximum(self.most, least).astype(np.float32))
+
+
+def _between(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The difference; 0 where both hold the same infinity, or NaN."""
+    return torch.where(x.isnan() & y.isnan() | (x == y), 0.0, y - x)
+
+
+def _finite(x: torch.Tensor) -> torch.Tensor:
+    """What is not finite as 0: a mask that is added has no norm."""
+    return torch.where(torch.isfinite(x), x, 0.0)
 
 
 def norms(x: torch.Tensor) -> np.ndarray:

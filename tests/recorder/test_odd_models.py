@@ -1,0 +1,160 @@
+"""Models and loops that are not as diffusers' are: weights that are elsewhere, several videos at a time, calls that are
+made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import parity
+from parity.compare.diff import diff
+from parity.golden import Golden
+from tests.support.scripts import drawn, recorded, referenced
+
+
+class Model(torch.nn.Module):
+    """Blocks over rows, of which a mask says which are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, text: Any = None, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        if attention_mask is not None:
+            x = x + (self.blocks[0](text) * attention_mask[..., None]).sum(1, keepdim=True)
+        return x
+
+
+class Scheduler:
+    def step(self, model_output: torch.Tensor, timestep: int, sample: torch.Tensor) -> torch.Tensor:
+        return sample - 0.1 * model_output
+
+
+X = drawn(1, 8, 16)
+TWO, TEXT = drawn(2, 8, 16), drawn(2, 6, 16, seed=2)
+MASK = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0]])
+
+
+def loop(model: Any, x: torch.Tensor = X, *given: Any, scheduler: Scheduler | None = None) -> torch.Tensor:
+    for i in range(2):
+        x = (scheduler or Scheduler()).step(model(x, *given), i, x)
+    return x
+
+
+def golden(where: Path, call: Callable[[Scheduler], Any], model: Any, *, once: bool = True) -> Path:
+    scheduler = Scheduler()
+    (recorded if once else referenced)(where, lambda: call(scheduler), transformer=model, scheduler=scheduler)
+    return where
+
+
+def offloaded(model: Model) -> Any:
+    return pytest.importorskip("accelerate").cpu_offload(model, execution_device=torch.device("cpu"))
+
+
+def stored_in_8_bits(model: Model) -> Any:
+    from diffusers.hooks import apply_layerwise_casting
+
+    apply_layerwise_casting(model, storage_dtype=torch.float8_e4m3fn, compute_dtype=torch.float32)
+    return model
+
+
+class DistributedDataParallel(torch.nn.Module):
+    def __init__(self, module: Model) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *given: Any) -> Any:
+        return self.module(*given)
+
+
+@pytest.mark.parametrize("change", [offloaded, DistributedDataParallel])
+def test_a_model_that_is_wrapped_or_elsewhere_is_recorded(change: Callable[[Model], Any], tmp_path: Path) -> None:
+    ours, theirs = Model(), change(Model())
+    golden(tmp_path / "gpu", lambda s: loop(ours, scheduler=s), ours, once=False)
+    golden(tmp_path / "tpu", lambda s: loop(theirs, scheduler=s), theirs, once=False)
+    for pair in (("gpu", "tpu"), ("tpu", "gpu")):
+        found = diff(*(tmp_path / name for name in pair))
+        assert found.verdict == "pass", found.reason
+        assert "blocks.1:out" in {d.key.site for d in found.sites}
+
+
+def test_weights_that_are_stored_in_8_bits_are_recorded(tmp_path: Path) -> None:
+    model = stored_in_8_bits(Model())
+    where = golden(tmp_path / "gpu", lambda s: loop(model, scheduler=s), model)
+    assert "dtype" not in Golden.open(where).provenance.settings
+    assert diff(where, where).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("text", "item", "origin"),
+    [
+        (torch.where(MASK[..., None] > 0, TEXT, 5.0), -1, ""),
+        (TEXT.index_put((torch.tensor(1), torch.tensor(4)), torch.tensor(5.0)), -1, ":in.text"),
+        (TEXT, 1, "blocks.1:out"),
+    ],
+)
+def test_each_item_of_a_batch_has_its_own_padding(text: torch.Tensor, item: int, origin: str, tmp_path: Path) -> None:
+    model, other = Model(), Model()
+    hook = lambda module, given, out: out.index_put((torch.tensor(item), torch.tensor(3)), out.new_zeros(16))  # noqa: E731
+    if item >= 0:
+        other.blocks[1].register_forward_hook(hook)
+    golden(tmp_path / "gpu", lambda s: loop(model, TWO[:, :6], TEXT, MASK, scheduler=s), model, once=False)
+    golden(tmp_path / "tpu", lambda s: loop(other, TWO[:, :6], text, MASK, scheduler=s), other)
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert ("" if found.origin is None else found.origin.key.site) == origin, found.reason
+
+
+def test_two_videos_at_a_time_are_no_guidance_branches(tmp_path: Path) -> None:
+    model = Model()
+
+    def call(scheduler: Scheduler) -> None:
+        x = TWO
+        for i in range(2):
+            x = scheduler.step(model(x) + 3 * (model(x) - model(x * 0.5)), i, x)
+
+    where = golden(tmp_path / "gpu", call, model)
+    first, second = (
+        {r.key.branch: r.shape[0] for r in Golden.open(where).read_step(i).records if r.key.site == ":out"}
+        for i in range(2)
+    )
+    assert first == {"uncond": 1, "cond": 1, "call2": 2, "call3": 2}  # until the second call nobody knows
+    assert second == {"cond": 2, "uncond": 2, "call3": 2}
+
+
+def test_a_call_that_failed_and_is_made_again_counts_once(tmp_path: Path) -> None:
+    model = Model()
+
+    def call(scheduler: Scheduler) -> None:
+        with pytest.raises(RuntimeError):
+            model(X[..., :8])
+        loop(model, scheduler=scheduler)
+
+    where = golden(tmp_path / "gpu", call, model)
+    assert {r.key.branch for r in Golden.open(where).read_step(0).records} == {"", "cond"}
+
+
+def test_what_is_complex_is_named_whole(tmp_path: Path) -> None:
+    model = Model()
+
+    def call(scheduler: Scheduler, imaginary: float) -> None:
+        parity.tap("rope", torch.ones(4, 8) + imaginary * 1j)
+        loop(model, scheduler=scheduler)
+
+    golden(tmp_path / "gpu", lambda s: call(s, 0.3), model, once=False)
+    golden(tmp_path / "tpu", lambda s: call(s, -0.3), model)
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert (found.verdict, found.origin and found.origin.key.site) == ("fail", "rope:out")
+
+
+def test_a_nest_that_holds_itself_is_recorded(tmp_path: Path) -> None:
+    model, given = Model(), {"x": X}
+    given["self"] = given  # type: ignore[assignment]
+    where = golden(tmp_path / "gpu", lambda s: loop(model, X, given, scheduler=s), model)
+    assert Golden.open(where).complete
