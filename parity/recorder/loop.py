@@ -21,7 +21,6 @@ from parity.hooks.methods import watched
 from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
 from parity.recorder.again import Again
-from parity.recorder.branches import Branches
 from parity.recorder.steps import OUTSIDE, STAGE, Steps
 from parity.recorder.torch_calls import Kind
 from parity.recorder.wrong import Wrong, latents_of, unobserved
@@ -41,7 +40,8 @@ class Loop:
     """Watches a script's loop.
 
     Attributes:
-        steps: of the recording. kind: where its tensors lie. branches: of its transformers.
+        steps: of the recording. kind: where its tensors lie.
+        called: whether calls of a transformer are watched.
         wrong: takes decodes with known faults; None for none. layout: of what the decoder is given and gives.
         guard: context in which parity's own work is done. wanted: whether anything is recorded still.
         ended: called when a step has been written.
@@ -49,7 +49,7 @@ class Loop:
 
     steps: Steps
     kind: Kind
-    branches: list[Branches]
+    called: bool
     wrong: Wrong | None
     layout: Layout
     guard: Guard
@@ -83,15 +83,15 @@ class Loop:
                 return
             given, timestep, remembered = held
             with self.guard():
-                called = [branches.step() for branches in self.branches]
-                if called and not any(called) and self.steps.number == 0:
+                if self.called and not self.steps.calls and self.steps.number == 0:
                     raise UsageError(NOT_CALLED)
                 seen = self.steps.part
                 seen += [] if remembered is None else [self._number("history", remembered)]
                 seen += self._schedule(scheduler) if self.steps.number == 0 else []
                 seen += self._place(scheduler, timestep)
                 seen += self._values({**given, "after": _first(result)})
-                self.steps.end_step()
+                self.steps.stepped = True
+                self.steps.end_step(given["sample"])
             self.ended()
 
         with watched(scheduler, "step", before, after):

@@ -333,6 +333,7 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
         lambda: provenance_of(parts, wanted.kind, process),
         asked.overwrite,
         writes=process.writes,
+        stepped=None if parts.scheduler is None else False,
     )
     with contextlib.ExitStack() as stack:
         for context in _watched(asked, wanted, wrong):
@@ -362,7 +363,7 @@ def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[conte
         UsageError: no module matches.
     """
     parts, kind, steps = asked.parts, wanted.kind, wanted.steps
-    names = [Branches(parts.guided, asked.branches) for _ in parts.models]
+    names = [Branches(parts.guided, asked.branches, steps) for _ in parts.models]
     found = []
     for (prefix, model), own in zip(parts.models.items(), names, strict=True):
         calls = _calls(model, parts.entries[prefix])(
@@ -381,7 +382,7 @@ def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[conte
     loop = Loop(
         steps=steps,
         kind=kind,
-        branches=names,
+        called=bool(names),
         wrong=wrong,
         layout=asked.layout,
         guard=wanted.guard,
@@ -421,6 +422,9 @@ def _finish(recording: Recording, complete: bool, like: str | os.PathLike[str] |
     if recording.steps.repeated:
         at = ", ".join(map(str, recording.steps.repeated))
         say(f"in step {at} a branch was called more than once: the last call of each is recorded")
+    if recording.steps.before:
+        calls = f"{recording.steps.before} call{'s' if recording.steps.before > 1 else ''}"
+        say(f"left out: {calls} before the first step's, on other latents")
     say(f"{what} recorded to {recording.where}{state}; compare: parity diff {both}")
 
 
