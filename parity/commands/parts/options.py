@@ -274,17 +274,11 @@ class Output:
 
     Attributes:
         format: one of `parity.report.formats.NAMES`.
-
-    Raises:
-        UsageError: no such format.
     """
 
     panel: ClassVar[str] = "Output"
 
-    format: Annotated[str, one_of(choices.FORMATS, "Format on stdout; json is one document and nothing else.")] = "text"
-
-    def __post_init__(self) -> None:
-        formats.require(self.format)
+    format: Annotated[str, one_of(formats.NAMES, "Format on stdout; json is one document and nothing else.")] = "text"
 
     @property
     def quiet(self) -> bool:
