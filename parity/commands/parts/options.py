@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -134,19 +134,11 @@ class Start:
     given: Given
     stages: tuple[str, ...]
 
-    def request(
-        self,
-        loaded: tuple[Ports, Settings, Settings],
-        *,
-        sites: str = "blocks",
-        values: tuple[str, ...] = (),
-        isolate: str = "none",
-        checks: str = "both",
-    ) -> Request:
+    def request(self, loaded: tuple[Ports, Settings, Settings], **how: Any) -> Request:
         """The request of both sides.
 
         Args:
-            loaded: of `Sides.load`. The others: see `Request`.
+            loaded: of `Sides.load`. how: `sites`, `values`, `isolate` and `checks` of the `Request`.
 
         Raises:
             UsageError: settings that the stages have no place for.
@@ -168,10 +160,7 @@ class Start:
             stages=self.stages,
             stage2=self.given.stage2,
             like=self.given.like,
-            sites=sites,
-            values=values,
-            isolate=isolate,
-            checks=checks,
+            **how,
         )
 
 
