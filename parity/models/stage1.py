@@ -76,19 +76,19 @@ def read_stage1(path: Path, streams: Sequence[Stream], config: Mapping[str, Any]
             finite; a mask with other values than 0 and 1, or one without a token that must have one.
     """
     conditions: Conditions = {branch: {} for branch in _PREFIXES}
-    with StageFile(path) as file:
-        for stream in streams:
-            length = stream.length(config)
-            for branch, prefix in _PREFIXES.items():
-                name, mask_name = prefix + stream.name, prefix + stream.mask_name
-                embeds = file.read(name, (1, length, int(config[stream.width])), FLOATS)
-                length = embeds.shape[1]  # the mask and the other branch are padded to it
-                mask = file.read(mask_name, (1, length), MASKS) if stream.masked else None
-                check_finite(path, name, embeds)
-                conditions[branch][stream.argument] = embeds
-                if mask is not None:
-                    _check_mask(path, mask_name, mask, may_be_empty=stream.may_be_empty)
-                    conditions[branch][stream.mask_argument] = mask
+    file = StageFile(path)
+    for stream in streams:
+        length = stream.length(config)
+        for branch, prefix in _PREFIXES.items():
+            name, mask_name = prefix + stream.name, prefix + stream.mask_name
+            embeds = file.read(name, (1, length, int(config[stream.width])), FLOATS)
+            length = embeds.shape[1]  # the mask and the other branch are padded to it
+            mask = file.read(mask_name, (1, length), MASKS) if stream.masked else None
+            check_finite(path, name, embeds)
+            conditions[branch][stream.argument] = embeds
+            if mask is not None:
+                _check_mask(path, mask_name, mask, may_be_empty=stream.may_be_empty)
+                conditions[branch][stream.mask_argument] = mask
     return conditions
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Mapping
-from types import TracebackType
 
+import msgspec
 import safetensors
 import safetensors.torch
 import torch
@@ -26,21 +26,9 @@ MAX_DIMENSION = 1 << 20
 FLOATS = ("F32", "BF16", "F16")
 MASKS = ("BOOL", "U8", "I8", "I16", "I32", "I64", *FLOATS)
 
-_NAMES = {
-    "F32": torch.float32,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-}
-
 
 class StageFile:
-    """An open safetensors file whose every complaint names the file; a context manager.
+    """An open safetensors file whose every complaint names the file.
 
     Attributes:
         path: of the file.
@@ -59,14 +47,6 @@ class StageFile:
         self.metadata: dict[str, str] = dict(self._file.metadata() or {})
         self._names = set(self._file.keys())
         self._dtype_info = self._parse_dtype_info()
-
-    def __enter__(self) -> StageFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.__exit__(kind, error, trace)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,31 +86,22 @@ class StageFile:
         stored = self._file.get_slice(name).get_dtype()
         if stored not in dtypes:
             raise UsageError(f"{self.path}: tensor {name!r}: expected a dtype of {', '.join(dtypes)}, found {stored}")
-        meant = self._meant_dtype(name, stored)
-        return self._file.get_tensor(name).to(meant)
-
-    def _meant_dtype(self, name: str, stored: str) -> torch.dtype:
-        """Return the dtype that the tensor has, as the header's `dtype_info` or else as it is stored."""
-        dtype = _NAMES[stored]
-        said = self._dtype_info.get(name, str(dtype))
-        if said == str(dtype):
-            return dtype
-        narrowed = {str(narrow): narrow for narrow in (torch.bfloat16, torch.float16)}
-        if stored == "F32" and said in narrowed:
-            return narrowed[said]
+        tensor: torch.Tensor = self._file.get_tensor(name)
+        said = self._dtype_info.get(name, str(tensor.dtype))
+        if said == str(tensor.dtype):
+            return tensor
+        if stored == "F32" and said in ("torch.bfloat16", "torch.float16"):
+            return tensor.to(getattr(torch, said.removeprefix("torch.")))
         raise UsageError(f"{self.path}: tensor {name!r}: dtype_info says {said!r}, but it is stored as {stored}")
 
     def _parse_dtype_info(self) -> dict[str, str]:
         text = self.metadata.get("dtype_info", "{}")
         try:
-            info = json.loads(text)
-        except (ValueError, RecursionError):
-            info = None
-        if not isinstance(info, dict) or not all(isinstance(said, str) for said in info.values()):
+            return msgspec.json.decode(text, type=dict[str, str])
+        except (msgspec.MsgspecError, RecursionError):
             raise UsageError(
                 f"{self.path}: metadata dtype_info: expected a JSON object from tensor to dtype, found {text[:80]!r}"
-            )
-        return info
+            ) from None
 
 
 def check_finite(path: pathlib.Path, name: str, tensor: torch.Tensor) -> None:

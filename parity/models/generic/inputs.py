@@ -301,13 +301,13 @@ def read_inputs(path: Path, signature: Signature | None) -> dict[str, torch.Tens
     """
     known = None if signature is None else (*signature.required, *signature.optional)
     found: dict[str, torch.Tensor] = {}
-    with StageFile(path) as file:
-        for name in file.names:
-            if signature is not None and known is not None and name not in known:
-                raise UsageError(f"{path}: '{name}' is no argument of {signature.name}.forward: {', '.join(known)}")
-            found[name] = file.read(name, file.shape(name), MASKS)
-            if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
-                raise UsageError(f"{path}: tensor '{name}' is not finite")
+    file = StageFile(path)
+    for name in file.names:
+        if signature is not None and known is not None and name not in known:
+            raise UsageError(f"{path}: '{name}' is no argument of {signature.name}.forward: {', '.join(known)}")
+        found[name] = file.read(name, file.shape(name), MASKS)
+        if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
+            raise UsageError(f"{path}: tensor '{name}' is not finite")
     latents = found.get(LATENT)
     if latents is not None and (latents.ndim < 3 or latents.shape[0] != 1):
         raise UsageError(f"{path}: '{LATENT}' must have a batch of one, found shape {list(latents.shape)}")

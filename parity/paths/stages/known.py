@@ -124,7 +124,7 @@ _STAGES: Mapping[str, Callable[[Spec, Case, Family], Known]] = {TEXT: _text, VAE
 
 def _stage2(case: Case, file: Path) -> torch.Tensor:
     """A port's latents, float32 [B, C, T, H, W]."""
-    latents, _ = read_stage2(file)
+    latents = read_stage2(file)
     channels = int(read_config(case.folder, "vae")["latent_channels"])
     if latents.shape[1] != channels:
         other = "; they are laid out [B, T, C, H, W], permute them" if latents.shape[2] == channels else ""
