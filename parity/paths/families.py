@@ -11,7 +11,7 @@ from parity.errors import MalformedError, UsageError
 from parity.golden.rename import Rename, decode_rename
 from parity.hooks.modules import nearest
 from parity.models.family import Family
-from parity.models.registry import family_of, make_case, resolve_model
+from parity.models.registry import opened
 from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
@@ -48,12 +48,7 @@ def base_of(
     """
     if alone is not None:
         return reference_case(alone, settings, inputs)
-    folder = resolve_model(model)
-    spec = GenerationSpec.load(folder)
-    if prompt is not None:
-        spec = dataclasses.replace(spec, prompt=prompt)
-    base = family_of(folder, inputs)
-    return base, make_case(model, folder, spec, inputs)
+    return opened(model, inputs, prompt)
 
 
 Loader = Callable[[Case, Settings, Inputs], Loaded]

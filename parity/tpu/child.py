@@ -7,24 +7,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parity.errors import ParityError, UsageError, summary
 from parity.paths.port.settings import chosen, port_timeout
 from parity.paths.worker.extras import end_with_parent, quieten
-from parity.settings import Settings
 from parity.tpu.compiler import Answer, Request
 from parity.tpu.figures import kernels, products
-
-if TYPE_CHECKING:
-    import jax
-
-    from parity.models.family import Family
-    from parity.models.spec import Case
-    from parity.paths.port.load import Entry
-    from parity.tpu.abstract import Abstract
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "torch", "torchax", "diffusers")
 _LINES = 12
@@ -49,13 +39,21 @@ def _answered(request: Request) -> Answer:
     quieten()
     import jax
 
+    from parity.models.registry import opened
     from parity.paths.port.load import load_entry
 
     entry = None if request.port is None else load_entry("--port", request.port, port_timeout())
     settings = chosen(entry, "torchax", request.candidate)
     devices = _devices(request, settings.text("mesh"), settings.mesh_shape)
-    family, case = _case(request)
-    candidate = _candidate(entry, family, case, settings, devices)
+    family, case = opened(request.model, height=request.height, width=request.width, num_frames=request.frames)
+    if entry is None:
+        from parity.tpu.abstract import abstract_candidate
+
+        candidate = abstract_candidate(family, case, settings, devices)
+    else:
+        from parity.tpu.ported import abstract_port
+
+        candidate = abstract_port(entry, family, case, settings, devices)
     answer = Answer(
         refusal="",
         settings={name: text for name, text in settings.as_text().items() if settings.changed(name)},
@@ -89,19 +87,6 @@ def _answered(request: Request) -> Answer:
     )
 
 
-def _candidate(
-    entry: Entry | None, family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]
-) -> Abstract:
-    """Parity's own, or a port."""
-    if entry is None:
-        from parity.tpu.abstract import abstract_candidate
-
-        return abstract_candidate(family, case, settings, devices)
-    from parity.tpu.ported import abstract_port
-
-    return abstract_port(entry, family, case, settings, devices)
-
-
 def _first_lines(text: str) -> str:
     """What the compiler says first."""
     lines = [line.rstrip()[:300] for line in text.splitlines() if line.strip()]
@@ -111,21 +96,6 @@ def _first_lines(text: str) -> str:
 def _of_a_kernel(error: BaseException) -> bool:
     """Whether it is what Pallas says of a kernel that has no program on a TPU."""
     return "pallas" in f"{type(error).__module__} {error}".lower() or "mosaic" in str(error).lower()
-
-
-def _case(request: Request) -> tuple[Family, Case]:
-    from parity.models.registry import family_of, make_case, resolve_model
-    from parity.models.spec import GenerationSpec
-
-    folder = resolve_model(request.model)
-    spec = GenerationSpec.load(folder)
-    spec = replace(
-        spec,
-        height=request.height or spec.height,
-        width=request.width or spec.width,
-        num_frames=request.frames or spec.num_frames,
-    )
-    return family_of(folder), make_case(request.model, folder, spec)
 
 
 def _devices(request: Request, mesh: str, shape: tuple[int, int, int]) -> Any:

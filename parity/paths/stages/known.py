@@ -19,8 +19,8 @@ from parity.errors import UsageError
 from parity.hooks.modules import module_tree
 from parity.models.family import Family
 from parity.models.folder import read_config, skeleton
-from parity.models.registry import family_of, make_case, resolve_model
-from parity.models.spec import Case, GenerationSpec
+from parity.models.registry import opened
+from parity.models.spec import Case
 from parity.models.stage2 import read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton
@@ -57,11 +57,8 @@ def case_of(source: Source) -> tuple[Case, Family]:
     Raises:
         UsageError: there is no such model.
     """
-    folder = resolve_model(source.model)
-    spec = GenerationSpec.load(folder)
-    if source.prompt is not None:
-        spec = dataclasses.replace(spec, prompt=source.prompt)
-    return make_case(source.model, folder, spec), family_of(folder)
+    family, case = opened(source.model, prompt=source.prompt)
+    return case, family
 
 
 def known(spec: Spec) -> Known:
