@@ -33,18 +33,6 @@ def distance_cells(distance: Distance) -> Cells:
     return small(distance.rel_l2), small(distance.floor), times(distance.ratio)
 
 
-def size(count: int) -> str:
-    """Bytes: `12 bytes`, `1.5 MB`."""
-    if count < 1000:
-        return f"{count} bytes"
-    rest = float(count)
-    for unit in ("kB", "MB", "GB"):
-        rest /= 1000
-        if rest < 1000:
-            return f"{rest:.1f} {unit}"
-    return f"{rest / 1000:.1f} TB"
-
-
 def counted(count: int, noun: str) -> str:
     """`1 step`, `3 steps`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -66,7 +66,7 @@ class Document(Protocol):
     @property
     def heading(self) -> str:
         """What a Markdown page begins with; may be empty."""
-        ...
+        return ""
 
     def json(self) -> Json:
         """The JSON document: its keys are a contract, its numbers finite (`finite`)."""
@@ -75,7 +75,7 @@ class Document(Protocol):
     def conclusion(self) -> tuple[Section, ...]:
         """What a reader must not miss, most important first: a page begins with it, a terminal ends in it, turned
         round; may be empty."""
-        ...
+        return ()
 
     def sections(self) -> tuple[Section, ...]:
         """The rest for a person, most important first."""
@@ -83,23 +83,18 @@ class Document(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Document):
     """A document that is made already.
 
     Attributes:
         document: the JSON document. shown: its sections; empty ones are left out.
-        heading: of a Markdown page.
     """
 
     document: Json
     shown: tuple[Section, ...]
-    heading: str = ""
 
     def json(self) -> Json:
         return self.document
-
-    def conclusion(self) -> tuple[Section, ...]:
-        return ()
 
     def sections(self) -> tuple[Section, ...]:
         return tuple(section for section in self.shown if section.rows)
