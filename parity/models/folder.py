@@ -84,7 +84,7 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
             import torch
 
             from parity.models.patches import as_loaded
-            from parity.models.tiny.weights import draw
+            from parity.models.tiny.make import draw
 
             _require_room(folder, part)
             drawn = draw(kind.from_config(read_config(folder, part)), part)
