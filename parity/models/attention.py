@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -63,15 +63,8 @@ class AttentionSettings:
     @classmethod
     def of(cls, settings: Settings) -> AttentionSettings:
         """The choice that a side's settings make."""
-        return cls(
-            kernel=settings.text("attention.kernel"),
-            mask=settings.text("attention.mask"),
-            block_q=int(settings["attention.block_q"]),
-            block_kv=int(settings["attention.block_kv"]),
-            block_padding=settings.text("attention.block_padding"),
-            k_smooth=bool(settings["attention.k_smooth"]),
-            softmax_dtype=settings.text("attention.softmax_dtype"),
-        )
+        values: dict[str, Any] = {field.name: settings[f"attention.{field.name}"] for field in fields(cls)}
+        return cls(**values)
 
     def added_keys(self, length: int) -> int:
         """How many keys an unmasked filling adds to a sequence of this length: -length mod block."""
@@ -178,7 +171,7 @@ def _run(
     mark("attention.kernel")
     if how.softmax_dtype == "bfloat16":
         mark("attention.softmax_dtype")
-        return kernels.narrow_softmax(q, k, v, visible, lse, _rounded)
+        return kernels.narrow_softmax(q, k, v, visible, lse)
     if how.kernel == "splash":
         from parity.models import splash  # jax, only from here on
 
@@ -186,12 +179,3 @@ def _run(
         mark("attention.block_kv")
         return splash.attention(q, k, v, visible, block_q=how.block_q, block_kv=how.block_kv, lse=lse)
     return (kernels.flex if how.kernel == "flex" else kernels.sdpa)(q, k, v, visible, lse)
-
-
-def _rounded(x: torch.Tensor) -> torch.Tensor:
-    """Rounded to bfloat16, dtype kept."""
-    if x.device.type == "jax":
-        from parity.models.splash import rounded  # XLA may drop a cast that is undone at once
-
-        return rounded(x)
-    return x.to(torch.bfloat16).to(x.dtype)

@@ -167,32 +167,31 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
         return torch.equal(a, b)
 
 
-def narrow_softmax(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    visible: Visible | None,
-    lse: bool,
-    rounded: Callable[[torch.Tensor], torch.Tensor],
-) -> Result:
+def narrow_softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, lse: bool) -> Result:
     """Attention whose softmax takes and gives bfloat16, and computes wider, as torch's does, and XLA's where fused.
 
     Scores and weights are rounded, exponentials and their sum are not: a rounded sum is one number that moves a whole
     row where it falls to the other side, and no two programs could be compared.
-
-    Args:
-        rounded: rounds to bfloat16 and keeps the dtype.
     """
     outs, lses = [], []
     for start in range(0, q.shape[2], QUERY_CHUNK):
         stop = start + QUERY_CHUNK
-        scores = rounded(_scores(q[:, :, start:stop], k))
+        scores = _rounded(_scores(q[:, :, start:stop], k))
         if visible is not None:
             scores = scores.masked_fill(~visible.mask(start, stop), -math.inf)
         top = scores.amax(dim=-1, keepdim=True)
         top = top.masked_fill(top == -math.inf, 0.0)
         weights = torch.exp(scores - top)
         total = weights.sum(dim=-1, keepdim=True)
-        outs.append(rounded(weights / total.masked_fill(total == 0.0, 1.0)).to(v.dtype) @ v)
+        outs.append(_rounded(weights / total.masked_fill(total == 0.0, 1.0)).to(v.dtype) @ v)
         lses.append((top + torch.log(total))[..., 0])
     return torch.cat(outs, dim=2), torch.cat(lses, dim=-1) if lse else None
+
+
+def _rounded(x: torch.Tensor) -> torch.Tensor:
+    """Rounded to bfloat16, dtype kept."""
+    if x.device.type == "jax":
+        from parity.models.splash import rounded  # XLA may drop a cast that is undone at once
+
+        return rounded(x)
+    return x.to(torch.bfloat16).to(x.dtype)
