@@ -210,10 +210,6 @@ def _text(s: Signature) -> torch.Tensor:
     return drawn("encoder_hidden_states", (1, TEXT, s.number("encoder_hidden_states", *TEXT_WIDTHS)))
 
 
-def _mask(s: Signature) -> torch.Tensor:
-    return (torch.arange(TEXT) < VALID).long()[None]
-
-
 def _pooled(s: Signature) -> torch.Tensor:
     name = "pooled_projections"
     return drawn(name, (1, s.number(name, "pooled_projection_dim", "in_text_dim2", "text_embed_2_dim")))
@@ -244,32 +240,15 @@ def _axes(s: Signature, ids: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(ids, (0, axes - 4)) if axes > 3 else ids[:, 3 - axes : 3]
 
 
-def _guidance(s: Signature) -> torch.Tensor | None:
-    return torch.tensor([4.0]) if s.config.get("guidance_embeds") or "guidance" in s.required else None
-
-
-def _other_time(s: Signature) -> torch.Tensor:
-    """The time that a step leads to, of models that take two (AnyFlow, ACE-Step): the end."""
-    return torch.zeros(1)
-
-
 def _labels(s: Signature) -> torch.Tensor | None:
     classes = s.config.get("num_embeds_ada_norm")
     return None if classes is None else torch.tensor([min(7, int(classes) - 1)])
 
 
-def _padding(s: Signature) -> torch.Tensor | None:
-    return torch.zeros(1, 1, *s.grid[1:]) if s.config.get("concat_padding_mask") else None
-
-
-def _size(pair: tuple[float, float]) -> Callable[[Signature], torch.Tensor]:
-    return lambda s: torch.tensor([pair])
-
-
 ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
     "encoder_hidden_states": _text,
-    "encoder_attention_mask": _mask,
-    "encoder_hidden_states_mask": _mask,
+    "encoder_attention_mask": lambda s: (torch.arange(TEXT) < VALID).long()[None],
+    "encoder_hidden_states_mask": lambda s: (torch.arange(TEXT) < VALID).long()[None],
     "encoder_hidden_states_image": _image_text,
     "pooled_projections": _pooled,
     "img_ids": _image_ids,
@@ -278,14 +257,15 @@ ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
     "num_frames": lambda s: s.grid[0],
     "height": lambda s: s.grid[1],
     "width": lambda s: s.grid[2],
-    "guidance": _guidance,
-    "r_timestep": _other_time,
-    "timestep_r": _other_time,
+    "guidance": lambda s: torch.tensor([4.0]) if s.config.get("guidance_embeds") or "guidance" in s.required else None,
+    # The time that a step leads to, of models that take two (AnyFlow, ACE-Step): the end.
+    "r_timestep": lambda s: torch.zeros(1),
+    "timestep_r": lambda s: torch.zeros(1),
     "class_labels": _labels,
-    "padding_mask": _padding,
-    "original_size": _size((64.0, 96.0)),
-    "target_size": _size((64.0, 96.0)),
-    "crop_coords": _size((0.0, 0.0)),
+    "padding_mask": lambda s: torch.zeros(1, 1, *s.grid[1:]) if s.config.get("concat_padding_mask") else None,
+    "original_size": lambda s: torch.tensor([(64.0, 96.0)]),
+    "target_size": lambda s: torch.tensor([(64.0, 96.0)]),
+    "crop_coords": lambda s: torch.tensor([(0.0, 0.0)]),
 }
 """Argument -> how to make it; None where this config has no use for it."""
 
