@@ -5,6 +5,12 @@ arguments are made, and optional ones that the table knows and the config asks f
 default. A required argument that nobody knows is an error that names it: give it, and any other, with
 `--inputs FILE.safetensors`, tensors by argument name, which always take precedence.
 
+What the table makes is what most classes take: a text mask [1, tokens]. Some take their optional arguments otherwise
+(Latte folds its frames into the batch and its mask not), and then no call succeeds. So the transformer without its
+weights is called once on torch's meta device, where a call computes shapes alone (`fitting`). If it fails, and succeeds
+without one of the optional arguments, that one is left out, and the check `inputs` says so. A class that cannot run
+there at all keeps everything.
+
 Sizes are small: a latent of 2 x 4 x 6 patches, 16 text tokens of which 12 are valid where there is a mask. Values are
 normal, drawn by argument name, so that adding an argument changes no other.
 """
@@ -14,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -268,6 +274,39 @@ ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
     "crop_coords": lambda s: torch.tensor([(0.0, 0.0)]),
 }
 """Argument -> how to make it; None where this config has no use for it."""
+
+
+def fitting(signature: Signature, model: torch.nn.Module, made: Made, given: Mapping[str, torch.Tensor]) -> Made:
+    """The arguments with which the class can be called.
+
+    Args:
+        model: of the class, on the meta device. given: the user's, none of which is left out.
+    """
+    own = [n for n in signature.optional if n in made.tensors and n not in given]
+    if not own or _can_be_called(signature, model, made, given):
+        return made
+    for name in own:
+        if _can_be_called(signature, model, made, given, without=(name,)):
+            return Made({n: x for n, x in made.tensors.items() if n != name}, made.static, (name,))
+    return made
+
+
+def _can_be_called(
+    signature: Signature,
+    model: torch.nn.Module,
+    made: Made,
+    given: Mapping[str, torch.Tensor],
+    without: Collection[str] = (),
+) -> bool:
+    latents = given[LATENT] if LATENT in given else torch.empty(signature.latent_shape())
+    tensors = {**made.tensors, LATENT: latents, TIMESTEP: torch.ones(1)}
+    arguments: dict[str, Any] = {n: x.to("meta") for n, x in tensors.items() if n not in without}
+    try:
+        with torch.no_grad():
+            model(**arguments, **made.static)
+    except Exception:  # of the class's own code, whatever it is
+        return False
+    return True
 
 
 def read_inputs(path: Path, signature: Signature | None) -> dict[str, torch.Tensor]:
