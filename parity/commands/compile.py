@@ -14,8 +14,8 @@ from parity.models.registry import DEFAULT_MODEL
 from parity.paths.worker.extras import check_extras
 from parity.report.document import Facts, Listing, Section, Table
 from parity.settings import parse
-from parity.tpu.chips import topology as topology_of
 from parity.tpu.compiler import Answer, Request, compile_candidate
+from parity.tpu.compiler import topology as topology_of
 
 
 @command
@@ -56,7 +56,7 @@ def compile(
 
 def listing(request: Request, answer: Answer) -> Listing:
     """The document of `parity compile`."""
-    limit = topology_of(request.topology).memory
+    _, limit = topology_of(request.topology)
     document = {
         "format": 1,
         "compiles": not answer.refusal,

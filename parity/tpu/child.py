@@ -1,12 +1,19 @@
-"""The process that compiles: reads a request on stdin and answers in JSON on stdout, see `parity.tpu.compiler`."""
+"""The process that compiles: reads a request on stdin and answers in JSON on stdout, see `parity.tpu.compiler`.
+
+What the program multiplies, and how exactly, is read from the text of the optimised program. On a TPU a product of
+float32 operands is made of bfloat16 passes: one if no precision is asked for (the operands are rounded to bfloat16),
+three for `high`, six for `highest`. The optimised program says which in `operand_precision`.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
 import os
+import re
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,7 +21,6 @@ from parity.errors import ParityError, UsageError, summary
 from parity.paths.port.settings import chosen, port_timeout
 from parity.paths.worker.extras import end_with_parent, quieten
 from parity.tpu.compiler import Answer, Request
-from parity.tpu.figures import kernels, products
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "torch", "torchax", "diffusers")
 _LINES = 12
@@ -46,13 +52,11 @@ def _answered(request: Request) -> Answer:
     settings = chosen(entry, "torchax", request.candidate)
     devices = _devices(request, settings.text("mesh"), settings.mesh_shape)
     family, case = opened(request.model, height=request.height, width=request.width, num_frames=request.frames)
-    if entry is None:
-        from parity.tpu.abstract import abstract_candidate
+    from parity.tpu.abstract import abstract_candidate, abstract_port  # torchax, so behind the port's own import
 
+    if entry is None:
         candidate = abstract_candidate(family, case, settings, devices)
     else:
-        from parity.tpu.ported import abstract_port
-
         candidate = abstract_port(entry, family, case, settings, devices)
     answer = Answer(
         refusal="",
@@ -124,3 +128,54 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+_LINE = re.compile(
+    r"\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = \(?(?P<dtype>\w+)\[.*? (?P<opcode>[a-z][\w\-]*)\((?P<operands>[^)]*)\)"
+)
+PRODUCTS = ("convolution", "dot", "ragged-dot")
+
+
+def products(text: str, modules: frozenset[str]) -> Counter[tuple[str, str]]:
+    """How many products there are of each (module, precision); a module's indices are left open (`blocks.*.proj`).
+
+    Args:
+        text: of the optimised program. modules: paths of the model's.
+    """
+    dtypes: dict[str, str] = {}
+    found: Counter[tuple[str, str]] = Counter()
+    for line in text.splitlines():
+        at = _LINE.match(line)
+        if at is None:
+            continue
+        dtypes[at["name"]] = at["dtype"]
+        if at["opcode"] in PRODUCTS:
+            operands = {dtypes.get(name, "") for name in re.findall(r"%([\w.\-]+)", at["operands"])}
+            found[_module(line, modules), _precision(operands, line)] += 1
+    return found
+
+
+def kernels(text: str) -> Counter[str]:
+    """How often each Pallas kernel is called."""
+    calls = re.findall(r'%([\w.\-]+) = .* custom-call\(.*custom_call_target="tpu_custom_call"', text)
+    return Counter(re.sub(r"\.\d+$", "", name) for name in calls)
+
+
+def _precision(operands: set[str], line: str) -> str:
+    if "f32" not in operands:
+        return f"{min(operands, default='')}, one pass"
+    asked = re.search(r"operand_precision=\{([^}]*)\}", line)
+    if asked is not None and "highest" in asked[1]:
+        return "float32, six passes"
+    if asked is not None and "high" in asked[1]:
+        return "float32, three passes"
+    return "float32 rounded to bfloat16, one pass"
+
+
+def _module(line: str, modules: frozenset[str]) -> str:
+    """The innermost module in an operation's scopes; empty for none."""
+    found, path = re.search(r'op_name="([^"]*)"', line), ""
+    for part in found[1].split("/") if found else ():
+        inner = f"{path}.{part}" if path else part
+        path = inner if inner in modules else path
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path)
