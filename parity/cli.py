@@ -7,7 +7,6 @@ terminated, 129 hung up. Nothing heavy is imported until a command runs, so `par
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import sys
 import tempfile
 import traceback
@@ -21,6 +20,7 @@ from parity.errors import ParityError, Terminated, UsageError
 from parity.redact import without_secrets
 from parity.report.output import show, tell
 from parity.signals import signalled, terminable
+from parity.versions import installed
 
 INTERNAL_ERROR, INTERRUPTED = 125, 130
 _WrongWords = typer.BadParameter.__bases__[0]
@@ -93,22 +93,15 @@ def _traceback(error: BaseException) -> str:
             "w", prefix="parity-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file:
             trace = "".join(traceback.format_exception(error))
-            file.write(without_secrets(f"parity {_version()}: {sys.argv}\n{trace}"))
+            file.write(without_secrets(f"parity {installed('tpu-parity') or 'not installed'}: {sys.argv}\n{trace}"))
             return file.name
     except OSError as unwritable:
         return f"no file ({unwritable.strerror})"
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("tpu-parity")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        show(f"parity {_version()}")
+        show(f"parity {installed('tpu-parity') or 'not installed'}")
         raise typer.Exit()
 
 

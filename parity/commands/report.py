@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from parity.golden import Golden
 from parity.records import Provenance
 from parity.report.output import show, write
 from parity.report.page.build import DocumentError, Shown, Side, build
+from parity.versions import installed
 
 MOST_BYTES = 1 << 30
 """Of a document; a site takes about a kilobyte."""
@@ -48,7 +48,7 @@ def report(
     else:
         where = html or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
     try:
-        page = build(_shown(run), _version())
+        page = build(_shown(run), installed("tpu-parity") or "")
     except (DocumentError, LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise UsageError(f"'{run}' cannot be shown, its documents are damaged: {error}") from None
     write(where, page, "--html")
@@ -122,10 +122,3 @@ def _side(role: str, facts: Provenance) -> Side:
         "code": facts.commit,
     }
     return Side(role, {name: text or "–" for name, text in told.items()}, facts.settings)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("tpu-parity")
-    except importlib.metadata.PackageNotFoundError:
-        return ""

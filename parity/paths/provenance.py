@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from parity.golden.fingerprint import fingerprint
-from parity.golden.versions import versions
 from parity.paths.facts import gather
 from parity.paths.loop import Loop
 from parity.records import PORT, Facts, Provenance
+from parity.versions import versions
 
 
 def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:

@@ -7,7 +7,6 @@ three for `high`, six for `highest`. The optimised program says which in `operan
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from parity.errors import ParityError, UsageError, summary
 from parity.paths.port.settings import chosen, port_timeout
 from parity.paths.worker.extras import end_with_parent, quieten
 from parity.tpu.compiler import Answer, Request
+from parity.versions import installed
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "torch", "torchax", "diffusers")
 _LINES = 12
@@ -61,7 +61,7 @@ def _answered(request: Request) -> Answer:
     answer = Answer(
         refusal="",
         settings={name: text for name, text in settings.as_text().items() if settings.changed(name)},
-        versions={name: _version(name) for name in _PACKAGES},
+        versions={name: installed(name) or "" for name in _PACKAGES},
         devices=candidate.devices,
         kind=str(devices[0].device_kind),
     )
@@ -121,13 +121,6 @@ def _devices(request: Request, mesh: str, shape: tuple[int, int, int]) -> Any:
             "or a smaller mesh"
         )
     return devices
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 _LINE = re.compile(

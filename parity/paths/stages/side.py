@@ -21,7 +21,6 @@ import torch
 from parity.errors import UsageError
 from parity.floors import Floors
 from parity.golden.fingerprint import weight_prints
-from parity.golden.versions import versions
 from parity.hooks.sites import SitePlan
 from parity.paths.closer.follow import Look, Walk, follow
 from parity.paths.closer.stepwise import stepwise
@@ -36,6 +35,7 @@ from parity.paths.stages.stage import Inputs, Run, Runner, Seen, TorchStage, sta
 from parity.paths.worker.trees import array, tensor
 from parity.records import LOOP, Facts, Floor, Key, Provenance, Record, StepRecords
 from parity.settings import BITS, Settings
+from parity.versions import versions
 
 Branches = Mapping[str, Seen]
 """Guidance branch (`""` where there is none) -> what a run of it gave."""
