@@ -9,8 +9,7 @@ import typer
 from msgspec.structs import replace
 
 from parity.commands.parts.choices import CHECKS, ISOLATIONS, STAGES, one_of, some_of
-from parity.commands.parts.judged import shown
-from parity.commands.parts.options import Generation, Judgement, Observed, Sides
+from parity.commands.parts.options import Generation, Judgement, Observed, Sides, shown
 from parity.commands.parts.unfold import command
 from parity.compare.result import Result
 from parity.errors import UsageError

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
@@ -19,12 +20,13 @@ from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, require_model, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report import formats
-from parity.report.output import consoles, show
+from parity.report.output import consoles, show, tell, write
 from parity.runs.given import Given, read_given
 from parity.runs.request import NO_PORTS, Ports, Request
 from parity.settings import Settings, paired, parse
 
 if TYPE_CHECKING:
+    from parity.report.comparison import Comparison
     from parity.report.document import Document
     from parity.report.progress import Say
 
@@ -311,3 +313,34 @@ class Judgement(Output):
     """
 
     details: Annotated[bool, typer.Option("--details", "-v", help="Show all rows on a terminal.")] = False
+
+
+def shown(output: Judgement, document: Comparison, save: Callable[[int], int]) -> int:
+    """Print a result, then save it, even if stdout is full or closed; returns the exit code.
+
+    Args:
+        save: writes the files; takes the exit code of the verdict and gives the command's.
+    """
+    code = document.result.exit_code
+    try:
+        output.show(document)
+    finally:
+        code = save(code)
+    return code
+
+
+def saved(code: int, path: Path, text: Callable[[], str], option: str) -> int:
+    """Write a side file after the result was shown; a failure goes to stderr.
+
+    Args:
+        code: the exit code of the verdict. option: that named the file.
+
+    Returns:
+        The same code; of a pass whose file could not be written, 2.
+    """
+    try:
+        write(path, text, option)
+    except UsageError as error:
+        tell(f"parity: {error}")
+        return code or UsageError.exit_code
+    return code
