@@ -161,14 +161,13 @@ def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> A
     return made
 
 
-def bare_component(kind: Any, folder: Path, subfolder: str, dtype: Any = None) -> Any:
+def bare_component(kind: Any, folder: Path, subfolder: str) -> Any:
     """One component of transformers made of its config alone: without weights, on torch's meta device."""
     import torch
 
     config = kind.config_class.from_pretrained(folder, subfolder=subfolder, local_files_only=True)
     with torch.device("meta"):
-        made = kind(config)
-    return made if dtype is None else made.to(dtype)
+        return kind(config)
 
 
 def _loaded(kind: Any, folder: Path, **options: Any) -> tuple[Any, dict[str, Any]]:

@@ -290,7 +290,7 @@ class Output:
             yield say
 
     @contextlib.contextmanager
-    def sides(self, *, torchax: bool = True, extras: bool = True, quiet: bool = False) -> Iterator[Say]:
+    def sides(self, *, torchax: bool = True, extras: bool = True) -> Iterator[Say]:
         """`working`, for a command whose sides have processes of their own; a reference alone needs no torchax.
 
         Args:
@@ -300,7 +300,7 @@ class Output:
         quieten()
         if extras:
             check_extras(torchax=torchax)
-        with self.working("starting the sides", quiet=quiet) as say:
+        with self.working("starting the sides") as say:
             yield say
 
 
