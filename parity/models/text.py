@@ -20,7 +20,7 @@ from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
 from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.models.stage1 import Conditions, Stream, read_stage1
+from parity.models.stage_files import Conditions, Stream, read_stage1
 from parity.reached import Reached
 from parity.records import ATTENTION, PADDING
 from parity.settings import Settings

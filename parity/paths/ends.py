@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from parity.hooks.reduce.transfer import to_numpy
-from parity.models.stage2 import write_stage2
+from parity.models.stage_files import write_stage2
 from parity.paths.loaded import STAGE
 from parity.paths.loop import Loop
 from parity.paths.plan import ENDS, IDLE, NAMES, RAN

@@ -39,7 +39,7 @@ from parity.models.family import Family, require_meaning
 from parity.models.folder import skeleton
 from parity.models.patches import DTYPES, as_loaded, setting_dtype
 from parity.models.spec import Case
-from parity.models.stage1 import Conditions
+from parity.models.stage_files import Conditions
 from parity.paths.families import candidate_of, with_names
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import TorchaxBackend, adapt

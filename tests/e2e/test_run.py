@@ -14,8 +14,7 @@ import pytest
 
 from parity.golden import Golden, verify
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
-from parity.models.stage2 import read_stage2
-from parity.models.stage_files import StageFile
+from parity.models.stage_files import StageFile, read_stage2
 from tests.paths.sides import inputs, tiny
 from tests.support.cli import Ran, cli
 from tests.support.lab import Lab

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from parity.errors import UsageError
-from parity.models.stage2 import read_stage2, write_stage2
+from parity.models.stage_files import read_stage2, write_stage2
 
 NUMBERS = {"seed": 42, "guidance_scale": 6.0, "num_frames": 49, "num_inference_steps": 50}
 SMALL = torch.zeros(1, 2, 1, 2, 2)

@@ -23,7 +23,7 @@ from parity.models.family import Condition, Constrain, Family
 from parity.models.folder import load_component, read_config
 from parity.models.patches import patch_norms, patch_rope
 from parity.models.spec import Case, GenerationSpec, frames_of
-from parity.models.stage1 import Stream
+from parity.models.stage_files import Stream
 from parity.models.text import TextStage, encoder_of
 from parity.reached import Reached
 from parity.settings import Capability, Settings

@@ -37,7 +37,7 @@ from parity.models.generic.inputs import (
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
 from parity.models.sampler import Place, Sampler
 from parity.models.spec import Case, GenerationSpec
-from parity.models.stage1 import Conditions
+from parity.models.stage_files import Conditions
 from parity.models.text import TextStage
 from parity.reached import Reached
 from parity.settings import Capability, Settings

@@ -24,7 +24,7 @@ from parity.models.hunyuan_video_15 import transformer as hunyuan
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding
 from parity.models.sampler import Place, Sampler
 from parity.models.spec import Case, GenerationSpec, frames_of
-from parity.models.stage1 import Stream
+from parity.models.stage_files import Stream
 from parity.models.text import TextStage, encoder_of
 from parity.reached import Reached
 from parity.settings import Settings

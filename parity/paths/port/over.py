@@ -17,7 +17,7 @@ from parity.hooks.rows import PairedRule, RowFrame
 from parity.models.family import Condition, Family, Said
 from parity.models.sampler import Sampler
 from parity.models.spec import Case, GenerationSpec
-from parity.models.stage1 import Conditions, Stream
+from parity.models.stage_files import Conditions, Stream
 from parity.models.text import TextStage
 from parity.settings import Capability, Settings
 

@@ -18,14 +18,13 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.modules import module_tree
 from parity.models.family import Family
-from parity.models.folder import read_config, skeleton
+from parity.models.folder import read_config, skeleton, vae_config
 from parity.models.registry import opened
 from parity.models.spec import Case
-from parity.models.stage2 import read_stage2
+from parity.models.stage_files import read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
-from parity.models.vae_config import vae_config
 from parity.paths.inputs import Conditions
 from parity.paths.plan import VAE_INPUT, VAE_STAGE, Source, Spec
 from parity.paths.stages.stage import Inputs, Load, Outputs, Stage

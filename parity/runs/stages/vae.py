@@ -20,8 +20,8 @@ from parity.compare.metrics import ratio
 from parity.compare.preflight import failed
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, FrameError, Result
+from parity.models.folder import expected_frames, vae_config
 from parity.models.registry import resolve_model
-from parity.models.vae_config import expected_frames, vae_config
 from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Given
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
