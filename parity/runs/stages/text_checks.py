@@ -46,13 +46,11 @@ def file_checks(text: TextStage, given: Mapping[str, Mapping[str, torch.Tensor]]
     """A stage-1 file's masks, or where it has none its lengths, against this tokenizer's."""
     said = []
     for encoder in text.encoders:
-        for branch, name in (("cond", encoder.output), ("uncond", f"negative_{encoder.output}")):
+        for branch, name in (("cond", encoder.stream.name), ("uncond", f"negative_{encoder.stream.name}")):
             expected = int(encoder.mask(branch).sum())
-            arguments = given[branch]
-            masked = encoder.masked
-            count = (
-                int((arguments[encoder.mask_argument] > 0).sum()) if masked else arguments[encoder.argument].shape[1]
-            )
+            arguments, stream = given[branch], encoder.stream
+            mask = arguments[stream.mask_argument] if stream.masked else None
+            count = arguments[stream.argument].shape[1] if mask is None else int((mask > 0).sum())
             if count != expected:
                 detail = (
                     f"'{name}' has {count} valid tokens, the prompt {expected}: another prompt (--prompt), template, "
