@@ -15,7 +15,7 @@ from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.paths.plan import Role
 from parity.redact import typed_command
-from parity.report.cells import counted
+from parity.report.document import counted
 from parity.report.output import tell
 
 if TYPE_CHECKING:

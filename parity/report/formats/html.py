@@ -26,9 +26,8 @@ from markupsafe import Markup
 
 from parity.compare.result import EVIDENCE
 from parity.errors import UsageError
-from parity.report.cells import small, times
 from parity.report.comparison import Comparison
-from parity.report.document import LARGEST, Document, Json
+from parity.report.document import LARGEST, Document, Json, small, times
 from parity.report.result_json import to_json
 
 HERE = Path(__file__).parent
