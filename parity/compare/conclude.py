@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from parity.compare.births import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, peak, unknown
 from parity.compare.collected import Collected
-from parity.compare.detect.findings import Grid, findings
+from parity.compare.detect.findings import findings
 from parity.compare.judge import Common
 from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (
@@ -66,14 +66,14 @@ def conclude(
     preflight: Sequence[Check],
     notes: Sequence[Note] = (),
     failing: Failed = "logic",
-    grid: Grid | None = None,
+    grid: tuple[int, int, int] | None = None,
     widest: float | None = None,
     seen: Common | None = None,
 ) -> Result:
     """The verdict over all steps.
 
     Args:
-        failing: which check these steps belong to. grid: how the model's image tokens lie, for the findings.
+        failing: which check these steps belong to. grid: of the image tokens, for the findings.
         widest: floor at the first noise_pred above which nothing is judged; None for `WIDEST` in the logic check,
             and for none in another, which the logic check has gone before.
         seen: what both sides had in common, to be said where the candidate is built otherwise.

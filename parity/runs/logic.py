@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from parity.compare.births import excuses
 from parity.compare.collected import Collected
 from parity.compare.conclude import conclude, widest_of
-from parity.compare.detect.findings import Grid
 from parity.compare.judge import Judge
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, SiteDiff
@@ -124,7 +123,7 @@ class _Judged:
             model=model,
             differing=pair.differing,
             preflight=checks,
-            grid=grid_of(pair),
+            grid=pair.grid,
             widest=widest,
             seen=self.judge.seen if pair.port else None,
         )
@@ -152,10 +151,6 @@ def reached(pair: Ready) -> Check:
 
     detail = f"reference: {names(pair.settings.reference)}; candidate: {names(pair.settings.candidate)}"
     return Check(REACHED, "pass", f"code replaced by settings ran ({detail})")
-
-
-def grid_of(pair: Ready) -> Grid | None:
-    return None if pair.grid is None else Grid(*pair.grid)
 
 
 def attention(reference: Ends, candidate: Ends) -> Iterator[str]:

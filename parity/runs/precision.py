@@ -21,7 +21,7 @@ from parity.paths.side import Pair, Side
 from parity.records import StepRecords
 from parity.runs.closer.follow import Following, behind, holding, placed, without_held
 from parity.runs.closer.unobserved import unobserved
-from parity.runs.logic import Truth, grid_of, reached
+from parity.runs.logic import Truth, reached
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, given_of
 from parity.runs.sink import Sink
@@ -94,7 +94,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
         differing=only,
         preflight=checks,
         failing=failing,
-        grid=grid_of(pair),
+        grid=pair.grid,
         seen=judge.seen if pair.port else None,
     )
     result = result.noted(following.lost) if following.lost else result
