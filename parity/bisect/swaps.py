@@ -7,12 +7,11 @@ runs, and what a port does not read: a run without any effect would be taken for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parity.errors import UsageError
 from parity.paths.port.settings import PortInfo, typed
-from parity.settings import SETTINGS, Settings, Value, differences, parse, render
+from parity.settings import SETTINGS, Settings, Value, differences, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Plan:
     def with_only(self, names: tuple[str, ...]) -> Settings:
         """The candidate's settings with its own values for these swaps alone, and what such a value needs with it."""
         plain = {s.setting: s.without for s in self.swaps if s.setting not in names}
-        values = _typed(self.port, self.candidate, plain)
+        values = typed(self.port, self.candidate.backend, plain)
         return _together(self.candidate.with_({name: values[name] for name in plain}), self.candidate, self.port)
 
 
@@ -65,9 +64,9 @@ def plan(reference: Settings, candidate: Settings, port: PortInfo | None = None)
         without = candidate[name]
         if name != "device" and (port is None or port.knows(name)):
             try:
-                without = _typed(port, candidate, {name: difference.reference})[name]
+                without = typed(port, candidate.backend, {name: difference.reference})[name]
             except UsageError:
-                without = _typed(port, candidate, {})[name]
+                without = typed(port, candidate.backend, {})[name]
         if without == candidate[name]:
             kept.append(name)
         else:
@@ -95,10 +94,3 @@ def _together(settings: Settings, candidate: Settings, port: PortInfo | None) ->
         else:
             values |= {name: candidate[name] for name in missing}
     return settings.with_(values)
-
-
-def _typed(port: PortInfo | None, candidate: Settings, texts: Mapping[str, str]) -> Settings:
-    """These settings, the others at their defaults."""
-    if port is None:
-        return parse(candidate.backend, [f"{name}={value}" for name, value in texts.items()])
-    return typed(port, candidate.backend, texts)

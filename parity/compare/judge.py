@@ -144,13 +144,12 @@ class _Step:
         moments = self.meeting.moments[at]
         counts = [np.append(side.counts[:, 1:], [[-1, -1]], axis=0) for side in (self.ours, self.theirs)]
         alike = (moments >= 0).all(axis=1) & (counts[0][moments[:, 0]] == counts[1][moments[:, 1]]).all(axis=1)
-        found = between(x, y, group.view, alike)
-        scale = np.where(moments[:, 0] >= 0, np.append(self.ours.numbers[:, 3], NAN)[moments[:, 0]], found.scale)
+        l2, own, cosine, apart = between(x, y, group.view, alike)
+        scale = np.where(moments[:, 0] >= 0, np.append(self.ours.numbers[:, 3], NAN)[moments[:, 0]], own)
         size = np.where(scale > 0, scale, 1.0)
         floor = np.append(self.floors.numbers[:, 0], NAN)[group.floors[part]]
-        distances = (found.l2 / size, floor / size, ratios(found.l2, floor))
-        self.made.numbers[at, :4] = np.stack([*distances, found.cosine], axis=1)
-        bins = ratios(found.bins, limits)
+        self.made.numbers[at, :4] = np.stack([l2 / size, floor / size, ratios(l2, floor), cosine], axis=1)
+        bins = ratios(apart, limits)
         self.peaks[at] = np.fmax.reduce(bins, axis=1, initial=0.0)
         held = group.bins[part] >= 0
         for i, row, has in zip(at.tolist(), bins, held.tolist(), strict=True):
