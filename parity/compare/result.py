@@ -166,22 +166,23 @@ class Cause:
 
 def measured(
     text: str,
-    value: float,
-    detail: str = "",
-    *,
     setting: str = "",
-    reference: str = "",
-    candidate: str = "",
+    reference: float | str = "",
+    candidate: float | str = "",
+    value: float = 1.0,
+    *,
+    detail: str = "",
     fix: str = "",
     at: str = "",
 ) -> Cause:
     """A cause that a number shows, without a share.
 
     Args:
-        text: what it is. value: the number. detail: that in words; by default `text`. The others: see `Cause`.
+        text: what it is. reference, candidate: what each side has; numbers as four digits. value: the number that
+            shows it. detail: that in words; by default `text`. The others: see `Cause`.
     """
-    evidence = (Witness("measured", value, detail or text),)
-    return Cause(text, setting, reference, candidate, NAN, evidence, fix=fix, at=at)
+    ours, theirs = (x if isinstance(x, str) else f"{x:.4g}" for x in (reference, candidate))
+    return Cause(text, setting, ours, theirs, NAN, (Witness("measured", value, detail or text),), fix=fix, at=at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def test_each_is_asked_with_what_the_others_found(tmp_path: Path, monkeypatch: p
     seen: list[Evidence] = []
 
     def first(asked: Evidence) -> Iterator[Cause | Note]:
-        yield measured("the first", 1.0, "seen")
+        yield measured("the first", detail="seen")
         yield Note("and a note")
 
     def second(asked: Evidence) -> Iterator[Cause]:

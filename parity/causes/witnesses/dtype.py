@@ -34,4 +34,4 @@ def dtype(evidence: Evidence) -> Iterator[Cause]:
     ours, theirs = found
     text = f"most modules compute in {theirs}, the reference's in {ours}"
     detail = f"dtype of the module outputs: {ours} against {theirs}{_overflow(evidence)}"
-    yield measured(text, float(BITS[theirs]), detail, setting="dtype", reference=ours, candidate=theirs, fix=FIX)
+    yield measured(text, "dtype", ours, theirs, float(BITS[theirs]), detail=detail, fix=FIX)

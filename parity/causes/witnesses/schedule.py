@@ -39,9 +39,7 @@ def schedule(evidence: Evidence) -> Iterator[Cause]:
     fix = "keep the schedule in float32" if setting else "set the scheduler up as the reference does"
     detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}"
     worst = max(_apart(numbers[name]).max() for name in names)
-    yield measured(
-        f"the schedule {kind}", worst, detail, setting=setting, reference=reference, candidate=value, fix=fix
-    )
+    yield measured(f"the schedule {kind}", setting, reference, value, worst, detail=detail, fix=fix)
 
 
 def _apart(x: np.ndarray) -> np.ndarray:

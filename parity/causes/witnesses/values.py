@@ -42,10 +42,10 @@ def shown_by(
     ours, theirs = (next((r for r in side if r.key == key), None) for side in (reference, candidate))
     if ours is None or theirs is None or (ours.kind != theirs.kind):
         one = "the candidate" if ours is None or (theirs is not None and ours.kind == "none") else "the reference"
-        yield measured(f"only {one} has a value at {key.site}", 1.0, "one side has None or nothing there")
+        yield measured(f"only {one} has a value at {key.site}", detail="one side has None or nothing there")
     elif ours.kind == "scalar":
         text = f"{_named(key)} is {theirs.value!r} on the candidate, {ours.value!r} on the reference"
-        yield measured(text, 1.0, "recorded as it is")
+        yield measured(text, detail="recorded as it is")
     elif ours.kind == "tensor" and "mask" in key.port:
         a, b = _whole(ours), _whole(theirs)
         made = None if a is None or b is None else done(a, b, fitted=False)
@@ -60,17 +60,17 @@ def _tensors(ours: Record, theirs: Record, others: Sequence[Record], counts_keys
         yield _told(key, made, a, b)
     elif key.is_input and (elsewhere := _elsewhere(theirs, others)):
         text = f"{_named(key)}: the candidate's is what the reference has at {elsewhere}"
-        yield measured(text, 1.0, "their values or sketches agree to rounding")
+        yield measured(text, detail="their values or sketches agree to rounding")
     elif counts_keys:  # which shrink what the attention gives, all alike: their count says it
         return
     elif a is not None and b is not None and (made := done(a, b)):
         yield _told(key, made, a, b)
     elif order := reordering(ours, theirs):
         text = f"{key.site} holds the same values in another order"
-        yield measured(text, 1.0, order, fix="undo the layout, reshape or token order")
+        yield measured(text, detail=order, fix="undo the layout, reshape or token order")
     elif a is not None and b is not None and a.size == b.size == 1:
         numbers = f"{b.item():.8g} on the candidate, {a.item():.8g} on the reference"
-        yield measured(f"{_named(key)} is {numbers}", b.item(), "one number")
+        yield measured(f"{_named(key)} is {numbers}", value=b.item(), detail="one number")
     else:
         yield from _gain(ours, theirs)
 
@@ -79,7 +79,7 @@ def _told(key: Key, made: Done, a: np.ndarray, b: np.ndarray) -> Cause:
     at = int(np.argmax(a.ravel() != b.ravel()))
     size = f"{a.size} value{'s' if a.size > 1 else ''}, the first other one {b.flat[at]:.8g} for {a.flat[at]:.8g}"
     said = f"{_named(key)}: {made}" if key.is_input or made.inverse else f"{key.site} is the reference's {made.words}"
-    return measured(said, 1.0, size)
+    return measured(said, detail=size)
 
 
 def _named(key: Key) -> str:
@@ -111,7 +111,7 @@ def _keys(ours: Record, theirs: Record) -> Iterator[Cause]:
         if x != y
         else f"{x} keys a row through, as the reference's, others"
     )
-    yield measured(f"the mask {ours.key.site} lets {what}", float(y), numbers)
+    yield measured(f"the mask {ours.key.site} lets {what}", value=float(y), detail=numbers)
 
 
 def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
@@ -128,7 +128,7 @@ def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
         detail = f"gain {gain:.6f} leaves {left:.1%} of the difference"
         how = "it is set to zero" if not y.any() else "a scale, gate or count is off"
         how = "it is negated" if abs(gain + 1) <= EXACT else how
-        yield measured(f"{ours.key.site} is the reference's times {gain:.5g}: {how}", gain, detail)
+        yield measured(f"{ours.key.site} is the reference's times {gain:.5g}: {how}", value=gain, detail=detail)
 
 
 def _elsewhere(record: Record, others: Sequence[Record]) -> str | None:
@@ -179,7 +179,7 @@ def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     sites = len({key.site for key in found})
     sentence = f"{first.site} holds the same values in another order, although the divergence is not introduced there"
     detail = f"at {sites} sites, branches {branches}, step {first.step}: minimum, maximum, mean and norm agree"
-    yield measured(sentence, float(sites), detail, fix="undo the layout or token order before it")
+    yield measured(sentence, value=float(sites), detail=detail, fix="undo the layout or token order before it")
 
 
 def _reordered(pairs: Sequence[tuple[Record, Record]]) -> Iterator[Key]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from parity.compare.detect.seen import named
-from parity.compare.result import Cause, Origin, SettingDifference
+from parity.compare.result import Cause, Origin, SettingDifference, measured
 from parity.records import LOOP
 
 COMPONENTS = {"transformer": ("transformer.", "transformer_2.", "unet."), "vae": ("vae.",), "schedule": ("scheduler.",)}
@@ -28,7 +27,7 @@ def config_cause(differing: Iterable[SettingDifference], origin: Origin | None) 
     plural = "values differ" if len(fields) > 1 else "value differs"
     text = f"the divergence starts in a component whose config {plural}: {shown}"
     first = fields[0]
-    yield named(text, first.setting, first.reference, first.candidate, float(len(fields)))
+    yield measured(text, first.setting, first.reference, first.candidate, float(len(fields)))
 
 
 def _component(origin: Origin) -> str:

@@ -54,7 +54,7 @@ def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | N
         if left <= most:
             detail = f"attention under it leaves {left:.1e} of the candidate's output at {module}"
             exact = "exact" if setting else ""
-            return measured(what, left, detail, setting=setting, reference=exact, candidate=mistaken)
+            return measured(what, setting, exact, mistaken, left, detail=detail)
     return None
 
 

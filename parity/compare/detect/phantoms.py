@@ -135,7 +135,7 @@ def phantom_cause(found: Phantoms, module: str) -> Cause:
         f"{found.count:.4f} +- {found.spread:.1g} phantom keys on {found.branch}, {found.meaning()}, at "
         f"{found.share:.1%} of the queries and heads of {module}"
     )
-    return measured(text, found.count, detail, fix=remedy("attention.mask"))
+    return measured(text, value=found.count, detail=detail, fix=remedy("attention.mask"))
 
 
 def _values(records: Sequence[Record], module: str, branch: str) -> Mapping[str, np.ndarray]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from parity.compare.result import Cause, measured
 from parity.records import LOOP, StepRecords
 
 SAME = 1e-4
@@ -78,28 +77,3 @@ def apart(a: np.ndarray, b: np.ndarray) -> float:
     """Relative L2 distance of `b` from `a`."""
     size = float(np.linalg.norm(a))
     return float(np.linalg.norm(b - a)) / size if size > 0 else (0.0 if not np.any(b) else math.inf)
-
-
-def named(
-    text: str,
-    setting: str,
-    reference: float | str = "",
-    candidate: float | str = "",
-    value: float = 1.0,
-    *,
-    fix: str = "",
-    at: str = "",
-) -> Cause:
-    """A cause that a value shows, without a share.
-
-    Args:
-        reference, candidate: what each side has; numbers as four digits. value: the number that shows it. at: see
-            `Cause`.
-    """
-
-    def shown(x: float | str) -> str:
-        return x if isinstance(x, str) else f"{x:.4g}"
-
-    return measured(
-        text, value, setting=setting, reference=shown(reference), candidate=shown(candidate), fix=fix, at=at
-    )

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from parity.compare.detect.seen import PREDICTED, SAME, Both, Seen, apart, differ, named
-from parity.compare.result import Cause
+from parity.compare.detect.seen import PREDICTED, SAME, Both, Seen, apart, differ
+from parity.compare.result import Cause, measured
 from parity.records import LOOP
 from parity.transforms import Done, bfloat16, done, laid_out
 
@@ -34,9 +34,9 @@ def schedule(seen: Seen) -> Iterator[Cause]:
     if sigmas is not None and differ(sigmas):
         made = done(*sigmas)
         if made is not None and made.words.startswith("shifted"):
-            yield named(f"the schedule's sigmas: {made}", "shift", at=_SIGMAS)
+            yield measured(f"the schedule's sigmas: {made}", "shift", at=_SIGMAS)
         elif how := _narrowed(made):
-            yield named(f"the schedule's sigmas are {how}", "schedule_dtype", "float32", "bfloat16", at=_SIGMAS)
+            yield measured(f"the schedule's sigmas are {how}", "schedule_dtype", "float32", "bfloat16", at=_SIGMAS)
         else:
             yield from _shift_of_the_config(*sigmas, seen.settings)
     if times is not None and differ(times) and (how := _narrowed(done(*times))):
@@ -44,7 +44,7 @@ def schedule(seen: Seen) -> Iterator[Cause]:
         repeats, rises = int(np.sum(steps == 0)), int(np.sum(steps > 0))
         text = f"the schedule's timesteps are {how}: {repeats} of {times[1].size} repeat the one before"
         text += f", {rises} exceed{'s' * (rises == 1)} it" if rises and (np.diff(times[0]) < 0).all() else ""
-        yield named(text, "timesteps", "float32", "bfloat16", float(repeats), at=_TIMES)
+        yield measured(text, "timesteps", "float32", "bfloat16", float(repeats), at=_TIMES)
 
 
 def _narrowed(made: Done | None) -> str:
@@ -66,7 +66,7 @@ def _shift_of_the_config(
     plain, other = (x / (s - (s - 1) * x) for x, s in ((a, first), (b, second)))
     if apart(plain, other) <= CLOSER * apart(a, b):
         text = f"the schedule's shift is {second:.4g}, not {first:.4g}"
-        yield named(text, "shift", first, second, second, at=_SIGMAS)
+        yield measured(text, "shift", first, second, second, at=_SIGMAS)
 
 
 def _number(settings: Mapping[str, str], name: str) -> float | None:
@@ -86,7 +86,9 @@ def counters(seen: Seen) -> Iterator[Cause]:
         late = int(place[1] - place[0])
         how = f"{abs(late)} step{'s' if abs(late) > 1 else ''} {'late' if late > 0 else 'early'}"
         text = f"the scheduler stands {how}: at index {place[1]:.0f}, not {place[0]:.0f} (warm-up calls that share its "
-        yield named(f"{text}state, repeated timesteps)", "scheduler.step_index", *place, late, at=f"{LOOP}:step_index")
+        yield measured(
+            f"{text}state, repeated timesteps)", "scheduler.step_index", *place, late, at=f"{LOOP}:step_index"
+        )
     # A scheduler of another order remembers another number.
     if (history := seen.numbers("history")) and len({settings.get(ORDER, "") for settings in seen.settings}) == 1:
         ours, theirs = history
@@ -94,7 +96,7 @@ def counters(seen: Seen) -> Iterator[Cause]:
             f"the scheduler enters step {seen.step} with {theirs:.0f} predictions of earlier steps, with {ours:.0f} on "
             "the reference: its state was not reset, or was lost, between stages"
         )
-        yield named(text, "scheduler.history", ours, theirs, theirs, at=f"{LOOP}:history")
+        yield measured(text, "scheduler.history", ours, theirs, theirs, at=f"{LOOP}:history")
 
 
 def start(seen: Seen) -> Iterator[Cause]:
@@ -115,14 +117,14 @@ def _noise(seen: Seen, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
         sides = ("bfloat16", "float32") if made.inverse else ("float32", "bfloat16")
         declared = tuple(settings.get("dtype", "") for settings in seen.settings) == sides
         text = f"the initial noise is rounded to bfloat16{' on the reference alone' * made.inverse}"
-        yield named(text + ", which it works in" * declared, "dtype" if declared else "noise", *sides, at=_START)
+        yield measured(text + ", which it works in" * declared, "dtype" if declared else "noise", *sides, at=_START)
     elif made is not None:
-        yield named(f"the initial noise: {made}", "noise", at=_START)
+        yield measured(f"the initial noise: {made}", "noise", at=_START)
     elif structure := _structure(a, b):
-        yield named(f"the initial noise has another structure: {structure}", "noise", at=_START)
+        yield measured(f"the initial noise has another structure: {structure}", "noise", at=_START)
     elif abs(float(np.vdot(a, b))) < 0.2 * float(np.vdot(a, a)):
         text = "the initial noise is another: another seed, generator, device or order of draws"
-        yield named(text, "noise", at=_START)
+        yield measured(text, "noise", at=_START)
 
 
 CERTAIN = 5.0
@@ -169,7 +171,7 @@ def _continued(step: int, before: Both, now: Both) -> Iterator[Cause]:
     )
     sides = ("", "carried over") if theirs else ("carried over", "")
     value = apart(before[0], now[0]) if theirs else apart(before[1], now[1])
-    yield named(text, "loop.latents", *sides, value, at=_START)
+    yield measured(text, "loop.latents", *sides, value, at=_START)
 
 
 def _carried(before: np.ndarray, now: np.ndarray) -> bool:
@@ -199,7 +201,9 @@ def order(seen: Seen) -> Iterator[Cause]:
         best = max(near, key=lambda words: near[words], default="")
         if best and near[best] >= NEAR and near[best] >= _cosine(ours, theirs) + NEARER:
             text = f"the prediction holds the reference's values in another order: {best}"
-            yield named(text, "order", "", best, near[best], fix="undo it where the output is unpatchified", at=":out")
+            yield measured(
+                text, "order", "", best, near[best], fix="undo it where the output is unpatchified", at=":out"
+            )
             return
 
 

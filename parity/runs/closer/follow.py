@@ -185,7 +185,7 @@ def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
         if local.beyond and local.note and code_of(key.site) not in said:
             said.add(code_of(key.site))
             far = f"made of the candidate's own values before it; relative L2 {local.distance.rel_l2:.2e}"
-            yield measured(f"{place_of(key.site)}: {local.note}", local.distance.rel_l2, far, at=key.site)
+            yield measured(f"{place_of(key.site)}: {local.note}", value=local.distance.rel_l2, detail=far, at=key.site)
 
 
 def _settled(sites: Sequence[SiteDiff], step: int, known: Mapping[Key, Local], pair: Ready) -> list[SiteDiff]:
