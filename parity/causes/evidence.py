@@ -9,27 +9,13 @@ from parity.causes.machine import Machine
 from parity.causes.request import ExplainRequest
 from parity.compare.comparable import of_script
 from parity.compare.detect.phantoms import Phantoms
+from parity.compare.reason import Note
 from parity.compare.result import Cause, Origin, Result
 from parity.records import Provenance, StepRecords
 
 Need = Literal["reference", "candidate", "script"]
 """Beside the records, which there always are: the reference's model can be run on this machine; so can the candidate,
 whose settings are those of a kept run; or the reference was recorded in a script, and cannot be run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionCall:
-    """What the attention call shows in which the two part.
-
-    Attributes:
-        module: of the call. phantoms: those that are certain. masks: a mistaken mask, where there are no phantoms.
-        unknown: why nothing was counted; empty where it was, or where they do not part in an attention call.
-    """
-
-    module: str = ""
-    phantoms: tuple[Phantoms, ...] = ()
-    masks: tuple[Cause, ...] = ()
-    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +27,8 @@ class Evidence:
         ours, theirs: the records of the step in which they part, reference and candidate.
         reference, declared: what the reference's golden says of itself, and the candidate's.
         model: the reference's model on this machine, None where it cannot be run; `machine` for who needs it.
-        attention: of the call in which they part. More than one witness reads it, and both sides may run for it.
+        phantoms: those that are certain, of the attention call in which they part. attention: what that call shows.
+            More than one witness reads them, and both sides may run for them.
         causes: found so far, by the witnesses that were asked before.
     """
 
@@ -53,7 +40,8 @@ class Evidence:
     reference: Provenance
     declared: Provenance
     model: Machine | None = None
-    attention: AttentionCall = AttentionCall()
+    phantoms: tuple[Phantoms, ...] = ()
+    attention: tuple[Cause | Note, ...] = ()
     causes: tuple[Cause, ...] = ()
 
     @property
@@ -64,7 +52,7 @@ class Evidence:
     @property
     def counts_keys(self) -> bool:
         """Whether phantom keys were counted: by the comparison, from what the goldens hold, or in the attention."""
-        return bool(self.attention.phantoms) or any("phantom keys" in c.cause for c in self.found.causes)
+        return bool(self.phantoms) or any("phantom keys" in c.cause for c in self.found.causes)
 
     @property
     def met(self) -> frozenset[Need]:

@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from parity.causes.attention import attention_call
+from parity.causes.attention import attention, attention_call
 from parity.causes.closer import looked_closer
 from parity.causes.evidence import Evidence, Need
 from parity.causes.machine import Machine
 from parity.causes.match import UNKNOWN
 from parity.causes.request import ExplainRequest, of_run, outside_of
-from parity.causes.witnesses.attention import attention
 from parity.causes.witnesses.counterfactuals import counterfactuals
 from parity.causes.witnesses.dtype import dtype
 from parity.causes.witnesses.recorded import of_recording, recorded
@@ -126,7 +125,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         evidence = replace(evidence, model=machine or Machine.of(request, reference.provenance, openers, say))
     except ParityError as error:
         found = found.noted(f"no {' and no '.join(EVIDENCE[kind] for kind in _unasked(evidence))}: {error}")
-    return _asked(found, replace(evidence, attention=attention_call(evidence)))
+    return _asked(found, attention_call(evidence))
 
 
 def _recorded(found: Result, request: ExplainRequest, reference: Golden, candidate: Golden, why: str) -> Result:
@@ -139,10 +138,8 @@ def _recorded(found: Result, request: ExplainRequest, reference: Golden, candida
     key = found.origin.key
     ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
     told = tuple(of_recording(request.reference, key, ours, theirs, reference.provenance.settings))
-    causes = tuple(t for t in told if isinstance(t, Cause))
-    skipped = () if causes else (Note(f"the {key.stage} stage is not run again: {why}"),)
-    notes = tuple(t for t in told if isinstance(t, Note))
-    return replace(found, causes=(*causes, *found.causes), notes=(*found.notes, *skipped, *notes))
+    skipped = () if any(isinstance(t, Cause) for t in told) else (f"the {key.stage} stage is not run again: {why}",)
+    return found.noted(*skipped).told(told)
 
 
 def _outside(pair: Request, openers: Openers, say: Say) -> Result:
@@ -165,9 +162,8 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     known = {c.setting for c in causes["measured"]} - {""}
     measured = (*causes["measured"], *(c for c in found.causes if c.setting not in known))
     # How to have phantom keys counted is no news where they were.
-    held = (n for n in found.notes if not (evidence.attention.phantoms and n.text.startswith(TO_COUNT)))
-    merged = _merged(causes["swap"], causes["fault"])
-    named = _beside(merged, measured)
+    held = (n for n in found.notes if not (evidence.phantoms and n.text.startswith(TO_COUNT)))
+    named = tuple(_joined((*_merged(causes["swap"], causes["fault"]), *measured)))
     return replace(found, causes=named, notes=(*held, *(_beside_a_cause(n) if _guilty(named) else n for n in notes)))
 
 
@@ -187,38 +183,28 @@ def _unasked(evidence: Evidence) -> list[Kind]:
     return [kind for kind in KINDS if kind not in asked]
 
 
-def _beside(merged: Sequence[Cause], measured: Sequence[Cause]) -> tuple[Cause, ...]:
-    """Gauges that name a setting bear witness for the cause that names it too; the others stand by themselves."""
-    known = {(c.setting, c.candidate): c for c in merged}
-    for gauge in measured:
-        at = (gauge.setting, gauge.candidate)
-        if gauge.setting and at in known:
-            known[at] = replace(known[at], evidence=(*known[at].evidence, *gauge.evidence))
-    rest = (m for m in measured if not m.setting or (m.setting, m.candidate) not in known)
-    return _by_fix((*known.values(), *rest))
+def _merged(swapped: Sequence[Cause], faults: Sequence[Cause]) -> list[Cause]:
+    """What was swapped and what has the error of a known fault; the harmless last."""
+    known = {(c.setting, c.candidate) for c in swapped}
+    # Where a setting that was swapped explains the error another name for the same error is no second cause.
+    explained = any(c.share >= 1.0 - UNKNOWN for c in swapped)
+    rest = (c for c in faults if not explained or (c.setting, c.candidate) in known)
+    return sorted(_joined((*swapped, *rest)), key=lambda c: c.harmless)
 
 
-def _by_fix(causes: Sequence[Cause]) -> tuple[Cause, ...]:
-    """Causes that one change mends, as one: what is measured is further evidence for what is named."""
+def _joined(causes: Iterable[Cause]) -> list[Cause]:
+    """One cause a setting and value, or where it names no setting one a fix, with all its evidence."""
     found: list[Cause] = []
     for cause in causes:
-        same = next((i for i, c in enumerate(found) if cause.fix and c.fix == cause.fix and not cause.setting), None)
+        same = next((i for i, c in enumerate(found) if _is_one(c, cause)), None)
         if same is None:
             found.append(cause)
         else:
             found[same] = replace(found[same], evidence=(*found[same].evidence, *cause.evidence))
-    return tuple(found)
+    return found
 
 
-def _merged(swapped: Sequence[Cause], named: Sequence[Cause]) -> list[Cause]:
-    """One cause a setting, with all its witnesses; what only one kind of witness names stands by itself."""
-    merged = []
-    for cause in swapped:
-        same = [c for c in named if (c.setting, c.candidate) == (cause.setting, cause.candidate)]
-        witnesses = (*cause.evidence, *(w for c in same for w in c.evidence))
-        merged.append(replace(cause, evidence=witnesses))
-    known = {(c.setting, c.candidate) for c in swapped}
-    # Where a setting that was swapped explains the error another name for the same error is no second cause.
-    explained = any(c.share >= 1.0 - UNKNOWN for c in swapped)
-    rest = [] if explained else [c for c in named if (c.setting, c.candidate) not in known]
-    return sorted([*merged, *rest], key=lambda c: c.harmless)
+def _is_one(known: Cause, cause: Cause) -> bool:
+    if cause.setting:
+        return (known.setting, known.candidate) == (cause.setting, cause.candidate)
+    return bool(cause.fix) and known.fix == cause.fix

@@ -5,7 +5,7 @@ The fields are those of the JSON document, which `parity.report.result_json` wri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -322,6 +322,12 @@ class Result:
             texts: a sentence each, without a full stop.
         """
         return replace(self, notes=(*self.notes, *map(Note, texts)))
+
+    def told(self, found: Iterable[Cause | Note]) -> Result:
+        """With causes before its own, and notes behind them."""
+        found = tuple(found)
+        causes, notes = (t for t in found if isinstance(t, Cause)), (t for t in found if isinstance(t, Note))
+        return replace(self, causes=(*causes, *self.causes), notes=(*self.notes, *notes))
 
     def resting_on(self, idle: Sequence[str]) -> Result:
         """The result, inconclusive where it passed although what a port installed did not run.

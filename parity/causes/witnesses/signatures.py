@@ -25,7 +25,7 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
     machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step
     # What is no fault among the settings that the candidate says or shows it has is given to every simulated one.
     declared = dict(evidence.declared.settings)
-    block = next((p.block for p in evidence.attention.phantoms if p.block is not None), None)
+    block = next((p.block for p in evidence.phantoms if p.block is not None), None)
     if block is not None:
         declared["attention.block_kv"] = str(block)
     alone = "by signature alone: " if any(not c.harmless for c in evidence.causes) else ""

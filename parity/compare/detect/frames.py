@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from parity.compare.metrics import ratio
-from parity.compare.result import Cause, Distance, FrameDiff, FrameError, NAN, Region, measured
+from parity.compare.result import NAN, Cause, Distance, FrameDiff, FrameError, Region, measured
 from parity.records import Key, Record, StepRecords
 from parity.sketch import Geometry, distance, norm, shown
 
