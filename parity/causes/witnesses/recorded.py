@@ -46,8 +46,8 @@ def of_recording(
         some = origin.step > 0 and kept_faults(reference, 0, origin.stage)
         yield Note(f"signatures: known faults were kept of step 0, not of step {origin.step}" if some else HOW)
         return
-    stage = StepRecords(ours.step, tuple(r for r in ours.records if r.key.stage == origin.stage), ours.floors)
-    stage, theirs = as_read(stage, VAE_STAGE), as_read(theirs, VAE_STAGE)
+    stage = as_read(ours.where(lambda key: key.stage == origin.stage), VAE_STAGE)
+    theirs = as_read(theirs, VAE_STAGE)
     kept = {faults: as_read(run, VAE_STAGE) for faults, run in kept.items()}
     keys = common_keys(stage, theirs, *kept.values())
     if not keys:

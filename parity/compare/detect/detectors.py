@@ -41,20 +41,17 @@ class Detectors:
     notes: list[str] = field(default_factory=list)
     _before: Both | None = None
 
-    def by_own_latents(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
-        """The reference of what came after the loop, as it is to be judged; see `judged_by_own_latents`."""
-        instead = judged_by_own_latents(reference, candidate, self._before)
-        if instead is not reference:
-            self.notes.append(OWN_LATENTS)
-        return instead
+    def as_judged(self, reference: StepRecords, candidate: StepRecords) -> tuple[StepRecords, StepRecords]:
+        """The reference of a step as `add` reads it, and as it is to be judged.
 
-    def by_own_branches(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
-        """The reference of a step, as it is to be judged; see `judged_by_own_branches`. `add` reads the recorded one:
-        the branches it holds are the reference's."""
-        instead = judged_by_own_branches(reference, candidate)
-        if instead is not reference and OWN_BRANCHES not in self.notes:
-            self.notes.append(OWN_BRANCHES)
-        return instead
+        See `judged_by_own_latents` and `judged_by_own_branches`; `add` reads the branches that were recorded.
+        """
+        read = judged_by_own_latents(reference, candidate, self._before)
+        judged = judged_by_own_branches(read, candidate)
+        for instead, of, note in ((read, reference, OWN_LATENTS), (judged, read, OWN_BRANCHES)):
+            if instead is not of and note not in self.notes:
+                self.notes.append(note)
+        return read, judged
 
     def add(self, reference: StepRecords, candidate: StepRecords, *, differs: bool = True) -> None:
         """Look at one step of both sides; each kind of cause is named once.

@@ -8,7 +8,8 @@ gives that. numpy, from values that were held whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -94,15 +95,11 @@ def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], mod
         candidate: `out`; where its rows are others, `in.query` too, by which they are found.
     """
     found = []
-    for branch in dict.fromkeys(r.key.branch for r in reference):
-        ours = _values(reference, module, branch)
-        theirs = _values(candidate, module, branch)
-        if not ({"in.query", "in.key", "out"} <= ours.keys() and "out" in theirs):
-            continue
-        keys, out = _of_every_head(ours["in.key"], ours["in.query"]), _in_the_rows_of(ours, theirs)
-        if keys is not None and out is not None and keys.shape[2] == ours["in.query"].shape[2]:
-            held, tokens = {**ours, "in.key": keys}, _tokens(candidate, module, branch)
-            counts = [_count(branch, held, out, tokens, how) for how in ("plain", "smooth", "zeroed")]
+    for branch, ours, theirs in _calls(reference, candidate, module):
+        out = _in_the_rows_of(ours, theirs)
+        if out is not None and ours["in.key"].shape[1:] == ours["in.query"].shape[1:]:
+            tokens = _tokens(candidate, module, branch)
+            counts = [_count(branch, ours, out, tokens, how) for how in ("plain", "smooth", "zeroed")]
             found.append(next((c for c in counts if c.is_certain), counts[0]))
     return tuple(found)
 
@@ -113,16 +110,9 @@ def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module
     Args:
         reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`.
     """
-    for branch in dict.fromkeys(r.key.branch for r in reference):
-        ours, theirs = _values(reference, module, branch), _values(candidate, module, branch)
-        if not ({"in.query", "in.key", "in.value", "out"} <= ours.keys() and "out" in theirs):
-            continue
-        wide = {port: _of_every_head(ours[port], ours["in.query"]) for port in ("in.key", "in.value")}
-        repeated = {port: x for port, x in wide.items() if x is not None}
-        found = mask_cause({**ours, **repeated}, theirs["out"], module)
-        if found is not None:
-            return (found,)
-    return ()
+    calls = _calls(reference, candidate, module, "in.value")
+    found = (mask_cause(ours, theirs["out"], module) for _, ours, theirs in calls)
+    return tuple(itertools.islice((cause for cause in found if cause is not None), 1))
 
 
 def phantom_cause(found: Phantoms, module: str) -> Cause:
@@ -138,7 +128,23 @@ def phantom_cause(found: Phantoms, module: str) -> Cause:
     return measured(text, value=found.count, detail=detail, fix=remedy("attention.mask"))
 
 
-def _values(records: Sequence[Record], module: str, branch: str) -> Mapping[str, np.ndarray]:
+def _calls(
+    reference: Sequence[Record], candidate: Sequence[Record], module: str, *needed: str
+) -> Iterator[tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Each branch whose call is held, with the values of both sides; the reference's grouped keys and values are
+    repeated for each head of the queries, where they fit."""
+    for branch in dict.fromkeys(r.key.branch for r in reference):
+        ours, theirs = (_values(side, module, branch) for side in (reference, candidate))
+        if {"in.query", "in.key", "out", *needed} <= ours.keys() and "out" in theirs:
+            heads = ours["in.query"].shape[1]
+            for port in ours.keys() & {"in.key", "in.value"}:
+                few = ours[port].shape[1]
+                if few and heads % few == 0:
+                    ours[port] = np.repeat(ours[port], heads // few, axis=1)
+            yield branch, ours, theirs
+
+
+def _values(records: Sequence[Record], module: str, branch: str) -> dict[str, np.ndarray]:
     """Values of the call by port, image rows before text rows: float64 [rows, heads, head dim]."""
     parts: dict[str, dict[str, np.ndarray]] = {}
     for r in records:
@@ -169,12 +175,6 @@ def _in_the_rows_of(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndar
     found = np.zeros_like(ref)
     found[asks] = out[nearest]
     return found
-
-
-def _of_every_head(x: np.ndarray, queries: np.ndarray) -> np.ndarray | None:
-    """The keys or values that each head of the queries reads: grouped ones repeated; None where they do not fit."""
-    few, heads = x.shape[1], queries.shape[1]
-    return np.repeat(x, heads // few, axis=1) if few and heads % few == 0 else None
 
 
 def _tokens(records: Sequence[Record], module: str, branch: str) -> int:

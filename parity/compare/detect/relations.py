@@ -22,7 +22,7 @@ import numpy as np
 from parity.compare.births import L2_LIMIT
 from parity.compare.detect.seen import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, differ, held
 from parity.compare.result import Cause, measured
-from parity.records import LOOP, Floor, Key, Record, StepRecords
+from parity.records import LOOP, Floor, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record
 from parity.transforms import EXACT, FEW, bfloat16, done
@@ -93,10 +93,14 @@ def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> St
     if ours["", PREDICTED].shape != guided.shape or np.linalg.norm(guided - ours["", PREDICTED]) > L2_LIMIT * floor.l2:
         return reference  # it shows without this
     made = uncond + first.scale * (cond - uncond)
-    instead = value_record(record.key, made.astype(np.float32), record.dtype)
-    own = Floor(near * float(np.linalg.norm(cond - uncond)) / L2_LIMIT)
+    return _judged_by(reference, record, made, near * float(np.linalg.norm(cond - uncond)))
+
+
+def _judged_by(reference: StepRecords, record: Record, made: np.ndarray, most: float) -> StepRecords:
+    """The reference with what was made in place of a record, of which what is compared may be `most` apart."""
+    instead, floor = value_record(record.key, made.astype(np.float32), record.dtype), Floor(most / L2_LIMIT)
     records = [instead if r is record else r for r in reference.records]
-    return replace(reference, records=records, floors={**reference.floors, record.key: own})
+    return replace(reference, records=records, floors={**reference.floors, record.key: floor})
 
 
 def guidance(seen: Seen) -> Iterator[Cause]:
@@ -276,10 +280,7 @@ def judged_by_own_latents(reference: StepRecords, candidate: StepRecords, latent
     floor = reference.floors.get(ours.key)
     if floor is None or np.linalg.norm(pair[1] - pair[0]) > L2_LIMIT * floor.l2:
         return reference  # it shows without this
-    instead = value_record(ours.key, own.astype(np.float32), ours.dtype)
-    records = [instead if r is ours else r for r in reference.records]
-    narrow: dict[Key, Floor] = {**reference.floors, ours.key: Floor(most * float(np.linalg.norm(own)) / L2_LIMIT)}
-    return replace(reference, records=records, floors=narrow)
+    return _judged_by(reference, ours, own, most * float(np.linalg.norm(own)))
 
 
 def tolerance(*dtypes: str) -> float:

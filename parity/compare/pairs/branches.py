@@ -94,7 +94,12 @@ class Branches:
             return candidate
         if self.names is None and len(_inputs(reference)) > 1:
             self.names = crossed(reference, candidate)
-        return _renamed(candidate, self.names or {})
+        names = self.names or {}
+        return (
+            candidate.renamed(lambda key: replace(key, branch=names.get(key.branch, key.branch)))
+            if names
+            else candidate
+        )
 
     @property
     def note(self) -> str:
@@ -105,11 +110,3 @@ class Branches:
             f"its {own} is the reference's {theirs}" for own, theirs in self.names.items() if own != theirs
         )
         return f"the candidate's guidance branches are in another order: {pairs}, by what the model is given"
-
-
-def _renamed(step: StepRecords, names: Mapping[str, str]) -> StepRecords:
-    """A step with other names of its branches."""
-    if not names:
-        return step
-    records = (replace(r, key=replace(r.key, branch=names.get(r.key.branch, r.key.branch))) for r in step.records)
-    return replace(step, records=tuple(records))

@@ -57,9 +57,7 @@ def _renamed(ours: _Parts, theirs: _Parts) -> dict[Key, Key]:
 def met(reference: StepRecords, candidate: StepRecords) -> StepRecords:
     """The candidate's step under the keys that it was compared by."""
     names = lone_ports(reference.records, candidate.records)
-    if not names:
-        return candidate
-    return replace(candidate, records=tuple(replace(r, key=names.get(r.key, r.key)) for r in candidate.records))
+    return candidate.renamed(lambda key: names.get(key, key)) if names else candidate
 
 
 def _ports(records: Iterable[Record]) -> dict[Key, dict[str, Record]]:
