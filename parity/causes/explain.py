@@ -9,37 +9,37 @@
 What differs in a stage outside the loop is looked for there (`parity.causes.stages`).
 
 Each is asked with the same `Evidence`. One that lacks what it needs is not asked; where the model cannot be run on this
-machine, the kinds that this leaves out are said.
+machine, the kinds that this leaves out are said. A kept run's closer look counts, with its place and its records, so
+that `explain` is never coarser than the run was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from parity.causes.attention import attention, attention_call
-from parity.causes.closer import looked_closer
-from parity.causes.evidence import Evidence, Need
-from parity.causes.machine import Machine
+from parity.causes.evidence import Evidence, Machine, Need
 from parity.causes.match import UNKNOWN
-from parity.causes.request import ExplainRequest, of_run, outside_of
-from parity.causes.witnesses.counterfactuals import counterfactuals
-from parity.causes.witnesses.dtype import dtype
-from parity.causes.witnesses.recorded import of_recording, recorded
-from parity.causes.witnesses.schedule import schedule
-from parity.causes.witnesses.signatures import signatures
-from parity.causes.witnesses.values import arguments_alone, values, values_reordered
+from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
+from parity.causes.signatures import of_recording, recorded, signatures
+from parity.causes.swaps import counterfactuals
+from parity.causes.values import arguments_alone, dtype, schedule, values, values_reordered
+from parity.compare.births import excuses
+from parity.compare.conclude import divergence
 from parity.compare.diff import TO_COUNT, diff
+from parity.compare.judge import Judge
 from parity.compare.pairs.branches import Branches
 from parity.compare.pairs.lone import met
 from parity.compare.reason import Note
-from parity.compare.result import EVIDENCE, Cause, Result
+from parity.compare.result import EVIDENCE, Cause, Origin, Result
 from parity.errors import ParityError
 from parity.golden import Golden
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.openers import Openers
-from parity.records import PORT
+from parity.records import LOOP, PORT, StepRecords
 from parity.runs.request import Request, Say
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
@@ -208,3 +208,46 @@ def _is_one(known: Cause, cause: Cause) -> bool:
     if cause.setting:
         return (known.setting, known.candidate) == (cause.setting, cause.candidate)
     return bool(cause.fix) and known.fix == cause.fix
+
+
+# --- the closer look of a kept run
+
+
+def looked_closer(
+    request: ExplainRequest, found: Result, ours: StepRecords, theirs: StepRecords
+) -> tuple[Result, StepRecords, StepRecords]:
+    """The comparison with the place that a kept run came to, and both sides' records with those of its closer look.
+
+    Args:
+        found: of the records that the run kept first. ours, theirs: of the step of its origin.
+
+    Raises:
+        UsageError: a golden of the closer look is damaged.
+    """
+    assert found.origin is not None
+    folder, told = Path(request.reference).parent / FOLDER, request.looked_at(found.origin.key)
+    if request.kept is None or not (folder / "candidate").is_dir() or told == found.origin.key:
+        return found, ours, theirs
+    inside, other = Golden.open(folder / "reference"), Golden.open(folder / "candidate")
+    if ours.step not in inside.steps or ours.step not in other.steps:
+        return found, ours, theirs
+    is_port = other.provenance.backend == PORT
+    near, far = inside.read_step(ours.step), other.read_step(ours.step)
+    far = met(near, far) if is_port else far
+    judge = Judge(excuses(found.differing_settings), port=is_port)
+    sites = tuple(d for d in judge.step(near, far) if d.key.module != LOOP)
+    at = next((d for d in sites if d.key == told), None)
+    if at is None:
+        return found, ours, theirs
+    birth = at.birth or "module"
+    why = divergence(at, birth, outputs_match=found.why.outputs_match, sites=sites)
+    placed = replace(found, origin=Origin(at.key, birth), why=why, closer=sites)
+    return placed, _with(ours, near), _with(theirs, far)
+
+
+def _with(step: StepRecords, closer: StepRecords) -> StepRecords:
+    """A step with the records of a closer look that it has not."""
+    held = {r.key for r in step.records}
+    more = tuple(r for r in closer.records if r.key not in held)
+    floors = {r.key: closer.floors[r.key] for r in more if r.key in closer.floors}
+    return StepRecords(step.step, (*step.records, *more), {**step.floors, **floors})

@@ -1,7 +1,7 @@
 """Why two sides differ in a stage outside the loop: the text encoders, the VAE.
 
 How. The stage is compared again by itself. Then the candidate's stage runs with one of its differing settings at a
-time, as in the loop (`parity.causes.swap_test`). What only rounds takes no part where the logic check failed. Where
+time, as in the loop (`parity.causes.swaps`). What only rounds takes no part where the logic check failed. Where
 no setting of the text stage differs, what differs is in its code, as a note says.
 
 Where no setting of a VAE differs, or a port decodes, nothing is known of its code. The reference then decodes the same
@@ -21,12 +21,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.bisect.swaps import plan
-from parity.causes.errors import Vector, as_read, error_vector, noise_norm, norm
-from parity.causes.known_faults import decoder_faults
-from parity.causes.match import Faults, Known, matched
-from parity.causes.swap_test import swap_test
-from parity.causes.witnesses.counterfactuals import told_by
+from parity.bisect.settings import plan
+from parity.causes.evidence import decoder_faults
+from parity.causes.match import Faults, Known, Vector, as_read, error_vector, matched, noise_norm, norm
+from parity.causes.swaps import swap_test, told_by
 from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result

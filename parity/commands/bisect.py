@@ -59,8 +59,7 @@ def bisect(
 
 def _settings(start: Start, sides: Sides, checks: str, isolate: str, output: Output) -> int:
     """The fewest settings of the candidate that make the run fail."""
-    from parity.bisect.settings import OUTCOMES, Probe, by_run, fewest
-    from parity.bisect.swaps import plan
+    from parity.bisect.settings import OUTCOMES, Probe, by_run, fewest, plan
     from parity.report.progress import progress
 
     require_one_process()

@@ -23,7 +23,7 @@ from typing import Literal, ParamSpec
 
 import torch
 
-from parity.causes.witnesses.values import shown_by
+from parity.causes.values import shown_by
 from parity.compare import result as results
 from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note, Reason

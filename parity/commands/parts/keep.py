@@ -26,7 +26,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from parity.cache import cache_dir
-from parity.causes.closer import FOLDER
+from parity.causes.request import FOLDER
 from parity.compare.detect.frames import frames_of, pictures
 from parity.compare.result import Result
 from parity.errors import UsageError
