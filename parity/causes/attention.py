@@ -12,7 +12,7 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.causes.request import own_settings
-from parity.compare.detect.phantoms import count_phantoms, mask_causes, phantom_cause
+from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.errors import InconclusiveError, ParityError

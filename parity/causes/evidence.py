@@ -19,8 +19,8 @@ from parity.bisect.settings import Plan as Swaps
 from parity.bisect.settings import plan
 from parity.cache import cache_dir
 from parity.causes.request import ExplainRequest
+from parity.compare.attention import Phantoms
 from parity.compare.comparable import of_script
-from parity.compare.detect.phantoms import Phantoms
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Origin, Result
 from parity.errors import UsageError

@@ -239,7 +239,7 @@ def dtype(evidence: Evidence) -> Iterator[Cause]:
 
 ANOTHER = "is another"
 SET = frozenset({"shift", "schedule_dtype", "timesteps", "scheduler.step_index"})
-"""Of causes that a script's own schedule shows; see `parity.compare.detect.values`."""
+"""Of causes that a script's own schedule shows; see `parity.compare.values`."""
 
 
 def schedule(evidence: Evidence) -> Iterator[Cause]:

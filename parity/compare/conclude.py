@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from parity.compare.births import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, peak, unknown
 from parity.compare.collected import Collected
-from parity.compare.detect.findings import findings
+from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (

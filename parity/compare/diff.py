@@ -22,14 +22,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from parity.compare.attention import count_phantoms, phantom_cause
 from parity.compare.automap import Proposal, propose
 from parity.compare.births import excuses
 from parity.compare.collected import Collected
 from parity.compare.comparable import common_steps, comparable, settings_differences
 from parity.compare.conclude import conclude, recorded_stages, widest_of
-from parity.compare.detect.configs import config_cause
-from parity.compare.detect.detectors import Detectors
-from parity.compare.detect.phantoms import count_phantoms, phantom_cause
+from parity.compare.detectors import Detectors, config_cause
 from parity.compare.judge import Judge
 from parity.compare.pairs.branches import Branches
 from parity.compare.pairs.meet import Lean

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, inputs_compared, sentence
+from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, sentence
 from parity.records import Key
 from parity.settings import Difference as SettingDifference
 
@@ -304,11 +304,6 @@ class Result:
     stages: tuple[StageDiff, ...] = ()
     frames: tuple[FrameDiff, ...] = ()
     notes: tuple[Note, ...] = ()
-
-    @property
-    def inputs_compared(self) -> bool:
-        """Whether the inputs of the call that differs first were seen to agree."""
-        return inputs_compared(self.why)
 
     @property
     def reason(self) -> str:

@@ -13,11 +13,11 @@ import math
 from dataclasses import replace
 
 from parity.compare.births import L2_LIMIT, ONE_SIDED
-from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, norm_ratio
+from parity.compare.metrics import bin_ratios, comparable_shapes, distance, is_contract, linf_ratio, measure, norm_ratio
 from parity.compare.pairs.align import Pair
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.unlike import MASKS, PICTURES, is_mask, is_zero, nothing, same_mask, unlike, what
-from parity.records import AFTER, LOOP, Floor, Key, Record
+from parity.records import Floor, Record
 
 _UNKNOWN = Distance(NAN, NAN, NAN)
 _UNLIKE = Distance(NAN, NAN, math.inf)
@@ -49,11 +49,6 @@ def _unlike(diff: SiteDiff, inside: bool) -> SiteDiff:
 def _is_zero_for_none(a: Record, b: Record) -> bool:
     """Whether the model is given zeros on one side and nothing on the other, as for a condition that a prompt lacks."""
     return {a.kind, b.kind} == {"none", "tensor"} and is_zero(a if a.kind == "tensor" else b)
-
-
-def _lines_up_by_contract(key: Key) -> bool:
-    """Whether shapes and rows must line up here, whoever made the model."""
-    return key.module == LOOP or key.stage == AFTER
 
 
 def _tensors(a: Record, b: Record, floor: Floor | None, *, own: bool) -> SiteDiff:
@@ -88,7 +83,7 @@ def _tensors(a: Record, b: Record, floor: Floor | None, *, own: bool) -> SiteDif
         note = "their norms differ; no sketch is held" if far else "only moments are held"
         return _unlike(replace(diff, note=note), not far)
     note = unlike(a, b)
-    return _unlike(replace(diff, note=note), note == PICTURES or (own and not _lines_up_by_contract(a.key)))
+    return _unlike(replace(diff, note=note), note == PICTURES or (own and not is_contract(a.key)))
 
 
 def _nonfinite(record: Record) -> int:

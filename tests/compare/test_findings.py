@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.detect.configs import MOST, config_cause
-from parity.compare.detect.findings import findings
-from parity.compare.detect.frames import frame_errors, frames_of, pictures, psnr, spread, ssim
+from parity.compare.detectors import MOST, config_cause
+from parity.compare.findings import findings
+from parity.compare.frames import frame_errors, frames_of, pictures, psnr, spread, ssim
 from parity.compare.reason import Reason, sentence
 from parity.compare.result import Distance, Origin, SettingDifference, SiteDiff
 from parity.records import Key

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from parity.commands.parts.keep import write_frames
-from parity.compare.detect.frames import pictures
+from parity.compare.frames import pictures
 from parity.hooks.sites import split_sites
 from tests.support.cli import cli
 from tests.support.models import NANO, checkpoint

@@ -27,7 +27,7 @@ import numpy as np
 
 from parity.cache import cache_dir
 from parity.causes.request import FOLDER
-from parity.compare.detect.frames import frames_of, pictures
+from parity.compare.frames import frames_of, pictures
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import GoldenWriter

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare.births import L2_LIMIT
-from parity.compare.detect.seen import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, differ, held
 from parity.compare.result import Cause, measured
+from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, differ, held
 from parity.records import LOOP, Floor, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record

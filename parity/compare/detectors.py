@@ -1,13 +1,18 @@
-"""All that looks for causes around the model, step by step."""
+"""All that looks for causes around the model, step by step.
+
+Where nothing else names a cause, config values are said that differ in the component in which a divergence starts. A
+config says what a component was built with, a default that a missing field stands for among it. Which of them makes the
+difference is not measured: they are said where the divergence starts inside that component, with its own inputs alike.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from parity.compare.detect.frames import truncated
-from parity.compare.detect.relations import (
+from parity.compare.frames import truncated
+from parity.compare.relations import (
     decoded,
     guidance,
     judged_by_own_branches,
@@ -15,10 +20,9 @@ from parity.compare.detect.relations import (
     rounded_otherwise,
     stepped,
 )
-from parity.compare.detect.seen import GIVEN, Both, Seen, held, latents_of
-from parity.compare.detect.values import counters, order, schedule, start
-from parity.compare.result import Cause
-from parity.records import StepRecords
+from parity.compare.result import Cause, Origin, SettingDifference, measured
+from parity.compare.values import GIVEN, Both, Seen, counters, held, latents_of, order, schedule, start
+from parity.records import LOOP, StepRecords
 
 OWN_LATENTS = f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents"
 OWN_BRANCHES = "noise_pred is compared with what the reference's guidance makes of the candidate's branches"
@@ -70,3 +74,34 @@ class Detectors:
         for cause in itertools.chain(told, truncated(reference, candidate)):
             if cause.setting not in {c.setting for c in self.found}:
                 self.found.append(cause)
+
+
+# --- config values of the component in which a divergence starts
+
+COMPONENTS = {"transformer": ("transformer.", "transformer_2.", "unet."), "vae": ("vae.",), "schedule": ("scheduler.",)}
+MOST = 4
+"""Fields that are listed at most; with more the two are other models."""
+
+
+def config_cause(differing: Iterable[SettingDifference], origin: Origin | None) -> Iterator[Cause]:
+    """One cause where configs differ in the component of the first divergence."""
+    component = "" if origin is None else _component(origin)
+    fields = [d for d in differing if component and d.setting.startswith(COMPONENTS[component])]
+    if not fields or len(fields) > MOST:
+        return
+    shown = "; ".join(f"{d.setting} is {d.candidate or 'missing'}, not {d.reference or 'missing'}" for d in fields)
+    plural = "values differ" if len(fields) > 1 else "value differs"
+    text = f"the divergence starts in a component whose config {plural}: {shown}"
+    first = fields[0]
+    yield measured(text, first.setting, first.reference, first.candidate, float(len(fields)))
+
+
+def _component(origin: Origin) -> str:
+    """The component in which a divergence starts; empty for the loop's own values and what is given to it."""
+    key = origin.key
+    if key.module == "schedule":
+        return "schedule"
+    if key.stage == "vae" and key.site == "decode:out":
+        return "vae"
+    inside = key.stage == "transformer" and key.module not in ("", LOOP)
+    return "transformer" if inside else ""
