@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from parity.compare.result import NAN, Distance, SiteDiff, StepDiff
+from parity.compare.result import NAN, UNKNOWN, SiteDiff, StepDiff
 from parity.compare.sites import Columns, Sites
 from parity.records import LOOP, Record, StepRecords
 from parity.settings import BITS
@@ -19,16 +19,18 @@ class Collected:
     """What a comparison has gathered, step by step.
 
     Attributes:
-        steps, sites: of the steps so far, in execution order.
+        steps, sites: of the steps so far, in execution order. lean: whether row bins of what passes are left out; only
+            a run that follows the candidate may find later that it does not.
     """
 
     steps: list[StepDiff] = field(default_factory=list)
     sites: Sites = field(default_factory=Sites)
+    lean: bool = False
 
     def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
         columns = sites if isinstance(sites, Columns) else Columns.of(sites)
-        self.sites.add(columns)
+        self.sites.add(columns.lean() if self.lean else columns)
         step = step_diff(reference, candidate, columns.loop)
         if step is not None:
             self.steps.append(step)
@@ -44,7 +46,6 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
     def pair(name: str) -> tuple[float, float]:
         return ours.get(name, NAN), theirs.get(name, NAN)
 
-    unknown = Distance(NAN, NAN, NAN)
     predicted = next(d for d in sites if (d.key.module, d.key.branch, d.key.port) == (LOOP, "", "noise_pred"))
     of = min(BITS.get(dtype, 0) for dtype in predicted.dtypes)
     return StepDiff(
@@ -53,8 +54,8 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
         pair("sigma"),
         pair("dt"),
         by_port["", "noise_pred"],
-        by_port.get(("", "latents.after"), unknown),
-        by_port.get(("", "latents.before"), unknown),
+        by_port.get(("", "latents.after"), UNKNOWN),
+        by_port.get(("", "latents.before"), UNKNOWN),
         {branch: d for (branch, port), d in by_port.items() if port == "noise_pred" and branch},
         bits_of_agreement(predicted.distance.rel_l2, of),
         of,

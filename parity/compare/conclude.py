@@ -8,8 +8,9 @@ reference that is not finite itself, is `inconclusive`.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from parity.compare.births import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, peak, unknown
@@ -19,6 +20,7 @@ from parity.compare.judge import Common
 from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (
     NAN,
+    UNKNOWN,
     Birth,
     Check,
     Distance,
@@ -31,8 +33,8 @@ from parity.compare.result import (
     StepDiff,
     Verdict,
 )
-from parity.compare.sites import BORN, FAILED, INTRODUCED, NOT_COMPARED, Place, among, count
-from parity.records import AFTER, LOOP, Key
+from parity.compare.sites import BORN, FAILED, INTRODUCED, NOT_COMPARED, among, count
+from parity.records import AFTER, LOOP
 from parity.settings import BY_NAME
 from parity.settings.chips import NO_CHIP
 
@@ -93,7 +95,7 @@ def conclude(
     )
     if not any(_compared(d) for d in sites):
         return nothing
-    loop = [d for d in among(sites, which=_is_loop) if d.verdict != "ignored"]
+    loop = [d for d in among(sites, which=lambda d: d.key.module == LOOP) if d.verdict != "ignored"]
     broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d) and not unknown(d)]
@@ -135,14 +137,6 @@ def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff], widest: fl
         distance=steps[0].noise_pred,
         detail=f"{widest:.0e}".replace("e-0", "e-"),
     )
-
-
-def _is_loop(d: Place | SiteDiff) -> bool:
-    return d.key.module == LOOP
-
-
-def _of_stage(name: str) -> Callable[[Place | SiteDiff], bool]:
-    return lambda d: d.key.stage == name
 
 
 def _before(d: SiteDiff, broken: SiteDiff) -> bool:
@@ -226,14 +220,12 @@ def _coverage(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
     yield Note(text)
 
 
-def _unpaired_before(sites: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
+def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
     """What could not be compared before the first that differs, with how it does not line up on both sides: inputs of
     its own call, and modules since the last site seen to agree."""
     inputs: dict[str, str] = {}
     modules: dict[str, str] = {}
-    for d in among(sites, step=first.key.step):
-        if d.key == first.key:
-            break
+    for d in before:
         if d.key.branch != first.key.branch or d.key.is_apart:
             continue
         if d.verdict != "not compared":
@@ -262,16 +254,21 @@ def divergence(
     alone = math.isnan(at.distance.rel_l2) and not math.isnan(at.local.rel_l2)
     local = alone or not math.isnan(at.local.ratio)
     within_norm = not local and at.distance.ratio <= L2_LIMIT
-    unpaired = _unpaired_before(sites, at)
+    before = list(itertools.takewhile(lambda d: d.key != at.key, among(sites, step=at.key.step)))
+    agreeing = [d for d in before if d.verdict == "pass"]
+    inputs = [d for d in agreeing if d.key.is_input and call_of(d.key) == call_of(at.key)]
+    # The last that were seen to agree: the inputs of its call, else what came before it.
+    after = inputs or [d for d in agreeing if d.key.branch in (at.key.branch, "")][-1:]
+    unpaired = _unpaired(before, at)
     element = at.linf_ratio if within_norm and at.linf_ratio > LINF_LIMIT else NAN
     return Reason(
         kind="first_divergence",
         first=at.key,
         birth=birth,
-        after=_agreeing(sites, at),
+        after=tuple(d.key for d in after),
         not_compared=tuple(unpaired),
         unlike=next(iter(unpaired.values()), ""),
-        called=_called(sites, at),
+        called=tuple(dict.fromkeys(d.called for d in ([at] if at.key.is_input else inputs) if d.called)),
         distance=at.local if local else at.distance,
         element=element,
         part=peak(at) if within_norm and math.isnan(element) else NAN,
@@ -281,36 +278,13 @@ def divergence(
     )
 
 
-def _agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
-    """The last sites seen to agree before the first that differs: the inputs of its call, else what came before it."""
-    same = list(among(sites, step=first.key.step))
-    at = next((i for i, d in enumerate(same) if d is first), None)
-    if at is None:  # read anew
-        at = next((i for i, d in enumerate(same) if d.key == first.key), None)
-    if at is None:
-        return ()
-    before = [d for d in same[:at] if d.verdict == "pass"]
-    inputs = [d.key for d in before if d.key.is_input and call_of(d.key) == call_of(first.key)]
-    branches = (first.key.branch, "")
-    return tuple(inputs or [d.key for d in before if d.key.branch in branches][-1:])
-
-
-def _called(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[str, ...]:
-    """The candidate's names of what was compared under the reference's: of this value, or of inputs of its call."""
-    if first.key.is_input:
-        return (first.called,) if first.called else ()
-    named = (d for d in among(sites, step=first.key.step) if d.called and d.key.is_input and d.verdict == "pass")
-    return tuple(dict.fromkeys(d.called for d in named if call_of(d.key) == call_of(first.key)))
-
-
 def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
     """The line of a stage, for its worst output."""
-    outputs = [d for d in among(judged.sites, which=_is_loop) if d.key.stage == name and not d.key.is_apart]
-    worst = max(outputs, key=lambda d: d.distance.ratio, default=None)
-    nothing = Distance(NAN, NAN, NAN)
-    by_itself = nothing if worst is None else worst.distance
+    loop = among(judged.sites, which=lambda d: (d.key.stage, d.key.module) == (name, LOOP) and not d.key.is_apart)
+    worst = max(loop, key=lambda d: d.distance.ratio, default=None)
+    by_itself = UNKNOWN if worst is None else worst.distance
     output = "" if worst is None else worst.key.port
-    return StageDiff(name, output, by_itself, in_chain or nothing, judged.verdict, judged.why)
+    return StageDiff(name, output, by_itself, in_chain or UNKNOWN, judged.verdict, judged.why)
 
 
 def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
@@ -318,7 +292,7 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
     of its own loop."""
     found = []
     for name in (BEFORE, AFTER):
-        sites = list(among(result.sites, which=_of_stage(name)))
+        sites = list(among(result.sites, which=lambda d, name=name: d.key.stage == name))  # type: ignore[misc]
         if not sites:
             continue
         failed = _failed(sites)

@@ -31,11 +31,11 @@ from parity.compare.conclude import conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_cause
 from parity.compare.judge import Judge
 from parity.compare.pairs.branches import Branches
-from parity.compare.pairs.meet import Lean
+from parity.compare.pairs.meet import lean
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result
-from parity.compare.sites import FAILED, VERDICTS, Sites, among
+from parity.compare.sites import FAILED, VERDICTS, among, inconclusive
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, Renamer
@@ -250,11 +250,11 @@ def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge
         detectors: looks for causes around the model, from the first step that differs on.
         steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
     """
-    collected, lean = Collected(), (Lean(), Lean())
+    collected = Collected(lean=True)
     for reference, candidate in steps:
         reference, own = detectors.as_judged(reference, candidate)
         judged = judge.step(own, candidate)
-        own, candidate = lean[0].of(own), lean[1].of(candidate)
+        own, candidate = lean(own), lean(candidate)
         collected.add(own, candidate, judged)
         detectors.add(reference, candidate, differs=bool((judged.verdicts == VERDICTS.index("fail")).any()))
         del reference, own, candidate  # before the next is waited for: both sides' next are read already
@@ -305,5 +305,5 @@ def without_floors(result: Result) -> Result:
     if first is None:
         return result
     why = Reason(kind="inconclusive", problem="no_floors", first=first.key, note=first.note, distance=first.distance)
-    sites = Sites.of(result.sites).inconclusive()
+    sites = inconclusive(result.sites)
     return replace(result, verdict="inconclusive", failed=None, why=why, sites=sites, origin=None)

@@ -182,14 +182,12 @@ class _Step:
         unpaired = np.flatnonzero(self.made.verdicts == VERDICTS.index("not compared"))
         severities[unpaired] = 0.0
         uncompared = {call_of(p.key) for p in (self.meeting.places[i] for i in unpaired.tolist()) if p.key.is_input}
-        worst = np.zeros(len(self.meeting.numbers))
-        np.maximum.at(worst, self.meeting.calls, severities[self.meeting.inputs])
-        found = [self.made[i] for i in at]
         inputs = input_severities(loop)
-        for d in found:
-            number = self.meeting.numbers.get(call_of(d.key))
-            if number is not None:
-                inputs[call_of(d.key)] = float(worst[number])
+        for place, worst in zip(self.meeting.places, severities.tolist(), strict=True):
+            if place.key.is_input and place.key.module != LOOP and not place.key.is_apart:
+                call = call_of(place.key)
+                inputs[call] = max(inputs.get(call, 0.0), worst)
+        found = [self.made[i] for i in at]
         for i, d in zip(at, self.judge.births.of(found, inputs, uncompared), strict=True):
             self.made.verdicts[i], self.made.births[i] = VERDICTS.index(d.verdict), BIRTHS.index(d.birth)
 

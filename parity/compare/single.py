@@ -15,11 +15,10 @@ from dataclasses import replace
 from parity.compare.births import L2_LIMIT, ONE_SIDED
 from parity.compare.metrics import bin_ratios, comparable_shapes, distance, is_contract, linf_ratio, measure, norm_ratio
 from parity.compare.pairs.align import Pair
-from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
 from parity.compare.unlike import MASKS, PICTURES, is_mask, is_zero, nothing, same_mask, unlike, what
 from parity.records import Floor, Record
 
-_UNKNOWN = Distance(NAN, NAN, NAN)
 _UNLIKE = Distance(NAN, NAN, math.inf)
 
 
@@ -38,7 +37,7 @@ def compared(pair: Pair, floor: Floor | None, *, own: bool) -> SiteDiff:
     if equal or (nothing(a) and nothing(b)):
         return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
     inside = own and (_is_zero_for_none(a, b) if pair.key.module == "" else not (is_mask(a) or is_mask(b)))
-    return _unlike(SiteDiff(pair.key, _UNKNOWN, note=f"{what(a)} against {what(b)}"), inside)
+    return _unlike(SiteDiff(pair.key, UNKNOWN, note=f"{what(a)} against {what(b)}"), inside)
 
 
 def _unlike(diff: SiteDiff, inside: bool) -> SiteDiff:
@@ -55,7 +54,7 @@ def _tensors(a: Record, b: Record, floor: Floor | None, *, own: bool) -> SiteDif
     found = measure(a, b)
     diff = SiteDiff(
         a.key,
-        _UNKNOWN,
+        UNKNOWN,
         shapes=(a.shape, b.shape),
         dtypes=(a.dtype, b.dtype),
         nonfinite=(_nonfinite(a), _nonfinite(b)),

@@ -5,16 +5,15 @@ Found once for as long as neither side's layout changes; `parity.compare.judge` 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.births import call_of
+from parity.compare.births import SCHEDULE
 from parity.compare.metrics import comparable_shapes
 from parity.compare.pairs.align import Pair, align
-from parity.compare.result import NAN, Distance, SiteDiff
-from parity.compare.sites import Place, Places, place_of
+from parity.compare.result import UNKNOWN, SiteDiff
 from parity.compare.unlike import read_key
 from parity.golden.disk.part import Layout, Table
 from parity.records import LOOP, Key, Record, StepRecords
@@ -45,30 +44,25 @@ class Meeting:
     Attributes:
         layouts: of reference and candidate. pairs: positions on both sides, -1 where there is none. places: one a pair.
         groups: of pairs that meet as sketches. others: of those that do not. moments: int64 [pairs, 2], -1 without.
-        padding, loop: bool [pairs]. read: int64 [sequences, 2], a joint sequence and the rows of it that are read.
+        padding: bool [pairs]. read: int64 [sequences, 2], a joint sequence and the rows of it that are read.
         lone: positions of what the sides name differently: of an output with that of the prediction that tells whether
             it is one, else with -1.
         own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
         alone: tensors that only the reference has, and only the candidate.
-        inputs: positions of inputs. calls: by position of an input, its call's number. numbers: of the calls.
     """
 
     layouts: tuple[Layout, Layout]
     pairs: tuple[tuple[int, int], ...]
-    places: Places
+    places: tuple[SiteDiff, ...]
     groups: tuple[Group, ...]
     others: tuple[int, ...]
     moments: np.ndarray
     padding: np.ndarray
-    loop: np.ndarray
     read: np.ndarray
     lone: tuple[tuple[int, int], ...]
     own: tuple[bool, ...]
     modules: frozenset[str]
     alone: tuple[int, int]
-    inputs: np.ndarray
-    calls: np.ndarray
-    numbers: Mapping[object, int]
 
 
 def meet(ours: Layout, theirs: Layout, *, port: bool = False, mapped: Collection[str] | None = None) -> Meeting:
@@ -78,9 +72,18 @@ def meet(ours: Layout, theirs: Layout, *, port: bool = False, mapped: Collection
         port, mapped: as of `parity.compare.judge.Judge`.
     """
     at = [{r.key: i for i, r in enumerate(layout.records)} for layout in (ours, theirs)]
-    own = _Own(port, mapped, *({r.key.module for r in layout.records} for layout in (ours, theirs)))
-    every = align(ours.records, theirs.records, lone=own.module if port or mapped is not None else None)
-    pairs = [p for p in every if (p.reference is not None and p.candidate is not None) or not own.may_lack(p.key)]
+    modules = [{r.key.module for r in layout.records} for layout in (ours, theirs)]
+
+    def own(module: str) -> bool:
+        """Whether the candidate's module is built otherwise: a port's own, or one that is mapped."""
+        return module != LOOP and (port or (mapped is not None and module in mapped))
+
+    def may_lack(module: str) -> bool:
+        """Whether what only one side has is no difference: of a port, and of a module that no name maps."""
+        return port or own(module) or (mapped is not None and not all(module in known for known in modules))
+
+    every = align(ours.records, theirs.records, lone=own if port or mapped is not None else None)
+    pairs = [p for p in every if (p.reference is not None and p.candidate is not None) or not may_lack(p.key.module)]
     found = tuple((_at(at[0], p.reference), _at(at[1], p.candidate)) for p in pairs)
     places = tuple(map(_place, pairs))
     groups: dict[tuple[int, int], list[int]] = {}
@@ -92,8 +95,6 @@ def meet(ours: Layout, theirs: Layout, *, port: bool = False, mapped: Collection
         else:
             others.append(i)
     none = [[-1 if i < 0 else int(x.moments[i]) for x, i in zip((ours, theirs), sides, strict=True)] for sides in found]
-    calls: dict[object, int] = {}
-    inputs = [i for i, p in enumerate(places) if p.key.is_input and p.key.module != LOOP and not p.key.is_apart]
     return Meeting(
         layouts=(ours, theirs),
         pairs=found,
@@ -102,15 +103,14 @@ def meet(ours: Layout, theirs: Layout, *, port: bool = False, mapped: Collection
         others=tuple(others),
         moments=np.array(none, np.int64).reshape(-1, 2),
         padding=np.array([p.key.is_apart for p in places], bool),
-        loop=np.array([p.key.module == LOOP for p in places], bool),
         read=np.array(_read(places), np.int64).reshape(-1, 2),
         lone=tuple(_lone(places)),
-        own=tuple(own.module(p.key.module) for p in places),
+        own=tuple(own(p.key.module) for p in places),
         modules=frozenset(r.key.module for r in ours.records if _counts(r) and r.key.module not in ("", LOOP)),
-        alone=(sum(map(_counts, _alone(every, 0))), sum(map(_counts, _alone(every, 1)))),
-        inputs=np.array(inputs, np.int64),
-        calls=np.array([calls.setdefault(call_of(places[i].key), len(calls)) for i in inputs], np.int64),
-        numbers=calls,
+        alone=(
+            sum(_counts(p.reference) for p in every if p.candidate is None),
+            sum(_counts(p.candidate) for p in every if p.reference is None),
+        ),
     )
 
 
@@ -118,54 +118,26 @@ def _at(held: Mapping[Key, int], record: Record | None) -> int:
     return -1 if record is None else held[record.key]
 
 
-def _read(places: Places) -> list[tuple[int, int]]:
+def _read(places: Sequence[SiteDiff]) -> list[tuple[int, int]]:
     at = {p.key: i for i, p in enumerate(places) if p.key.is_read and all(p.dtypes)}
     whole = ((i, at.get(read_key(p.key))) for i, p in enumerate(places)) if at else ()
     return [(i, j) for i, j in whole if j is not None]
 
 
-def _alone(pairs: Sequence[Pair], side: int) -> Iterator[Record]:
-    """The records that only the reference has, or only the candidate."""
-    for pair in pairs:
-        one, other = (pair.reference, pair.candidate) if side == 0 else (pair.candidate, pair.reference)
-        if one is not None and other is None:
-            yield one
-
-
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """Which modules are built otherwise on the candidate.
-
-    Attributes:
-        port, mapped: see `meet`. ours, theirs: the modules of both sides.
-    """
-
-    port: bool
-    mapped: Collection[str] | None
-    ours: Set[str]
-    theirs: Set[str]
-
-    def module(self, name: str) -> bool:
-        return name != LOOP and (self.port or (self.mapped is not None and name in self.mapped))
-
-    def may_lack(self, key: Key) -> bool:
-        """Whether what only one side has is no difference here: of a port, and of a module that no name maps."""
-        unmapped = self.mapped is not None and (key.module not in self.ours or key.module not in self.theirs)
-        return self.port or unmapped or self.module(key.module)
-
-
-def _lone(places: Places) -> Iterator[tuple[int, int]]:
+def _lone(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
     predicted = {p.key.branch: i for i, p in enumerate(places) if p.key.site == f"{LOOP}:noise_pred"}
     for i, p in enumerate(places):
         if p.called:
             yield i, -1 if p.key.is_input else predicted.get(p.key.branch, -1)
 
 
-def _place(pair: Pair) -> Place:
+def _place(pair: Pair) -> SiteDiff:
+    """What of a site does not depend on the step."""
     a, b = pair.reference, pair.candidate
     if a is None or b is None or a.kind != "tensor" or b.kind != "tensor":
-        return place_of(SiteDiff(pair.key, Distance(NAN, NAN, NAN)))
-    return Place(pair.key, (a.shape, b.shape), (a.dtype, b.dtype), a.frame, a.rows, pair.called)
+        return SiteDiff(pair.key, UNKNOWN)
+    shapes, dtypes = (a.shape, b.shape), (a.dtype, b.dtype)
+    return SiteDiff(pair.key, UNKNOWN, shapes=shapes, dtypes=dtypes, frame=a.frame, rows=a.rows, called=pair.called)
 
 
 def _sketched(pair: Pair, ours: Layout, theirs: Layout, a: int, b: int) -> bool:
@@ -194,28 +166,15 @@ def _group(
     return Group(view=view, at=np.array(here, np.int64), starts=starts, floors=floors, bins=bins)
 
 
-def _counts(r: Record) -> bool:
-    return r.kind == "tensor" and not r.key.is_apart
+def _counts(r: Record | None) -> bool:
+    return r is not None and r.kind == "tensor" and not r.key.is_apart
 
 
-class Lean:
-    """Picks those of a step's records that causes and the loop's figures are read from: values, and 8-bit frames.
-
-    Which they are is found once for as long as a layout stays.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[Layout, list[int]] | None = None
-
-    def of(self, step: StepRecords) -> StepRecords:
-        """The step with those records alone."""
-        records = step.records
-        if not isinstance(records, Table):
-            return step
-        if self._last is None or self._last[0] is not records.layout:
-            self._last = records.layout, _wanted(records.layout)
-        return StepRecords(step.step, tuple(records[i] for i in self._last[1]), step.floors)
+def lean(step: StepRecords) -> StepRecords:
+    """The step with those records alone that causes and the loop's figures are read from: values, and 8-bit frames."""
+    records = step.records
+    return replace(step, records=tuple(records.where(_wanted))) if isinstance(records, Table) else step
 
 
-def _wanted(layout: Layout) -> list[int]:
-    return [i for i, r in enumerate(layout.records) if layout.values[i] or r.key.module == LOOP or r.dtype == "uint8"]
+def _wanted(r: Record) -> bool:
+    return r.dtype == "uint8" or r.key.module in (LOOP, SCHEDULE, "decode")
