@@ -79,6 +79,11 @@ class Key:
         return self.port.endswith("@" + READ)
 
     @property
+    def read(self) -> Key:
+        """The key of what is made use of, beside this one of the whole."""
+        return replace(self, site=f"{self.site}@{READ}")
+
+    @property
     def is_apart(self) -> bool:
         """Whether the record never decides by itself: padded rows, and what is read of the whole beside it."""
         return self.is_padding or self.is_read

@@ -31,8 +31,7 @@ from parity.compare.births import excuses
 from parity.compare.conclude import divergence
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.judge import Judge
-from parity.compare.pairs.branches import Branches
-from parity.compare.pairs.lone import met
+from parity.compare.pairs import Branches, met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Origin, Result
 from parity.errors import ParityError

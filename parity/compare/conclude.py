@@ -4,6 +4,8 @@ A run fails if noise_pred or latents leave their floors at any step, whatever ex
 at a site that no declared differing setting explains, even where noise_pred is still within its floor: a wrong
 weight barely moves a bfloat16 output, and an end-to-end gate cannot see it. Fail closed: nothing in common, or a
 reference that is not finite itself, is `inconclusive`.
+
+What a comparison gathers for its verdict, step by step, are the loop's own values and the judged sites.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from parity.compare.births import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, peak, unknown
-from parity.compare.collected import Collected
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.reason import Note, Output, Reason, worst_of
@@ -33,10 +36,74 @@ from parity.compare.result import (
     StepDiff,
     Verdict,
 )
-from parity.compare.sites import BORN, FAILED, INTRODUCED, NOT_COMPARED, among, count
-from parity.records import AFTER, LOOP
-from parity.settings import BY_NAME
+from parity.compare.sites import BORN, FAILED, INTRODUCED, NOT_COMPARED, Columns, Sites, among, count
+from parity.records import AFTER, LOOP, Record, StepRecords
+from parity.settings import BITS, BY_NAME
 from parity.settings.chips import NO_CHIP
+
+
+@dataclass
+class Collected:
+    """What a comparison has gathered, step by step.
+
+    Attributes:
+        steps, sites: of the steps so far, in execution order. lean: whether row bins of what passes are left out; only
+            a run that follows the candidate may find later that it does not.
+    """
+
+    steps: list[StepDiff] = field(default_factory=list)
+    sites: Sites = field(default_factory=Sites)
+    lean: bool = False
+
+    def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
+        """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
+        columns = sites if isinstance(sites, Columns) else Columns.of(sites)
+        self.sites.add(columns.lean() if self.lean else columns)
+        step = step_diff(reference, candidate, columns.loop)
+        if step is not None:
+            self.steps.append(step)
+
+
+def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> StepDiff | None:
+    """The loop's values of one step; None where a side did not record them."""
+    ours, theirs = _scalars(reference.records), _scalars(candidate.records)
+    by_port = {(d.key.branch, d.key.port): d.distance for d in sites if d.key.module == LOOP}
+    if ("", "noise_pred") not in by_port:
+        return None
+
+    def pair(name: str) -> tuple[float, float]:
+        return ours.get(name, NAN), theirs.get(name, NAN)
+
+    predicted = next(d for d in sites if (d.key.module, d.key.branch, d.key.port) == (LOOP, "", "noise_pred"))
+    of = min(BITS.get(dtype, 0) for dtype in predicted.dtypes)
+    return StepDiff(
+        reference.step,
+        pair("timestep"),
+        pair("sigma"),
+        pair("dt"),
+        by_port["", "noise_pred"],
+        by_port.get(("", "latents.after"), UNKNOWN),
+        by_port.get(("", "latents.before"), UNKNOWN),
+        {branch: d for (branch, port), d in by_port.items() if port == "noise_pred" and branch},
+        bits_of_agreement(predicted.distance.rel_l2, of),
+        of,
+    )
+
+
+def bits_of_agreement(rel_l2: float, of: int) -> float:
+    """Leading bits in which two values agree: -log2 of their relative L2, at most those that the dtype has."""
+    if math.isnan(rel_l2):
+        return NAN
+    return float(of) if rel_l2 <= 2.0**-of else max(0.0, -math.log2(rel_l2)) if math.isfinite(rel_l2) else 0.0
+
+
+def _scalars(records: Sequence[Record]) -> dict[str, float]:
+    """The loop's own numbers; a golden from elsewhere may hold anything under these names."""
+    held = ((r.key.port, np.asarray(r.value)) for r in records if r.key.module == LOOP and r.shape == ())
+    return {port: float(value.item()) for port, value in held if value.size == 1 and value.dtype.kind in "biuf"}
+
+
+# --- the verdict
 
 BEFORE = "text"
 """The stage before the loop, recorded at step -1 as the one after it is."""

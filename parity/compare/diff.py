@@ -25,13 +25,11 @@ from typing import Protocol
 from parity.compare.attention import count_phantoms, phantom_cause
 from parity.compare.automap import Proposal, propose
 from parity.compare.births import excuses
-from parity.compare.collected import Collected
 from parity.compare.comparable import common_steps, comparable, settings_differences
-from parity.compare.conclude import conclude, recorded_stages, widest_of
+from parity.compare.conclude import Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_cause
 from parity.compare.judge import Judge
-from parity.compare.pairs.branches import Branches
-from parity.compare.pairs.meet import lean
+from parity.compare.pairs import Branches, lean
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result

@@ -13,7 +13,6 @@ from parity.compare.births import BIN_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
 from parity.compare.sites import among
-from parity.compare.unlike import read_key
 from parity.records import LOOP
 from parity.sketch import Geometry
 
@@ -56,7 +55,7 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: tuple[int, int
     """Where in the rows of the origin the difference lies, where it is not everywhere."""
     if origin is None:
         return ""
-    keys = {origin.key} if origin.key.site != VIDEO else {origin.key, read_key(origin.key)}
+    keys = {origin.key} if origin.key.site != VIDEO else {origin.key, origin.key.read}
     here = [d for d in among(sites, step=origin.key.step) if d.key in keys]
     # Of a video what is shown, which comes behind it: a side may have cut every frame.
     at = replace(here[-1], key=origin.key) if here else None

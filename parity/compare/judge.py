@@ -30,12 +30,10 @@ from parity.compare.births import (
     peak,
 )
 from parity.compare.metrics import between, ratios
-from parity.compare.pairs.align import Pair
-from parity.compare.pairs.meet import Group, Meeting, meet
+from parity.compare.pairs import Group, Meeting, Pair, meet
 from parity.compare.result import NAN, SiteDiff
-from parity.compare.single import compared
+from parity.compare.single import compared, unread
 from parity.compare.sites import BIRTHS, VERDICTS, Columns
-from parity.compare.unlike import unread
 from parity.golden.disk.part import FloorTable, Table, tabled
 from parity.records import LOOP, StepRecords
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import excuses
-from parity.compare.collected import Collected
-from parity.compare.conclude import conclude, widest_of
+from parity.compare.conclude import Collected, conclude, widest_of
 from parity.compare.judge import Judge
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result, SiteDiff

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parity.compare.births import excuses
-from parity.compare.collected import Collected
-from parity.compare.conclude import conclude
+from parity.compare.conclude import Collected, conclude
 from parity.compare.judge import Judge
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.compare.sites import Sites

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from parity.compare.births import Excuse
-from parity.compare.collected import Collected
-from parity.compare.conclude import conclude, recorded_stages, widest_of
+from parity.compare.conclude import Collected, conclude, recorded_stages, widest_of
 from parity.compare.judge import Judge
 from parity.compare.result import NAN, Check, Distance, Result, SettingDifference
 from parity.records import PADDING, Record, StepRecords

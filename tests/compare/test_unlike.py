@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.pairs.align import Pair
-from parity.compare.single import compared
-from parity.compare.unlike import same_mask
+from parity.compare.pairs import Pair
+from parity.compare.single import compared, same_mask
 from parity.records import Record
 from tests.support.made import Walk, noise, none, scalar, tensor
 

@@ -16,8 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parity.compare.births import excuses
-from parity.compare.collected import Collected
-from parity.compare.conclude import conclude
+from parity.compare.conclude import Collected, conclude
 from parity.compare.judge import Judge
 from parity.compare.result import Failed, Result
 from parity.paths.plan import Plan

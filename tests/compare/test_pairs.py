@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parity.compare.judge import Judge
-from parity.compare.pairs.align import align
-from parity.compare.pairs.lone import lone_ports
+from parity.compare.pairs import align, lone_ports
 from parity.compare.result import SiteDiff
 from parity.records import Floor, Record, StepRecords
 from tests.support.made import Walk, births, moved, noise, none, scalar, step, tensor
