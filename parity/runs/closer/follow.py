@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import excuses
+from parity.compare.births import BORN, Local, doubtful, excuses, followed_errors, with_followed
 from parity.compare.conclude import divergence
-from parity.compare.follow import BORN, Local, doubtful, followed_errors, with_followed
 from parity.compare.independent import code_of, place_of
 from parity.compare.result import Cause, Origin, Result, SiteDiff, measured
 from parity.compare.sites import FAILED, Sites, among
