@@ -58,7 +58,7 @@ class Collected:
     def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
         columns = sites if isinstance(sites, Columns) else Columns.of(sites)
-        self.sites.add(columns.lean() if self.lean else columns)
+        self.sites.add(columns.kept(lean=self.lean))
         step = step_diff(reference, candidate, columns.loop)
         if step is not None:
             self.steps.append(step)

@@ -5,7 +5,8 @@ Problem. Two goldens of 5,000 sites and 50 steps give 250,000 `SiteDiff`s of 2.8
 How. What a site is called and how its tensors lie is the same at every step and is held once. Who iterates over all of
 them gets the same `SiteDiff`s as were added, in their order; `among` makes only those that a reader wants.
 
-Cost. Some 100 bytes a site and step, and 8 a row bin: of all sites, or of what does not pass (`Columns.lean`).
+Cost. Some 100 bytes a site and step, and 8 a row bin of what does not pass. A live run keeps those of what passes too,
+at 4 a bin: following the candidate may show that it does not.
 """
 
 from __future__ import annotations
@@ -105,11 +106,14 @@ class Columns(_Made):
     def __len__(self) -> int:
         return len(self.places)
 
-    def lean(self) -> Columns:
-        """The same without the row bins of what passes, of which no report asks."""
-        passing = self.where(frozenset({"pass"})).tolist()
-        bins = [np.zeros(0) if within else row.copy() for within, row in zip(passing, self.bins, strict=True)]
-        return replace(self, bins=bins)
+    def kept(self, *, lean: bool) -> Columns:
+        """The same with the row bins of what passes in float32 or, where they are not asked for any more, without."""
+        passing, none = self.where(frozenset({"pass"})).tolist(), np.zeros(0)
+        small = (
+            (none if lean else row.astype(np.float32)) if within else row.copy()
+            for within, row in zip(passing, self.bins, strict=True)
+        )
+        return replace(self, bins=list(small))
 
     def where(self, verdicts: frozenset[str] | None, births: frozenset[str | None] | None = None) -> np.ndarray:
         """bool [sites]: which have one of these verdicts and of these births; None for any."""
