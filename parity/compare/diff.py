@@ -252,7 +252,7 @@ def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge
     for reference, candidate in steps:
         reference, own = detectors.as_judged(reference, candidate)
         judged = judge.step(own, candidate)
-        own, candidate = lean(own), lean(candidate)
+        reference, own, candidate = (lean(side) for side in (reference, own, candidate))
         collected.add(own, candidate, judged)
         detectors.add(reference, candidate, differs=bool((judged.verdicts == VERDICTS.index("fail")).any()))
         del reference, own, candidate  # before the next is waited for: both sides' next are read already
