@@ -29,7 +29,7 @@ def _timestep(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
     found = next((x for x in (*named, *first) if x is not None), None)
     if isinstance(found, torch.Tensor):
         return float(found.max()) if found.numel() and not found.is_complex() else None
-    return float(found) if type(found) in (int, float) else None
+    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 
 def _latents(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
