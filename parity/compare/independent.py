@@ -7,6 +7,7 @@ relations that are fitted on each side (guidance, step, decode). What only hands
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from parity.compare.births import SCHEDULE
@@ -69,6 +70,21 @@ def differences(result: Result) -> tuple[Difference, ...]:
             found.setdefault(code_of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
+
+
+def closest(result: Result) -> Sequence[SiteDiff]:
+    """The sites that say most: those of the closer look, if there was one, and what was introduced elsewhere."""
+    if not result.closer:
+        return result.sites
+    block = min((d.key.module for d in result.closer), key=len)
+    seen = {d.key for d in result.closer}
+    more = among(result.sites, verdicts=FAILED, births=INTRODUCED, which=lambda d: not within(d.key.module, block))
+    return (*result.closer, *(d for d in more if d.key not in seen))
+
+
+def within(module: str, block: str) -> bool:
+    """Whether a module is this one, or lies in it."""
+    return module == block or block == "" or module.startswith(f"{block}.")
 
 
 def _is_argument(d: SiteDiff) -> bool:

@@ -43,9 +43,11 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
         rows.append(("kind", _KINDS[result.failed] + "; the logic check passes" * agreed))
     rows += [("effect", effect) for effect in _effects(result)]
     independent = differences(result)
+    shown = "; ".join(map(str, independent[:MOST])) + ("; ..." if independent[MOST:] else "")
     if len(independent) > 1:
-        shown = "; ".join(map(str, independent[:MOST])) + ("; ..." if independent[MOST:] else "")
         rows.append(("differences", f"{len(independent)} independent ones: {shown}"))
+    elif "*" in shown:
+        rows.append(("differences", f"the same in several blocks: {shown}"))
     if result.differing_settings:
         rows.append(("settings", "; ".join(_difference(d, result.notes) for d in result.differing_settings)))
     guilty = [cause for cause in result.causes if not cause.harmless]

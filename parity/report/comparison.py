@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from parity.compare.independent import closest
 from parity.compare.result import Check, Result
 from parity.compare.sites import FAILED, Which, among, count, steps_of
 from parity.report.card import card, context
@@ -63,7 +64,7 @@ class Comparison:
             stages_table(result.stages),
             *stage_blocks(result, self.details),
             frames_table(result.frames, self.details),
-            failures(result.closer or result.sites, propagated, self.details),
+            failures(closest(result), propagated, self.details),
         )
 
 

@@ -64,6 +64,17 @@ def shown(result: Result, width: int = 120, color: str | None = None, **beside: 
     return laid_out(in_order(Comparison(result, **beside)), console)  # type: ignore[arg-type]
 
 
+def test_what_was_introduced_elsewhere_stands_beside_a_closer_look() -> None:
+    blocks = [site(f"blocks.{i}:out", 57.0, "fail", birth="module") for i in range(2)]
+    closer = (site("blocks.0.ffn:out", 80.0, "fail", birth="module"), replace(blocks[0], birth="propagated"))
+    result = replace(FAILING, sites=tuple(blocks), closer=closer, origin=Origin(closer[0].key, "module"), causes=())
+    text = plain(result)
+    assert re.findall(r"^failed (\S+):out:", text, re.M) == ["blocks.0.ffn", "blocks.1"], text
+    assert "differences: 2 independent ones: blocks.0.ffn (cond); blocks.* (cond)" in text
+    alike = plain(replace(result, closer=(), origin=Origin(blocks[0].key, "module")))
+    assert "differences: the same in several blocks: blocks.* (cond)" in alike
+
+
 def test_a_pipe_gets_every_fact_in_order_and_the_verdict_last() -> None:
     labels = [
         line.split(":")[0].split(" ")[0] for line in plain(FAILING, following=("parity explain run",)).splitlines()

@@ -146,11 +146,18 @@ def _answer(server: Server, request: dict[str, Any]) -> dict[str, Any]:
         return _error(error)
 
 
+_MACHINES = ("Unable to initialize backend", "RESOURCE_EXHAUSTED", "out of memory")
+"""What is not parity's failure, but the machine's or its environment's."""
+
+
 def _error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ParityError):
         return {"error": {"code": error.exit_code, "text": str(error)}}
     text = summary(error)
-    if isinstance(error, MemoryError) or "Unable to initialize backend" in text:  # the machine's, or its environment's
+    if "callback" in text and "Traceback" in str(error):  # of a compiled program: the port's own
+        text = f"{text.partition('Traceback')[0].rstrip(': ')}: {str(error).strip().splitlines()[-1]}"
+        return {"error": {"code": UsageError.exit_code, "text": text}}
+    if isinstance(error, MemoryError) or any(words in text for words in _MACHINES):
         return {"error": {"code": UsageError.exit_code, "text": text}}
     return {"error": {"code": 0, "text": text, "trace": traceback.format_exc()}}
 

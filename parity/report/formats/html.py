@@ -24,6 +24,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from parity.compare.independent import within
 from parity.compare.result import EVIDENCE
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
@@ -150,7 +151,10 @@ def _view(shown: Shown) -> dict[str, Any]:
     sites = [*result["sites"], *result["closer"]]
     table = Table.of(sites)
     # A closer look names modules where the first names blocks, as in a terminal.
-    failing = [site for site in result["closer"] or result["sites"] if site["verdict"] == "fail"]
+    looked = result["closer"]
+    block = min((site["site"].partition(":")[0] for site in looked), key=len, default="")
+    elsewhere = [s for s in result["sites"] if s["introduced"] and not within(s["site"].partition(":")[0], block)]
+    failing = [s for s in ([*looked, *elsewhere] if looked else result["sites"]) if s["verdict"] == "fail"]
     own = [site for site in failing if site["introduced"] is not None]
     introduced = own or failing
     origin = None if result["origin"] is None else table.cell(result["origin"])
