@@ -20,7 +20,7 @@ from parity.paths.worker.openers import Openers
 from parity.records import Facts, Provenance, StepRecords
 from parity.runs.like import Like, carried
 from parity.runs.request import Ports, Request, Say
-from parity.runs.sides import candidate_spec, reference_spec
+from parity.runs.sides import candidate_spec, spec_of
 from parity.settings import Settings, parse
 
 
@@ -62,7 +62,7 @@ class Machine:
             ports=request.ports,
             like=_inputs(request, golden),
         )
-        reference = openers.of("reference").open(reference_spec(pair))
+        reference = openers.of("reference").open(spec_of(pair, "reference"))
         facts = reference.facts()
         own = {} if facts.provenance is None else facts.provenance.inputs
         known = golden.inputs.items()

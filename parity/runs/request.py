@@ -88,6 +88,11 @@ class Request:
     like: Like | None = None
 
     @property
+    def alone(self) -> bool:
+        """Whether there is no model behind the reference port."""
+        return self.ports.alone
+
+    @property
     def stage(self) -> str:
         """The one stage of a comparison."""
         (stage,) = self.stages

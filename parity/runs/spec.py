@@ -20,6 +20,8 @@ from parity.settings import Settings
 FILE = "request.json"
 """In the folder of a kept run."""
 _MOST_BYTES = 1 << 20
+_AS_ASKED = ("steps", "seed", "prompt", "stages", "sites", "values", "checks", "isolate")
+"""What a request holds under the same names."""
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,9 +63,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             model=None if ports.alone else request.model,
             reference=texts_of(request.reference),
             candidate=texts_of(request.candidate),
-            steps=request.steps,
-            seed=request.seed,
-            prompt=request.prompt,
             golden=None if request.like is None else _absolute(request.like.where),
             embeddings=_path(request.stage1),
             latents=_path(request.stage2),
@@ -72,11 +71,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             port=_entry(ports.candidate),
             reference_code=None if ports.reference is None else ports.reference.digest,
             port_code=None if ports.candidate is None else ports.candidate.digest,
-            stages=request.stages,
-            sites=request.sites,
-            values=request.values,
-            checks=request.checks,
-            isolate=request.isolate,
+            **{name: getattr(request, name) for name in _AS_ASKED},
         )
 
     @classmethod

@@ -27,7 +27,7 @@ from parity.paths.worker.openers import Openers
 from parity.records import Facts, StepRecords
 from parity.runs.like import carry
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own, arrays, like_of, reference_spec, source_of, workers
+from parity.runs.sides import Own, arrays, spec_of, workers
 from parity.runs.stream import Ends, exhaust, state_of, until_end
 from parity.settings import DeepCache, Settings
 
@@ -104,17 +104,11 @@ def _chain(request: RecordRequest, openers: Openers, say: Say) -> Chain | None:
 def _spec(request: RecordRequest, openers: Openers, own: Own | None) -> Spec:
     """What the side is; it encodes the prompt itself, unless its text stage has done so."""
     run = replace(request.run, stages=(LOOP_STAGE,))
-    if request.side == "reference":
-        return replace(reference_spec(run, own), named=True)
-    port = run.ports.candidate or run.ports.reference
-    spec = Spec(role="candidate", source=source_of(run), settings=run.candidate.as_text(), named=True)
-    if port is not None:
-        spec = replace(spec, port=port.text, option=port.option)
-    if run.ports.alone and run.ports.candidate is not None:
-        facts = openers.of("reference").open(reference_spec(run)).facts()
+    spec = replace(spec_of(run, request.side, own), named=True)
+    if request.side == "candidate" and run.ports.alone and run.ports.candidate is not None:
+        facts = openers.of("reference").open(spec_of(run, "reference")).facts()
         spec = replace(spec, tensors=arrays(facts.tensors, facts.input_dtypes))
-    spec = like_of(run, spec)
-    return spec if own is None else replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
+    return spec
 
 
 def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | None, say: Say) -> Recorded:

@@ -22,7 +22,7 @@ from parity.paths.worker.openers import Openers
 from parity.records import Facts, StepRecords
 from parity.runs.compare import Encodings, run
 from parity.runs.request import Request, Say
-from parity.runs.sides import reference_spec, source_of, workers
+from parity.runs.sides import source_of, spec_of, workers
 from parity.runs.sink import NoSink, Sink
 from parity.runs.stages.merged import merged
 from parity.runs.stages.vae import decode_round
@@ -165,7 +165,7 @@ def reference_latents(request: Request, openers: Openers, say: Say) -> Outputs:
     stage1 = None if "text" in request.stages else request.stage1  # there it is the candidate's
     alone = dataclasses.replace(request, reference=request.reference.neutral, stages=("transformer",), stage1=stage1)
     say("encoding the prompt" if stage1 is None else "reading the embeddings")
-    side, ends = openers.of("reference").open(reference_spec(alone)), Ends()
+    side, ends = openers.of("reference").open(spec_of(alone, "reference")), Ends()
     for _ in counted(until_end(side.observe(Plan(ends=True)), ends), "the reference's latents", request.steps, say):
         continue
     side.close()

@@ -26,7 +26,7 @@ from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Given
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own, given_of, reference_spec
+from parity.runs.sides import Own, given_of, spec_of
 from parity.runs.sink import Sink
 from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.latents import latent_checks
@@ -80,7 +80,7 @@ def _of_chain(loops: Pair[Ends]) -> Own:
 
 
 def _of_file(request: Request, openers: Openers) -> Given:
-    side = openers.of("reference").open(reference_spec(request))
+    side = openers.of("reference").open(spec_of(request, "reference"))
     facts = side.facts()
     side.close()
     return given_of(facts)
