@@ -16,7 +16,7 @@ from parity.cache import cache_dir
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Changes, Plan
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Plan, changed
 from parity.paths.port.settings import PortInfo
 from parity.paths.side import Side
 from parity.records import Facts, Provenance, StepRecords
@@ -107,7 +107,7 @@ class Simulated:
         settings = self._with(fault)
         # The encoders' dtype stays the reference's: what a fault changes is what it names.
         encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
-        side = self.reference.patched(Changes(settings=settings.as_text(), encode=encode))
+        side = self.reference.patched(changed(self.reference.spec, settings=settings.as_text(), encode=encode))
         try:
             facts = side.facts()
             assert facts.provenance is not None

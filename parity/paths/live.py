@@ -25,7 +25,7 @@ from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.inputs import Encoded, Inputs, draw_noise, require_fit, require_place
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, denoise, prepare, state_of
-from parity.paths.plan import LOOP_STAGE, Array, Changes, Forced, Plan, Spec, State
+from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Spec, State
 from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import Entry
 from parity.paths.port.replaced import checks as own_checks
@@ -72,7 +72,7 @@ class LiveSide:
     """See the module's docstring.
 
     Attributes:
-        role: see `parity.paths.side.Side`. spec: what it is.
+        spec: what it is. role: which side that is.
     """
 
     def __init__(self, host: Shared, spec: Spec, loaded: Loaded | None = None) -> None:
@@ -235,8 +235,8 @@ class LiveSide:
 
     # --- others like it
 
-    def patched(self, changes: Changes) -> LiveSide:
-        return LiveSide(self.host, changes.of(self.spec))
+    def patched(self, spec: Spec) -> LiveSide:
+        return LiveSide(self.host, spec)
 
     def close(self) -> None:
         self._loaded = self._first = None

@@ -1,12 +1,13 @@
 """What is asked of a side, as plain data: it crosses a process border, so nothing here is torch's or jax's.
 
-`Spec` says what a side is, `Plan` what is observed of it, `Changes` in what another side of the same process differs.
+`Spec` says what a side is, `changed` what another side of the same process is, `Plan` what is observed of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -158,30 +159,23 @@ NAMES, RAN, IDLE = "names", "ran", "idle"
 computed each attention call, `SITE=FUNCTION` line by line; why a pass would not rest on what a port installed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """In what a side differs from the one it is made of.
+def changed(
+    spec: Spec,
+    *,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    inputs: Given | None = None,
+    encode: Mapping[str, str] | None = None,
+    run: str = "",
+) -> Spec:
+    """The spec of a side that differs from this one.
 
-    Attributes:
+    Args:
         settings: values as text, over those of the side. inputs, encode: see `Spec`; None to keep the side's.
         run: name of one of the runs that measured the floors of the text stage; where that stage was run, its
             embeddings take the place of `inputs`.
     """
-
-    settings: Mapping[str, str] = field(default_factory=dict)
-    inputs: Given | None = None
-    encode: Mapping[str, str] | None = None
-    run: str = ""
-
-    def of(self, spec: Spec) -> Spec:
-        """The changed spec."""
-        inputs = spec.inputs if self.inputs is None else self.inputs
-        if spec.tokens and self.run:
-            inputs = spec.beside.get(self.run, spec.inputs)
-        return replace(
-            spec,
-            settings={**spec.settings, **self.settings},
-            inputs=inputs,
-            run=self.run or spec.run,
-            encode=spec.encode if self.encode is None else self.encode,
-        )
+    inputs = spec.inputs if inputs is None else inputs
+    if spec.tokens and run:
+        inputs = spec.beside.get(run, spec.inputs)
+    settings, encode = {**spec.settings, **settings}, spec.encode if encode is None else encode
+    return replace(spec, settings=settings, inputs=inputs, encode=encode, run=run or spec.run)

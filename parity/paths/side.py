@@ -14,21 +14,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from parity.paths.plan import Changes, Forced, Plan, State
+from parity.paths.plan import Forced, Plan, Spec, State
 from parity.records import Facts, StepRecords
 
 T = TypeVar("T")
 
 
 class Side(Protocol):
-    """See the module's docstring.
-
-    Attributes:
-        role: `reference` or `candidate`.
-    """
+    """See the module's docstring."""
 
     @property
-    def role(self) -> str: ...
+    def spec(self) -> Spec:
+        """What it is."""
+        ...
 
     def facts(self) -> Facts:
         """What it is about to run with. Nothing is computed but fingerprints."""
@@ -48,8 +46,8 @@ class Side(Protocol):
         """
         ...
 
-    def patched(self, changes: Changes) -> Side:
-        """Another side of the same process, with these changes."""
+    def patched(self, spec: Spec) -> Side:
+        """Another side of the same process."""
         ...
 
     def close(self) -> None:

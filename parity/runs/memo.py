@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from parity.golden.fingerprint import fingerprint
-from parity.paths.plan import Changes, Forced, Given, Plan, Role, Spec, State
+from parity.paths.plan import Forced, Given, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
 from parity.paths.side import Side
 from parity.paths.worker.openers import Opener, Openers
@@ -30,10 +30,6 @@ class Memo:
     others: Callable[[Spec], Side]
     spec: Spec
     runs: dict[object, list[StepRecords]] = field(default_factory=dict)
-
-    @property
-    def role(self) -> str:
-        return self.side.role
 
     def facts(self) -> Facts:
         return self.side.facts()
@@ -55,8 +51,8 @@ class Memo:
         state = None if start is None else tuple((name, fingerprint(x)) for name, x in start.items())
         return (plan.sites, plan.floors, plan.forced, plan.ends, state)
 
-    def patched(self, changes: Changes) -> Side:
-        return self.others(changes.of(self.spec))
+    def patched(self, spec: Spec) -> Side:
+        return self.others(spec)
 
     def close(self) -> None:
         """It is kept."""

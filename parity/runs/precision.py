@@ -16,7 +16,7 @@ from parity.compare.judge import Judge
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.compare.sites import Sites
 from parity.floors import Floors
-from parity.paths.plan import DEFAULT_KINDS, Changes, Plan, State
+from parity.paths.plan import DEFAULT_KINDS, Plan, State, changed
 from parity.paths.side import Pair, Side
 from parity.records import StepRecords
 from parity.runs.closer.follow import Following, behind, holding, placed, without_held
@@ -33,7 +33,8 @@ def truth_alone(pair: Ready, request: Request, say: Say) -> Truth:
     """The truth where no logic check has made it: the reference in float32, with its floors."""
     say("loading the float32 truth")
     neutral = pair.settings.reference.neutral.as_text()
-    side = pair.sides.reference.patched(Changes(settings=neutral, inputs=given_of(pair.facts.reference), run="float32"))
+    spec = changed(pair.sides.reference.spec, settings=neutral, inputs=given_of(pair.facts.reference), run="float32")
+    side = pair.sides.reference.patched(spec)
     truth = Truth()
     plan = Plan(sites=pair.plan(request), floors=DEFAULT_KINDS, ends=True, forced=request.by_itself)
     for step in counted(until_end(side.observe(plan), truth.ends), "truth and its floors", request.steps, say):
@@ -127,7 +128,8 @@ def _coarse(pair: Ready) -> Side | None:
         return None
     settings = coarse_settings(ours, theirs).as_text()
     # The candidate's own embeddings would hide what its encoders did; the reference has some in that dtype too.
-    return pair.sides.reference.patched(Changes(settings=settings, inputs=given_of(pair.facts.candidate), run="coarse"))
+    spec = changed(pair.sides.reference.spec, settings=settings, inputs=given_of(pair.facts.candidate), run="coarse")
+    return pair.sides.reference.patched(spec)
 
 
 def coarse_settings(reference: Settings, candidate: Settings) -> Settings:

@@ -26,7 +26,7 @@ from parity.hooks.sites import SitePlan
 from parity.paths.closer.follow import Look, Walk, follow
 from parity.paths.closer.stepwise import stepwise
 from parity.paths.floors import SEEDS
-from parity.paths.plan import BESIDE, ENDS, STAGES_STEP, VAE_STAGE, Changes, Forced, Plan, Spec, State
+from parity.paths.plan import BESIDE, ENDS, STAGES_STEP, VAE_STAGE, Forced, Plan, Spec, State
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
 from parity.paths.stages.file import HeldStage
@@ -53,7 +53,7 @@ class StageSide:
     """See the module's docstring.
 
     Attributes:
-        role: see `parity.paths.side.Side`. spec: what it is.
+        spec: what it is. role: which side that is.
     """
 
     def __init__(self, spec: Spec, runners: Runners, entry: Callable[[str, str], Entry] = load_entry) -> None:
@@ -236,8 +236,8 @@ class StageSide:
                 key = Key(self.spec.source.stage, ENDS, run, f"{LOOP}:{branch}.{name}")
                 yield Record(key, "tensor", x.shape, str(x.dtype), value=np.asarray(x))
 
-    def patched(self, changes: Changes) -> StageSide:
-        return StageSide(changes.of(self.spec), self._runners, self._entry)
+    def patched(self, spec: Spec) -> StageSide:
+        return StageSide(spec, self._runners, self._entry)
 
     def close(self) -> None:
         self._held = self._known = self._torch = None
