@@ -47,10 +47,9 @@ from parity.hooks.sites import OUTPUTS, SitePlan
 from parity.paths.jax.candidate import to_jax
 from parity.paths.live import LiveSide
 from parity.paths.loaded import Loaded
-from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State
+from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, state_of
 from parity.runs.closer.follow import without_held
 from parity.runs.sides import spec_of
-from parity.runs.stream import state_of
 
 MODELS = ("tiny-flux2", "tiny-hunyuan-video-1.5", "tiny-wan")
 """Built-in ones, and such as `tiny_families` has a config of."""

@@ -27,8 +27,8 @@ from parity.errors import UsageError
 from parity.floors import Floors
 from parity.hooks.sites import SitePlan
 from parity.models.text import TEXT
+from parity.paths.families import case_of
 from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec
-from parity.paths.stages.known import case_of
 from parity.paths.worker.openers import Openers
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.runs.precision import coarse_settings

@@ -16,7 +16,8 @@ from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, call_model
-from parity.paths.port.inputs import PortInputs, case_of, inputs_of
+from parity.paths.plan import Source
+from parity.paths.port.inputs import PortInputs, inputs_of
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
 from parity.paths.reference import load_reference
@@ -25,35 +26,29 @@ from parity.records import ATTENTION
 from parity.settings import Settings
 
 
-def reference_case(entry: Entry, settings: Settings, inputs: Path | None) -> tuple[PortInputs, Case]:
-    """Inputs and sizes of a reference port without a model: it is built once to be asked for its inputs."""
+def reference_case(entry: Entry, settings: Settings, inputs: Path | None) -> tuple[Case, PortInputs]:
+    """Sizes and inputs of a reference port without a model: it is built once to be asked for its inputs."""
     nothing = Case(entry.text, entry.path.parent, {}, GenerationSpec(), ())
     port, _ = built(entry, "reference", nothing, settings, lambda _: None)
     family = inputs_of(entry, port, inputs)
-    return family, case_of(entry, family)
+    shape = family.latent_shape(entry.path, GenerationSpec())
+    return Case(entry.text, entry.path.parent, {}, GenerationSpec(), shape), family
 
 
-def base_of(
-    model: str,
-    settings: Settings,
-    alone: Entry | None = None,
-    prompt: str | None = None,
-    inputs: Path | None = None,
-) -> tuple[Family, Case]:
-    """The family and the sizes that both sides of a run stand on: of a checkpoint, or of a reference port's own inputs.
+def case_of(source: Source, inputs: Path | None = None) -> tuple[Case, Family]:
+    """The sizes and the family of a checkpoint, on which both sides of a run stand.
 
     Args:
-        settings: of the reference. alone: a reference port that no model stands behind. prompt: in place of the model's
-            own. inputs: tensors by argument name.
+        inputs: tensors by argument name.
+
+    Raises:
+        UsageError: there is no such model.
     """
-    if alone is not None:
-        return reference_case(alone, settings, inputs)
-    folder = resolve_model(model)
+    folder = resolve_model(source.model)
     spec = GenerationSpec.load(folder)
-    if prompt is not None:
-        spec = dataclasses.replace(spec, prompt=prompt)
-    base = family_of(folder, inputs)
-    return base, make_case(model, folder, spec, inputs)
+    if source.prompt is not None:
+        spec = dataclasses.replace(spec, prompt=source.prompt)
+    return make_case(source.model, folder, spec, inputs), family_of(folder, inputs)
 
 
 Loader = Callable[[Case, Settings, Inputs], Loaded]

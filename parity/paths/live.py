@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
-
 from parity.hooks.reduce.transfer import to_numpy
 from parity.models.family import Family
 from parity.models.spec import Case
@@ -20,12 +18,12 @@ from parity.paths.closer.follow import Look, follow, in_loop
 from parity.paths.closer.stepwise import stepwise
 from parity.paths.ends import ends, leave
 from parity.paths.facts import gather
-from parity.paths.families import base_of, candidate_of, reference_of, with_names
+from parity.paths.families import candidate_of, case_of, reference_case, reference_of, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.inputs import Encoded, Inputs, draw_noise, require_fit, require_place
+from parity.paths.inputs import Conditions, Encoded, Inputs, draw_noise, require_fit, require_place
 from parity.paths.loaded import Loaded
-from parity.paths.loop import Loop, denoise, prepare, state_of
-from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Spec, State
+from parity.paths.loop import Loop, denoise, prepare
+from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Spec, State, split_branches, state_of
 from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import Entry
 from parity.paths.port.replaced import checks as own_checks
@@ -98,9 +96,11 @@ class LiveSide:
         inputs = None if source.inputs is None else Path(source.inputs)
         base: Family
         if spec.tensors is not None:
-            base, case = from_tensors(source.model, {name: tensor(x) for name, x in spec.tensors.items()})
+            case, base = from_tensors(source.model, {name: tensor(x) for name, x in spec.tensors.items()})
+        elif source.alone and port is not None:
+            case, base = reference_case(port, settings, inputs)
         else:
-            base, case = base_of(source.model, settings, port if source.alone else None, source.prompt, inputs)
+            case, base = case_of(source, inputs)
         own = None if spec.option == "--reference-port" and spec.role == "candidate" else port
         if spec.role == "reference":
             family, load = reference_of(base, case, port)
@@ -116,10 +116,10 @@ class LiveSide:
             encode = typed(None, backend, spec.encode) if spec.encode else settings
             conditions = self.host.encoded(spec, family, case, encode)
         else:
-            conditions = _by_branch(family, spec.inputs)
+            conditions = _conditions(family, spec.inputs)
         encoded = None
         if spec.tokens:
-            beside = {name: _by_branch(family, given) for name, given in spec.beside.items()}
+            beside = {name: _conditions(family, given) for name, given in spec.beside.items()}
             encoded = Encoded(conditions, beside, {name: tensor(x) for name, x in spec.tokens.items()})
         noise = draw_noise(case.latent_shape, source.seed)
         start = None if spec.noise is None else tensor(spec.noise)
@@ -243,10 +243,7 @@ class LiveSide:
         self._variants = {}
 
 
-def _by_branch(family: Family, inputs: Mapping[str, Array]) -> dict[str, dict[str, torch.Tensor]]:
+def _conditions(family: Family, inputs: Mapping[str, Array]) -> Conditions:
     """Explicit inputs by branch; a branch of the family may have none but latents and timestep."""
-    found: dict[str, dict[str, torch.Tensor]] = {branch: {} for group in family.batches for branch in group}
-    for name, x in inputs.items():
-        branch, _, keyword = name.partition(".")
-        found.setdefault(branch, {})[keyword] = tensor(x)
-    return found
+    own = split_branches({name: tensor(x) for name, x in inputs.items()})
+    return {branch: {} for group in family.batches for branch in group} | own

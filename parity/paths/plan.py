@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from parity.hooks.sites import SitePlan
-from parity.records import Key
+from parity.records import LOOP, Key, StepRecords
+
+T = TypeVar("T")
 
 LOOP_STAGE = "transformer"
 """The stage that the denoising loop runs."""
@@ -48,9 +50,29 @@ Given = Mapping[str, Array]
 """Explicit inputs by name: `cond.encoder_hidden_states`."""
 
 
+def split_branches(named: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """`BRANCH.NAME` -> value, as branch -> name -> value."""
+    found: dict[str, dict[str, T]] = {}
+    for name, x in named.items():
+        branch, _, keyword = name.partition(".")
+        found.setdefault(branch, {})[keyword] = x
+    return found
+
+
 def name_of(key: Key) -> str:
     """What a value is called where it is handed from one side to the other: branch, site and call."""
     return f"{key.branch} {key.site} {key.call}"
+
+
+def module_of(name: str) -> str:
+    """The module of a value of that name, whose branch may be empty."""
+    return name.rsplit(" ", 2)[1].partition(":")[0]
+
+
+def state_of(step: StepRecords, when: str) -> State:
+    """The state a step started from (`before`) or left (`after`), from its records; empty where they hold none."""
+    values = ((r.key, r.value) for r in step.records if r.key.module == LOOP and r.key.port.endswith(f".{when}"))
+    return {key.port.rpartition(".")[0]: np.asarray(x) for key, x in values if isinstance(x, np.ndarray)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from parity.compare.result import Check, Result, SiteDiff
 from parity.compare.sites import Sites
 from parity.hooks.implementations import sentence
 from parity.hooks.sites import SitePlan
-from parity.paths.plan import DEFAULT_KINDS, Plan, State
+from parity.paths.plan import DEFAULT_KINDS, Plan, State, state_of
 from parity.paths.side import Pair
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
@@ -29,7 +29,7 @@ from parity.runs.closer.follow import Following, behind, holding, without_held
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.sink import Sink
-from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
+from parity.runs.stream import Ends, counted, exhaust, until_end
 from parity.settings import Settings
 
 REACHED = "settings reached"

@@ -16,7 +16,7 @@ from parity.compare.judge import Judge
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.compare.sites import Sites
 from parity.floors import Floors
-from parity.paths.plan import DEFAULT_KINDS, Plan, State, changed
+from parity.paths.plan import DEFAULT_KINDS, Plan, State, changed, state_of
 from parity.paths.side import Pair, Side
 from parity.records import StepRecords
 from parity.runs.closer.follow import Following, behind, holding, placed, without_held
@@ -25,7 +25,7 @@ from parity.runs.logic import Truth, grid_of, reached
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, given_of
 from parity.runs.sink import Sink
-from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
+from parity.runs.stream import Ends, counted, exhaust, until_end
 from parity.settings import BITS, NEUTRAL, Settings
 
 

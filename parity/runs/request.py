@@ -52,6 +52,9 @@ class Ports:
 
 NO_PORTS = Ports()
 
+Choice = tuple[str, tuple[str, ...]]
+"""Sites and values of a stage."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from parity.compare.preflight import preflight
 from parity.compare.result import Check
@@ -119,7 +120,7 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Own] | None = 
 
 def source_of(request: Request) -> Source:
     """Where both sides come from."""
-    values = {field.name: getattr(request, field.name) for field in fields(Source)}
+    values: dict[str, Any] = {field.name: getattr(request, field.name) for field in fields(Source)}
     return Source(**{name: str(x) if isinstance(x, Path) else x for name, x in values.items()})
 
 

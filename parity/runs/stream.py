@@ -7,16 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.paths.plan import ENDS, IDLE, NAMES, RAN, Array, State
-from parity.records import LOOP, StepRecords
+from parity.paths.plan import ENDS, IDLE, NAMES, RAN, Array
+from parity.records import StepRecords
 from parity.runs.request import Say
-
-
-def state_of(step: StepRecords, when: str) -> State:
-    """The state a step started from (`before`) or left (`after`), from its records; empty where they hold none."""
-    values = ((r.key, r.value) for r in step.records if r.key.module == LOOP and r.key.port.endswith(f".{when}"))
-    return {key.port.rpartition(".")[0]: np.asarray(x) for key, x in values if isinstance(x, np.ndarray)}
-
 
 Outputs = Mapping[str, Array]
 """What a run came to: the loop's `latents`, or a stage's `cond.prompt_embeds`, `.frames`."""

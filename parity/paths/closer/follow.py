@@ -37,7 +37,7 @@ from parity.paths.closer.apart import Apart
 from parity.paths.closer.layout import Layout, Watched, is_mask
 from parity.paths.loaded import STAGE
 from parity.paths.loop import Loop, denoise
-from parity.paths.plan import name_of
+from parity.paths.plan import module_of, name_of
 from parity.records import Key, Record, StepRecords
 
 Fate = Literal["followed", "same", "absent", "left"]
@@ -89,7 +89,7 @@ def follow(truth: Walk, variants: Sequence[Walk], look: Look, stage: str, step: 
     own = _Run(look)
     truth(own.listen)
     if other := own.miscounted:
-        own = _Run(replace(look, held={name: x for name, x in look.held.items() if _module_of(name) not in other}))
+        own = _Run(replace(look, held={name: x for name, x in look.held.items() if module_of(name) not in other}))
         truth(own.listen)
     for variant in variants:
         variant(_Run(own.look, own).listen)
@@ -304,10 +304,6 @@ class _Model:
 
 def _swapped(value: Any, changed: Mapping[int, torch.Tensor]) -> Any:
     return mapped(lambda x: changed.get(id(x), x), value)
-
-
-def _module_of(name: str) -> str:
-    return name.rsplit(" ", 2)[1].partition(":")[0]
 
 
 def _part_name(name: str, part: Part) -> str:

@@ -19,15 +19,15 @@ from parity.errors import UsageError
 from parity.hooks.modules import module_tree
 from parity.models.family import Family
 from parity.models.folder import read_config, skeleton
-from parity.models.registry import family_of, make_case, resolve_model
-from parity.models.spec import Case, GenerationSpec
+from parity.models.spec import Case
 from parity.models.stage2 import read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
 from parity.models.vae_config import vae_config
+from parity.paths.families import case_of
 from parity.paths.inputs import Conditions
-from parity.paths.plan import VAE_INPUT, VAE_STAGE, Source, Spec
+from parity.paths.plan import VAE_INPUT, VAE_STAGE, Spec
 from parity.paths.stages.stage import Inputs, Load, Outputs, Stage
 from parity.paths.worker.trees import tensor
 from parity.reached import Reached
@@ -49,19 +49,6 @@ class Known:
     case: Case
     held: Mapping[str, Mapping[str, torch.Tensor]] | None = None
     modules: Mapping[str, str] | None = None
-
-
-def case_of(source: Source) -> tuple[Case, Family]:
-    """The sizes and the family of a model.
-
-    Raises:
-        UsageError: there is no such model.
-    """
-    folder = resolve_model(source.model)
-    spec = GenerationSpec.load(folder)
-    if source.prompt is not None:
-        spec = dataclasses.replace(spec, prompt=source.prompt)
-    return make_case(source.model, folder, spec), family_of(folder)
 
 
 def known(spec: Spec) -> Known:

@@ -26,7 +26,7 @@ from parity.hooks.sites import SitePlan
 from parity.paths.closer.follow import Look, Walk, follow
 from parity.paths.closer.stepwise import stepwise
 from parity.paths.floors import SEEDS
-from parity.paths.plan import BESIDE, ENDS, STAGES_STEP, VAE_STAGE, Forced, Plan, Spec, State
+from parity.paths.plan import BESIDE, ENDS, STAGES_STEP, VAE_STAGE, Forced, Plan, Spec, State, split_branches
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
 from parity.paths.stages.file import HeldStage
@@ -221,13 +221,9 @@ class StageSide:
         alone = plan.floors and plan.forced
         return tuple(spec.beside) if alone or self.role == "candidate" else ()
 
-    def _beside(self, name: str) -> dict[str, Inputs]:
+    def _beside(self, name: str) -> Mapping[str, Inputs]:
         """The inputs of a run before this stage, by branch."""
-        made: dict[str, dict[str, object]] = {}
-        for key, x in self.spec.beside[name].items():
-            branch, _, keyword = key.partition(".")
-            made.setdefault(branch, {})[keyword] = tensor(x)
-        return made  # type: ignore[return-value]
+        return split_branches({key: tensor(x) for key, x in self.spec.beside[name].items()})
 
     def _ends(self, run: str, seen: Branches) -> Iterator[Record]:
         """What a run came to, as records of `BRANCH.OUTPUT` under the run's name."""

@@ -20,11 +20,10 @@ from parity.compare.collected import Collected
 from parity.compare.conclude import conclude
 from parity.compare.judge import Judge
 from parity.compare.result import Failed, Result
-from parity.paths.plan import Plan
+from parity.paths.plan import Plan, state_of
 from parity.records import LOOP, StepRecords
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
-from parity.runs.stream import state_of
 
 NOTE = (
     "with its modules observed the port agrees; compiled with nothing observed it is another program, and that one "

@@ -17,19 +17,18 @@ from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
+from parity.paths.families import case_of
 from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Given, Plan, Role, Spec
 from parity.paths.side import Side
-from parity.paths.stages.known import case_of, stage_modules
+from parity.paths.stages.known import stage_modules
 from parity.paths.worker.openers import Openers
 from parity.paths.worker.trees import array
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
-from parity.runs.request import Request, Say
+from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import Own, modules_of, source_of
 from parity.runs.stages.text import embeddings, text_modules
 from parity.runs.stream import Ends, Outputs, until_end
 from parity.settings import Settings
-
-Choice = tuple[str, tuple[str, ...]]
 
 
 @dataclass

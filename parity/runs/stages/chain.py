@@ -21,7 +21,7 @@ from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
 from parity.records import Facts, StepRecords
 from parity.runs.compare import Encodings, run
-from parity.runs.request import Request, Say
+from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import source_of, spec_of, workers
 from parity.runs.sink import NoSink, Sink
 from parity.runs.stages.merged import merged
@@ -29,9 +29,6 @@ from parity.runs.stages.vae import decode_round
 from parity.runs.stream import Ends, Outputs, counted, until_end
 
 STAGES = ("text", "transformer", "vae")
-
-Choice = tuple[str, tuple[str, ...]]
-"""Sites and values of a stage."""
 
 
 def run_chain(request: Request, say: Say, sink: Sink | None = None, openers: Openers | None = None) -> Result:
@@ -71,7 +68,8 @@ def _choices(request: Request) -> dict[str, Choice]:
     """Stage -> its own sites and values: a glob goes to the stages that have a module it names."""
     if request.sites in ("blocks", "all", "none") and not request.values:
         return {name: (request.sites, ()) for name in request.stages}
-    from parity.paths.stages.known import case_of, stage_modules  # torch, to name what no config names
+    from parity.paths.families import case_of  # torch, to name what no config names
+    from parity.paths.stages.known import stage_modules
 
     case, family = case_of(_source(request))
     return split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
@@ -88,12 +86,11 @@ def _of(request: Request, stage: str, choices: Mapping[str, Choice]) -> Request:
 
 
 def _text(request: Request, choice: Choice, openers: Openers, say: Say) -> tuple[Result, Encodings]:
-    from parity.paths.stages.known import case_of  # torch and transformers, only from here on
+    from parity.paths.families import case_of  # torch and transformers, only from here on
     from parity.runs.stages.text import compare_text
 
     case, family = case_of(_source(request))
-    texts = compare_text(request, case, family, _rounds(request), choice, openers, say)
-    return texts.result, texts.own
+    return compare_text(request, case, family, _rounds(request), choice, openers, say)
 
 
 def _embeddings_used(request: Request, own: Encodings) -> str:

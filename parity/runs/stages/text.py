@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 
 from parity.compare.conclude import stage_diff
@@ -23,14 +22,15 @@ from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.text import TEXT, Encoder, TextStage, skeleton
-from parity.paths.plan import Given
+from parity.paths.plan import Given, split_branches
 from parity.paths.side import Pair
 from parity.paths.stages.file import held_dtype
 from parity.paths.stages.known import conditions_of
 from parity.paths.worker.openers import Openers
 from parity.paths.worker.trees import array
+from parity.runs.compare import Encodings
 from parity.runs.precision import coarse_settings
-from parity.runs.request import Request, Say
+from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import Own
 from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.merged import merged
@@ -38,30 +38,15 @@ from parity.runs.stages.text_checks import file_checks, token_checks
 from parity.runs.stream import Ends, Outputs
 from parity.settings import BITS, Settings
 
-Choice = tuple[str, tuple[str, ...]]
-Encodings = Mapping[str, Pair[Own]]
-"""Check -> each side's own embeddings, as they are handed to the loops."""
-
 Came = Mapping[str, dict[str, Pair[Ends]]]
 """An encoder's part -> check -> what both sides came to."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Texts:
-    """What the text stage came to.
-
-    Attributes:
-        result: of its last check. own: check -> each side's own embeddings; empty where it does not pass.
-    """
-
-    result: Result
-    own: Encodings
-
-
 def compare_text(
     request: Request, case: Case, family: Family, rounds: tuple[str, ...], choice: Choice, openers: Openers, say: Say
-) -> Texts:
-    """Compare the encoders of a run.
+) -> tuple[Result, Encodings]:
+    """Compare the encoders of a run; returns the result of the last check, and each side's own embeddings by check,
+    none where it does not pass.
 
     Args:
         rounds: of the run, in their order. choice: sites and values of the stage.
@@ -85,7 +70,7 @@ def compare_text(
         checks = (*checks, *file_checks(text, file))
     result = with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, TEXT)
     if result.verdict != "pass":
-        return Texts(result, {})
+        return (result, {})
     choices = split_sites(text_modules(case, text), *choice)
     came: dict[str, dict[str, Pair[Ends]]] = {}
     results: dict[str, Result] = {}
@@ -115,7 +100,7 @@ def compare_text(
     result = _joined(results, request, checks)
     result = result.noted(*notes)
     if result.verdict != "pass":
-        return Texts(result, {})
+        return (result, {})
     coarse = file is not None and any("precision" in ends for ends in came.values())
     own: dict[str, Pair[Own]] = {}
     for name in rounds:
@@ -128,7 +113,7 @@ def compare_text(
             given = {f"{b}.{k}": array(x.to(dtype)) for b, c in file.items() for k, x in c.items()}
             pair = Pair(pair.reference, dataclasses.replace(pair.candidate, inputs=given))
         own[name] = pair
-    return Texts(result, own)
+    return (result, own)
 
 
 def text_modules(case: Case, text: TextStage) -> dict[str, list[str]]:
@@ -191,7 +176,8 @@ def embeddings(
         runs: an encoder's part -> run -> what it came to. near: names of the run, the first that an encoder has counts.
         dtype: of floats.
     """
-    outputs = {part: _by_branch(next(of[n] for n in near if n in of)) for part, of in runs.items()}
+    came = {part: next(of[n] for n in near if n in of) for part, of in runs.items()}
+    outputs = {part: split_branches({name: x.values for name, x in of.items()}) for part, of in came.items()}
     made = conditions_of(family, case, outputs, dtype)
     return {f"{b}.{k}": array(x) for b, arguments in made.items() for k, x in arguments.items()}
 
@@ -203,11 +189,3 @@ def _runs(rounds: Mapping[str, Pair[Ends]], name: str) -> dict[str, Outputs]:
     runs: dict[str, Outputs] = {**first.beside, **at.reference.beside}
     runs.setdefault("float32", first.own)
     return {**runs, "reference": at.reference.own, "candidate": at.candidate.own}
-
-
-def _by_branch(outputs: Outputs) -> dict[str, dict[str, np.ndarray]]:
-    made: dict[str, dict[str, np.ndarray]] = {}
-    for key, x in outputs.items():
-        branch, _, name = key.partition(".")
-        made.setdefault(branch, {})[name] = x.values
-    return made
