@@ -28,7 +28,7 @@ from parity.floors import Floors
 from parity.hooks.sites import SitePlan
 from parity.models.text import TEXT
 from parity.paths.families import case_of
-from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec
+from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec, Start
 from parity.paths.worker.openers import Openers
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.runs.precision import coarse_settings
@@ -121,7 +121,7 @@ class _Again:
         for part, own in self._parts:
             self.say(f"{self.request.stage} {part}".rstrip() + f": the {role} with other settings")
             source = source_of(replace(self.request, part=part))
-            spec = Spec(role=role, source=source, settings=own(settings).as_text(), inputs=self._latents)
+            spec = Spec(role=role, source=source, settings=own(settings).as_text(), start=Start(self._latents))
             port = self.request.ports.candidate
             if port is not None and role == "candidate":
                 spec = replace(spec, port=port.text, option=port.option)

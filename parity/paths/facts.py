@@ -49,7 +49,7 @@ def gather(loop: Loop) -> Facts:
         noise,
         loop.schedule,
         own=side.family.is_own,
-        encoded=side.inputs.encoded is not None,
+        encoded=bool(side.inputs.tokens),
         placement=side.backend.placement,
         narrow=narrow_ones / max(every, 1),
     )

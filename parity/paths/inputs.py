@@ -7,7 +7,7 @@ guidance, kernels) each path computes by itself, so that a mistake in one cannot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -25,21 +25,6 @@ Conditions = Mapping[str, Mapping[str, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """Embeddings that a side's own text stage made.
-
-    Attributes:
-        own: what the side is given. beside: what the runs made that measured the text stage's floors, by name, and
-            `float32`, the truth: the loop's runs of the same names go on from them.
-        tokens: what both sides encoded, by name.
-    """
-
-    own: Conditions
-    beside: Mapping[str, Conditions]
-    tokens: Mapping[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
 class Inputs:
     """What a generation starts from.
 
@@ -47,7 +32,9 @@ class Inputs:
         conditions: branch -> keyword of the transformer -> CPU tensor.
         noise: float32 CPU tensor of the case's latent shape, drawn from the seed.
         steps: denoising steps. seed: of the noise.
-        encoded: where the conditions come from, if it is the side's own text stage.
+        beside: what the runs made that measured the text stage's floors, by name, and `float32`, the truth: the loop's
+            runs of the same names go on from them. tokens: what that stage encoded, by name. Both are empty where the
+            conditions are not those of the side's own text stage.
         start: the initial latents as they are, in place of the noise.
     """
 
@@ -55,14 +42,13 @@ class Inputs:
     noise: torch.Tensor
     steps: int
     seed: int
-    encoded: Encoded | None = None
+    beside: Mapping[str, Conditions] = field(default_factory=dict)
+    tokens: Mapping[str, torch.Tensor] = field(default_factory=dict)
     start: torch.Tensor | None = None
 
     def of(self, name: str) -> Inputs:
         """Those of a run of the reference that rounds otherwise: with the embeddings of its own text stage, if any."""
-        if self.encoded is None or name not in self.encoded.beside:
-            return self
-        return replace(self, conditions=self.encoded.beside[name])
+        return replace(self, conditions=self.beside.get(name, self.conditions))
 
 
 def require_place(family: Family, case: Case, settings: Settings, steps: int) -> None:

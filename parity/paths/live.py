@@ -20,7 +20,7 @@ from parity.paths.ends import ends, leave
 from parity.paths.facts import gather
 from parity.paths.families import candidate_of, case_of, reference_case, reference_of, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.inputs import Conditions, Encoded, Inputs, draw_noise, require_fit, require_place
+from parity.paths.inputs import Conditions, Inputs, draw_noise, require_fit, require_place
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Spec, State, split_branches, state_of
@@ -111,21 +111,19 @@ class LiveSide:
 
     def _inputs(self, family: Family, case: Case, settings: Settings) -> Inputs:
         spec, source = self.spec, self.spec.source
-        if spec.inputs is None:
+        if spec.start.inputs is None:
             backend: Backend = "torch"  # the encoders are torch's on both sides
             encode = typed(None, backend, spec.encode) if spec.encode else settings
             conditions = self.host.encoded(spec, family, case, encode)
         else:
-            conditions = _conditions(family, spec.inputs)
-        encoded = None
-        if spec.tokens:
-            beside = {name: _conditions(family, given) for name, given in spec.beside.items()}
-            encoded = Encoded(conditions, beside, {name: tensor(x) for name, x in spec.tokens.items()})
+            conditions = _conditions(family, spec.start.inputs)
+        beside = {name: _conditions(family, given) for name, given in spec.start.beside.items()}
+        tokens = {name: tensor(x) for name, x in spec.start.tokens.items()}
         noise = draw_noise(case.latent_shape, source.seed)
         start = None if spec.noise is None else tensor(spec.noise)
         if start is not None:
             require_fit(family, case, conditions, start)
-        return Inputs(conditions, noise, source.steps, source.seed, encoded, start)
+        return Inputs(conditions, noise, source.steps, source.seed, beside, tokens, start)
 
     def facts(self) -> Facts:
         loaded, loop = self.loaded, self._prepared()

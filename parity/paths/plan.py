@@ -101,6 +101,21 @@ class Source:
     part: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a side starts from, made by what runs before it.
+
+    Attributes:
+        inputs: embeddings, or a stage's own inputs; None to encode the prompt. beside: those of the runs that measured
+            the floors of the stage before, by their names. tokens: what the text stage encoded; empty where it was not
+            run.
+    """
+
+    inputs: Given | None = None
+    beside: Mapping[str, Given] = field(default_factory=dict)
+    tokens: Given = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """What a side is.
@@ -110,8 +125,7 @@ class Spec:
         port: `FILE:FUNCTION` of the port that runs in place of parity's own path; None for parity's own.
         option: it was given with: `--reference-port`, `--port`.
         encode: settings that a prompt is encoded with, as text; the encoders' dtype is the reference's on both sides.
-        inputs: embeddings to start from, None to encode them. beside: embeddings of the runs that measured the floors
-            of the text stage, by their names. tokens: what that stage encoded; both empty where it was not run.
+        start: what it starts from.
         tensors: a reference port's own inputs by argument name, for a candidate that no model stands behind.
         noise: the initial latents to start from, None to draw them from the seed.
         named: whether its facts hold what a golden's provenance needs beyond a comparison's: the names that a port in
@@ -125,9 +139,7 @@ class Spec:
     port: str | None = None
     option: str = ""
     encode: Mapping[str, str] = field(default_factory=dict)
-    inputs: Given | None = None
-    beside: Mapping[str, Given] = field(default_factory=dict)
-    tokens: Given = field(default_factory=dict)
+    start: Start = field(default_factory=Start)
     tensors: Given | None = None
     noise: Array | None = None
     named: bool = False
@@ -173,7 +185,7 @@ ENDS = -2
 outputs of a stage outside the loop. They are no part of a golden."""
 
 BESIDE = "beside "
-"""Before the name of a run: what a stage outside the loop makes of that run's inputs (`Spec.beside`)."""
+"""Before the name of a run: what a stage outside the loop makes of that run's inputs (`Start.beside`)."""
 
 
 NAMES, RAN, IDLE = "names", "ran", "idle"
@@ -192,12 +204,12 @@ def changed(
     """The spec of a side that differs from this one.
 
     Args:
-        settings: values as text, over those of the side. inputs, encode: see `Spec`; None to keep the side's.
+        settings: values as text, over those of the side. inputs, encode: see `Start`, `Spec`; None to keep the side's.
         run: name of one of the runs that measured the floors of the text stage; where that stage was run, its
             embeddings take the place of `inputs`.
     """
-    inputs = spec.inputs if inputs is None else inputs
-    if spec.tokens and run:
-        inputs = spec.beside.get(run, spec.inputs)
+    start = spec.start if inputs is None else replace(spec.start, inputs=inputs)
+    if start.tokens and run:
+        start = replace(start, inputs=start.beside.get(run, spec.start.inputs))
     settings, encode = {**spec.settings, **settings}, spec.encode if encode is None else encode
-    return replace(spec, settings=settings, inputs=inputs, encode=encode, run=run or spec.run)
+    return replace(spec, settings=settings, start=start, encode=encode, run=run or spec.run)

@@ -16,9 +16,8 @@ def provenance(loop: Loop, facts: Facts | None = None) -> Provenance:
     """
     side = loop.side
     facts = facts or gather(loop)
-    encoded = side.inputs.encoded
-    given = facts.inputs if encoded is None else {name: x.numpy() for name, x in encoded.tokens.items()}
-    inputs = {name: fingerprint(x) for name, x in given.items()}
+    tokens = {name: x.numpy() for name, x in side.inputs.tokens.items()}
+    inputs = {name: fingerprint(x) for name, x in (tokens or facts.inputs).items()}
     return Provenance(
         side=side.role,
         backend=PORT if side.role == "candidate" and side.family.is_own else side.backend.name,

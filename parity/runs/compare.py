@@ -23,17 +23,18 @@ from parity.compare.preflight import WEIGHTS, failed
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Checked, Result
 from parity.errors import InconclusiveError
+from parity.paths.plan import Start
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
 from parity.runs.closer.unobserved import unobserved
 from parity.runs.logic import REACHED, logic
 from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own, Ready, ready, workers
+from parity.runs.sides import Ready, ready, workers
 from parity.runs.sink import NoSink, Sink
 from parity.settings import BITS
 
-Encodings = Mapping[str, Pair[Own]]
+Encodings = Mapping[str, Pair[Start]]
 """Check -> each side's own embeddings, where the text stage has made them."""
 
 

@@ -77,7 +77,7 @@ class Remembering:
         """A side of a spec, the one that was opened before where there is one."""
         if not self.keeps(spec):
             return opener.open(spec)
-        key = (spec.role, spec.source, spec.port, tuple(spec.settings.items()), _prints(spec.inputs))
+        key = (spec.role, spec.source, spec.port, tuple(spec.settings.items()), _prints(spec.start.inputs))
         if key not in self.sides:
             self.sides[key] = Memo(opener.open(spec), lambda other: self.open(opener, other), spec)
         return self.sides[key]

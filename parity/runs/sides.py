@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,12 @@ from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.errors import UsageError
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import LOOP_STAGE, Array, Given, Role, Source, Spec
+from parity.paths.plan import LOOP_STAGE, Array, Given, Role, Source, Spec, Start
 from parity.paths.side import Pair, Side
 from parity.paths.worker.openers import Openers, Workers
 from parity.records import Facts
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """A side's own embeddings, made by its text stage.
-
-    Attributes:
-        inputs: what it goes on from. beside: those of the runs that measured the stage's floors. tokens: encoded ones.
-    """
-
-    inputs: Given
-    beside: Mapping[str, Given] = field(default_factory=dict)
-    tokens: Given = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +70,7 @@ def workers(request: Request) -> Workers:
 
 
 @contextmanager
-def ready(request: Request, openers: Openers, say: Say, own: Pair[Own] | None = None) -> Iterator[Ready]:
+def ready(request: Request, openers: Openers, say: Say, own: Pair[Start] | None = None) -> Iterator[Ready]:
     """Open both sides and compare them as far as is possible without a forward; they are closed on leaving.
 
     Args:
@@ -124,7 +111,7 @@ def source_of(request: Request) -> Source:
     return Source(**{name: str(x) if isinstance(x, Path) else x for name, x in values.items()})
 
 
-def spec_of(request: Request, role: Role, own: Own | None = None) -> Spec:
+def spec_of(request: Request, role: Role, own: Start | None = None) -> Spec:
     """What a side is, with nothing that the candidate takes from the reference: without a port of its own the candidate
     has the reference's, which torchax then runs.
 
@@ -140,11 +127,11 @@ def spec_of(request: Request, role: Role, own: Own | None = None) -> Spec:
     if like is not None:
         if ports.alone:
             raise UsageError("--inputs GOLDEN is for a model: a reference port without --model brings its own inputs")
-        spec = replace(spec, inputs=like.inputs, noise=like.noise)
-    return spec if own is None else replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
+        spec = replace(spec, start=Start(like.inputs), noise=like.noise)
+    return spec if own is None else replace(spec, start=own)
 
 
-def candidate_spec(request: Request, reference: Facts, own: Own | None = None) -> Spec:
+def candidate_spec(request: Request, reference: Facts, own: Start | None = None) -> Spec:
     """What the candidate is, from what the reference is about to run with."""
     spec, name = spec_of(request, "candidate", own), "text.byt5_dtype"
     if request.ports.alone:
@@ -159,7 +146,7 @@ def candidate_spec(request: Request, reference: Facts, own: Own | None = None) -
     if request.stage == LOOP_STAGE and encodes:
         # The encoders' working dtype stays the reference's: a candidate's dtype must not change what it is given.
         return replace(spec, encode={"dtype": request.reference.text("dtype"), name: request.candidate.text(name)})
-    return replace(spec, inputs=given_of(reference))
+    return replace(spec, start=Start(given_of(reference)))
 
 
 def given_of(facts: Facts) -> Given:

@@ -98,8 +98,8 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
 
 def _vae(spec: Spec, case: Case, family: Family) -> Known:
     stage = vae_stage(case)
-    if spec.inputs:
-        latents: torch.Tensor = tensor(spec.inputs[VAE_INPUT])
+    if spec.start.inputs:
+        latents: torch.Tensor = tensor(spec.start.inputs[VAE_INPUT])
     else:
         assert spec.source.stage2 is not None
         latents = _stage2(case, Path(spec.source.stage2))

@@ -2,7 +2,7 @@
 
 It has one step, `STAGES_STEP`, and what it ends in are its outputs: `cond.prompt_embeds`, `.frames`. Its floors are
 measured as a transformer's are. Runs that measure them take this side's own inputs where a plan is `forced`, as in a
-comparison of the stage by itself, and else those of the runs of the same name before it (`Spec.beside`), as in a
+comparison of the stage by itself, and else those of the runs of the same name before it (`Start.beside`), as in a
 recording of a chain. Where they take its own, what follows the step is also what the stage makes of each of those
 inputs (`BESIDE`).
 """
@@ -207,7 +207,7 @@ class StageSide:
             truth = TorchStage(self.known.stage, settings.neutral)
             variants.append(("float32", truth.run))
         for name, run in [*variants, *_variants(truth, plan.floors)]:
-            inputs = self.known.inputs if plan.forced or name not in self.spec.beside else self._beside(name)
+            inputs = self.known.inputs if plan.forced or name not in self.spec.start.beside else self._beside(name)
             seen = run_branches(run, inputs, plan.sites)
             floors.add(records_of(seen), truth=name == "float32")
             found[name] = {branch: Seen(s.outputs, ()) for branch, s in seen.items()}
@@ -217,13 +217,13 @@ class StageSide:
         """The runs whose inputs this side takes too, so that the chain can be judged."""
         spec = self.spec
         if spec.run:
-            return (spec.run,) if spec.run in spec.beside else ()
+            return (spec.run,) if spec.run in spec.start.beside else ()
         alone = plan.floors and plan.forced
-        return tuple(spec.beside) if alone or self.role == "candidate" else ()
+        return tuple(spec.start.beside) if alone or self.role == "candidate" else ()
 
     def _beside(self, name: str) -> Mapping[str, Inputs]:
         """The inputs of a run before this stage, by branch."""
-        return split_branches({key: tensor(x) for key, x in self.spec.beside[name].items()})
+        return split_branches({key: tensor(x) for key, x in self.spec.start.beside[name].items()})
 
     def _ends(self, run: str, seen: Branches) -> Iterator[Record]:
         """What a run came to, as records of `BRANCH.OUTPUT` under the run's name."""

@@ -21,13 +21,13 @@ import numpy as np
 from parity.errors import InconclusiveError, UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, Plan, Role, Spec, State, state_of
+from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, Plan, Role, Spec, Start, State, state_of
 from parity.paths.side import Side
 from parity.paths.worker.openers import Openers
 from parity.records import Facts, StepRecords
 from parity.runs.like import carry
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own, arrays, spec_of, workers
+from parity.runs.sides import arrays, spec_of, workers
 from parity.runs.stream import Ends, exhaust, until_end
 from parity.settings import DeepCache, Settings
 
@@ -101,7 +101,7 @@ def _chain(request: RecordRequest, openers: Openers, say: Say) -> Chain | None:
     return Chain.of(request.run, request.side, request.settings, request.floors, openers)
 
 
-def _spec(request: RecordRequest, openers: Openers, own: Own | None) -> Spec:
+def _spec(request: RecordRequest, openers: Openers, own: Start | None) -> Spec:
     """What the side is; it encodes the prompt itself, unless its text stage has done so."""
     run = replace(request.run, stages=(LOOP_STAGE,))
     spec = replace(spec_of(run, request.side, own), named=True)

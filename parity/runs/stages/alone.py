@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Result
+from parity.paths.plan import Start
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
 from parity.records import LOOP, Facts
 from parity.runs.compare import run
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own
 from parity.runs.sink import NoSink
 from parity.runs.stream import Ends
 
@@ -42,7 +42,7 @@ class Rounds(NoSink):
 
 
 def compare_stage(
-    request: Request, openers: Openers, say: Say, own: Mapping[str, Pair[Own]]
+    request: Request, openers: Openers, say: Say, own: Mapping[str, Pair[Start]]
 ) -> tuple[Result, dict[str, Pair[Ends]]]:
     """Compare one stage; returns its result and what the sides of each check came to.
 

@@ -1,6 +1,6 @@
 """The text stage of a run: both sides encode the prompts, each encoder compared by itself on the same token ids.
 
-What each side encoded is then what its transformer is fed (`Own`), and what the runs encoded that measured the
+What each side encoded is then what its transformer is fed (`Start`), and what the runs encoded that measured the
 floors is what the loop's runs of the same names are fed, so that the floors of the transformer hold what the encoders'
 rounding grows to. With a port's stage-1 file the file stands in the candidate's place.
 """
@@ -22,7 +22,7 @@ from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.text import TEXT, Encoder, TextStage, skeleton
-from parity.paths.plan import Given, split_branches
+from parity.paths.plan import Given, Start, split_branches
 from parity.paths.side import Pair
 from parity.paths.stages.file import held_dtype
 from parity.paths.stages.known import conditions_of
@@ -31,7 +31,6 @@ from parity.paths.worker.trees import array
 from parity.runs.compare import Encodings
 from parity.runs.precision import coarse_settings
 from parity.runs.request import Choice, Request, Say
-from parity.runs.sides import Own
 from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.merged import merged
 from parity.runs.stages.text_checks import file_checks, token_checks
@@ -102,7 +101,7 @@ def compare_text(
     if result.verdict != "pass":
         return (result, {})
     coarse = file is not None and any("precision" in ends for ends in came.values())
-    own: dict[str, Pair[Own]] = {}
+    own: dict[str, Pair[Start]] = {}
     for name in rounds:
         if coarse and name == "logic":
             continue  # rounded embeddings are no float32 candidate: both sides take the file there
@@ -151,7 +150,9 @@ def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tupl
     return said.with_({"dtype": found}), f"the file's {encoder.output} are {found} numbers, and are judged as such"
 
 
-def _encoded(text: TextStage, family: Family, case: Case, came: Came, name: str, settings: Pair[Settings]) -> Pair[Own]:
+def _encoded(
+    text: TextStage, family: Family, case: Case, came: Came, name: str, settings: Pair[Settings]
+) -> Pair[Start]:
     """Both sides' own embeddings of a check, and those of the runs beside them."""
     runs = {part: _runs(rounds, name) for part, rounds in came.items()}
 
@@ -164,7 +165,7 @@ def _encoded(text: TextStage, family: Family, case: Case, came: Came, name: str,
     tokens = {n: array(x) for n, x in text.tokens().items()}
     ours = given("reference", DTYPES[settings.reference.text("dtype")])
     theirs = given("candidate", DTYPES[settings.candidate.text("dtype")])
-    return Pair(Own(ours, beside, tokens), Own(theirs, {}, tokens))
+    return Pair(Start(ours, beside, tokens), Start(theirs, {}, tokens))
 
 
 def embeddings(

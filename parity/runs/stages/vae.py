@@ -22,11 +22,11 @@ from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, FrameError, Result
 from parity.models.registry import resolve_model
 from parity.models.vae_config import expected_frames, vae_config
-from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Given
+from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Given, Start
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own, given_of, spec_of
+from parity.runs.sides import given_of, spec_of
 from parity.runs.sink import Sink
 from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.latents import latent_checks
@@ -55,7 +55,7 @@ def decode_round(
     config = vae_config(resolve_model(request.model))
     own = None if loops is None else Pair(_of_loop(loops.reference), _of_chain(loops))
     if own is None and start is not None:
-        own = Pair(Own(start), Own(start))
+        own = Pair(Start(start), Start(start))
     first = own.reference.inputs if own is not None else _of_file(alone, openers)
     latents = first[VAE_INPUT].values
     theirs_start = latents if loops is None else loops.candidate.own["latents"].values
@@ -68,15 +68,15 @@ def decode_round(
     return _judged(result, came[next(reversed(came))], config, latents, loops is not None, checks, sink)
 
 
-def _of_loop(reference: Ends) -> Own:
+def _of_loop(reference: Ends) -> Start:
     """The reference's latents, and those of its loop's other runs."""
     beside = {name: {VAE_INPUT: x["latents"]} for name, x in reference.beside.items()}
-    return Own({VAE_INPUT: reference.own["latents"]}, beside)
+    return Start({VAE_INPUT: reference.own["latents"]}, beside)
 
 
-def _of_chain(loops: Pair[Ends]) -> Own:
+def _of_chain(loops: Pair[Ends]) -> Start:
     """The candidate's start by itself, which is the reference's, and in the chain."""
-    return Own({VAE_INPUT: loops.reference.own["latents"]}, {CHAIN: {VAE_INPUT: loops.candidate.own["latents"]}})
+    return Start({VAE_INPUT: loops.reference.own["latents"]}, {CHAIN: {VAE_INPUT: loops.candidate.own["latents"]}})
 
 
 def _of_file(request: Request, openers: Openers) -> Given:
