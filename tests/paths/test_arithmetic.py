@@ -159,7 +159,8 @@ def test_rounds_more_often_and_computes_the_same(name: str) -> None:
 
 def test_type_as_is_a_cast_that_can_be_undone() -> None:
     """torchax's own casts in place, and `float` of the result does nothing."""
-    with torchax.default_env(), mended():
+    env = torchax.default_env()
+    with env, mended(env):
         narrow, wide = (interop.torch_view(jnp.full((2, 3), 1.001, dtype)) for dtype in (jnp.bfloat16, jnp.float32))
         cast_ = wide.type_as(narrow)
         assert [x.float().dtype for x in (cast_, wide)] == [torch.float32] * 2

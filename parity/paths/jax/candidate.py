@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 import torchax
@@ -38,13 +37,10 @@ from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
-from parity.paths.jax.elementary import elementary
 from parity.paths.jax.lifetimes import bounded
-from parity.paths.jax.mended import mended
+from parity.paths.jax.mended import attention_of, is_torchax_own
 from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
-from parity.paths.jax.precision import products
-from parity.paths.jax.program import Programs, holding
-from parity.paths.jax.safe_attention import attention_of, is_torchax_own, use_safe_attention
+from parity.paths.jax.program import InTorchax, Programs, holding
 from parity.paths.jax.tracing import InsideJitError, TracedTap, inlining, scoped, to_jax
 from parity.paths.jax.unplaced import port_devices
 from parity.paths.loaded import Arguments, Eager, Loaded, Predicted, StepCalls, frames_of, rules_of
@@ -60,7 +56,7 @@ Forward = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Kept | None], tup
 """(weights, arguments, row frames, kept features) -> what it gives, and the static half of what it observes."""
 
 
-class TorchaxBackend:
+class TorchaxBackend(InTorchax):
     """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.loaded.Backend`."""
 
     name = "torchax"
@@ -89,28 +85,9 @@ class TorchaxBackend:
         self.safe_attention = not self.as_it_is and is_torchax_own(self.env)
         self.ran: dict[str, str] = {}
 
-    def _programs(self, family: Family) -> Programs[tuple[int, SitePlan | None]]:
+    def _programs(self, family: Family) -> Programs:
         on_tpu = self.devices.platform == "tpu"
         return Programs(self.jit, family.compiling, packed=lambda key: on_tpu and key[1] is not None)
-
-    def put(self, x: np.ndarray) -> jax.Array:
-        return self.devices.put(jnp.asarray(x), self.devices.replicated)
-
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
-        settings = self.reached.settings
-        with self.env, torch.no_grad(), contextlib.ExitStack() as own:
-            own.enter_context(products(settings.text("matmul_precision")))
-            own.enter_context(elementary(settings.text("tpu"), self.devices))
-            if self.safe_attention:  # parity's own candidate: a port runs what it has installed, or not
-                own.enter_context(use_safe_attention(self.env))
-                own.enter_context(mended())
-            self.reached.mark("matmul_precision")
-            self.reached.mark("tpu")
-            yield
-
-    def tensor(self, x: torch.Tensor) -> torch.Tensor:
-        return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
 
     def host(self, x: torch.Tensor) -> np.ndarray:
         return widen16(np.asarray(array_of(x)))

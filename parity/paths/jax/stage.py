@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 import torchax
@@ -29,12 +28,8 @@ from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import jax_records, split
 from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap, counted_on
-from parity.paths.jax.elementary import elementary
-from parity.paths.jax.mended import mended
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
-from parity.paths.jax.precision import products
-from parity.paths.jax.program import Programs, Shell, apart, holding
-from parity.paths.jax.safe_attention import use_safe_attention
+from parity.paths.jax.program import InTorchax, Programs, Shell, apart, holding
 from parity.paths.jax.tracing import to_jax
 from parity.paths.stages.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
@@ -56,7 +51,7 @@ class Rest:
     out: Shell
 
 
-class TorchaxStage:
+class TorchaxStage(InTorchax):
     """A stage through torchax; see `parity.paths.stages.stage.Runner`.
 
     Raises:
@@ -67,12 +62,11 @@ class TorchaxStage:
         use_compilation_cache()
         self.stage, self.env, self.devices = stage, torchax.default_env(), make_devices(settings)
         self.reached = Reached(settings, stage.place or stage.name)
-        self.jit, self.precision = bool(settings["jit"]), settings.text("matmul_precision")
-        self.chip = settings.text("tpu")
+        self.jit = bool(settings["jit"])
         self.root = stage.load(settings, self.reached, traced=True)
         self.modules = module_tree(self.root)
         self.params = {name: self.devices.place(name, to_jax(x)) for name, x in named_tensors(self.root)}
-        self.programs: Programs[tuple[SitePlan | None, tuple[str, str]]] = Programs(self.jit)
+        self.programs = Programs(self.jit)
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         given = {k: self.tensor(x) for k, x in inputs.items()}
@@ -91,21 +85,6 @@ class TorchaxStage:
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         return ((name, widen16(np.asarray(x))) for name, x in self.params.items())
-
-    def put(self, x: np.ndarray) -> jax.Array:
-        return self.devices.put(jnp.asarray(x), self.devices.replicated)
-
-    def tensor(self, x: torch.Tensor) -> torch.Tensor:
-        return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
-
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
-        safe, whole = use_safe_attention(self.env), mended()
-        chip = elementary(self.chip, self.devices)
-        with self.env, torch.no_grad(), products(self.precision), chip, safe, whole:
-            self.reached.mark("matmul_precision")
-            self.reached.mark("tpu")
-            yield
 
     @contextlib.contextmanager
     def _routed(self, outer: _Outer) -> Iterator[None]:
