@@ -7,6 +7,7 @@ side is loaded when it is first asked for something, and lets go of its weights 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,7 +47,7 @@ class Host(Shared):
         runners: loaded stages outside the loop, shared by the sides that hold them.
     """
 
-    runners: Runners = field(default_factory=Runners)
+    runners: Runners = field(default_factory=weakref.WeakValueDictionary)
 
     def open(self, spec: Spec) -> LiveSide | StageSide:
         """A side, loaded when it is first asked for something."""

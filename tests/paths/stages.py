@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from parity.paths.live import InProcess
 from parity.paths.plan import VAE_INPUT, Array, Role, Spec, Start
-from parity.paths.stages.stage import Runner
 from parity.runs.request import Request
 from parity.runs.sides import source_of
 from parity.settings import parse
+
+if TYPE_CHECKING:
+    from parity.paths.stages.side import Runner
 
 OPENERS = InProcess()
 _UNREAD = {VAE_INPUT: Array(np.zeros(1, np.float32), "float32")}

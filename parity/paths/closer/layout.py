@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 
@@ -16,20 +16,19 @@ from parity.hooks.masks import Masks, all_through, valid_rows
 from parity.hooks.rows import JOINT, NoRows, PairedRule, Part, RowRule, take
 
 
-class Watched(Protocol):
-    """A model of the reference's, in torch, and how its rows lie; see `parity.paths.loaded.Eager`."""
+@dataclass(frozen=True)
+class Watched:
+    """A model of the reference's, in torch, and how its rows lie.
 
-    @property
-    def model(self) -> torch.nn.Module: ...
+    Attributes:
+        rules: which rows count at each site, by branch. frames: the row frames by branch and name, on its device.
+        pairs_rows: whether the masks that it is given say which rows count.
+    """
 
-    @property
-    def rules(self) -> Mapping[str, RowRule]: ...
-
-    @property
-    def pairs_rows(self) -> bool: ...
-
-    @property
-    def frames(self) -> Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]: ...
+    model: torch.nn.Module
+    rules: Mapping[str, RowRule]
+    frames: Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]
+    pairs_rows: bool = False
 
 
 def is_mask(port: str, x: torch.Tensor) -> bool:

@@ -52,7 +52,7 @@ class Rest:
 
 
 class TorchaxStage(InTorchax):
-    """A stage through torchax; see `parity.paths.stages.stage.Runner`.
+    """A stage through torchax; see `parity.paths.stages.stage.TorchStage`.
 
     Raises:
         UsageError: the mesh is larger than the devices.
@@ -81,7 +81,7 @@ class TorchaxStage(InTorchax):
             outer.require_fired()
         arrays = {k: array_of(x) for k, x in out.items()}
         held = {k: (widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
-        return Seen({k: x for k, (x, _) in held.items()}, (*outer.records, *self.stage.records(held, branch)))
+        return self.stage.seen(held, branch, outer.records)
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         return ((name, widen16(np.asarray(x))) for name, x in self.params.items())

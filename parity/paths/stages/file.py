@@ -25,7 +25,7 @@ class HeldStage(Whole):
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         held = {k: (to_numpy(x), str(x.dtype).removeprefix("torch.")) for k, x in self.held[branch].items()}
-        return Seen({k: x for k, (x, _) in held.items()}, tuple(self.stage.records(held, branch)))
+        return self.stage.seen(held, branch)
 
 
 def held_dtype(tensors: list[torch.Tensor]) -> str:

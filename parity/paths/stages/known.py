@@ -28,7 +28,7 @@ from parity.models.vae_config import vae_config
 from parity.paths.families import case_of
 from parity.paths.inputs import Conditions
 from parity.paths.plan import VAE_INPUT, VAE_STAGE, Spec
-from parity.paths.stages.stage import Inputs, Load, Outputs, Stage
+from parity.paths.stages.stage import Inputs, Outputs, Stage
 from parity.paths.worker.trees import tensor
 from parity.reached import Reached
 from parity.settings import parse
@@ -64,7 +64,7 @@ def known(spec: Spec) -> Known:
 def encoder_stage(case: Case, encoder: Encoder) -> Stage:
     """The stage that runs one encoder; its records have the branch of the prompt."""
     place = "text.byt5" if encoder.byt5 else TEXT
-    load: Load = partial(load_encoder, case, encoder)
+    load = partial(load_encoder, case, encoder)
     return Stage(TEXT, encoder.part, load, encoder.rule, encoder.frames, encoder.divide, place)
 
 

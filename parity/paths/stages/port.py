@@ -56,8 +56,7 @@ class PortDecoder(Whole):
                 f"{self.entry.named}: `vae` gave {dtype} {list(values.shape)}; expected frames [B, 3, T, H, W], some "
                 "-1 to 1 (channels last where the port's layout says so)"
             )
-        held = {"frames": (values, dtype)}
-        return Seen({"frames": values}, tuple(self.stage.records(held, branch)))
+        return self.stage.seen({"frames": (values, dtype)}, branch)
 
 
 def decoder_of(stage: Stage, entry: Entry, case: Case, settings: Settings) -> PortDecoder | None:

@@ -13,7 +13,7 @@ from parity.settings import parse
 
 class Whole:
     """A runner without modules or weights; who extends it says what `run` gives. See
-    `parity.paths.stages.stage.Runner`.
+    `parity.paths.stages.stage.TorchStage`.
 
     Args:
         stage: whose place it takes.
