@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from parity.errors import MalformedError, UsageError
-from parity.golden.rename import Rename, decode_rename
+from parity.errors import UsageError
 from parity.hooks.modules import nearest
 from parity.models.family import Family
 from parity.models.registry import family_of, make_case, resolve_model
@@ -22,7 +21,6 @@ from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
 from parity.paths.reference import load_reference
 from parity.paths.worker.extras import check_extras
-from parity.records import ATTENTION
 from parity.settings import Settings
 
 
@@ -64,7 +62,7 @@ def reference_of(base: Family, case: Case, port: Entry | None) -> tuple[Family, 
 def candidate_of(base: Family, case: Case, port: Entry | None, reference: Entry | None) -> tuple[Family, Loader]:
     """The candidate's family and its loader; without a port of its own the reference's, which torchax then runs."""
     if port is not None:
-        own = Ported(base, port, "candidate", lambda rules: Names(port, rules), base.output_shape(case))
+        own = Ported(base, port, "candidate", own=True, expected=base.output_shape(case))
         return own, partial(_load_port, own)
     if reference is not None:
         base = Ported(base, reference, "candidate", expected=base.output_shape(case))
@@ -115,40 +113,3 @@ def with_names(loop: Loop) -> Loop:
         return loop
     paths = dict.fromkeys([*side.modules, *sorted(found)], "")
     return dataclasses.replace(loop, side=dataclasses.replace(side, modules={p: nearest(p, paths) for p in paths if p}))
-
-
-class Names:
-    """A port's `rename`: its modules' names and, where a rule has a colon, its arguments' in the reference's.
-
-    Raises:
-        UsageError: a rule is none.
-    """
-
-    def __init__(self, entry: Entry, rules: Mapping[str, str]) -> None:
-        try:
-            self._rename: Rename = decode_rename(rules)
-        except MalformedError as error:
-            raise UsageError(f"{entry.named}: `rename`: {error}") from None
-        self._own: dict[str, str] = {}
-
-    def module(self, path: str) -> str:
-        """The reference's name of a module of the port."""
-        found = self._rename.module(path)
-        owner, _, last = path.rpartition(".")
-        if found == path and owner and last == ATTENTION:
-            found = f"{self._rename.module(owner)}.{ATTENTION}"
-        self._own[found] = path
-        return found
-
-    def port(self, module: str, port: str) -> str:
-        """The reference's name of an input or output of a module.
-
-        Args:
-            module: its name in the reference; rules may have either.
-        """
-        for rule in self._rename.ports:
-            for name in dict.fromkeys((module, self._own.get(module, module))):
-                renamed = rule.apply(f"{name}:{port}")
-                if renamed is not None:
-                    return renamed.partition(":")[2]
-        return port

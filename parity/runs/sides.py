@@ -107,8 +107,9 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Start] | None 
 
 def source_of(request: Request) -> Source:
     """Where both sides come from."""
-    values: dict[str, Any] = {field.name: getattr(request, field.name) for field in fields(Source)}
-    return Source(**{name: str(x) if isinstance(x, Path) else x for name, x in values.items()})
+    given = {field.name: getattr(request, field.name) for field in fields(Source)}
+    values: dict[str, Any] = {name: str(x) if isinstance(x, Path) else x for name, x in given.items()}
+    return Source(**values)
 
 
 def spec_of(request: Request, role: Role, own: Start | None = None) -> Spec:

@@ -39,8 +39,7 @@ from parity.paths.jax.mesh import use_compilation_cache
 from parity.paths.jax.tracing import InsideJitError, inlining, to_jax, trace_state
 from parity.paths.jax.unplaced import port_devices
 from parity.paths.loaded import Loaded, Predicted, StepCalls, frames_of, rules_of
-from parity.paths.port.calling import guarded, moved
-from parity.paths.port.ported import Ported, check_output, wrong_output
+from parity.paths.port.ported import Ported, check_output, guarded, moved, wrong_output
 from parity.port import Port, listening
 from parity.reached import Reached
 from parity.settings import Settings
@@ -103,12 +102,7 @@ class JaxPort(TorchaxBackend):
         def forward(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
         ) -> tuple[Returned, tuple[Entry, ...]]:
-            try:
-                return forwarded(params, arguments, frames, kept)
-            except UsageError as error:
-                if not self.family.refused(error):
-                    raise
-            return forwarded(params, arguments, frames, kept)
+            return self.family.retried(forwarded, params, arguments, frames, kept)
 
         def forwarded(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None

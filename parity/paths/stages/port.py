@@ -16,9 +16,8 @@ from parity.hooks.reduce.transfer import to_numpy, widen16
 from parity.hooks.sites import SitePlan
 from parity.models.spec import Case
 from parity.paths.plan import VAE_STAGE
-from parity.paths.port.calling import guarded, moved
 from parity.paths.port.load import Entry
-from parity.paths.port.ported import built
+from parity.paths.port.ported import built, guarded, moved
 from parity.paths.stages.stage import Inputs, Seen, Stage
 from parity.paths.stages.whole import Whole
 from parity.port import Port

@@ -56,7 +56,8 @@ def decode_round(
     own = None if loops is None else Pair(_of_loop(loops.reference), _of_chain(loops))
     if own is None and start is not None:
         own = Pair(Start(start), Start(start))
-    first = own.reference.inputs if own is not None else _of_file(alone, openers)
+    first = _of_file(alone, openers) if own is None else own.reference.inputs
+    assert first is not None
     latents = first[VAE_INPUT].values
     theirs_start = latents if loops is None else loops.candidate.own["latents"].values
     checks = latent_checks(config, latents, theirs_start)
