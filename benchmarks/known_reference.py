@@ -22,7 +22,7 @@ from parity.runs import compare
 from parity.runs.memo import Remembering
 from parity.runs.request import NO_PORTS, Ports, Request
 from parity.runs.sides import candidate_spec, spec_of
-from parity.runs.sink import NoSink
+from parity.runs.stream import Sink
 from parity.settings import parse
 
 
@@ -100,5 +100,5 @@ class Known:
         """
         self._openers.loaded = candidate
         request = replace(self.request, candidate=candidate.settings)
-        sink = NoSink() if keep is None else KeepRun(keep, request)
+        sink = Sink() if keep is None else KeepRun(keep, request)
         return compare.run(request, quiet, sink, openers=self.openers)

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from parity.hooks.reduce.transfer import to_numpy
 from parity.models.family import Family
@@ -166,7 +167,7 @@ class LiveSide:
             return self._follow(plan, start, steps[0])
         return self._steps(plan, start, steps or (0, self.spec.source.steps))
 
-    def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[StepRecords]:
+    def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[Any]:
         first, stop = steps
         forced = start if callable(start) else None
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.

@@ -154,8 +154,7 @@ class Plan:
         sites: of the transformer; None for the loop's own values alone.
         floors: kinds of floors that are measured beside (a reference alone); empty for none.
         forced: whether the runs that measure floors start each step from this side's own latents.
-        ends: whether the final latents follow the last step, as records of step `ENDS`: those of this side, and of the
-            runs that measured its floors under their names as branches.
+        ends: whether `Ends` follow the last step: what this side came to, and the runs that measured its floors.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
             other's, in its step and in those that measure its floors, and what is handed out is how far each was from
@@ -180,17 +179,40 @@ KINDS = ("fp64", "rounding", "dtype", "kernel")
 
 DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 
-ENDS = -2
-"""The step of records of what a side came to, by the name of the run as branch: final latents [B, C, T, H, W], or the
-outputs of a stage outside the loop. They are no part of a golden."""
-
 BESIDE = "beside "
 """Before the name of a run: what a stage outside the loop makes of that run's inputs (`Start.beside`)."""
 
+Outputs = Given
+"""What a run came to: the loop's final `latents` [B, C, T, H, W], or a stage's `cond.prompt_embeds`, `.frames`."""
 
-NAMES, RAN, IDLE = "names", "ran", "idle"
-"""The loop's ports that follow the final latents: the modules that a side named, comma-separated; which function
-computed each attention call, `SITE=FUNCTION` line by line; why a pass would not rest on what a port installed."""
+
+@dataclass
+class Ends:
+    """What a side came to, after its last step; no part of a golden.
+
+    Attributes:
+        runs: what each run came to: `""` is the side's own, others measured its floors.
+        names: modules that the side named. ran: attention site -> the function that computed it.
+        idle: why a pass would not rest on what the side's code installed.
+    """
+
+    runs: Mapping[str, Outputs] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    ran: Mapping[str, str] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> Outputs:
+        return self.runs[""]
+
+    @property
+    def beside(self) -> dict[str, Outputs]:
+        """Of the other runs."""
+        return {name: x for name, x in self.runs.items() if name}
+
+    def joined(self, beside: Mapping[str, Outputs]) -> Ends:
+        """The same with other runs beside its own."""
+        return replace(self, runs={**self.runs, **beside})
 
 
 def changed(

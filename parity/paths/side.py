@@ -37,6 +37,8 @@ class Side(Protocol):
     ) -> Iterator[StepRecords]:
         """The records of its steps, one step at a time, each computed when it is asked for (or just before).
 
+        Where the plan says so, `parity.paths.plan.Ends` follow them in the same stream.
+
         Args:
             start: the state before the first step; or what gives each step its state.
             steps: from the first to before the second; None for all.

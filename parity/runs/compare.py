@@ -31,7 +31,7 @@ from parity.runs.logic import REACHED, logic
 from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, ready, workers
-from parity.runs.sink import NoSink, Sink
+from parity.runs.stream import Sink
 from parity.settings import BITS
 
 Encodings = Mapping[str, Pair[Start]]
@@ -55,7 +55,7 @@ def run(
     """
     with contextlib.ExitStack() as stack:
         openers = openers or request.ports.openers or stack.enter_context(workers(request))
-        return compare(request, openers, say, sink or NoSink(), own)
+        return compare(request, openers, say, sink or Sink(), own)
 
 
 def compare(

@@ -20,7 +20,7 @@ from parity.compare.result import Check, Result, SiteDiff
 from parity.compare.sites import Sites
 from parity.hooks.implementations import sentence
 from parity.hooks.sites import SitePlan
-from parity.paths.plan import DEFAULT_KINDS, Plan, State, state_of
+from parity.paths.plan import DEFAULT_KINDS, Ends, Plan, State, state_of
 from parity.paths.side import Pair
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
@@ -28,8 +28,7 @@ from parity.runs.closer.descend import descend
 from parity.runs.closer.follow import Following, behind, holding, without_held
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
-from parity.runs.sink import Sink
-from parity.runs.stream import Ends, counted, exhaust, until_end
+from parity.runs.stream import Sink, counted, exhaust, until_end
 from parity.settings import Settings
 
 REACHED = "settings reached"
@@ -68,7 +67,7 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
         truth.steps.append(reference)
     exhaust(second)
     judged.look_again()
-    sink.finish(Pair(truth.ends, ends))
+    sink.finish("logic", Pair(truth.ends, ends))
     result = judged.conclude(request.model, pair.differing)
     result = result.noted(judged.following.lost) if judged.following.lost else result
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))

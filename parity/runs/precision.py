@@ -16,7 +16,7 @@ from parity.compare.judge import Judge
 from parity.compare.result import Failed, Result, SiteDiff
 from parity.compare.sites import Sites
 from parity.floors import Floors
-from parity.paths.plan import DEFAULT_KINDS, Plan, State, changed, state_of
+from parity.paths.plan import DEFAULT_KINDS, Ends, Plan, State, changed, state_of
 from parity.paths.side import Pair, Side
 from parity.records import StepRecords
 from parity.runs.closer.follow import Following, behind, holding, placed, without_held
@@ -24,8 +24,7 @@ from parity.runs.closer.unobserved import unobserved
 from parity.runs.logic import Truth, grid_of, reached
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, given_of
-from parity.runs.sink import Sink
-from parity.runs.stream import Ends, counted, exhaust, until_end
+from parity.runs.stream import Sink, counted, exhaust, until_end
 from parity.settings import BITS, NEUTRAL, Settings
 
 
@@ -85,7 +84,7 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": ends[1].own})
     if request.by_itself:
         beside = {**truth.ends.beside, **({} if extra is None else ends[1].beside), **beside}
-    sink.finish(Pair(ends[0].joined(beside), ends[2]))
+    sink.finish("precision", Pair(ends[0].joined(beside), ends[2]))
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
     checks = (*pair.checks, reached(pair))
     failing: Failed = "precision"

@@ -13,9 +13,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from parity.errors import UsageError
 from parity.floors import Floors
@@ -24,7 +22,7 @@ from parity.golden.versions import versions
 from parity.hooks.sites import SitePlan
 from parity.paths.closer.follow import Look, Walk, follow
 from parity.paths.closer.stepwise import stepwise
-from parity.paths.plan import BESIDE, ENDS, STAGES_STEP, VAE_STAGE, Forced, Plan, Spec, State, split_branches
+from parity.paths.plan import BESIDE, STAGES_STEP, VAE_STAGE, Array, Ends, Forced, Plan, Spec, State, split_branches
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
 from parity.paths.stages.file import HeldStage
@@ -32,7 +30,7 @@ from parity.paths.stages.known import Known, known
 from parity.paths.stages.port import PortDecoder, decoder_of
 from parity.paths.stages.stage import Inputs, Rounded, Seen, TorchStage, rounded
 from parity.paths.worker.trees import array, tensor
-from parity.records import LOOP, Facts, Floor, Key, Provenance, Record, StepRecords
+from parity.records import Facts, Floor, Key, Provenance, Record, StepRecords
 from parity.settings import BITS, Settings
 
 Branches = Mapping[str, Seen]
@@ -163,7 +161,7 @@ class StageSide:
     ) -> Iterator[StepRecords]:
         return self._follow(plan) if plan.follow else self._observed(plan)
 
-    def _observed(self, plan: Plan) -> Iterator[StepRecords]:
+    def _observed(self, plan: Plan) -> Iterator[Any]:
         inputs = self.known.inputs
         own = run_branches(self.loaded(), inputs, plan.sites)
         self.loaded().reached.require()
@@ -177,7 +175,7 @@ class StageSide:
             for name in self._also(plan):
                 # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
                 runs[f"{BESIDE}{name}"] = run_branches(self.loaded(), self._beside(name), plan.sites)
-            yield StepRecords(ENDS, tuple(r for name, seen in runs.items() for r in self._ends(name, seen)))
+            yield Ends({name: _came(seen) for name, seen in runs.items()})
 
     def _follow(self, plan: Plan) -> Iterator[StepRecords]:
         truth, inputs = self._truth(f"the reference follows a candidate, not the {self.role}"), self.known.inputs
@@ -219,13 +217,6 @@ class StageSide:
         """The inputs of a run before this stage, by branch."""
         return split_branches({key: tensor(x) for key, x in self.spec.start.beside[name].items()})
 
-    def _ends(self, run: str, seen: Branches) -> Iterator[Record]:
-        """What a run came to, as records of `BRANCH.OUTPUT` under the run's name."""
-        for branch, one in seen.items():
-            for name, x in one.outputs.items():
-                key = Key(self.spec.source.stage, ENDS, run, f"{LOOP}:{branch}.{name}")
-                yield Record(key, "tensor", x.shape, str(x.dtype), value=np.asarray(x))
-
     def patched(self, spec: Spec) -> StageSide:
         return StageSide(spec, self._runners, self._entry)
 
@@ -245,6 +236,12 @@ def run_branches(
         with around():
             seen[branch] = runner.run(given, plan, branch)
     return seen
+
+
+def _came(branches: Branches) -> dict[str, Array]:
+    """What a run came to, as `BRANCH.OUTPUT`."""
+    outputs = {f"{branch}.{name}": x for branch, seen in branches.items() for name, x in seen.outputs.items()}
+    return {name: Array(x, str(x.dtype)) for name, x in outputs.items()}
 
 
 def records_of(branches: Branches) -> tuple[Record, ...]:

@@ -17,7 +17,7 @@ from parity.paths.plan import DEFAULT_KINDS, Plan, State
 from parity.records import LOOP
 from parity.runs.request import Say
 from parity.runs.sides import Ready
-from parity.runs.sink import Sink
+from parity.runs.stream import Sink
 
 
 def descend(

@@ -21,14 +21,26 @@ import numpy as np
 from parity.errors import InconclusiveError, UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, Plan, Role, Spec, Start, State, state_of
+from parity.paths.plan import (
+    DEFAULT_KINDS,
+    KINDS,
+    LOOP_STAGE,
+    STAGES_STEP,
+    Ends,
+    Plan,
+    Role,
+    Spec,
+    Start,
+    State,
+    state_of,
+)
 from parity.paths.side import Side
 from parity.paths.worker.openers import Openers
 from parity.records import Facts, StepRecords
 from parity.runs.like import carry
 from parity.runs.request import Request, Say
 from parity.runs.sides import arrays, spec_of, workers
-from parity.runs.stream import Ends, exhaust, until_end
+from parity.runs.stream import exhaust, until_end
 from parity.settings import DeepCache, Settings
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.families import case_of
-from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Given, Plan, Role, Spec, Start
+from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Ends, Given, Outputs, Plan, Role, Spec, Start
 from parity.paths.side import Side
 from parity.paths.stages.known import stage_modules
 from parity.paths.worker.openers import Openers
@@ -27,7 +27,7 @@ from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
 from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import modules_of, source_of
 from parity.runs.stages.text import embeddings, text_modules
-from parity.runs.stream import Ends, Outputs, until_end
+from parity.runs.stream import until_end
 from parity.settings import Settings
 
 

@@ -8,37 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Result
-from parity.paths.plan import Start
+from parity.paths.plan import Ends, Start
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
-from parity.records import LOOP, Facts
+from parity.records import LOOP
 from parity.runs.compare import run
 from parity.runs.request import Request, Say
-from parity.runs.sink import NoSink
-from parity.runs.stream import Ends
-
-
-@dataclass
-class Rounds(NoSink):
-    """A sink that keeps what the sides of each check came to.
-
-    Attributes:
-        ends: check -> what both sides ended in, in the order of the checks.
-    """
-
-    ends: dict[str, Pair[Ends]] = field(default_factory=dict)
-    _name: str = ""
-
-    def begin(self, facts: Pair[Facts], name: str) -> str | None:
-        self._name = name
-        return None
-
-    def finish(self, ends: Pair[Ends]) -> None:
-        self.ends[self._name] = ends
+from parity.runs.stream import Rounds, Sink
 
 
 def compare_stage(
@@ -52,7 +31,7 @@ def compare_stage(
     Raises:
         UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
     """
-    kept = Rounds()
+    kept = Rounds(Sink())
     name = f"{request.stage} {request.part}".rstrip()
 
     def told(text: str, done: int | None = None, total: int | None = None) -> None:

@@ -11,22 +11,17 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 
-import numpy as np
-
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
 from parity.hooks.sites import split_sites
-from parity.paths.plan import VAE_INPUT, Given, Plan, Source
-from parity.paths.side import Pair
+from parity.paths.plan import VAE_INPUT, Ends, Given, Outputs, Plan, Source
 from parity.paths.worker.openers import Openers
-from parity.records import Facts, StepRecords
 from parity.runs.compare import Encodings, run
 from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import source_of, spec_of, workers
-from parity.runs.sink import NoSink, Sink
 from parity.runs.stages.merged import merged
 from parity.runs.stages.vae import decode_round
-from parity.runs.stream import Ends, Outputs, counted, until_end
+from parity.runs.stream import Rounds, Sink, counted, until_end
 
 STAGES = ("text", "transformer", "vae")
 
@@ -40,14 +35,14 @@ def run_chain(request: Request, say: Say, sink: Sink | None = None, openers: Ope
     with contextlib.ExitStack() as stack:
         openers = openers or request.ports.openers or stack.enter_context(workers(request))
         openers.of("reference"), openers.of("candidate")  # they import their libraries meanwhile
-        return _run(request, openers, say, sink or NoSink())
+        return _run(request, openers, say, sink or Sink())
 
 
 def _run(request: Request, openers: Openers, say: Say, sink: Sink) -> Result:
     say("preparing the checkpoint")
     choices = _choices(request)
     found: dict[str, Result] = {}
-    ends = _Loops(sink)
+    ends = Rounds(sink)
     own: Encodings = {}
     notes: list[Note] = []
     if "text" in request.stages:
@@ -105,34 +100,6 @@ def _embeddings_used(request: Request, own: Encodings) -> str:
     return f"embeddings of the loops: {each}{also if len(_rounds(request)) > 1 else ''}"
 
 
-class _Loops:
-    """A sink that keeps what the loops of each check came to, and hands everything on.
-
-    Attributes:
-        inner: the sink of the run. rounds: name -> what both loops came to.
-    """
-
-    def __init__(self, inner: Sink) -> None:
-        self.inner, self.checks, self._name = inner, dict[str, Pair[Ends]](), ""
-
-    def begin(self, facts: Pair[Facts], name: str) -> str | None:
-        self._name = name
-        return self.inner.begin(facts, name)
-
-    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
-        self.inner.step(reference, candidate)
-
-    def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
-        self.inner.closer(reference, candidate)
-
-    def finish(self, ends: Pair[Ends]) -> None:
-        self.inner.finish(ends)
-        self.checks[self._name] = ends
-
-    def frames(self, name: str, frames: np.ndarray) -> None:
-        self.inner.frames(name, frames)
-
-
 def _rounds(request: Request) -> tuple[str, ...]:
     """The checks of a stage outside the loop, as `parity.runs.compare` has them."""
     exact = dataclasses.replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
@@ -141,16 +108,16 @@ def _rounds(request: Request) -> tuple[str, ...]:
     return ("logic", "precision") if request.checks == "both" else (request.checks,)
 
 
-def _vae(request: Request, whole: Request, loops: _Loops, openers: Openers, say: Say) -> Result:
+def _vae(request: Request, whole: Request, loops: Rounds, openers: Openers, say: Say) -> Result:
     """The checks of the VAE stage: the first that fails, else the last."""
     start: Given | None = None
-    chained = loops.checks
+    chained = loops.ends
     names = tuple(chained) or _rounds(request)
     if not chained and request.stage2 is None:
         start = {VAE_INPUT: reference_latents(whole, openers, say)["latents"]}
     result = _AGREES
     for name in names:
-        last = loops.inner if name == names[-1] else NoSink()
+        last = loops.inner if name == names[-1] else Sink()
         result = decode_round(request, name, chained.get(name), start, openers, say, last)
         if result.verdict != "pass":
             return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from parity.compare.result import Result
 from parity.runs.compare import run
 from parity.runs.request import Request, Say
-from parity.runs.sink import Sink
+from parity.runs.stream import Sink
 
 STAGES = ("text", "transformer", "vae")
 

@@ -22,7 +22,7 @@ from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.text import TEXT, Encoder, TextStage, skeleton
-from parity.paths.plan import Given, Start, split_branches
+from parity.paths.plan import Ends, Given, Outputs, Start, split_branches
 from parity.paths.side import Pair
 from parity.paths.stages.file import held_dtype
 from parity.paths.stages.known import conditions_of
@@ -34,7 +34,6 @@ from parity.runs.request import Choice, Request, Say
 from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.merged import merged
 from parity.runs.stages.text_checks import file_checks, token_checks
-from parity.runs.stream import Ends, Outputs
 from parity.settings import BITS, Settings
 
 Came = Mapping[str, dict[str, Pair[Ends]]]

@@ -22,15 +22,14 @@ from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, FrameError, Result
 from parity.models.registry import resolve_model
 from parity.models.vae_config import expected_frames, vae_config
-from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Given, Start
+from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Outputs, Start
 from parity.paths.side import Pair
 from parity.paths.worker.openers import Openers
 from parity.runs.request import Request, Say
 from parity.runs.sides import given_of, spec_of
-from parity.runs.sink import Sink
 from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stages.latents import latent_checks
-from parity.runs.stream import Ends, Outputs
+from parity.runs.stream import Sink
 
 FRAMES = ".frames"
 CHAIN = "chain"
