@@ -6,32 +6,32 @@ side is loaded when it is first asked for something, and lets go of its weights 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import traceback
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from parity.hooks.reduce.transfer import to_numpy
+from parity.errors import ParityError, UsageError, summary
 from parity.models.family import Family
+from parity.models.patches import device_named
+from parity.models.registry import tiny_names
 from parity.models.spec import Case
 from parity.paths.closer.follow import Look, follow, in_loop
 from parity.paths.closer.stepwise import stepwise
-from parity.paths.ends import ends, leave
-from parity.paths.facts import gather
+from parity.paths.facts import ends, facts_of, leave
 from parity.paths.families import candidate_of, case_of, reference_case, reference_of, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.inputs import Conditions, Inputs, draw_noise, require_fit, require_place
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, denoise, prepare
-from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Spec, State, split_branches, state_of
+from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Source, Spec, State, split_branches, state_of
 from parity.paths.port.inputs import from_tensors
-from parity.paths.port.load import Entry
-from parity.paths.port.replaced import checks as own_checks
-from parity.paths.port.settings import typed
-from parity.paths.provenance import provenance
-from parity.paths.shared import Shared
+from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
+from parity.paths.port.settings import PortInfo, typed
 from parity.paths.stages.side import Runners, StageSide
 from parity.paths.worker.trees import tensor
 from parity.records import Facts, StepRecords
@@ -41,18 +41,44 @@ BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}
 
 
 @dataclass
-class Host(Shared):
+class Host:
     """Loads sides in this process.
 
     Attributes:
         runners: loaded stages outside the loop, shared by the sides that hold them.
     """
 
+    _ports: dict[tuple[str, str], Entry] = field(default_factory=dict)
+    _encoded: dict[object, Conditions] = field(default_factory=dict)
     runners: Runners = field(default_factory=weakref.WeakValueDictionary)
 
     def open(self, spec: Spec) -> LiveSide | StageSide:
         """A side, loaded when it is first asked for something."""
         return LiveSide(self, spec) if spec.source.stage == LOOP_STAGE else StageSide(spec, self.runners, self.entry)
+
+    def port(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> PortInfo:
+        """Import a port.
+
+        Raises:
+            UsageError: see `parity.paths.port.load.load_entry`.
+        """
+        return self.entry(option, text, timeout).info
+
+    def entry(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
+        """An imported port; it is imported once."""
+        key = (option, text)
+        if key not in self._ports:
+            self._ports[key] = load_entry(option, text, timeout)
+        return self._ports[key]
+
+    def encoded(self, spec: Spec, family: Family, case: Case, settings: Settings) -> Conditions:
+        """A prompt's embeddings, made once for each dtype of the encoders."""
+        source = spec.source
+        key = (source.model, source.prompt, source.stage1, settings.text("dtype"), settings.text("text.byt5_dtype"))
+        if key not in self._encoded:
+            stage1 = None if source.stage1 is None else Path(source.stage1)
+            self._encoded[key] = family.conditions(case, settings, stage1, device_named(settings))
+        return self._encoded[key]
 
 
 class InProcess:
@@ -75,7 +101,7 @@ class LiveSide:
         spec: what it is. role: which side that is.
     """
 
-    def __init__(self, host: Shared, spec: Spec, loaded: Loaded | None = None) -> None:
+    def __init__(self, host: Host, spec: Spec, loaded: Loaded | None = None) -> None:
         """A side of a spec; `loaded`: the path that it names, where it is loaded already."""
         self.host, self.spec, self.role = host, spec, spec.role
         self._loaded = loaded
@@ -128,25 +154,7 @@ class LiveSide:
         return Inputs(conditions, noise, source.steps, source.seed, beside, tokens, start)
 
     def facts(self) -> Facts:
-        loaded, loop = self.loaded, self._prepared()
-        facts = gather(loop)
-        family = loaded.family
-        tensors = family.tensors() if self.spec.source.alone else {}
-        checks = (*family.checks(loaded.case, self.role), *own_checks(loaded))
-        conditions = loaded.inputs.conditions.items()
-        dtypes = {f"{branch}.{name}": x.dtype for branch, given in conditions for name, x in given.items()}
-        dtypes |= {name: x.dtype for name, x in tensors.items()}
-        return replace(
-            facts,
-            provenance=provenance(loop, facts),
-            grid=family.token_grid(loaded.case),
-            dtype=str(loaded.backend.dtype).removeprefix("torch."),
-            checks=checks,
-            input_dtypes={name: str(dtype).removeprefix("torch.") for name, dtype in dtypes.items()},
-            tensors={name: to_numpy(x) for name, x in tensors.items()},
-            lacks=dict(family.without(loaded.case.config)),
-            compiled=loaded.backend.eager is None and bool(loaded.settings["jit"]),
-        )
+        return facts_of(self._prepared(), alone=self.spec.source.alone)
 
     def _prepared(self) -> Loop:
         """The loop before its first step; the next walk from the beginning takes it."""
@@ -247,3 +255,27 @@ def _conditions(family: Family, inputs: Mapping[str, Array]) -> Conditions:
     """Explicit inputs by branch; a branch of the family may have none but latents and timestep."""
     own = split_branches({name: tensor(x) for name, x in inputs.items()})
     return {branch: {} for group in family.batches for branch in group} | own
+
+
+@contextlib.contextmanager
+def checkpoint(source: Source) -> Iterator[None]:
+    """Within it, what libraries raise names the checkpoint, in one line.
+
+    A config of somebody's own can make diffusers, transformers or numpy raise anything at any depth. That is the
+    input's fault, exit code 2; with a model of parity's own it is an internal error, and keeps its traceback.
+
+    Raises:
+        UsageError: something failed, and the model is not one of parity's own.
+    """
+    try:
+        yield
+    except ParityError:
+        raise
+    except Exception as error:
+        if source.alone or source.model in tiny_names():
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise UsageError(
+            f"'{source.model}' cannot be run: {summary(error)} ({Path(last.filename).name}:{last.lineno}); is the "
+            "checkpoint whole, and one of the pinned diffusers'?"
+        ) from error

@@ -57,7 +57,7 @@ class Server:
         self.sides[side] = self.host.open(spec)
 
     def facts(self, side: int) -> object:
-        from parity.paths.worker.checkpoint import checkpoint  # torch, which is imported by now
+        from parity.paths.live import checkpoint  # torch, which is imported by now
 
         with checkpoint(self.sides[side].spec.source):
             return self.sides[side].facts()
