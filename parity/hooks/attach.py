@@ -44,19 +44,15 @@ _ACTIVE: ContextVar[_Active | None] = ContextVar("parity_active_tap", default=No
 def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
     """Within the context, calls of `model` are seen by `tap`. Hooks are removed on leaving, whatever happened."""
     active = _Active(tap)
-    handles = []
-    token = _ACTIVE.set(active)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(_ACTIVE.reset, _ACTIVE.set(active))
         for own, module in callable_modules(model).items():
             path, attention = tap.named(own), tap.named(_attention_of(own))
-            handles.append(module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True))
-            handles += _ended(active, module, path)
-        with _attention_observed(active):
-            yield
-    finally:
-        _ACTIVE.reset(token)
-        for handle in handles:
-            handle.remove()
+            before = module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True)
+            for handle in (before, *_ended(active, module, path)):
+                stack.enter_context(handle)
+        stack.enter_context(_attention_observed(active))
+        yield
 
 
 def masks_given(masks: Mapping[str, Any]) -> None:

@@ -69,23 +69,19 @@ def perturbed(
         wide: whether it computes in float32 what it has in 16 bits; what it gives is in 16 bits again.
     """
     run = _Run(model, seed, CHIPS[chip], inputs=inputs, wide=wide)
-    handles = []
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(run.restore_all)
         for module in callable_modules(model).values():
             leaf = next(module.children(), None) is None
             own = leaf and next(module.parameters(recurse=False), None) is None
-            handles.append(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
+            stack.enter_context(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
             # First of its hooks: an observer that began before sees what rounding made of the output.
-            handles.append(
-                module.register_forward_hook(_after(run, own), prepend=True, with_kwargs=True, always_call=True)
-            )
-        # Around whatever looks at functions within: that is to see what the chip gives.
-        with _of_the_chip(run) if run.bounds else contextlib.nullcontext():
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        run.restore_all()
+            after = _after(run, own)
+            stack.enter_context(module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True))
+        if run.bounds:
+            # Around whatever looks at functions within: that is to see what the chip gives.
+            stack.enter_context(_of_the_chip(run))
+        yield
 
 
 Move = Callable[[torch.Tensor], torch.Tensor]

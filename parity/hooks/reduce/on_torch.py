@@ -54,8 +54,8 @@ class Reduced:
         shape: that the sketch was taken over: the tensor's; of a complex one that of its real view (last axis doubled).
         sketch: float32 [geometry(shape).size].
         moments: float64 [runs, 6] of each run's NaNs, infinities, and its finite elements' minimum, maximum (inf and
-            -inf where it has none), sum and sum of squares, which `to_host_many` combines; float32 [runs, 8] on a device
-            without float64 (`_scaled_moments`).
+            -inf where it has none), sum and sum of squares, which `to_host_many` combines; float32 [runs, 8] on a
+            device without float64 (`_scaled_moments`).
     """
 
     shape: tuple[int, ...]

@@ -54,15 +54,11 @@ def bounded(model: torch.nn.Module, reducer: BatchingReducer) -> Iterator[None]:
 
     modules = {path: module for path, module in callable_modules(model).items() if path}
     outer = {path for path in modules if "." not in path or is_block(path)}
-    handles = [
-        module.register_forward_pre_hook(wait if path in outer else wait_for_many, with_kwargs=True)
-        for path, module in modules.items()
-    ]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for path, module in modules.items():
+            hook = wait if path in outer else wait_for_many
+            hooks.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _floats(x: Any) -> bool:
