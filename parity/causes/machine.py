@@ -15,8 +15,7 @@ from parity.errors import UsageError
 from parity.golden import Golden
 from parity.paths.plan import Plan
 from parity.paths.port.settings import typed
-from parity.paths.side import Side
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers, Side
 from parity.records import Facts, Provenance, StepRecords
 from parity.runs.like import Like, carried
 from parity.runs.request import Ports, Request, Say

@@ -12,7 +12,7 @@ from parity.errors import UsageError
 from parity.files import read_text
 from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Role
 from parity.paths.port.settings import typed
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers
 from parity.records import Key, Provenance
 from parity.redact import typed_command
 from parity.runs.kept import ports_of

@@ -29,7 +29,7 @@ from parity.hooks.sites import SitePlan
 from parity.models.text import TEXT
 from parity.paths.families import case_of
 from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec, Start
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.runs.precision import coarse_settings
 from parity.runs.request import Request, Say

@@ -17,7 +17,7 @@ from parity.face.result import Result
 from parity.face.texts import Settings, texts
 from parity.golden.rename import NONE, load_rename
 from parity.paths.worker.extras import check_extras
-from parity.paths.worker.openers import Workers
+from parity.paths.worker.process import Workers
 
 Where = str | os.PathLike[str]
 

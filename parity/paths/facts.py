@@ -17,10 +17,10 @@ from parity.golden.fingerprint import fingerprint, narrow, weight_prints
 from parity.golden.versions import versions
 from parity.hooks.reduce.transfer import to_numpy
 from parity.models.stage2 import write_stage2
+from parity.paths.inputs import array
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop
 from parity.paths.plan import Ends
-from parity.paths.worker.trees import array
 from parity.records import PORT, Facts, Provenance
 from parity.settings.chips import NO_CHIP, chip_of
 from parity.transforms import bfloat16

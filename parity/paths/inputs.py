@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.reduce.transfer import to_numpy
 from parity.models.family import Family, require_meaning
 from parity.models.feature_cache import require_cache
 from parity.models.spec import Case
+from parity.paths.plan import Array
 from parity.settings import Settings
 
 BRANCHES = ("cond", "uncond")
@@ -92,3 +94,14 @@ def require_fit(family: Family, case: Case, conditions: Conditions, start: torch
 def draw_noise(shape: tuple[int, ...], seed: int) -> torch.Tensor:
     """Initial noise as diffusers draws it from a CPU generator with this seed, in float32."""
     return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float32)
+
+
+def array(x: torch.Tensor) -> Array:
+    """A tensor's values on the host; 16-bit floats widened, which loses nothing."""
+    return Array(to_numpy(x), str(x.dtype).removeprefix("torch."))
+
+
+def tensor(x: Array) -> torch.Tensor:
+    """The tensor on the CPU, of its own dtype."""
+    dtype: torch.dtype = getattr(torch, x.dtype)
+    return torch.from_numpy(x.values.copy()).to(dtype)

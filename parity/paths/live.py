@@ -25,7 +25,7 @@ from parity.paths.closer.stepwise import stepwise
 from parity.paths.facts import ends, facts_of, leave
 from parity.paths.families import candidate_of, case_of, reference_case, reference_of, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.inputs import Conditions, Inputs, draw_noise, require_fit, require_place
+from parity.paths.inputs import Conditions, Inputs, draw_noise, require_fit, require_place, tensor
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Source, Spec, State, split_branches, state_of
@@ -33,7 +33,6 @@ from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
 from parity.paths.port.settings import PortInfo, typed
 from parity.paths.stages.side import Runners, StageSide
-from parity.paths.worker.trees import tensor
 from parity.records import Facts, StepRecords
 from parity.settings import Backend, Settings
 
@@ -83,7 +82,7 @@ class Host:
 
 class InProcess:
     """Opens the sides of both roles in this process: for the library form, benchmarks and tests; see
-    `parity.paths.worker.openers.Openers`. What one side's code changes, the other meets."""
+    `parity.paths.side.Openers`. What one side's code changes, the other meets."""
 
     def __init__(self, *ports: Entry) -> None:
         """Openers of this process; `ports`: those that are imported already, or are no files."""

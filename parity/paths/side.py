@@ -1,4 +1,4 @@
-"""A side of a comparison: whoever can be asked for records. numpy only.
+"""A side of a comparison: whoever can be asked for records, and who loads the two sides. numpy only.
 
 Torch, torchax, a port and a golden on disk are sides; so is one whose work is done in another process
 (`parity.paths.worker.process`). What a comparison does is written against this protocol alone.
@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from parity.paths.plan import Forced, Plan, Spec, State
+from parity.paths.plan import Forced, Plan, Role, Spec, State
+from parity.paths.port.settings import PortInfo
 from parity.records import Facts, StepRecords
 
 T = TypeVar("T")
@@ -63,3 +64,21 @@ class Pair(Generic[T]):
 
     reference: T
     candidate: T
+
+
+class Opener(Protocol):
+    """Who loads sides of one role: a worker, or this process."""
+
+    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+        """Import a port."""
+        ...
+
+    def open(self, spec: Spec) -> Side:
+        """A side of this spec."""
+        ...
+
+
+class Openers(Protocol):
+    """Openers by role: `parity.paths.worker.process.Workers`, or this process for the library form and tests."""
+
+    def of(self, role: Role) -> Opener: ...

@@ -24,8 +24,7 @@ from parity.compare.reason import Reason
 from parity.compare.result import Check, Checked, Result
 from parity.errors import InconclusiveError
 from parity.paths.plan import Start
-from parity.paths.side import Pair
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers, Pair
 from parity.runs.closer.unobserved import unobserved
 from parity.runs.logic import REACHED, logic
 from parity.runs.precision import precision, truth_alone

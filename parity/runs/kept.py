@@ -12,7 +12,7 @@ from pathlib import Path
 from parity.errors import UsageError
 from parity.files import read_bytes
 from parity.paths.plan import Role
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers
 from parity.runs.load import load_ports
 from parity.runs.request import NO_PORTS, Ports
 from parity.runs.spec import RunSpec

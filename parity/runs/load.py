@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from parity.paths.port.settings import port_timeout
-from parity.paths.worker.openers import Openers, Workers
+from parity.paths.side import Openers
+from parity.paths.worker.process import Workers
 from parity.runs.request import Ports
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from parity.golden.fingerprint import fingerprint
 from parity.paths.plan import Forced, Given, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
-from parity.paths.side import Side
-from parity.paths.worker.openers import Opener, Openers
+from parity.paths.side import Opener, Openers, Side
 from parity.records import Facts, StepRecords
 
 

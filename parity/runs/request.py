@@ -11,7 +11,7 @@ from parity.paths.port.settings import PortInfo, chosen
 from parity.settings import Settings, paired
 
 if TYPE_CHECKING:
-    from parity.paths.worker.openers import Openers
+    from parity.paths.side import Openers
     from parity.runs.like import Like
 
 

@@ -17,8 +17,8 @@ from parity.compare.result import Check
 from parity.errors import UsageError
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import LOOP_STAGE, Array, Given, Role, Source, Spec, Start
-from parity.paths.side import Pair, Side
-from parity.paths.worker.openers import Openers, Workers
+from parity.paths.side import Openers, Pair, Side
+from parity.paths.worker.process import Workers
 from parity.records import Facts
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences

@@ -13,7 +13,7 @@ from parity.errors import InconclusiveError, UsageError
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import Plan
 from parity.paths.worker import process
-from parity.paths.worker.openers import Workers
+from parity.paths.worker.process import Workers
 from parity.runs.load import load_ports
 from parity.runs.request import Request
 from parity.runs.sides import ready

@@ -18,10 +18,9 @@ from torchax import interop
 
 from parity.errors import UsageError
 from parity.paths.closer.stepwise import stepwise
-from parity.paths.jax.elementary import elementary
+from parity.paths.jax.emulated import elementary, products
 from parity.paths.jax.mended import mended
 from parity.paths.jax.mesh import Devices
-from parity.paths.jax.precision import products
 from parity.settings.chips import CHIPS, EPS, LIMITS
 from tests.paths.sides import apart, side, walk
 

@@ -17,9 +17,9 @@ from parity.hooks.sites import plan_sites
 from parity.models.registry import family_of
 from parity.models.spec import Case
 from parity.models.text import Encoder, TextStage
+from parity.paths.inputs import tensor
 from parity.paths.jax.stage import TorchaxStage
 from parity.paths.plan import Given
-from parity.paths.worker.trees import tensor
 from parity.runs.compare import Encodings
 from parity.runs.request import Request
 from parity.runs.stages.text import compare_text

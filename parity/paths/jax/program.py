@@ -25,10 +25,9 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.models import splash
-from parity.paths.jax.elementary import elementary
+from parity.paths.jax.emulated import elementary, products
 from parity.paths.jax.mended import mended
 from parity.paths.jax.mesh import Devices
-from parity.paths.jax.precision import products
 from parity.paths.jax.tracing import pinned_attention, signature_of, to_jax
 from parity.reached import Reached
 

@@ -35,9 +35,8 @@ from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
-from parity.paths.jax.mesh import use_compilation_cache
+from parity.paths.jax.mesh import port_devices, use_compilation_cache
 from parity.paths.jax.tracing import InsideJitError, inlining, to_jax, trace_state
-from parity.paths.jax.unplaced import port_devices
 from parity.paths.loaded import Loaded, Predicted, StepCalls, frames_of, rules_of
 from parity.paths.port.ported import Ported, check_output, guarded, moved, wrong_output
 from parity.port import Port, listening

@@ -26,10 +26,9 @@ from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
 from parity.models.vae_config import vae_config
 from parity.paths.families import case_of
-from parity.paths.inputs import Conditions
+from parity.paths.inputs import Conditions, tensor
 from parity.paths.plan import VAE_INPUT, VAE_STAGE, Spec
 from parity.paths.stages.stage import Inputs, Outputs, Stage
-from parity.paths.worker.trees import tensor
 from parity.reached import Reached
 from parity.settings import parse
 

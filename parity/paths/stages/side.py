@@ -22,14 +22,13 @@ from parity.golden.versions import versions
 from parity.hooks.sites import SitePlan
 from parity.paths.closer.follow import Look, Walk, follow
 from parity.paths.closer.stepwise import stepwise
+from parity.paths.inputs import array, tensor
 from parity.paths.plan import BESIDE, STAGES_STEP, VAE_STAGE, Array, Ends, Forced, Plan, Spec, State, split_branches
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
-from parity.paths.stages.file import HeldStage
 from parity.paths.stages.known import Known, known
-from parity.paths.stages.port import PortDecoder, decoder_of
 from parity.paths.stages.stage import Inputs, Rounded, Seen, TorchStage, rounded
-from parity.paths.worker.trees import array, tensor
+from parity.paths.stages.whole import HeldStage, PortDecoder, decoder_of
 from parity.records import Facts, Floor, Key, Provenance, Record, StepRecords
 from parity.settings import BITS, Settings
 

@@ -33,6 +33,7 @@ import parity
 from parity.errors import InconclusiveError, ParityError, UsageError
 from parity.paths.plan import Forced, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
+from parity.paths.side import Opener
 from parity.paths.worker import wire
 from parity.records import Facts, StepRecords
 from parity.redact import printable
@@ -373,3 +374,36 @@ class _Stream(Iterator[StepRecords]):
     def __del__(self) -> None:
         if not self.over:
             self.worker.forget(self.stream)
+
+
+class Workers:
+    """A process for each role, started when it is first asked for, ended with the context.
+
+    Args:
+        torchax: whether the candidate runs in it, so that its process imports it while the reference loads. No other
+            process does: with torchax imported, torch.compile fails (dynamo asks the wrong device for its stream).
+    """
+
+    def __init__(self, *, torchax: bool = False) -> None:
+        self.torchax = torchax
+        self._started: dict[str, Worker] = {}
+
+    def of(self, role: Role) -> Opener:
+        """The opener of a role."""
+        if role not in self._started:
+            self._started[role] = worker = Worker(role)
+            if role == "candidate" and self.torchax:
+                worker.send("imports")
+        return self._started[role]
+
+    def close(self) -> None:
+        """End both processes."""
+        for worker in self._started.values():
+            worker.close()
+        self._started = {}
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.close()

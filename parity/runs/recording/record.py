@@ -34,8 +34,7 @@ from parity.paths.plan import (
     State,
     state_of,
 )
-from parity.paths.side import Side
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers, Side
 from parity.records import Facts, StepRecords
 from parity.runs.like import carry
 from parity.runs.request import Request, Say

@@ -18,11 +18,10 @@ from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.families import case_of
+from parity.paths.inputs import array
 from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Ends, Given, Outputs, Plan, Role, Spec, Start
-from parity.paths.side import Side
+from parity.paths.side import Openers, Side
 from parity.paths.stages.known import stage_modules
-from parity.paths.worker.openers import Openers
-from parity.paths.worker.trees import array
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
 from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import modules_of, source_of

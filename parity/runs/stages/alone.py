@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Result
 from parity.paths.plan import Ends, Start
-from parity.paths.side import Pair
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers, Pair
 from parity.records import LOOP
 from parity.runs.compare import run
 from parity.runs.request import Request, Say

@@ -15,7 +15,7 @@ from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
 from parity.hooks.sites import split_sites
 from parity.paths.plan import VAE_INPUT, Ends, Given, Outputs, Plan, Source
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers
 from parity.runs.compare import Encodings, run
 from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import source_of, spec_of, workers

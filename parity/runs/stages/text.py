@@ -22,12 +22,11 @@ from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.text import TEXT, Encoder, TextStage, skeleton
+from parity.paths.inputs import array
 from parity.paths.plan import Ends, Given, Outputs, Start, split_branches
-from parity.paths.side import Pair
-from parity.paths.stages.file import held_dtype
+from parity.paths.side import Openers, Pair
 from parity.paths.stages.known import conditions_of
-from parity.paths.worker.openers import Openers
-from parity.paths.worker.trees import array
+from parity.paths.stages.whole import held_dtype
 from parity.runs.compare import Encodings
 from parity.runs.precision import coarse_settings
 from parity.runs.request import Choice, Request, Say

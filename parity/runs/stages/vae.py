@@ -23,8 +23,7 @@ from parity.compare.result import Check, Distance, FrameError, Result
 from parity.models.registry import resolve_model
 from parity.models.vae_config import expected_frames, vae_config
 from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Outputs, Start
-from parity.paths.side import Pair
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers, Pair
 from parity.runs.request import Request, Say
 from parity.runs.sides import given_of, spec_of
 from parity.runs.stages.alone import compare_stage, with_checks
