@@ -48,7 +48,7 @@ from parity.paths.jax.candidate import to_jax
 from parity.paths.live import LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, state_of
-from parity.runs.closer.follow import without_held
+from parity.runs.follow import without_held
 from parity.runs.sides import spec_of
 
 MODELS = ("tiny-flux2", "tiny-hunyuan-video-1.5", "tiny-wan")

@@ -23,8 +23,7 @@ from parity.compare.result import Cause
 from parity.errors import ParityError
 from parity.paths.plan import Role
 from parity.records import StepRecords
-from parity.runs.request import Request
-from parity.runs.spec import RunSpec
+from parity.runs.request import Request, RunSpec
 from parity.settings import BY_NAME, Settings
 
 NOT_DIVIDED = "vae.scaling=none"

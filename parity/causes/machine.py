@@ -17,7 +17,7 @@ from parity.paths.plan import Plan
 from parity.paths.port.settings import typed
 from parity.paths.side import Openers, Side
 from parity.records import Facts, Provenance, StepRecords
-from parity.runs.like import Like, carried
+from parity.runs.given import Like, carried
 from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import candidate_spec, spec_of
 from parity.settings import Settings, parse

@@ -15,10 +15,9 @@ from parity.paths.port.settings import typed
 from parity.paths.side import Openers
 from parity.records import Key, Provenance
 from parity.redact import typed_command
-from parity.runs.kept import ports_of
-from parity.runs.like import carried
-from parity.runs.request import NO_PORTS, Ports, Request
-from parity.runs.spec import RunSpec, replaced, texts_of
+from parity.runs.given import carried
+from parity.runs.ports import ports_of
+from parity.runs.request import NO_PORTS, Ports, Request, RunSpec, replaced, texts_of
 from parity.settings import BY_NAME, NEUTRAL, Backend, Settings
 
 _MOST_BYTES = 1 << 30

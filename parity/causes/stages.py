@@ -32,9 +32,8 @@ from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, 
 from parity.paths.side import Openers
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.runs.precision import coarse_settings
-from parity.runs.request import Request, Say
+from parity.runs.request import Request, RunSpec, Say
 from parity.runs.sides import source_of
-from parity.runs.spec import RunSpec
 from parity.runs.stages.chain import reference_latents, run_chain
 from parity.settings import Settings, differences
 

@@ -58,8 +58,8 @@ def run(
     """
     from parity.commands.parts.keep import KeepRun
     from parity.commands.parts.options import Generation
-    from parity.runs.load import load_ports
-    from parity.runs.stages.run import run_stages
+    from parity.runs.compare import run_stages
+    from parity.runs.ports import load_ports
 
     check_extras(torchax=port is None and "device" not in (candidate or {}))
     generation = Generation(model=model, steps=steps, seed=seed, prompt=prompt, inputs=_text(inputs))

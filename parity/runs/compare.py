@@ -25,7 +25,7 @@ from parity.compare.result import Check, Checked, Result
 from parity.errors import InconclusiveError
 from parity.paths.plan import Start
 from parity.paths.side import Openers, Pair
-from parity.runs.closer.unobserved import unobserved
+from parity.runs.descend import unobserved
 from parity.runs.logic import REACHED, logic
 from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
@@ -35,6 +35,21 @@ from parity.settings import BITS
 
 Encodings = Mapping[str, Pair[Start]]
 """Check -> each side's own embeddings, where the text stage has made them."""
+
+
+def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
+    """Run the stages of a request and compare them.
+
+    Raises:
+        UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
+    """
+    for settings in (request.reference, request.candidate):
+        settings.require_stages(request.stages)
+    if request.stages == ("transformer",):
+        return run(request, say, sink)
+    from parity.runs.stages.chain import run_chain
+
+    return run_chain(request, say, sink)
 
 
 def run(

@@ -23,8 +23,8 @@ from parity.paths.plan import DEFAULT_KINDS, Ends, Plan, State, state_of
 from parity.paths.side import Pair, Side
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
-from parity.runs.closer.descend import descend
-from parity.runs.closer.follow import Following, behind, holding, without_held
+from parity.runs.descend import descend
+from parity.runs.follow import Following, behind, holding, without_held
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.stream import Sink, counted, exhaust, until_end

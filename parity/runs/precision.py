@@ -14,8 +14,8 @@ from parity.floors import Floors
 from parity.paths.plan import DEFAULT_KINDS, Ends, Plan, changed, state_of
 from parity.paths.side import Pair, Side
 from parity.records import StepRecords
-from parity.runs.closer.follow import behind, holding, placed
-from parity.runs.closer.unobserved import unobserved
+from parity.runs.descend import unobserved
+from parity.runs.follow import behind, holding, placed
 from parity.runs.logic import Judged, Truth
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, given_of

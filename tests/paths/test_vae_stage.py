@@ -18,7 +18,7 @@ from parity.hooks.sites import plan_sites
 from parity.models.folder import load_part
 from parity.paths.plan import VAE_INPUT, Array, Ends
 from parity.paths.side import Pair
-from parity.runs.closer import follow
+from parity.runs import follow
 from parity.runs.request import Request
 from parity.runs.stages.vae import decode_round
 from parity.runs.stream import Sink

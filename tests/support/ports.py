@@ -16,7 +16,7 @@ from parity.paths.port.load import load_entry
 from parity.paths.side import Openers
 from parity.paths.worker.process import Workers
 from parity.runs.compare import run
-from parity.runs.load import load_ports
+from parity.runs.ports import load_ports
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.support.lab import quiet

@@ -37,9 +37,8 @@ from parity.records import Facts, Provenance, StepRecords
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import tell, write
-from parity.runs.like import carry
-from parity.runs.request import Request
-from parity.runs.spec import FILE, RunSpec
+from parity.runs.given import carry
+from parity.runs.request import FILE, Request, RunSpec
 from parity.runs.stream import Sink
 
 P = ParamSpec("P")

@@ -19,7 +19,7 @@ from parity.paths.side import Openers
 from parity.runs.compare import Encodings, run
 from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import source_of, spec_of, workers
-from parity.runs.stages.merged import merged
+from parity.runs.stages.alone import merged
 from parity.runs.stages.vae import decode_round
 from parity.runs.stream import Rounds, Sink, counted, until_end
 

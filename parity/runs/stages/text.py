@@ -2,7 +2,8 @@
 
 What each side encoded is then what its transformer is fed (`Start`), and what the runs encoded that measured the
 floors is what the loop's runs of the same names are fed, so that the floors of the transformer hold what the encoders'
-rounding grows to. With a port's stage-1 file the file stands in the candidate's place.
+rounding grows to. With a port's stage-1 file the file stands in the candidate's place. Before any encoder runs, token
+ids, masks and the rows they leave are compared.
 """
 
 from __future__ import annotations
@@ -30,9 +31,7 @@ from parity.paths.stages.whole import held_dtype
 from parity.runs.compare import Encodings
 from parity.runs.precision import coarse_settings
 from parity.runs.request import Choice, Request, Say
-from parity.runs.stages.alone import compare_stage, with_checks
-from parity.runs.stages.merged import merged
-from parity.runs.stages.text_checks import file_checks, token_checks
+from parity.runs.stages.alone import compare_stage, merged, with_checks
 from parity.settings import BITS, Settings
 
 Came = Mapping[str, dict[str, Pair[Ends]]]
@@ -188,3 +187,56 @@ def _runs(rounds: Mapping[str, Pair[Ends]], name: str) -> dict[str, Outputs]:
     runs: dict[str, Outputs] = {**first.beside, **at.reference.beside}
     runs.setdefault("float32", first.own)
     return {**runs, "reference": at.reference.own, "candidate": at.candidate.own}
+
+
+def token_checks(ours: TextStage, theirs: TextStage) -> tuple[Check, ...]:
+    """Token ids and masks of both sides, which each tokenized by itself.
+
+    Ids beyond the table of embeddings are an error in torch and whatever lies there in JAX, so they are looked for.
+    """
+    a, b = ours.tokens(), theirs.tokens()
+    if a.keys() != b.keys():
+        return (Check("text tokens", "fail", f"only one side has '{min(a.keys() ^ b.keys())}'"),)
+    for name, x in a.items():
+        if not torch.equal(x, b[name]):
+            apart = int((x != b[name]).sum()) if x.shape == b[name].shape else "shape"
+            return (Check("text tokens", "fail", f"'{name}' differs ({apart})"),)
+    for encoder in ours.encoders:
+        top = max((int(given["input_ids"].max()) for given in encoder.tokens.values()), default=0)
+        if top >= encoder.vocabulary:
+            detail = f"{encoder.part}: token id {top} is beyond its {encoder.vocabulary} embeddings: another tokenizer"
+            return (Check("text tokens", "fail", detail),)
+    valid = [
+        f"{encoder.part} {branch} {int(encoder.mask(branch).sum())} of {encoder.length}"
+        for encoder in ours.encoders
+        for branch in ("cond", "uncond")
+    ]
+    silent = [
+        f"{encoder.part} is not called for {branch}, whose prompt quotes nothing"
+        for encoder in ours.encoders
+        for branch in ("cond", "uncond")
+        if branch not in encoder.tokens
+    ]
+    said = f"{len(a)} tensors equal; rows that count: {', '.join(valid)}"
+    return (Check("text tokens", "pass", "; ".join([said, *silent])),)
+
+
+def file_checks(text: TextStage, given: Mapping[str, Mapping[str, torch.Tensor]]) -> tuple[Check, ...]:
+    """A stage-1 file's masks, or where it has none its lengths, against this tokenizer's."""
+    said = []
+    for encoder in text.encoders:
+        for branch, name in (("cond", encoder.output), ("uncond", f"negative_{encoder.output}")):
+            expected = int(encoder.mask(branch).sum())
+            arguments = given[branch]
+            masked = encoder.masked
+            count = (
+                int((arguments[encoder.mask_argument] > 0).sum()) if masked else arguments[encoder.argument].shape[1]
+            )
+            if count != expected:
+                detail = (
+                    f"'{name}' has {count} valid tokens, the prompt {expected}: another prompt (--prompt), template, "
+                    "length or mask"
+                )
+                return (Check("stage1 rows", "fail", detail),)
+            said.append(f"{name} {count}")
+    return (Check("stage1 rows", "pass", f"as many valid tokens as the prompts: {', '.join(said)}"),)

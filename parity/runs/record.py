@@ -1,7 +1,7 @@
 """`parity record`: one path, to a golden, on the machine that has it.
 
 The golden is written step by step, so that a killed recording keeps what it had finished and `resume` goes on from
-there; the stages outside the loop are one part at the end (`parity.runs.recording.stages`). Resuming starts the loop
+there; the stages outside the loop are one part at the end (`parity.runs.record_stages`). Resuming starts the loop
 from the last step's latents; floors cannot be resumed so (their variants' latents are not kept), and with floors the
 finished steps are computed again, unwritten, which gives the same bytes.
 
@@ -36,14 +36,14 @@ from parity.paths.plan import (
 )
 from parity.paths.side import Openers, Side
 from parity.records import Facts, StepRecords
-from parity.runs.like import carry
+from parity.runs.given import carry
 from parity.runs.request import Request, Say
 from parity.runs.sides import arrays, spec_of, workers
 from parity.runs.stream import exhaust, until_end
 from parity.settings import DeepCache, Settings
 
 if TYPE_CHECKING:
-    from parity.runs.recording.stages import Chain
+    from parity.runs.record_stages import Chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def _chain(request: RecordRequest, openers: Openers, say: Say) -> Chain | None:
     """The stages outside the loop; None where the loop alone is recorded."""
     if request.run.stages == ("transformer",):
         return None
-    from parity.runs.recording.stages import Chain  # torch and transformers, only from here on
+    from parity.runs.record_stages import Chain  # torch and transformers, only from here on
 
     say("preparing the checkpoint")
     return Chain.of(request.run, request.side, request.settings, request.floors, openers)
