@@ -1,7 +1,7 @@
 """Why a decoder's frames differ, where nothing is known of its code: known faults of a VAE, simulated in the reference.
 
 How. The reference decodes the same latents with one known fault at a time (`vae.attention=by_frame`,
-`vae.norm=by_frame`, ...; `parity.hooks.faults.decoder`), and the candidate's error of the frames is looked for among
+`vae.norm=by_frame`, ...; `parity.hooks.faults`), and the candidate's error of the frames is looked for among
 theirs, as an error of the loop is (`parity.causes.match`). Each is tried on latents that were not divided too: a port
 that forgets the division often has another fault. A fault of something that this VAE has not is left out: its code is
 never reached.

@@ -23,9 +23,8 @@ from parity.hooks.attach import attached
 from parity.hooks.calls import prediction_of
 from parity.hooks.methods import replaced
 from parity.hooks.modules import uncached
-from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import jax_records, split, whole
+from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split, whole
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reducer, Tap
 from parity.hooks.torchtools import named_arguments

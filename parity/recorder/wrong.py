@@ -1,7 +1,7 @@
 """Known faults of a script's model: what it would give with each, kept for `parity explain`.
 
 In a run of its own the first step's calls of the transformer are repeated on their inputs with one fault of attention
-at a time (`parity.hooks.faults.attention`), and the decoder's with one of a decoder's. They are repeated on copies with
+at a time (`parity.hooks.faults`), and the decoder's with one of a decoder's. They are repeated on copies with
 the same weights: what a model remembers of its calls (a cache, a counter) is not touched. Nothing of it goes into the
 golden or its floors. What a fault does not change it is not kept of.
 
@@ -21,8 +21,7 @@ import torch
 from parity.golden.faults import Faults, write_faults
 from parity.hooks.attach import attached
 from parity.hooks.calls import Call, prediction_of
-from parity.hooks.faults.attention import AttentionFault, Faulty, Lengths, looking
-from parity.hooks.faults.decoder import FAULTS, faulty
+from parity.hooks.faults import FAULTS, AttentionFault, Faulty, Lengths, faulty, looking
 from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.tap import Tap
 from parity.recorder.again import Again

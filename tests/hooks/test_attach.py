@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from parity.errors import InconclusiveError
-from parity.hooks.attach import attached
-from parity.hooks.flex import watched_flex
+from parity.hooks.attach import attached, watched_flex
 from parity.hooks.tap import require_fired
 from parity.hooks.torchtools import callable_modules
 from parity.models.attention import AttentionSettings, attend

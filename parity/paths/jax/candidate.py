@@ -25,10 +25,9 @@ from torchax.ops import mappings
 from parity.hooks.attach import attached
 from parity.hooks.masks import Masks
 from parity.hooks.modules import module_tree, named_tensors, uncached
-from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.on_tpu import reduce_on_mesh
 from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import jax_records, split
+from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, require_fired

@@ -23,9 +23,8 @@ from torchax import interop
 from parity.errors import InconclusiveError
 from parity.hooks.attach import attached
 from parity.hooks.modules import module_tree, named_tensors
-from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import jax_records, split
+from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split
 from parity.hooks.sites import SitePlan, matches
 from parity.hooks.tap import Entry, Tap, counted_on
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
