@@ -64,7 +64,7 @@ def in_loop(
         backend = loop.side.backend.eager
         if backend is None:
             raise UsageError(f"a reference on '{loop.side.backend.name}' cannot follow a candidate: it needs torch")
-        model = Watched(backend.model, backend.rules, backend.frames, backend.pairs_rows)
+        model = Watched(backend.model, backend.rules, backend.frames, backend.family.pairs_rows)
         with around or contextlib.nullcontext(), backend.listening(functools.partial(listen, model)):
             for _ in denoise(loop, None, first=step, stop=step + 1):
                 pass

@@ -10,7 +10,7 @@ Compiled programs are kept in the cache folder between runs (JAX's persistent co
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from torchax import interop
 from torchax.ops import mappings
 
 from parity.hooks.attach import attached
-from parity.hooks.masks import Masks
 from parity.hooks.modules import module_tree, named_tensors, uncached
 from parity.hooks.reduce.on_tpu import reduce_on_mesh
 from parity.hooks.reduce.transfer import widen16
@@ -40,7 +39,7 @@ from parity.paths.jax.mended import attention_of, is_torchax_own
 from parity.paths.jax.mesh import Devices, make_devices, port_devices, use_compilation_cache
 from parity.paths.jax.program import InTorchax, Programs, holding
 from parity.paths.jax.tracing import InsideJitError, TracedTap, bounded, inlining, scoped, to_jax
-from parity.paths.loaded import Arguments, Eager, Loaded, Predicted, StepCalls, frames_of, rules_of
+from parity.paths.loaded import Arguments, Base, Loaded, Predicted, StepCalls
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
 from parity.records import Record
@@ -53,8 +52,8 @@ Forward = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Kept | None], tup
 """(weights, arguments, row frames, kept features) -> what it gives, and the static half of what it observes."""
 
 
-class TorchaxBackend(InTorchax):
-    """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.loaded.Backend`."""
+class TorchaxBackend(InTorchax, Base):
+    """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.reference.TorchBackend`."""
 
     name = "torchax"
     device = "jax"
@@ -62,25 +61,17 @@ class TorchaxBackend(InTorchax):
     def __init__(
         self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, devices: Devices
     ) -> None:
-        settings = reached.settings
-        self.env = torchax.default_env()
-        self.model, self.reached, self.devices = model, reached, devices
-        self.dtype = DTYPES[settings.text("dtype")]
-        self.jit = bool(settings["jit"])
-        every = tuple(branch for group in family.batches for branch in group)
-        self.groups = (every,) if devices.shape[0] > 1 else family.batches
+        self.env, self.model, self.devices = torchax.default_env(), model, devices
         self.placement = devices.placement((n, tuple(x.shape)) for n, x in named_tensors(model))
         self.params = {n: devices.place(n, to_jax(x)) for n, x in named_tensors(model)}
         reached.mark("mesh")
         reached.mark("sharding")
-        self.rules = rules_of(family, case, settings, inputs)
-        self.frames = frames_of(family, case, settings, inputs, self.put)
-        self.may_be_silent, self.predict = family.may_be_silent, family.predict
-        self.named, self.ports, self.pairs_rows = family.named, family.named_port, family.pairs_rows
-        self.as_it_is = family.runs_as_it_is
+        super().__init__(family, case, inputs, reached, self.put)
+        every = tuple(branch for group in family.batches for branch in group)
+        self.groups = (every,) if devices.shape[0] > 1 else family.batches
+        self.jit = bool(reached.settings["jit"])
         self.programs = self._programs(family)
-        self.safe_attention = not self.as_it_is and is_torchax_own(self.env)
-        self.ran: dict[str, str] = {}
+        self.safe_attention = not family.runs_as_it_is and is_torchax_own(self.env)
 
     def _programs(self, family: Family) -> Programs:
         on_tpu = self.devices.platform == "tpu"
@@ -135,21 +126,21 @@ class TorchaxBackend(InTorchax):
         ) -> tuple[Returned, tuple[Entry, ...]]:
             tensors = interop.torch_view(arguments)
             with (
-                contextlib.nullcontext() if self.as_it_is else scoped(self.model),
+                contextlib.nullcontext() if self.family.runs_as_it_is else scoped(self.model),
                 uncached(self.model),
                 holding(self.model, params, self.env, self.devices),
                 calling(self.model, interop.torch_view(kept)) as cached,
             ):
                 if plan is None:
-                    out = self.predict(self.model, tensors)
+                    out = self.family.predict(self.model, tensors)
                     return (array_of(out), tuple(map(array_of, cached.kept)), ()), ()
                 reducer, waiting = self._reducing()
-                tap = self._tap(plan, reducer, rule, names, frames)
+                tap = self.tap(TracedTap, plan, reducer, rule, names, interop.torch_view(frames))
                 tap.may_inline = not inlined
                 tap.attention = lambda: attention_of(self.env)
                 with attached(self.model, tap), waiting:
-                    out = self.predict(self.model, tensors)
-                if plan.choice != "blocks" and not self.may_be_silent and kept is None:
+                    out = self.family.predict(self.model, tensors)
+                if plan.choice != "blocks" and not self.family.may_be_silent and kept is None:
                     # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
                     require_fired(tap, plan.must_fire - silenced(self.reached.settings))
             self.ran |= tap.ran.ran()
@@ -158,28 +149,13 @@ class TorchaxBackend(InTorchax):
 
         return forward
 
-    def _tap(
-        self, plan: SitePlan, reducer: BatchingReducer, rule: PairedRule, names: tuple[str, ...], rows: Any
-    ) -> TracedTap:
-        frames, masks = interop.torch_view(rows), Masks(rule) if self.pairs_rows else None
-        return TracedTap(plan, reducer, rule, names, frames, named=self.named, ports=self.ports, masks=masks)
-
     def _reducing(self) -> tuple[BatchingReducer, contextlib.AbstractContextManager[None]]:
         # For a TPU alone: a CPU computes in the order of the trace, and what it fuses across blocks stays as it is.
-        if self.devices.platform != "tpu" or self.as_it_is:
+        if self.devices.platform != "tpu" or self.family.runs_as_it_is:
             return BatchingReducer(), contextlib.nullcontext()
         mesh = self.devices.mesh
         reducer = BatchingReducer(lambda x, start, stop, n: reduce_on_mesh(x, start, stop, mesh=mesh, items=n))
         return reducer, bounded(self.model, reducer)
-
-    eager: Eager | None = None
-
-    @property
-    def seen(self) -> Set[str] | None:
-        return None
-
-    def names(self, call: Callable[[], object]) -> Set[str] | None:
-        return None
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
@@ -214,17 +190,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     adapt(backend, family, case, inputs, backend.params)
     mark_text_settings(reached, inputs)
-    return Loaded(
-        "candidate",
-        family,
-        case,
-        settings,
-        inputs,
-        backend,
-        family.sampler(case, inputs.seed),
-        reached,
-        module_tree(model),
-    )
+    return Loaded("candidate", family, case, inputs, backend, family.sampler(case, inputs.seed), module_tree(model))
 
 
 def adapt(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, weights: Any) -> None:
