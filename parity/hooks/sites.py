@@ -73,7 +73,7 @@ class SitePlan:
         values: globs of the sites whose values are kept whole; empty for none.
         modules: the chosen modules; the top module is `""`.
         whole: which values, of chosen modules or not, are held as they are, for a reference that is to follow them
-            (`parity.paths.closer.follow`); None for none.
+            (`parity.paths.follow`); None for none.
     """
 
     choice: str

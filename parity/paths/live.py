@@ -20,11 +20,10 @@ from parity.models.family import Family
 from parity.models.patches import device_named
 from parity.models.registry import tiny_names
 from parity.models.spec import Case
-from parity.paths.closer.follow import Look, follow, in_loop
-from parity.paths.closer.stepwise import stepwise
 from parity.paths.facts import ends, facts_of, leave
 from parity.paths.families import candidate_of, case_of, reference_case, reference_of, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
+from parity.paths.follow import Look, follow, in_loop
 from parity.paths.inputs import Conditions, Inputs, draw_noise, require_fit, require_place, tensor
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, denoise, prepare
@@ -33,6 +32,7 @@ from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
 from parity.paths.port.settings import PortInfo, typed
 from parity.paths.stages.side import Runners, StageSide
+from parity.paths.stepwise import stepwise
 from parity.records import Facts, StepRecords
 from parity.settings import Backend, Settings
 

@@ -158,7 +158,7 @@ class Plan:
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
             other's, in its step and in those that measure its floors, and what is handed out is how far each was from
-            it (`parity.paths.closer.follow`), in place of the step. far, own_order: see `Look` there.
+            it (`parity.paths.follow`), in place of the step. far, own_order: see `Look` there.
     """
 
     sites: SitePlan | None = None

@@ -1,9 +1,16 @@
-"""A path in PyTorch, on the device that its settings name: the reference, or a candidate. Imports no jax."""
+"""A path in PyTorch, on the device that its settings name: the reference, or a candidate. Imports no jax.
+
+`matmul_precision` here is what JAX's lower precisions do to float32 matrix products, emulated exactly. On TPU, JAX's
+`default` rounds the operands of a float32 product to bfloat16 and accumulates in float32; `high` takes three bfloat16
+passes, which keep the operands to about 16 bits: each is split into two bfloat16 terms and the product of the two small
+terms is dropped (jax.lax.Precision). The emulation makes a candidate's setting reproducible on the reference alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,13 +23,13 @@ from parity.hooks.reduce.on_torch import has_float64
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
+from parity.hooks.torchtools import SDPA, Intercept
 from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
 from parity.models.patches import DTYPES, device_named, in_dtype
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.loaded import STAGE, Base, Listen, Loaded, Predicted, StepCalls
-from parity.paths.precision import rounded_matmuls
 from parity.reached import Reached
 from parity.records import Record
 from parity.settings import Settings
@@ -143,6 +150,54 @@ def torch_scope(reached: Reached) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before)
         torch.backends.cudnn.allow_tf32 = convolutions
+
+
+_PRODUCTS = {
+    torch.nn.functional.linear,
+    torch.matmul,
+    torch.Tensor.matmul,
+    torch.Tensor.__matmul__,
+    torch.bmm,
+    torch.Tensor.bmm,
+    torch.nn.functional.conv2d,
+    torch.conv2d,
+    torch.nn.functional.conv3d,
+    torch.conv3d,
+    SDPA,
+}
+"""Functions whose first two arguments are operands of a product; a bias or mask after them is left alone."""
+
+
+@contextlib.contextmanager
+def rounded_matmuls(reached: Reached) -> Iterator[None]:
+    """Within it, float32 products round their operands as `matmul_precision` says; nothing where it is `highest`."""
+    precision = reached.settings.text("matmul_precision")
+    if precision == "highest":
+        yield
+        return
+
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func not in _PRODUCTS:
+            return func(*args, **kwargs)
+        reached.mark("matmul_precision")
+        operands = 3 if func is SDPA else 2
+        args = tuple(_round(x, precision) if i < operands else x for i, x in enumerate(args))
+        return func(*args, **{n: _round(x, precision) if n in _OPERANDS else x for n, x in kwargs.items()})
+
+    with Intercept(handle):
+        yield
+
+
+_OPERANDS = ("query", "key", "value", "input", "weight")
+
+
+def _round(x: Any, precision: str) -> Any:
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.float32:
+        return x
+    large = x.to(torch.bfloat16).to(torch.float32)
+    if precision == "default":
+        return large
+    return large + (x - large).to(torch.bfloat16).to(torch.float32)
 
 
 def load_reference(

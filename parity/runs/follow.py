@@ -1,7 +1,7 @@
 """The look that ends a check: the reference on the candidate's own values, module by module.
 
 Where all agreed it finds what is within the floors of the free run, which hold what one ulp of an elementary function
-grows to; where something failed, what lies behind it (`parity.paths.closer.follow`). No module of the candidate is
+grows to; where something failed, what lies behind it (`parity.paths.follow`). No module of the candidate is
 called: it works for ports. On a model of production size most values are too large to be held beside all others: then
 the modules in doubt, or where something failed some blocks after the others, are held in a pass of their own.
 
@@ -79,7 +79,7 @@ class At:
         return without_held(next(steps))[1]
 
     def followed(self, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool) -> dict[Key, Local]:
-        """The local errors of a reference that follows these values; see `parity.paths.closer.follow.Look`."""
+        """The local errors of a reference that follows these values; see `parity.paths.follow.Look`."""
         plan = Plan(follow=held, far=far, own_order=own_order, floors=DEFAULT_KINDS)
         return followed_errors(next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1))))
 

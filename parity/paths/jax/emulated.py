@@ -9,7 +9,7 @@ and division err by; a CPU's are exact to an ulp.
 How. Rules that lower operations for the CPU: below tracing, so nothing escapes them, kernels in interpret mode
 included. Products and convolutions round their float32 operands first where the program asks for `default` or `high`
 (`jax.default_matmul_precision` in a side's scope, or an argument); `reduce_precision` is what XLA never folds away, as
-it does a cast to bfloat16 and back. The same as `parity.paths.precision` on the torch path. A function's result moves,
+it does a cast to bfloat16 and back. The same as `parity.paths.reference` on the torch path. A function's result moves,
 within the published bounds of the chip (`parity.settings.chips`), by a number that follows from the arguments' bits:
 the same argument errs alike everywhere, as on a chip.
 

@@ -23,9 +23,9 @@ from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
 from parity.models.patches import device_named
-from parity.paths.closer.follow import Listen, Walk
-from parity.paths.closer.layout import Watched
 from parity.paths.floors import SEEDS
+from parity.paths.follow import Listen, Walk
+from parity.paths.layout import Watched
 from parity.paths.plan import STAGES_STEP
 from parity.paths.reference import torch_scope
 from parity.reached import Reached
@@ -143,7 +143,7 @@ class TorchStage:
     def walk(
         self, inputs: Mapping[str, Inputs], around: Callable[[], contextlib.AbstractContextManager[object]]
     ) -> Walk:
-        """A run of each branch's inputs, for `parity.paths.closer.follow`.
+        """A run of each branch's inputs, for `parity.paths.follow`.
 
         Args:
             around: context of a run.

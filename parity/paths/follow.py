@@ -12,7 +12,7 @@ the floors are of that code alone. Nothing of the candidate is called or replace
 names its values.
 
 A value that cannot give way is left alone: one of another shape, and while nothing failed one that is far from the
-reference's own (`parity.paths.closer.apart`), which is then another quantity or layout. What the same code makes after
+reference's own (`parity.paths.layout`), which is then another quantity or layout. What the same code makes after
 that is not known to be made of the candidate's values, and is not judged; a call whose arguments all gave way is. Rows
 that no valid token reads never count. Cost: five runs of the reference's step, and a copy of what is held.
 """
@@ -33,8 +33,7 @@ from parity.errors import UsageError
 from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import callable_modules, leaves, mapped, named_arguments
-from parity.paths.closer.apart import Apart
-from parity.paths.closer.layout import Layout, Watched, is_mask
+from parity.paths.layout import Apart, Layout, Watched, is_mask
 from parity.paths.loaded import STAGE
 from parity.paths.loop import Loop, denoise
 from parity.paths.plan import module_of, name_of
