@@ -147,3 +147,10 @@ def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], 
     for name, item in changed.items():
         object.__setattr__(new, name, item)
     return new
+
+
+def prediction_of(output: Any) -> Any:
+    """The prediction in what a transformer returns: itself, the first of a tuple or list, or `sample` of an object."""
+    if isinstance(output, (tuple, list)) and output:
+        return output[0]
+    return output if isinstance(output, torch.Tensor) else getattr(output, "sample", output)

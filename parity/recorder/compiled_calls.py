@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 from parity.hooks.attach import attached
-from parity.hooks.calls import Call, prediction_of
 from parity.hooks.compiled import ORIGINAL, eagerly, entry_of
 from parity.hooks.methods import replaced
-from parity.hooks.torchtools import mapped
+from parity.hooks.torchtools import mapped, prediction_of
 from parity.recorder.again import Again, Draws, Memory
 from parity.recorder.torch_calls import Calls
+from parity.recorder.wrong import Call
 
 
 @dataclass(kw_only=True)
@@ -51,14 +51,14 @@ class TorchCompiledCalls(Calls):
         own = getattr(entry, name)
 
         def observed(*args: Any, **kwargs: Any) -> Any:
-            if self.busy or not self.wanted():
+            if self.busy or not self.recording.wanted():
                 return own(*args, **kwargs)
             again: Again | None = None
-            with self.guard():
+            with self.recording.guard():
                 before, again = Memory.of([self.model]), Again.of(self.model, args, kwargs)
             out = own(*args, **kwargs)
             if again is not None:
-                with self.guard():
+                with self.recording.guard():
                     after, draws = Memory.of([self.model]), Draws.now()
                     before.put()
                     try:
@@ -78,8 +78,7 @@ class TorchCompiledCalls(Calls):
     def _beside(self, again: Again, output: Any) -> None:
         """Call the module itself on what its program was given, as it was then, and record that."""
         branches = self.branches.of(again.args, again.kwargs)
-        call = Call("", self.seen, branches, again.args, again.kwargs, None)
-        self.seen += 1
+        call = Call(branches, again.args, again.kwargs)
         self.busy = True
         try:
             with eagerly(self.model):

@@ -361,33 +361,21 @@ def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[conte
     Raises:
         UsageError: no module matches.
     """
-    parts, kind, steps = asked.parts, wanted.kind, wanted.steps
+    parts = asked.parts
     names = [Branches(parts.guided, asked.branches) for _ in parts.models]
     found = []
     for (prefix, model), own in zip(parts.models.items(), names, strict=True):
         calls = _calls(model, parts.entries[prefix])(
+            recording=wanted,
             model=model,
             prefix="" if prefix == next(iter(parts.models)) else prefix,
-            kind=kind,
             choice=(asked.sites, asked.values),
             branches=own,
-            steps=steps,
             wrong=wrong,
-            guard=wanted.guard,
-            wanted=wanted.wanted,
             tell=(lambda text: None) if wanted.quiet else say,
         )
         found.append(calls.watching())
-    loop = Loop(
-        steps=steps,
-        kind=kind,
-        branches=names,
-        wrong=wrong,
-        layout=asked.layout,
-        guard=wanted.guard,
-        wanted=wanted.wanted,
-        ended=wanted.ended,
-    )
+    loop = Loop(recording=wanted, branches=names, wrong=wrong, layout=asked.layout)
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]

@@ -6,12 +6,11 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from parity.hooks.attach import watching
-from parity.hooks.calls import Call, prediction_of
 from parity.hooks.masks import Masks, let_through
 from parity.hooks.modules import module_tree
 from parity.hooks.reduce.shards import is_split
@@ -19,11 +18,14 @@ from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.rows import MaskedRows, NoRows
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap
-from parity.hooks.torchtools import mapped
+from parity.hooks.torchtools import mapped, prediction_of
 from parity.recorder.branches import Branches
-from parity.recorder.steps import STAGE, Steps
-from parity.recorder.wrong import STEP, Wrong, copied
+from parity.recorder.steps import STAGE
+from parity.recorder.wrong import STEP, Call, Wrong, copied
 from parity.records import Key, Record
+
+if TYPE_CHECKING:
+    from parity.recorder.record import Recording
 
 
 class Kind(Protocol):
@@ -84,30 +86,24 @@ class Calls:
     """Watches one transformer.
 
     Attributes:
-        model: it. prefix: before its module names, where a pipeline has several. kind: where its tensors lie.
-        choice: sites and values. branches: names its calls. steps: of the recording.
-        wrong: takes runs with known faults; None for none.
-        guard: context in which parity's own work is done.
-        wanted: whether anything is recorded still. tell: says a line to the user.
-        busy: whether parity itself is calling. seen: calls so far.
+        recording: that goes on. model: it. prefix: before its module names, where a pipeline has several.
+        choice: sites and values. branches: names its calls. wrong: takes runs with known faults; None for none.
+        tell: says a line to the user. busy: whether parity itself is calling.
     """
 
+    recording: Recording
     model: torch.nn.Module
     prefix: str
-    kind: Kind
     choice: tuple[str, tuple[str, ...]]
     branches: Branches
-    steps: Steps
     wrong: Wrong | None
-    guard: Callable[[], contextlib.AbstractContextManager[None]]
-    wanted: Callable[[], bool]
     tell: Callable[[str], None]
     busy: bool = False
-    seen: int = 0
     _call: Call | None = None
     _before: torch.nn.Module | None = None
 
     def __post_init__(self) -> None:
+        self.kind, self.steps = self.recording.kind, self.recording.steps
         self.plan: SitePlan = plan_sites(["", *module_tree(self.model)], *self.choice)
         self.whole = not any(is_split(x) for x in self.model.parameters())
 
@@ -128,19 +124,19 @@ class Calls:
         """A tap for a call with these branches in its batch."""
         frames: Mapping[str, Any] = {branch: {} for branch in branches}
         rule = MaskedRows() if self.whole else NoRows()  # of a share nobody knows which rows it holds
-        tap = GuardedTap(self.plan, self.kind.reducer(), rule, branches, frames, guard=self.guard)
+        tap = GuardedTap(self.plan, self.kind.reducer(), rule, branches, frames, guard=self.recording.guard)
         tap.masks = Masks(rule) if self.whole else None
         return tap
 
     def begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
-        if self.busy or not self.wanted():
+        if self.busy or not self.recording.wanted():
             return None
-        with self.guard():
+        with self.recording.guard():
             branches = self.branches.of(args, kwargs)
             if self._tried():
                 self._before = copied(self.model)
                 args, kwargs = mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))
-            self._call = Call("", self.seen, branches, args, kwargs, None)
+            self._call = Call(branches, args, kwargs)
             return self.tap(branches)
         return None
 
@@ -149,8 +145,7 @@ class Calls:
         if call is None or output is None:
             self.branches.failed()
             return
-        with self.guard():
-            self.seen += 1
+        with self.recording.guard():
             self.busy = True
             try:
                 self._record(call, tap, output)

@@ -20,10 +20,10 @@ import torch
 
 from parity.golden.faults import Faults, write_faults
 from parity.hooks.attach import attached
-from parity.hooks.calls import Call, prediction_of
 from parity.hooks.faults import FAULTS, AttentionFault, Faulty, Lengths, faulty, looking
 from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.tap import Tap
+from parity.hooks.torchtools import prediction_of
 from parity.recorder.again import Again
 from parity.records import Record
 
@@ -79,6 +79,19 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
         if any(hook._is_stateful for hook in hooks.values()):
             vars(module).pop("forward", None)
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of the transformer.
+
+    Attributes:
+        branches: the guidance branches in the batch, in order. args, kwargs: as it was given them.
+    """
+
+    branches: tuple[str, ...]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
 
 @dataclass

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from parity.errors import MalformedError, UsageError
 from parity.golden.rename import Rename, decode_rename
 from parity.hooks.attach import masks_given
-from parity.hooks.calls import prediction_of
+from parity.hooks.torchtools import prediction_of
 from parity.models.family import Condition, Constrain, Family, Said
 from parity.models.feature_cache import CALL
 from parity.models.generic.inputs import LATENT
