@@ -21,8 +21,7 @@ import torch
 
 from parity.errors import InconclusiveError
 from parity.hooks.implementations import Seen
-from parity.hooks.masks import Masks
-from parity.hooks.rows import JOINT, Part, RowRule, kept, take
+from parity.hooks.rows import JOINT, Masks, Part, RowRule, kept, take
 from parity.hooks.sites import WHOLE, SitePlan, matches
 from parity.hooks.torchtools import leaves, parts_of
 from parity.records import PADDING, Kind, Scalar

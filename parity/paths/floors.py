@@ -25,7 +25,7 @@ import torch
 from parity.floors import Floors
 from parity.hooks.perturb import perturbed
 from parity.hooks.sites import SitePlan
-from parity.hooks.widest import widest
+from parity.hooks.torchtools import widest
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.plan import DEFAULT_KINDS, Forced

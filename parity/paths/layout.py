@@ -1,7 +1,7 @@
 """Where the rows of both sides lie in one call of the model, so that a value of one can stand in the other's place.
 
 A candidate may put its text tokens in another order than the reference, or keep fewer padded ones. Its own masks say
-which of its rows count: the first of these is the first of the reference's, and so on (`parity.hooks.masks`). Of rows
+which of its rows count: the first of these is the first of the reference's, and so on (`parity.hooks.rows`). Of rows
 that stand in one place: how far the candidate's are from the reference's own, and how far rounding alone moves those.
 """
 
@@ -14,8 +14,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from parity.hooks.masks import Masks, all_through, valid_rows
-from parity.hooks.rows import JOINT, NoRows, PairedRule, Part, RowRule, take
+from parity.hooks.rows import JOINT, Masks, NoRows, PairedRule, Part, RowRule, all_through, take, valid_rows
 from parity.records import Floor, Key, Moments, Record
 from parity.sketch import geometry
 from parity.transforms import done

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 import torch
 
-from parity.hooks.masks import Masks
-from parity.hooks.rows import PairedRule
+from parity.hooks.rows import Masks, PairedRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.models.family import Family

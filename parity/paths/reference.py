@@ -17,8 +17,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.attach import attached
-from parity.hooks.compiled import eagerly, is_compiled
-from parity.hooks.modules import cast, device_of, module_tree, named_tensors
+from parity.hooks.modules import cast, device_of, eagerly, is_compiled, module_tree, named_tensors
 from parity.hooks.reduce.on_torch import has_float64
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.sites import SitePlan

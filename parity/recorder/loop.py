@@ -20,8 +20,8 @@ from parity.errors import UsageError
 from parity.hooks.methods import watched
 from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
-from parity.recorder.again import Again
 from parity.recorder.branches import Branches
+from parity.recorder.rerun import Again
 from parity.recorder.steps import OUTSIDE, STAGE
 from parity.recorder.wrong import Wrong, latents_of, unobserved
 from parity.records import Key, Record

@@ -24,7 +24,7 @@ from parity.hooks.faults import FAULTS, AttentionFault, Faulty, Lengths, faulty,
 from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.tap import Tap
 from parity.hooks.torchtools import prediction_of
-from parity.recorder.again import Again
+from parity.recorder.rerun import Again
 from parity.records import Record
 
 STEP = 0

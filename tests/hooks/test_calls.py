@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from parity.hooks.objects import objects_of, watched
-from parity.hooks.widest import widest
+from parity.hooks.torchtools import widest
 
 
 class Sinusoids(torch.nn.Module):
