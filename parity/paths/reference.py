@@ -94,7 +94,8 @@ class TorchBackend(Base):
             if tap is not None and plan is not None:
                 if given is None:  # where blocks are skipped, an earlier step has shown that they are called
                     lenient = self.family.may_be_silent and plan.choice in ("blocks", "all")
-                    require_fired(tap, frozenset() if lenient else plan.must_fire - silenced(self.reached.settings))
+                    expected = frozenset() if lenient else plan.must_fire - silenced(self.reached.settings)
+                    require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
                 self.ran |= tap.ran.ran()
                 records += torch_records(tap.entries, STAGE, calls.step)
         return predictions, records

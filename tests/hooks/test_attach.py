@@ -218,7 +218,7 @@ def fired(sites: str, values: tuple[str, ...] = (), silenced: frozenset[str] = f
     tap = make_tap(model, sites, values=values)
     with attached(model, tap):
         model(tokens())
-    require_fired(tap, tap.plan.must_fire - silenced)
+    require_fired(tap.plan, tap.plan.must_fire - silenced, tap.calls, {e.site for e in tap.entries})
     return gathered(tap)
 
 

@@ -142,7 +142,8 @@ class TorchaxBackend(InTorchax, Base):
                     out = self.family.predict(self.model, tensors)
                 if plan.choice != "blocks" and not self.family.may_be_silent and kept is None:
                     # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
-                    require_fired(tap, plan.must_fire - silenced(self.reached.settings))
+                    expected = plan.must_fire - silenced(self.reached.settings)
+                    require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
             self.ran |= tap.ran.ran()
             static, reduced = split(tap, reducer)
             return (array_of(out), tuple(map(array_of, cached.kept)), reduced), static

@@ -20,13 +20,12 @@ import torch
 import torchax
 from torchax import interop
 
-from parity.errors import InconclusiveError
 from parity.hooks.attach import attached
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split
-from parity.hooks.sites import SitePlan, matches
-from parity.hooks.tap import Entry, Tap, counted_on
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Entry, Tap, counted_on, require_fired
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.program import InTorchax, Programs, Shell, apart, holding
 from parity.paths.jax.tracing import to_jax
@@ -77,7 +76,8 @@ class TorchaxStage(InTorchax):
             outer.see("out", out)
         if plan is not None and plan.choice != "blocks":
             # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
-            outer.require_fired()
+            sites = {r.key.site for r in outer.records}
+            require_fired(plan, plan.must_fire, outer.calls, sites, f"{self.stage.name} stage")
         arrays = {k: array_of(x) for k, x in out.items()}
         held = {k: (widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
         return self.stage.seen(held, branch, outer.records)
@@ -162,19 +162,3 @@ class _Outer:
         entries = tuple(replace(counted_on(e, self.calls), branch=self.branch) for e in rest.entries)
         self.records += jax_records(entries, reduced, STEP, self.stage.name)
         self.calls.update(rest.calls)
-
-    def require_fired(self) -> None:
-        """As `parity.hooks.tap.require_fired`, over all calls of the trunk.
-
-        Raises:
-            InconclusiveError: a chosen module was never called, or a glob names nothing that was seen.
-        """
-        assert self.plan is not None
-        seen = [(r.key.module, r.key.port) for r in self.records]
-        silent = sorted(self.plan.must_fire - set(self.calls))
-        silent += [g for g in self.plan.globs if not any(matches(g, module, port) for module, port in seen)]
-        if silent:
-            raise InconclusiveError(
-                f"chosen sites never fired: {', '.join(repr(s) for s in silent[:5])}; the {self.stage.name} stage does "
-                "not call them on this path: choose others with --sites"
-            )

@@ -127,7 +127,7 @@ class TorchStage:
             out = self.root(**given)
         records = []
         if tap is not None and plan is not None:
-            require_fired(tap, plan.must_fire)
+            require_fired(plan, plan.must_fire, tap.calls, {e.site for e in tap.entries})
             records = torch_records(tap.entries, self.stage.name, STEP)
         held = {k: (to_numpy(x), str(x.dtype).removeprefix("torch.")) for k, x in out.items()}
         return self.stage.seen(held, branch, records)
