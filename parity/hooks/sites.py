@@ -153,7 +153,7 @@ def plan_sites(modules: Iterable[str], choice: str, values: tuple[str, ...] = ()
 
 
 def split_sites(
-    stages: Mapping[str, Iterable[str]], choice: str, values: tuple[str, ...] = ()
+    stages: Mapping[str, Iterable[str]], choice: str, values: tuple[str, ...]
 ) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Stage -> its own choice and values: a glob goes to each stage that has a module it names.
 

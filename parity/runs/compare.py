@@ -37,7 +37,7 @@ Encodings = Mapping[str, Pair[Start]]
 """Check -> each side's own embeddings, where the text stage has made them."""
 
 
-def run_stages(request: Request, say: Say, sink: Sink | None = None) -> Result:
+def run_stages(request: Request, say: Say, sink: Sink | None) -> Result:
     """Run the stages of a request and compare them.
 
     Raises:

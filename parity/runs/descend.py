@@ -30,9 +30,7 @@ from parity.runs.sides import Ready
 from parity.runs.stream import Sink
 
 
-def descend(
-    result: Result, pair: Ready, state: State, say: Say, sink: Sink, unseen: Collection[str] = frozenset()
-) -> Result:
+def descend(result: Result, pair: Ready, state: State, say: Say, sink: Sink, unseen: Collection[str]) -> Result:
     """Observe the block of a failing result's origin module by module, and place the origin there.
 
     Args:
@@ -63,7 +61,7 @@ def descend(
     return replace(result, origin=Origin(at.key, birth), why=why)
 
 
-def block_of_origin(result: Result, trunk: str = "") -> str | None:
+def block_of_origin(result: Result, trunk: str) -> str | None:
     """The block (or child of the module that holds the blocks) in which the origin lies; None for no module.
 
     Args:

@@ -70,12 +70,12 @@ class TorchaxBackend(InTorchax, Base):
         every = tuple(branch for group in family.batches for branch in group)
         self.groups = (every,) if devices.shape[0] > 1 else family.batches
         self.jit = bool(reached.settings["jit"])
-        self.programs = self._programs(family)
+        self.programs = self._programs()
         self.safe_attention = not family.runs_as_it_is and is_torchax_own(self.env)
 
-    def _programs(self, family: Family) -> Programs:
+    def _programs(self) -> Programs:
         on_tpu = self.devices.platform == "tpu"
-        return Programs(self.jit, family.compiling, packed=lambda key: on_tpu and key[1] is not None)
+        return Programs(self.jit, self.family.compiling, packed=lambda key: on_tpu and key[1] is not None)
 
     def host(self, x: torch.Tensor) -> np.ndarray:
         return widen16(np.asarray(array_of(x)))

@@ -59,7 +59,7 @@ class JaxPort(TorchaxBackend):
         self.params = jax.tree.map(jax.numpy.asarray, port.weights)
         Base.__init__(self, family, case, inputs, reached, self.put)
         self.jit = bool(reached.settings["jit"])
-        self.programs = self._programs(family)
+        self.programs = self._programs()
         self.heard: set[str] = set()
         self.tracing = False
 
